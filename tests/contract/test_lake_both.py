@@ -177,16 +177,16 @@ def test_a_shadow_holds_the_files_of_its_base_and_the_target_stays(lake):
     assert lake.shadows.chunks(request.shadow) == ()
 
 
+@pytest.mark.req("X1")
 def test_an_open_shadow_is_opened_again_by_its_run_and_base_only(lake):
     request, base = staged(lake, d1=("new",)), head(lake)
     name, mine = request.shadow, {"lakehouse-backfill.run-id": "r1"}
-    again = lake.shadows.open(lake.target, base, name, mine)
 
-    assert again.snapshot_id == request.shadow_snapshot_id
-    with pytest.raises(Conflict, match="run-id"):
+    assert lake.shadows.open(lake.target, base, name, mine) == lake.tables.describe(name)
+    with pytest.raises(Conflict, match="run-id is r1"):
         lake.shadows.open(lake.target, base, name, {"lakehouse-backfill.run-id": "r2"})
     later = lake.write(DAYS[2], "live")
-    with pytest.raises(Conflict, match="base-snapshot-id"):
+    with pytest.raises(Conflict, match=f"base-snapshot-id is {base}"):
         lake.shadows.open(lake.target, later, name, mine)
 
 

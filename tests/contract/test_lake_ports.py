@@ -335,19 +335,6 @@ def test_a_pin_survives_live_commits_that_race_it(days):
     assert days.pins.pinned(TARGET, "base") == head
 
 
-def test_a_pin_of_another_snapshot_and_of_none_is_refused(days):
-    first = days.head()
-    days.pins.pin(TARGET, first, "base")
-    second = days.append(row(7, DAYS[0]))
-
-    with pytest.raises(Conflict, match=f"base already names snapshot {first}"):
-        days.pins.pin(TARGET, second, "base")
-    with pytest.raises(NotFound):
-        days.pins.pin(TARGET, 17, "other")
-    days.pins.unpin(TARGET, "main")
-    assert days.head() == second
-
-
 # --- shadows
 
 
@@ -392,21 +379,6 @@ def test_column_ids_of_a_shadow_are_the_targets_even_after_drop_and_add(days):
     assert {c.name: c.field_id for c in info.columns} == {
         "id": 1, "d": 2, "ts": 3, "v": 5, "region": 6,
     }  # fmt: skip
-
-
-@pytest.mark.req("X1")
-def test_an_open_shadow_is_given_back_and_another_runs_is_refused(days):
-    base = days.head()
-    first = days.shadows.open(TARGET, base, "shadow.r1", {"lakehouse-backfill.run-id": "r1"})
-
-    assert (
-        days.shadows.open(TARGET, base, "shadow.r1", {"lakehouse-backfill.run-id": "r1"}) == first
-    )
-    with pytest.raises(Conflict, match="run-id is r1"):
-        days.shadows.open(TARGET, base, "shadow.r1", {"lakehouse-backfill.run-id": "r2"})
-    later = days.append(row(7, DAYS[0]))
-    with pytest.raises(Conflict, match=f"base-snapshot-id is {base}"):
-        days.shadows.open(TARGET, later, "shadow.r1", {"lakehouse-backfill.run-id": "r1"})
 
 
 def test_places_of_the_target_are_not_inherited_and_given_ones_are_kept(days):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from lakehouse_backfill.domain.diff import FileBytes
+from lakehouse_backfill.errors import NotFound
 from tests.support.fakes.lake import FakeLake
 
 
@@ -21,6 +22,9 @@ class FakeDataFiles:
     reads: list[str] = field(default_factory=list)
 
     def reading(self, table: str, snapshot_id: int) -> str:
+        if table not in self.lake.tables:
+            raise NotFound(f"{table} does not exist")
+        self.lake.tables[table].content(snapshot_id)
         return self.lake.tables[table].properties.get("columns", "as ever")
 
     def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:

@@ -59,7 +59,11 @@ class FakeTable:
         return dict(self.refs) if self.head is None else {"main": self.head, **self.refs}
 
     def content(self, snapshot_id: int | None) -> Content:
-        return {} if snapshot_id is None else self.contents[snapshot_id - 1]
+        if snapshot_id is None:
+            return {}
+        if not 0 < snapshot_id <= len(self.contents):
+            raise NotFound(f"there is no snapshot {snapshot_id}")
+        return self.contents[snapshot_id - 1]
 
     def commit(self, content: Content, **summary: str) -> int:
         self.contents.append({label: files for label, files in content.items() if files})

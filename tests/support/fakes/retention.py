@@ -37,7 +37,8 @@ class FakeUpkeep:
         self.lake = lake
 
     def shadows(self) -> dict[str, int]:
-        found = [name for name in self.lake.tables if name.startswith("lakehouse_backfill_shadow.")]
+        mark = "lakehouse-backfill.base-snapshot-id"
+        found = [name for name, table in self.lake.tables.items() if mark in table.properties]
         return {
             name: 100 * sum("chunk" in one for one in self.lake.tables[name].summaries)
             for name in found

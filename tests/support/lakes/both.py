@@ -5,11 +5,24 @@ from __future__ import annotations
 import itertools
 from typing import Any, Protocol
 
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergChunkCarrier
+from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles, IcebergStoredFiles
 from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
+from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
+from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
+from lakehouse_backfill.adapters.local.dual_read import LocalDualReader
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, partition_row_range
 from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, Tables
-from tests.support.fakes.lake import DAY, FakeLake
+from lakehouse_backfill.ports.comparison import QueryRunner
+from lakehouse_backfill.ports.control import DataFiles, Upkeep
+from lakehouse_backfill.ports.table_writer import Carrying, DeletionFinder
+from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFiles, Tables
+from tests.support.fakes.catch_up import FakeCarrying, FakeErasing
+from tests.support.fakes.data_files import FakeDataFiles
+from tests.support.fakes.lake import DAY, FakeLake, FixedClock
+from tests.support.fakes.retention import FakeUpkeep
+from tests.support.fakes.rollout import FakeReading
+from tests.support.fakes.stored import FakeStored
 from tests.support.lakes.tables import Kit, field_of, row
 
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
@@ -25,6 +38,12 @@ class DayLake(Protocol):
     pins: Pins
     shadows: Shadows
     publisher: Publisher
+    carrying: Carrying
+    deletions: DeletionFinder
+    stored: StoredFiles
+    data_files: DataFiles
+    upkeep: Upkeep
+    reading: QueryRunner
 
     def write(self, label: str, *values: str) -> int:
         """Replace the rows of one day as a live writer does."""
@@ -40,6 +59,9 @@ class FakeDays:
         self.fake = FakeLake()
         self.field = DAY
         self.tables = self.pins = self.shadows = self.publisher = self.fake
+        self.carrying, self.deletions = FakeCarrying(self.fake), FakeErasing(self.fake)
+        self.stored, self.data_files = FakeStored(self.fake), FakeDataFiles(self.fake)
+        self.upkeep, self.reading = FakeUpkeep(self.fake), FakeReading(self.fake)
         self.target = f"silver.t{next(_numbers)}"
         self.fake.add(self.target)
 
@@ -59,6 +81,14 @@ class IcebergDays:
         self.field = field_of("d")
         self.tables, self.pins = kit.tables, kit.pins
         self.shadows, self.publisher = kit.shadows, kit.publisher
+        self.carrying = IcebergChunkCarrier(kit.catalog)
+        self.deletions = LocalDeletionFinder(kit.catalog)
+        self.stored, self.data_files = (
+            IcebergStoredFiles(kit.catalog),
+            IcebergDataFiles(kit.catalog),
+        )
+        self.upkeep = IcebergUpkeep(kit.catalog, "shadow", FixedClock())
+        self.reading = LocalDualReader(kit.catalog)
         self.target = f"silver.t{next(_numbers)}"
         kit.create(("d", "identity"), name=self.target)
 
