@@ -18,12 +18,11 @@ from tests.support.fakes.control import (
     FakeRuns,
     FakeVersions,
 )
-from tests.support.fakes.data_files import FakeDataFiles
+from tests.support.fakes.files import FakeDataFiles, FakeStored
 from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.lake import FakeLake, FixedClock
 from tests.support.fakes.retention import FakeControlUpkeep, FakePinLeases, FakeUpkeep
 from tests.support.fakes.rollout import FakeCorrections, FakeReading
-from tests.support.fakes.stored import FakeStored
 
 PRODUCT = "silver.daily"
 

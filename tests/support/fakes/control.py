@@ -187,7 +187,7 @@ class FakeVersions:
 
 
 class FakeFingerprints:
-    """`ports.fingerprints.Fingerprints` in a list."""
+    """`ports.control.Fingerprints` in a list."""
 
     def __init__(self) -> None:
         self.rows: list[FileFingerprint] = []

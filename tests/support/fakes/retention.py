@@ -11,7 +11,7 @@ from tests.support.fakes.lake import FakeLake
 
 
 class FakePinLeases:
-    """`ports.retention.PinLeases` in a dictionary; ends are remembered."""
+    """`ports.control.PinLeases` in a dictionary; ends are remembered."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], PinLease] = {}
@@ -31,7 +31,7 @@ class FakePinLeases:
 
 
 class FakeUpkeep:
-    """`ports.retention.Upkeep` on the in-memory lake."""
+    """`ports.control.Upkeep` on the in-memory lake."""
 
     def __init__(self, lake: FakeLake) -> None:
         self.lake = lake
@@ -74,7 +74,7 @@ class FakeUpkeep:
 
 
 class FakeControlUpkeep:
-    """`ports.retention.ControlUpkeep` on the in-memory runs and fences."""
+    """`ports.control.ControlUpkeep` on the in-memory runs and fences."""
 
     def __init__(self, runs: FakeRuns, fences: FakeFences) -> None:
         self._runs, self._fences = runs, fences

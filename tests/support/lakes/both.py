@@ -18,11 +18,10 @@ from lakehouse_backfill.ports.control import DataFiles, Upkeep
 from lakehouse_backfill.ports.table_writer import Carrying, DeletionFinder
 from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFiles, Tables
 from tests.support.fakes.catch_up import FakeCarrying, FakeErasing
-from tests.support.fakes.data_files import FakeDataFiles
+from tests.support.fakes.files import FakeDataFiles, FakeStored
 from tests.support.fakes.lake import DAY, FakeLake, FixedClock
 from tests.support.fakes.retention import FakeUpkeep
 from tests.support.fakes.rollout import FakeReading
-from tests.support.fakes.stored import FakeStored
 from tests.support.lakes.tables import Kit, field_of, row
 
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")

@@ -21,7 +21,7 @@ from lakehouse_backfill.errors import ChecksFailed, NotAllowed, NotFound, Tamper
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, declared, lake
 from tests.support.fakes.control import FakeFingerprints
-from tests.support.fakes.data_files import FakeDataFiles
+from tests.support.fakes.files import FakeDataFiles
 from tests.support.fakes.lake import DAY, FakeLake
 from tests.support.fakes.rollout import accepted_run
 
