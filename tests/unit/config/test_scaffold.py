@@ -1,10 +1,13 @@
-"""A new project, and drafts that load with our own loaders."""
+"""A new project: its files and JSON schemas."""
 
 from __future__ import annotations
 
+import json
 from datetime import date
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,11 +21,16 @@ from lakehouse_backfill.config.project_files import (
     find_transforms,
     newest_transform,
 )
-from lakehouse_backfill.config.scaffold import create_project, write_new_file
-from lakehouse_backfill.config.yaml_lines import parse_yaml
+from lakehouse_backfill.config.scaffold import (
+    SCHEMA_MODELS,
+    create_project,
+    json_schema,
+    write_new_file,
+)
+from lakehouse_backfill.config.yaml_lines import load_yaml, parse_yaml
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.errors import ConfigError, NotFound
 from tests.support.examples.declarations import project
 
 CODE = """
@@ -210,3 +218,65 @@ def test_the_draft_of_a_text_column_names_the_partitions_before_to() -> None:
     )  # fmt: skip
     draft = draft_manifest(found, "EU", "US", "why", "bug_fix", "ana")
     assert parse_yaml(draft.text, "draft").get("target", "partitions", "values") == ["EU"]
+
+
+pytestmark = pytest.mark.req("M2")
+REPOSITORY = Path(__file__).resolve().parents[3]
+DECLARATIONS = [
+    *(("manifest", path) for path in sorted(REPOSITORY.glob("jobs/*/*.yaml"))),
+    *(("contract", path) for path in sorted(REPOSITORY.glob("catalog/contracts/*.yaml"))),
+    ("profiles", REPOSITORY / "catalog/profiles.yaml"),
+    ("profiles", REPOSITORY / "docker/profiles.yaml"),
+]
+
+
+def plain(data: Any) -> Any:
+    """Give what an editor sees: days and instants are text to JSON."""
+    return json.loads(json.dumps(data, default=lambda value: value.isoformat()))
+
+
+@pytest.mark.req("M1")
+@pytest.mark.parametrize(
+    ("kind", "path"), DECLARATIONS, ids=[path.name for _, path in DECLARATIONS]
+)
+def test_the_declarations_of_this_repository_fit_their_schemas(kind: str, path: Path) -> None:
+    jsonschema.Draft202012Validator(json_schema(kind)).validate(plain(load_yaml(path).data))
+
+
+def test_the_example_of_the_page_about_manifests_fits_its_schema() -> None:
+    text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
+    example = parse_yaml(text.split("```yaml\n")[1].split("```")[0], "docs/manifest.md")
+    jsonschema.validate(plain(example.data), json_schema("manifest"))
+
+
+def test_every_field_of_a_manifest_and_a_contract_is_described() -> None:
+    for kind, name in (("manifest", "RunManifest"), ("contract", "Contract")):
+        schema = json_schema(kind)
+        groups = {name: schema, **schema["$defs"]} if kind == "manifest" else {name: schema}
+        bare = [
+            f"{group}.{field}"
+            for group, body in groups.items()
+            for field, content in body.get("properties", {}).items()
+            if "description" not in content and "$ref" not in content
+        ]
+        assert bare == []
+
+
+@pytest.mark.parametrize("kind", list(SCHEMA_MODELS))
+def test_a_schema_is_json_and_strict(kind: str) -> None:
+    schema = json.loads(json.dumps(json_schema(kind)))
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["additionalProperties"] is False
+    assert "api_version" in schema["required"]
+
+
+def test_fields_are_called_as_in_yaml() -> None:
+    fields = json_schema("manifest")["$defs"]["PartitionRange"]["properties"]
+    assert {"from", "to", "except"} <= fields.keys()
+    assert all("description" in field for field in fields.values())
+
+
+def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(NotFound) as caught:
+        json_schema("plan")
+    assert caught.value.fix == "use one of: manifest, contract, profiles"

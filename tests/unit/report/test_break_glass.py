@@ -1,7 +1,10 @@
-"""The way back in plain PyIceberg, as the evidence page prints it."""
+"""Break-glass programs and the next steps of a run."""
 
 from __future__ import annotations
 
+import html
+import re
+import shlex
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
-from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.report.break_glass import pyiceberg_program
+from lakehouse_backfill.report import break_glass
+from lakehouse_backfill.report.break_glass import next_steps_section, pyiceberg_program
+from lakehouse_backfill.report.dossier import read_dossier
 
 FIELD = ScopeField(column="day", transform="identity", type="date")
 NOW = datetime(2026, 3, 2, tzinfo=timezone.utc)
@@ -136,3 +141,126 @@ def test_a_program_that_nobody_would_read_is_not_printed() -> None:
 def test_a_release_has_no_way_back() -> None:
     row = publication(7, FIELD, "2013-02-15").model_copy(update={"action": "release"})
     assert pyiceberg_program(row) is None
+
+
+#: Plain characters and escapes: no quote, backslash, dollar, brace, line end of its own.
+LITERAL = re.compile(r"'(?:[A-Za-z0-9 _.,:+\-/=()\[\]<>@#%&*!?|]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8})*'")
+REGION = ScopeField(column="a`b", transform="identity", type="string")
+
+
+def blocks(document: dict[str, Any]) -> list[str]:
+    found = re.findall(
+        r"<pre><code>(.*?)</code></pre>", next_steps_section(read_dossier(document)), re.DOTALL
+    )
+    return [html.unescape(block) for block in found]
+
+
+@pytest.mark.req("O4")
+def test_the_page_prints_the_same_rollback_in_pyiceberg_and_in_sql(
+    document: dict[str, Any],
+) -> None:
+    python, sql = blocks(document)[2:]
+    days = "`arrival_date` >= DATE '2013-02-15' AND `arrival_date` < DATE '2013-04-01'"
+    assert "snapshot_id=8080" in python
+    assert sql.splitlines() == [
+        "-- NAME: the catalog, as your Spark session calls it",
+        "USE NAME;",
+        "REFRESH TABLE `silver`.`arrivals_daily`;",
+        "-- goes by position: when columns were moved since, use the PyIceberg program",
+        "INSERT INTO `silver`.`arrivals_daily`",
+        f"REPLACE WHERE ({days})",
+        "SELECT * FROM `silver`.`arrivals_daily` VERSION AS OF 8080",
+        f"WHERE ({days});",
+    ]
+
+
+@pytest.mark.req("O4")
+def test_a_pinned_product_gets_what_to_read_and_no_program(document: dict[str, Any]) -> None:
+    document["plan"]["resolved"]["contract"]["publication"] = "pinned"
+    document["publication"] |= {"table": "lhb_shadow.x", "snapshot_id": 42}
+    page = next_steps_section(read_dossier(document))
+    assert "No table was changed, so none has to be changed back." in page
+    assert "Readers read <code>lhb_shadow.x</code> at snapshot <code>42</code> now." in page
+    assert blocks(document)[2].splitlines()[1:] == [
+        "catalog.load_table('silver.arrivals_daily').scan(snapshot_id=7171)",
+        "-- Spark SQL",
+        "SELECT * FROM `silver`.`arrivals_daily` VERSION AS OF 7171;",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"publication": None}, "there is nothing to take back"),
+        ({"run": {"state": "rolled_back"}}, "the old partitions are there already"),
+    ],
+)
+def test_where_nothing_is_to_be_taken_back_no_program_is_printed(
+    document: dict[str, Any], change: dict[str, Any], said: str
+) -> None:
+    document |= change | {"run": document["run"] | change.get("run", {})}
+    assert said in next_steps_section(read_dossier(document))
+    assert len(blocks(document)) == 2
+
+
+def test_too_many_ranges_are_said_and_not_printed(document: dict[str, Any]) -> None:
+    document["publication"]["scope"] = {
+        "field": {"column": "r", "transform": "identity", "type": "string"},
+        "partitions": [f"r{number}" for number in range(51)],
+    }
+    page = next_steps_section(read_dossier(document))
+    assert "make no program that a person would read" in page
+    assert "VERSION AS OF" not in page
+
+
+@pytest.mark.req("O4")
+def test_a_hostile_product_stays_one_word_of_a_command(document: dict[str, Any]) -> None:
+    hostile = "x'; rm -rf ~ #"
+    document["plan"]["resolved"]["manifest"]["product"] = "silver.t"
+    found = read_dossier(document)
+    object.__setattr__(found.plan.resolved.manifest, "product", hostile)
+    block = html.unescape(
+        re.findall(r"<pre><code>(.*?)</code></pre>", next_steps_section(found), re.DOTALL)[0]
+    )
+    assert shlex.split(block.splitlines()[-2]) == ["lakehouse-backfill", "versions", hostile]
+
+
+@pytest.mark.req("O4")
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "'; DROP TABLE t; --",
+        "\\' OR 1=1 --",
+        "${spark:x}",
+        "a\nb",
+        "\x1b[2J",
+        "\u202e",
+        "\U0001f600",
+    ],
+)
+def test_a_hostile_value_is_one_literal_without_any_sign_of_its_own(hostile: str) -> None:
+    text = break_glass.sql_condition(REGION, (RowRange("a`b", equals=hostile),))
+    name, _, literal = text.partition(" = ")
+    assert name == "`a``b`"
+    assert LITERAL.fullmatch(literal)
+    plain = re.sub(r"\\[uU]([0-9a-f]{8}|[0-9a-f]{4})", lambda m: chr(int(m[1], 16)), literal[1:-1])
+    assert plain == hostile
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        ("date", date(2024, 1, 2), "DATE '2024-01-02'"),
+        ("timestamp", datetime(2024, 1, 2, 3), "TIMESTAMP_NTZ '2024-01-02 03:00:00'"),  # noqa: DTZ001
+        (
+            "timestamptz", datetime(2024, 1, 2, 3, tzinfo=timezone.utc),
+            "TIMESTAMP '2024-01-02 03:00:00+00:00'",
+        ),
+        ("int", -7, "-7"),
+        ("long", 7, "7L"),
+        ("string", "EU", "'EU'"),
+    ],
+)  # fmt: skip
+def test_values_are_typed_literals(kind: Any, value: Any, text: str) -> None:
+    field = ScopeField(column="c", transform="identity", type=kind)
+    assert break_glass.sql_literal(field, value) == text

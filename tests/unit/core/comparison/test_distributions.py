@@ -1,4 +1,4 @@
-"""Distributions: KS of numbers over bins, PSI of categories, and when either counts."""
+"""Histograms, scaled bins and drift."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.core.comparison import distributions
 from lakehouse_backfill.core.comparison.distributions import (
+    BINS_PER_POWER,
     MAX_BINS,
     Histogram,
+    Moments,
     bin_exponent,
+    describe_numbers,
+    mean_shift,
+    population_shift,
     scaled_bin,
+    scaled_bin_start,
 )
 from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff, Distribution, DistributionBar
 
@@ -216,3 +222,92 @@ def test_only_the_bars_of_the_columns_that_moved_most_are_kept() -> None:
     assert [c.distribution and c.distribution.value for c in found] == [
         c.distribution and c.distribution.value for c in columns
     ]
+
+
+def moments(*values: float, nulls: int = 0) -> Moments:
+    squares = sum(value * value for value in values)
+    low, high = (min(values), max(values)) if values else (None, None)
+    return Moments(nulls, len(values), low, high, sum(values), squares)
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize(
+    ("old", "new", "shift"),
+    [
+        pytest.param(moments(1, 3), moments(2, 4), 1.0, id="one deviation"),
+        pytest.param(moments(1, 3), moments(3, 1), 0.0, id="same values"),
+        pytest.param(moments(5, 5), moments(5), 0.0, id="constant, same"),
+        pytest.param(moments(5, 5), moments(6), None, id="constant, moved"),
+        pytest.param(moments(), moments(6), None, id="no old values"),
+        pytest.param(moments(1, 3), moments(), None, id="no new values"),
+        pytest.param(moments(1e300, -1e300), moments(1e300), None, id="beyond doubles"),
+    ],
+)
+def test_the_mean_moves_in_old_deviations(old: Moments, new: Moments, shift: float | None) -> None:
+    assert mean_shift(old, new) == shift
+
+
+@pytest.mark.req("Q5")
+def test_moments_add_up_over_disjoint_rows() -> None:
+    assert moments(1, 2, nulls=1) + moments(0.5, nulls=2) == moments(1, 2, 0.5, nulls=3)
+    assert moments() + moments() == moments()
+
+
+@pytest.mark.req("Q5")
+def test_numbers_are_described_by_nulls_bounds_and_mean() -> None:
+    expected = {"nulls": 1, "min": 1, "max": 2, "mean": 1.33333333}
+    assert describe_numbers(moments(1, 1, 2, nulls=1)) == expected
+    assert describe_numbers(moments()) == {"nulls": 0, "min": None, "max": None, "mean": None}
+
+
+@pytest.mark.req("Q5")
+def test_population_shift_is_the_stability_index() -> None:
+    expected = (0.25 - 0.5) * math.log(0.25 / 0.5) + (0.75 - 0.5) * math.log(0.75 / 0.5)
+    assert population_shift({"a": 2, "b": 2}, {"a": 1, "b": 3}) == round(expected, 6)
+
+
+@pytest.mark.req("Q5")
+def test_population_shift_counts_an_empty_share_as_a_small_one() -> None:
+    expected = (0.0001 - 1) * math.log(0.0001) + (1 - 0.0001) * math.log(1 / 0.0001)
+    assert population_shift({"a": 5}, {"b": 5}) == round(expected, 6)
+
+
+@pytest.mark.req("Q5")
+def test_rare_categories_are_one() -> None:
+    top = {f"top{n:02d}": 100 for n in range(20)}
+    assert population_shift({**top, "x": 1, "y": 0}, {**top, "x": 0, "y": 1}) == 0.0
+
+
+@pytest.mark.req("Q5")
+def test_a_side_without_rows_has_no_shift() -> None:
+    assert population_shift({}, {"a": 1}) is None
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(FINITE, FINITE)
+def test_bins_are_in_the_order_of_the_numbers(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    assert scaled_bin(low) <= scaled_bin(high)
+
+
+@given(st.floats(2.0**-63, 1e308), st.sampled_from([1, -1]))
+def test_a_number_lies_within_its_bin(size: float, sign: int) -> None:
+    number = scaled_bin(sign * size)
+    assert scaled_bin_start(number) <= sign * size <= scaled_bin_start(number + 1)
+    assert (
+        scaled_bin_start(number + 1) - scaled_bin_start(number) <= size / BINS_PER_POWER * 1.000_001
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 5e-324, -(2.0**-65), math.nextafter(2.0**-64, 0)])
+def test_what_is_next_to_zero_is_zero(value: float) -> None:
+    assert scaled_bin(value) == 0
+
+
+@given(st.integers(-64, 1023))
+def test_a_power_of_two_begins_a_bin(power: int) -> None:
+    value = math.ldexp(1.0, power)
+    assert scaled_bin_start(scaled_bin(value)) == value
+    assert scaled_bin(math.nextafter(value, 0)) == (scaled_bin(value) - 1 if power > -64 else 0)

@@ -1,17 +1,32 @@
-"""What is known of files adds up to partitions, or says what must be read."""
+"""Fingerprints: what is stored, and what a diff does with it."""
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.approval.decisions import VALIDATION
 from lakehouse_backfill.core.comparison import fingerprints
+from lakehouse_backfill.core.comparison.diff import TableSides, reconcile
 from lakehouse_backfill.core.comparison.fingerprints import KnownChecksums
+from lakehouse_backfill.core.publication.publication import PUBLICATION
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.diff import Checksum, FileFingerprint
-from lakehouse_backfill.domain.table import LiveFile
-from lakehouse_backfill.errors import Tampered
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.table import LiveFile, TableRef
+from lakehouse_backfill.errors import ChecksFailed, NotAllowed, NotFound, Tampered
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.control import FakeFingerprints
+from tests.support.fakes.files import FakeDataFiles
+from tests.support.fakes.lake import DAY, FakeLake
+from tests.support.fakes.rollout import accepted_run
 
 SHAPE = "5" * 64
 NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
@@ -141,3 +156,161 @@ def test_what_is_stored_is_not_stored_again_and_never_contradicted() -> None:
             fingerprints.select_unstored([one], [bad])
         with pytest.raises(Tampered, match=said):
             fingerprints.deduplicate_fingerprints([one, bad])
+
+
+NOW = TableRef(table=PRODUCT)
+
+
+def _without_engine(found: Context) -> Context:
+    def compute() -> Any:
+        raise AssertionError("an engine was asked for")
+
+    return dataclasses.replace(found, compute=compute)
+
+
+@pytest.mark.req("Q4")
+def test_reconciling_reads_each_file_once_and_then_starts_no_engine() -> None:
+    where = lake()
+    compute = FakeCompute(where)
+    found = context(where, compute)
+    before = TableRef(table=PRODUCT, at="1")
+    where.write(PRODUCT, "2020-01-02", "new-2")
+    first = reconcile(found, TableSides(before, NOW))
+    assert [row.partition for row in first if not row.equal] == ["2020-01-02"]
+    # The other files are the same ones.
+    days = tuple(f"2020-01-0{number}" for number in range(1, 6))
+    assert compute.scanned == [(PRODUCT, days), (PRODUCT, days[1:2])]
+    assert reconcile(_without_engine(found), TableSides(before, NOW)) == first
+
+
+def test_who_may_not_keep_fingerprints_still_gets_the_answer() -> None:
+    class ReadOnly(FakeFingerprints):
+        def record(self, found: Any) -> None:
+            raise NotAllowed("the control tables are read-only here")
+
+    found = context(lake(), fingerprints=ReadOnly())
+    assert all(row.equal for row in reconcile(found, TableSides(NOW, NOW)))
+
+
+@pytest.mark.req("Q4")
+def test_what_is_to_be_accepted_is_read_and_the_base_only_until_it_is_known() -> None:
+    where = lake()
+    compute, store = FakeCompute(where), FakeDataFiles(where)
+    found = context(where, compute, data_files=store)
+    first = accepted_run(found, declared())
+    days = ("2020-01-02", "2020-01-03")
+    known = {*(f"old-{number}" for number in range(1, 5)), *(f"{first}/{day}" for day in days)}
+    beyond, shadow = ("2020-01-01", "2020-01-04"), found.runs.plan(first).shadow_table
+    assert sorted(compute.scanned) == sorted([(PRODUCT, beyond), (PRODUCT, days), (shadow, days)])
+    assert {one.path for one in found.fingerprints.rows} == set(store.reads) == known
+    publish(found, first, "bob")
+    compute.scanned.clear()
+
+    # Its base is what was accepted before: known since then.
+    second = accepted_run(found, declared())
+    assert compute.scanned == [(found.runs.plan(second).shadow_table, days)]
+    made = {f"{second}/{day}" for day in days}
+    assert sorted(store.reads) == sorted(known | made)
+    assert [row.old_checksum for row in _judged(found, second).balances] == [
+        row.new_checksum for row in _judged(found, first).balances
+    ]
+
+
+def _judged(found: Context, run_id: str) -> ValidationResult:
+    stored = found.evidence.newest(run_id, VALIDATION)
+    assert stored is not None
+    return ValidationResult.model_validate(stored[1])
+
+
+@pytest.mark.req("Q4", "D5")
+def test_of_a_file_that_is_gone_nothing_is_kept() -> None:
+    where = lake()
+    store = FakeDataFiles(where, gone={"old-2"})
+    found = context(where, data_files=store)
+    with pytest.raises(NotFound, match="old-2 is gone"):
+        _kept(found, where)
+    assert found.fingerprints.rows == []
+
+
+@pytest.mark.req("Q4", "D5")
+def test_a_known_file_that_is_read_again_and_has_other_rows_is_named() -> None:
+    where = lake()
+    found = context(where)
+    _kept(found, where)
+    row = found.fingerprints.rows[0]
+    edited = row.checksum.model_copy(update={"total": row.checksum.total ^ 1})
+    found.fingerprints.rows[0] = row.model_copy(update={"checksum": edited})
+    with pytest.raises(Tampered, match=f"{row.path} is not what was hashed"):
+        _kept(found, where)
+
+
+def _kept(found: Context, where: FakeLake) -> None:
+    """Read two days of the product whatever is known, and keep what was read."""
+    head = where.tables[PRODUCT].head
+    scope = Scope(field=DAY, partitions=("2020-01-01", "2020-01-02"))
+    state = fingerprints.look_up_fingerprints(found, PRODUCT, head, scope, rely=False)
+    read = found.compute().measuring.by_file(PRODUCT, head, scope)
+    fingerprints.record_fingerprints(found, [(state, read)], None)
+
+
+@pytest.mark.req("Q4", "P5")
+def test_publishing_holds_the_files_that_readers_see_against_what_was_accepted() -> None:
+    found = context(lake())
+    run_id = accepted_run(found, declared())
+    publish(_without_engine(found), run_id, "bob")
+    (_, document) = found.evidence.newest(run_id, PUBLICATION)
+    assert document["verified"] == {
+        "name": "what is published is what was accepted",
+        "passed": True,
+        "detail": "2 partitions equal, by their files",
+    }
+
+
+@pytest.mark.req("Q4", "P5")
+def test_a_publication_of_other_rows_than_were_accepted_is_named_and_the_way_back_said() -> None:
+    where = lake()
+
+    class Wrong(FakeLake):
+        def adopt(self, request: Any) -> Any:
+            swap = super().adopt(request)
+            table = self.tables[request.target]
+            table.contents[-1]["2020-01-02"] = frozenset({"old-2"})
+            return swap
+
+    wrong = Wrong(where.tables)
+    found = context(wrong)
+    run_id = accepted_run(found, declared())
+    with pytest.raises(ChecksFailed, match="2020-01-02 differ") as failed:
+        publish(found, run_id, "bob")
+    assert failed.value.state == f"version 1 of {PRODUCT} is published, and readers see it"
+    assert failed.value.fix == f"lakehouse-backfill rollback {PRODUCT} --to 0 --reason TEXT"
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    for _ in range(2):
+        with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
+            publish(found, run_id, "bob")
+
+
+@pytest.mark.req("Q4", "U14")
+def test_hooks_are_told_also_of_a_publication_of_other_rows() -> None:
+    where = lake()
+
+    class Wrong(FakeLake):
+        def adopt(self, request: Any) -> Any:
+            swap = super().adopt(request)
+            self.tables[request.target].contents[-1]["2020-01-02"] = frozenset({"old-2"})
+            return swap
+
+    found = context(Wrong(where.tables))
+    run_id = accepted_run(found, declared())
+    followed = []
+
+    def follow(*_: Any) -> None:
+        followed.append(found.runs.status(run_id).state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "lakehouse_backfill.core.publication.post_publish.run_checks_and_hooks", follow
+        )
+        with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
+            publish(found, run_id, "bob")
+    assert followed == [RunState.PUBLISHED]

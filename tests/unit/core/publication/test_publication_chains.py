@@ -1,8 +1,9 @@
-"""Publications and rollbacks in long chains, and the ones that were cut off half way."""
+"""Chains of publications, and how a publication freezes its target."""
 
 from __future__ import annotations
 
 import dataclasses
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.job_code import MAX_ARCHIVED_CHARACTERS
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.publication import publication
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import RollbackResult, plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
@@ -18,6 +20,7 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.checks import MeasureTotal
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.manifest import PublishWindow
 from lakehouse_backfill.domain.publication import CommitResult, RevertRequest
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import (
@@ -373,3 +376,32 @@ def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
     with pytest.raises(Unsupported):
         _back(found, of=viewed)
     assert _state(found, run_id) is RunState.ROLLED_BACK
+
+
+CASES = [
+    ("09:00", "17:00", "08:59", "09:00"),
+    ("09:00", "17:00", "09:00", None),
+    ("09:00", "17:00", "16:59", None),
+    ("09:00", "17:00", "17:00", "tomorrow 09:00"),
+    ("22:00", "04:00", "23:30", None),
+    ("22:00", "04:00", "00:00", None),
+    ("22:00", "04:00", "03:59", None),
+    ("22:00", "04:00", "04:00", "22:00"),
+    ("22:00", "04:00", "21:59", "22:00"),
+    ("06:00", "06:00", "05:59", None),
+]
+
+
+@pytest.mark.req("U11")
+@pytest.mark.parametrize(("first", "last", "now", "opens"), CASES)
+def test_a_window_says_when_it_opens_next(
+    first: str, last: str, now: str, opens: str | None
+) -> None:
+    window = PublishWindow.model_validate({"from": first, "to": last})
+    found = publication.next_opening(window, _at(2, now))
+    wanted = None if opens is None else _at(3 if "tomorrow" in opens else 2, opens[-5:])
+    assert found == wanted
+
+
+def _at(day: int, clock: str) -> datetime:
+    return datetime.fromisoformat(f"2026-03-0{day}T{clock}").replace(tzinfo=timezone.utc)

@@ -1,7 +1,8 @@
-"""Which process drives a run, told from real processes."""
+"""The driver process and the person who runs it."""
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import socket
@@ -14,7 +15,13 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.adapters.system import process
-from lakehouse_backfill.adapters.system.process import is_driver_alive, this_driver
+from lakehouse_backfill.adapters.system.process import (
+    is_driver_alive,
+    require_valid_reason,
+    resolve_actor,
+    this_driver,
+)
+from lakehouse_backfill.errors import ConfigError
 
 HOST = socket.gethostname()
 pytestmark = [
@@ -141,3 +148,28 @@ def test_without_proc_a_process_is_known_by_its_pid_alone(sleeper, monkeypatch, 
     sleeper.kill()
     sleeper.wait()
     assert not is_driver_alive(f"{HOST}:{sleeper.pid}")
+
+
+def test_blanks_around_a_name_make_nobody_else() -> None:
+    assert resolve_actor(" ana\n") == "ana"
+
+
+def test_who_says_no_name_acts_as_logged_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "bob")
+    assert resolve_actor(None) == getpass.getuser() == "bob"
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\x1b[2Jna", "a\nb", "\udcff"])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="the name of who acts"):
+        resolve_actor(name)
+
+
+def test_a_reason_may_have_lines_and_any_language() -> None:
+    assert require_valid_reason("zu spät\n\t遅い") == "zu spät\n\t遅い"
+
+
+@pytest.mark.parametrize("reason", ["a" * 2001, "a\x1b[2J", "a\x9b2J"])
+def test_a_reason_that_nobody_could_read_safely_is_refused(reason: str) -> None:
+    with pytest.raises(ConfigError, match="the reason"):
+        require_valid_reason(reason)

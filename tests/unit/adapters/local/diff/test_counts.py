@@ -1,4 +1,4 @@
-"""What differs says enough: one side's distribution follows from the other's."""
+"""Histograms of the local diff: plain and scaled bins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ from pyiceberg.types import (
 
 from lakehouse_backfill.adapters.local.diff import counts
 from lakehouse_backfill.adapters.local.diff.columns import DiffColumn, SideName
-from lakehouse_backfill.adapters.local.diff.counts import BinAccumulator, bin_numbers
+from lakehouse_backfill.adapters.local.diff.counts import (
+    BinAccumulator,
+    bin_numbers,
+    count_scaled_bins,
+)
 from lakehouse_backfill.adapters.local.diff.distributions import ArrowProfiler, BinAccumulators
 from lakehouse_backfill.adapters.local.diff.tally import ColumnProfile, Tally
 from lakehouse_backfill.core.comparison.distributions import (
@@ -168,3 +172,20 @@ def _check(spread: ColumnProfile, values: list[Any]) -> None:
         exponent = bin_exponent(found.low, found.high)
         assert found.bins == Counter(math.floor(math.ldexp(each, -exponent)) for each in finite)
         assert found.scaled == Counter(map(scaled_bin, finite))
+
+
+EDGES = [
+    math.nextafter(sign * 2.0**power, side)
+    for power in (-65, -64, -1, 0, 1, 10, 1023)
+    for sign in (1, -1)
+    for side in (0.0, sign * 2.0**power, sign * math.inf)
+]
+
+
+@settings(deadline=None)  # The first call loads numpy.
+@example([*EDGES, 0.0, -0.0, 5e-324, 1.7976931348623157e308])
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
+def test_bits_and_rule_count_alike(values: list[float]) -> None:
+    cut = len(values) // 2
+    parts = [np.array(some, np.float64) for some in (values[:cut], values[cut:])]
+    assert count_scaled_bins(parts).as_dict() == Counter(map(scaled_bin, values))

@@ -1,24 +1,35 @@
-"""A failed gate blocks publication; a waiver is named, scoped, recorded, by who may (Q8)."""
+"""Decisions: waivers, and acceptance of a validation that is out of date."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.approval.decisions import failed_gates, waive
+from lakehouse_backfill.core.approval.decisions import (
+    INPUT_SCOPE,
+    RESULT_SCOPE,
+    WaiverSubject,
+    failed_gates,
+    waive,
+)
 from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.catch_up import run_until_decision
 from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
+from lakehouse_backfill.domain.run import Event, RunState
 from lakehouse_backfill.errors import (
     ApprovalMissing,
+    BackfillError,
     Blocked,
     ChecksFailed,
     ConfigError,
@@ -27,10 +38,12 @@ from lakehouse_backfill.errors import (
     NotFound,
     RunMoved,
     Tampered,
+    TargetChanged,
 )
 from tests.support.fakes.compute import FakeCompute
-from tests.support.fakes.context import context, contract, declared, lake
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.control import FakeEvidence
+from tests.support.fakes.lake import FakeLake
 
 ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
 EDGES, KEYS = "edges are closed", "keys are unique"
@@ -294,3 +307,210 @@ def test_a_run_that_fails_its_validation_again_is_left_to_whoever_comes_next() -
     assert found.runs.status(run_id).driver is None
     other = dataclasses.replace(found, driver="here:2")
     assert waive(other, run_id, EDGES, "ana", "known").state is RunState.VALIDATED
+
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+RESULT_D1 = WaiverSubject(RESULT_SCOPE, "d1")
+
+
+def check(name: str = "spot checks", group: Any = "golden", **fields: Any) -> CheckResult:
+    """A failed check."""
+    return CheckResult(
+        **{"name": name, "group": group, "passed": False, "detail": "1 of 4", **fields}
+    )
+
+
+def event(seq: int, verb: str, **detail: Any) -> Event:
+    """An event of a run; where it leads plays no part here."""
+    return Event(
+        run_id="bf-1", seq=seq, at=NOW, actor="ana", verb=verb, from_state=RunState.REJECTED,
+        to_state=RunState.REJECTED, mode="backfill", detail=detail,
+    )  # fmt: skip
+
+
+def waived(seq: int, judged: WaiverSubject = RESULT_D1, **detail: Any) -> Event:
+    """A waiver of the spot checks."""
+    said = {"gate": "spot checks", "group": "golden", "observed": "1 of 4", "reason": "known"}
+    return event(seq, "waive", scope=judged.scope, bound_to=judged.bound_to, **(said | detail))
+
+
+CASES = [
+    pytest.param([waived(3)], check(), True, id="this gate of this result"),
+    pytest.param([], check(), False, id="nobody waived it"),
+    pytest.param(
+        [waived(3, WaiverSubject(RESULT_SCOPE, "d2"))], check(), False, id="another result"
+    ),
+    pytest.param([waived(3, WaiverSubject(INPUT_SCOPE, "d1"))], check(), False, id="another scope"),
+    pytest.param([waived(3, gate="keys are unique")], check(), False, id="another gate"),
+    pytest.param([waived(3, group="quality")], check(), False, id="another group"),
+    pytest.param([waived(3)], check(waivable=False), False, id="it guards the data itself"),
+    pytest.param([waived(3), event(4, "reject")], check(), False, id="rejected since"),
+    pytest.param([event(2, "reject"), waived(3)], check(), True, id="waived after a rejection"),
+    pytest.param([event(4, "reject"), waived(3)], check(), False, id="the numbers give the order"),
+]
+
+
+@pytest.mark.req("Q8")
+@pytest.mark.parametrize(("events", "failed", "passes"), CASES)
+def test_a_failed_gate_passes_only_by_a_standing_waiver_of_exactly_this_content(
+    events: list[Event], failed: CheckResult, passes: bool
+) -> None:
+    closed = decisions.unwaived_failures([failed], RESULT_D1, decisions.waivers_in_force(events))
+    assert closed == (() if passes else (failed,))
+
+
+@pytest.mark.req("Q8")
+def test_what_does_not_block_needs_no_waiver() -> None:
+    assert (
+        decisions.unwaived_failures([check(blocking=False), check(passed=True)], RESULT_D1, ())
+        == ()
+    )
+
+
+@pytest.mark.req("Q8")
+@pytest.mark.parametrize(
+    ("verbs", "stopped_by"),
+    [
+        (["begin staging", "halt"], "halt"),
+        (["begin staging", "halt", "waive"], "halt"),
+        (["begin validation", "fail validation", "waive"], "fail validation"),
+        (["fail validation", "begin validation"], "fail validation"),
+        (["halt", "begin staging"], None),
+        (["fail validation", "reject"], None),
+        (["fail validation", "pass by waiver"], None),
+        ([], None),
+    ],
+)
+def test_only_a_stop_by_checks_that_nothing_moved_since_can_be_waived(
+    verbs: list[str], stopped_by: str | None
+) -> None:
+    found = decisions.stopping_event([event(number, verb) for number, verb in enumerate(verbs)])
+    assert (found.verb if found else None) == stopped_by
+
+
+def test_the_command_can_be_typed_as_it_is_shown() -> None:
+    shown = decisions.waive_command("bf-1", "it's 20 %")
+    assert shown == ("""lakehouse-backfill waive bf-1 'it'"'"'s 20 %' --by WHO --reason TEXT""")
+
+
+def test_a_gate_that_guards_the_data_says_why_it_cannot_be_waived() -> None:
+    failed = check("diff and counts agree", "diff", waivable=False)
+    assert "people decide on" in gate_registry.why_not_waivable(failed)
+    assert gate_registry.why_not_waivable(check()) == ""
+
+
+def accepted(found: Context) -> str:
+    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
+    decisions.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    validate(found, plan.run_id, "bob")
+    decisions.accept(found, plan.run_id, "ana", "")
+    return plan.run_id
+
+
+def write_in_scope(where: FakeLake, shadow: str) -> None:
+    where.write(PRODUCT, "2020-01-03", "live")
+
+
+def empty_in_scope(where: FakeLake, shadow: str) -> None:
+    table = where.tables[PRODUCT]
+    rest = {label: files for label, files in table.content(table.head).items()
+            if label != "2020-01-02"}  # fmt: skip
+    table.commit(rest)
+
+
+def write_candidate(where: FakeLake, shadow: str) -> None:
+    where.write(shadow, "2020-01-02", "other")
+
+
+MOVES = [
+    pytest.param(write_in_scope, TargetChanged, id="the target changed in the partitions"),
+    pytest.param(empty_in_scope, TargetChanged, id="a partition of the target was emptied"),
+    pytest.param(write_candidate, ApprovalMissing, id="the candidate changed"),
+]
+
+
+@pytest.mark.req("Q5", "U11")
+@pytest.mark.parametrize(("move", "refusal"), MOVES)
+def test_what_moved_since_it_was_judged_is_not_published(
+    move: Callable[[FakeLake, str], None], refusal: type[BackfillError]
+) -> None:
+    where = lake()
+    found = context(where)
+    run_id = accepted(found)
+    move(where, found.runs.plan(run_id).shadow_table)
+    before = where.tables[PRODUCT].content(where.tables[PRODUCT].head)
+    with pytest.raises(refusal):
+        publish(found, run_id, "bob")
+    assert where.tables[PRODUCT].content(where.tables[PRODUCT].head) == before
+    assert found.versions.pointer(PRODUCT).pending is None
+    assert found.runs.status(run_id).state is RunState.ACCEPTED
+
+
+@pytest.mark.req("Q5", "U11")
+def test_what_moved_elsewhere_does_not_make_a_validation_stale() -> None:
+    where = lake()
+    found = context(where)
+    run_id = accepted(found)
+    where.write(PRODUCT, "2020-01-05", "live")
+    publish(found, run_id, "bob")
+    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    assert where.tables[PRODUCT].content(where.tables[PRODUCT].head)["2020-01-05"] == {"live"}
+
+
+def reviewed(**changes: object) -> tuple[Context, str]:
+    """A run whose total fell by more than the owner lets pass unseen."""
+    where = lake()
+    compute = FakeCompute(where)
+    fell = (MeasureTotal(name="amounts", old=100, new=70),)
+    compute.totals = lambda *_: fell  # type: ignore[method-assign]
+    found = context(where, compute)
+    watched = contract(
+        measures=[{"name": "amounts", "sum": "amount"}],
+        thresholds=[{"measure": "amounts", "max_change": 0.2}],
+        roles={"waive": ["olga"]}, **changes,
+    )  # fmt: skip
+    plan, _ = register_plan(found, make_plan(found, declared(contract=watched), "bob", None), "bob")
+    decisions.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    assert validate(found, plan.run_id, "bob")[0].state is RunState.REJECTED
+    return found, plan.run_id
+
+
+GATE = "amounts changes by at most 20.0%"
+
+
+@pytest.mark.req("Q6", "Q8")
+def test_a_threshold_needs_the_review_of_an_owner_in_the_role() -> None:
+    found, run_id = reviewed()
+    with pytest.raises(NotAllowed):
+        waive(found, run_id, GATE, "bob", "looks fine to me")
+    assert waive(found, run_id, GATE, "olga", "a price cut in May").state is RunState.VALIDATED
+
+
+@pytest.mark.req("Q6", "Q8")
+def test_an_owners_review_is_recorded_with_what_was_seen_and_holds_for_that_result_only() -> None:
+    found, run_id = reviewed()
+    waive(found, run_id, GATE, "olga", "a price cut in May")
+    (event,) = [event for event in found.runs.events(run_id) if event.verb == "waive"]
+    said = {name: event.detail[name] for name in ("gate", "group", "scope", "reason", "observed")}
+    assert (event.actor, said) == (
+        "olga",
+        {
+            "gate": GATE, "group": "business", "scope": "result",
+            "reason": "a price cut in May", "observed": "100 -> 70 (+30.00%)",
+        },
+    )  # fmt: skip
+    judged = found.evidence.newest(run_id, "validation")
+    assert judged is not None
+    assert event.detail["bound_to"] == judged[0]
+
+
+@pytest.mark.req("Q3")
+def test_how_long_a_validation_took_is_in_the_log_and_not_in_what_is_accepted() -> None:
+    found, run_id = reviewed()
+    (event,) = [event for event in found.runs.events(run_id) if event.verb == "fail validation"]
+    assert set(event.detail["spent"]) == {"validate_s", "suites_s", "run_s", "suites_share"}
+    judged = found.evidence.newest(run_id, "validation")
+    assert judged is not None
+    assert "spent" not in judged[1]

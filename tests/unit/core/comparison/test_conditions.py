@@ -1,4 +1,4 @@
-"""Tolerances are read as they are written, and fit the columns they are for."""
+"""Tolerances and row conditions of a diff."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from decimal import Decimal
 import pytest
 
 from lakehouse_backfill.core.comparison.conditions import (
+    condition_columns,
     format_decimal,
     parse_tolerances,
+    render_condition,
     require_applicable_tolerances,
     require_ignored_columns_exist,
 )
@@ -62,3 +64,69 @@ def test_a_slip_in_an_ignored_column_is_seen() -> None:
 def test_limits_reach_sql_as_plain_digits() -> None:
     texts = [format_decimal(Decimal(text)) for text in ("1e-7", "1E+3", "0.50")]
     assert texts == ["0.0000001", "1000", "0.50"]
+
+
+NAMES = {"carrier": "c0", "flights": "c1", "Day": "c2", "st": "c3", "a b": "c4"}
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize(
+    ("text", "sql"),
+    [
+        ("carrier = 'AA'", "\"c0\" = 'AA'"),
+        ("CARRIER = 'O''Hare' -- note", "\"c0\" = 'O''Hare'"),
+        ("`a b` > 1", '"c4" > 1'),
+        ('"a b" > 1', '"c4" > 1'),
+        ("day IS NULL OR flights BETWEEN 1 AND 2", '"c2" IS NULL OR "c1" BETWEEN 1 AND 2'),
+        ("st.x = 1", '"c3"."x" = 1'),
+        ("carrier IN ('c1', 'x')", "\"c0\" IN ('c1', 'x')"),
+    ],
+)
+def test_a_condition_is_written_again_with_our_column_names(text: str, sql: str) -> None:
+    assert render_condition(text, NAMES, "duckdb") == sql
+
+
+@pytest.mark.req("Q5")
+def test_spark_gets_its_own_quotes() -> None:
+    assert render_condition("\"a b\" > 1 AND carrier = 'x'", {**NAMES, "a b": "a b"}, "spark") == (
+        "`a b` > 1 AND `c0` = 'x'"
+    )
+
+
+@pytest.mark.req("Q5")
+def test_the_columns_of_a_condition_are_named_once() -> None:
+    assert condition_columns("flights > 1 AND Day = '2024-01-01' OR flights < 0") == (
+        "flights",
+        "Day",
+    )
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1 = 1; DROP TABLE x",
+        "flights > (SELECT 1)",
+        "EXISTS (SELECT 1)",
+        "flights IN (SELECT 1)",
+        "SELECT 1",
+        "DELETE FROM x",
+        "sum(flights) > 1",
+        "row_number() OVER () = 1",
+        "read_text('/etc/passwd') = ''",
+        "getenv('HOME') = ''",
+        "flights > ?",
+        "flights > $1",
+        "flights > :x",
+        "random() > 0.5",
+        "carrier = 'x",
+        "*",
+        "flights AS x",
+        "nope = 1",
+        "CURRENT_DATE > Day",
+    ],
+)
+def test_what_is_no_plain_condition_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="condition"):
+        render_condition(text, NAMES, "duckdb")
