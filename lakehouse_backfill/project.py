@@ -171,7 +171,7 @@ class Project:
 
     def run(self, run: str, by: str, *, take_over: bool = False) -> Result:
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
-        from lakehouse_backfill.core.publication.catch_up import run_until_decision
+        from lakehouse_backfill.core.publication.publish import run_until_decision
 
         self.wiring.require_java()
         self.wiring.preload_suites()
@@ -369,8 +369,9 @@ class Project:
     ) -> Result:
         """Make an accepted run what readers see; the same again changes nothing."""
         from lakehouse_backfill.core.approval.decisions import trusted_events
-        from lakehouse_backfill.core.publication import catch_up, post_publish
+        from lakehouse_backfill.core.publication import post_publish
         from lakehouse_backfill.core.publication.publication import check_publishable
+        from lakehouse_backfill.core.publication.publish import publish_with_catch_up
 
         context, by = self._context(take_over=take_over), resolve_actor(by)
         if dry_run:
@@ -378,7 +379,7 @@ class Project:
             check_publishable(context, plan, trusted_events(context, context.runs.status(run)), by)
             return results.publish_preview(plan, context.versions.pointer(plan.product))
         with self._pages.written_on_error(run, only_existing=True):
-            published = catch_up.publish_with_catch_up(context, run, by)
+            published = publish_with_catch_up(context, run, by)
         done = published.publication.run_id or run
         found = results.publish_result(context.runs.status(done), published)
         followed = post_publish.post_publish_outcome(

@@ -181,19 +181,14 @@ def apply_to_pointer(pointer: Pointer, row: Publication) -> Pointer:
     return pointer.model_copy(update={**changed, "accepted": accepted, "pending": None})
 
 
-def seal_publication(pointer: Pointer, row: Publication) -> Publication:
-    """Return the row with its seal, which also covers, by the previous seal, all rows before."""
-    return row.model_copy(update={"seal": publication_seal(pointer.head, row)})
-
-
-def publication_seal(previous: str, row: Publication) -> str:
-    """Return the SHA-256 of all fields of the row and the seal of the product's previous row.
+def sealed_content(previous: str, row: Publication) -> dict[str, Any]:
+    """Return what a row's seal is the SHA-256 of: its fields, and the seal of the row before it.
 
     Fields at their defaults are left out, so a field that a later release adds changes no older
     seal.
     """
     in_utc = row.model_copy(update={"at": row.at.astimezone(timezone.utc)})
-    return digest({"previous": previous, "row": in_utc.model_dump(mode="json", **_SEALED)})
+    return {"previous": previous, "row": in_utc.model_dump(mode="json", **_SEALED)}
 
 
 def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | None) -> str | None:
@@ -234,7 +229,7 @@ def _seal_fault(product: str, rows: tuple[Publication, ...], pointer: Pointer) -
     for row in rows:
         if not row.seal and not previous:
             continue
-        if row.seal != publication_seal(previous, row):
+        if row.seal != digest(sealed_content(previous, row)):
             return (
                 f"{product}: the row of {_describe_row(row)} was edited, or the one before it is "
                 "gone: its seal is not that of its content"

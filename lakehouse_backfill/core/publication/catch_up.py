@@ -2,8 +2,7 @@
 
 A publication that meets a conflict is released first. Then a revision is planned on the target's
 new head. Each step is a verb that may be repeated: after a crash the same command on either run
-continues. `run_until_decision` stages, validates and, unless that is manual, publishes a run from
-any state.
+continues.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from functools import partial
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
-from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.catch_up import (
     accepted_rows_and_checksum,
     next_catch_up_attempt,
@@ -26,14 +24,11 @@ from lakehouse_backfill.core.planning.plan import (
     register_plan,
     supersede_revised_run,
 )
-from lakehouse_backfill.core.publication import publish as publishing
-from lakehouse_backfill.core.publication.publication import PublishResult
-from lakehouse_backfill.core.runs import lifecycle, roles
+from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.partitions import Chunk
@@ -61,25 +56,6 @@ def newest_revision(context: Context, run_id: str) -> str:
             break
         run_id = by_run
     return run_id
-
-
-def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishResult:
-    """Publish a run; follow live commits by revisions where manifest and contract allow it.
-
-    Raises what `publish` does; TargetChanged with the commits in `data`, TooBusy after the declared
-    attempts, ApprovalMissing when a person must review the revision's result.
-    """
-    run_id = newest_revision(context, run_id)
-    while True:
-        plan = context.runs.plan(run_id)
-        if plan.resolved.catch_up is not None:
-            bring_to_accepted(context, plan, by)
-        try:
-            return publishing.publish(context, run_id, by)
-        except TargetChanged as error:
-            if publish_modes.is_pinned_product(plan) or steps.is_stepwise(plan):
-                raise
-            run_id = _plan_catch_up(context, plan, error, by).run_id
 
 
 def carry_over_approval(context: Context, plan: Plan, by: str) -> RunStatus:
@@ -170,7 +146,7 @@ def bring_to_accepted(context: Context, plan: Plan, by: str) -> None:
     carry_over_acceptance(context, plan, by)
 
 
-def _plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -> Plan:
+def plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -> Plan:
     """Plan the revision that follows the live commits; raise `error` when it is not allowed."""
     revision = _find_planned_revision(context, plan)
     if revision is None:
@@ -281,42 +257,3 @@ def _carried_chunk(
         checksum=checksum,
         inputs=earlier.inputs if earlier else own_inputs,
     )
-
-
-def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, object]:
-    """Run the next steps that need no decision of a person; finished work is not repeated.
-
-    A run that waits for a person after that (validated, rejected, accepted with manual publish) is
-    left as it is. Raises ApprovalMissing before the intent is approved and after a person rejected
-    it, IllegalMove when the run is closed, and what the steps raise.
-    """
-    progress: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
-    run_id = newest_revision(context, run_id)
-    status = carry_over_approval(context, context.runs.plan(run_id), by)
-    if status.state is RunState.PLANNED:
-        raise ApprovalMissing(
-            f"{run_id} is not approved, so nothing was computed",
-            state="nothing was changed",
-            fix=f"lakehouse-backfill approve {run_id} --by WHO",
-        )
-    if status.state is RunState.REJECTED:
-        # Rejected by gates: staged again. Rejected by a person: only a revision may continue.
-        roles.require_approval(trusted_events(context, status), context.runs.plan(run_id))
-    if status.state in CLOSED_STATES:
-        lifecycle.require_legal_move(status, "begin staging")
-    if status.state in STAGEABLE_STATES:
-        _, numbers = stage(context, run_id, by)
-        progress |= numbers
-        # No process holds the lease between two steps: another one may have moved the run.
-        status = context.runs.status(run_id)
-    if status.state is RunState.STAGED:
-        status, result, _ = validate(context, run_id, by)
-        progress["checks"] = [check.model_dump(mode="json") for check in result.checks]
-    plan = context.runs.plan(run_id)
-    status = carry_over_acceptance(context, plan, by)
-    manual = plan.resolved.manifest.safety.manual_publish
-    if status.state is RunState.PUBLISHING or (status.state is RunState.ACCEPTED and not manual):
-        run_id = str(publish_with_catch_up(context, run_id, by).publication.run_id)
-        status, plan = context.runs.status(run_id), context.runs.plan(run_id)
-    progress |= {"product": plan.product, "manifest_file": plan.manifest_file}
-    return {"run_id": run_id, "state": status.state.value, **progress}

@@ -11,8 +11,8 @@ from typing import Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.publication.expose import AcceptedResult
-from lakehouse_backfill.core.publication.publication import new_publication, reserve_and_expose
+from lakehouse_backfill.core.publication.expose import AcceptedResult, reserve_and_expose
+from lakehouse_backfill.core.publication.publication import new_publication
 from lakehouse_backfill.core.runs import hooks
 from lakehouse_backfill.core.runs.context import ComputePorts, Context
 from lakehouse_backfill.core.validation import gates

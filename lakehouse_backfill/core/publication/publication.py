@@ -1,4 +1,4 @@
-"""One publication: checked, reserved, exposed, and then finished or released.
+"""One publication: whether it may be published, its row, and how it is finished.
 
 A run that is published at once is one publication; a run that is published in steps is several.
 """
@@ -12,33 +12,24 @@ from uuid import uuid4
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, require_gates_open
 from lakehouse_backfill.core.planning import publish_modes
-from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.dual_read import require_dual_reads
 from lakehouse_backfill.core.publication.expose import (
     AcceptedResult,
-    expose_result,
-    find_landed_swap,
     require_no_published_corrections,
 )
-from lakehouse_backfill.core.runs import hooks, lifecycle, roles
+from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
-from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.core.versions.reserve import (
-    REFUSALS,
-    finalise_version,
-    may_release,
     refresh_view,
-    release_version,
-    reserve_version,
 )
 from lakehouse_backfill.domain.manifest import PublishWindow
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.run import Event, RunStatus
-from lakehouse_backfill.errors import ApprovalMissing, BackfillError, Blocked
+from lakehouse_backfill.errors import ApprovalMissing, Blocked
 
 
 def next_opening(window: PublishWindow, now: datetime) -> datetime | None:
@@ -116,73 +107,6 @@ def new_publication(
         evidence_digest=acceptance.newest_archive_digest(events, accepted.digest),
         reason=plan.resolved.manifest.run.reason,
     )
-
-
-def reserve_and_expose(
-    context: Context, plan: Plan, status: RunStatus, wanted: Publication, accepted: AcceptedResult
-) -> tuple[Publication, CommitResult]:
-    """Reserve the version, expose the files and move the pointer.
-
-    A refusal releases the version and moves the run to a state from which it can be published
-    again.
-    """
-    wanted = wanted.model_copy(update={"epoch": status.epoch, "driver": context.driver})
-    reserved: Publication | None = None
-    try:
-        base = plan.resolved.target if publish_modes.is_pinned_product(plan) else None
-        reserved = reserve_version(
-            context, wanted, head_snapshot_id(context, plan.resolved.contract.table), base
-        )
-        with context.journal.bind(**plan.labels).span(
-            "publish", version=reserved.version, publication=reserved.token
-        ):
-            token, version = reserved.token, reserved.version
-            hooks.require_hooks(
-                context, plan, "before_publish", token, status.epoch, version=version
-            )
-            swap = expose_result(context, plan, reserved, accepted)
-    except REFUSALS as error:
-        if reserved is None or may_release(reserved, wanted, error):
-            release_publication(context, plan, status, wanted.by, error)
-        raise
-    return finalise_version(context, reserved, swap, "publish"), swap
-
-
-def resume_publication(
-    context: Context, plan: Plan, status: RunStatus
-) -> tuple[Publication, CommitResult] | None:
-    """Finish the run's reservation if its swap has landed; return None if it has not."""
-    pending = context.versions.pointer(plan.product).pending
-    if pending is None or pending.run_id != plan.run_id or publish_modes.is_pinned_product(plan):
-        return None
-    swap = find_landed_swap(context, plan, pending)
-    if swap is None:
-        return None
-    resumed = pending.model_copy(update={"epoch": status.epoch, "driver": context.driver})
-    return finalise_version(context, reserve_version(context, resumed, None), swap, "publish"), swap
-
-
-def release_publication(
-    context: Context, plan: Plan, status: RunStatus, by: str, error: BackfillError
-) -> None:
-    """Release the run's reservation, whose swap has not landed, so that it can be published again.
-
-    The run becomes accepted again. A run that is published in steps is halted instead when readers
-    see some of its partitions.
-    """
-    pending = context.versions.pointer(plan.product).pending
-    if pending is not None and pending.run_id == plan.run_id:
-        release_version(context, pending, status.epoch)
-    history = context.versions.history(plan.product)
-    # Also covers a process that released the version and crashed before it called the hooks.
-    token = hooks.released_token(history, plan.run_id)
-    if token is not None:
-        hooks.notify_released(context, plan, token, status.epoch, error.problem)
-    visible = steps.visible_partitions(history, plan.run_id)
-    verb = "halt publication" if steps.is_stepwise(plan) and visible else "release"
-    context.move(status, plan, verb, by, problem=error.problem)
-    if verb in hooks.HALT_VERBS:
-        hooks.notify_halted(context, plan)
 
 
 def finish_publication(

@@ -1,5 +1,8 @@
 """Publishes one run, or several pinned products by one commit of the pointer table (U2).
 
+`publish_with_catch_up` follows live commits by revisions; `run_until_decision` stages, validates
+and, unless that is manual, publishes a run from any state.
+
 A group reserves no version: that commit is its only side effect that readers see. After a crash the
 runs stay in state publishing. A retry publishes all of them, or finds that all are visible.
 """
@@ -13,26 +16,31 @@ from dataclasses import dataclass
 from lakehouse_backfill.core.approval.decisions import trusted_events
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
-from lakehouse_backfill.core.publication import post_publish
-from lakehouse_backfill.core.publication.expose import AcceptedResult, expose_result
+from lakehouse_backfill.core.publication import catch_up, post_publish
+from lakehouse_backfill.core.publication.expose import (
+    AcceptedResult,
+    expose_result,
+    release_publication,
+    reserve_and_expose,
+    resume_publication,
+)
 from lakehouse_backfill.core.publication.progressive import ProgressivePublication
 from lakehouse_backfill.core.publication.publication import (
     PublishResult,
     check_publishable,
     finish_publication,
     new_publication,
-    release_publication,
     require_published_rows_match,
-    reserve_and_expose,
-    resume_publication,
 )
 from lakehouse_backfill.core.publication.rollback import (
     GROUP_DETAIL,
     publication_group,
     when_pointers_are_free,
 )
-from lakehouse_backfill.core.runs import hooks, lifecycle
+from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.core.versions.pointer import (
     baseline_publication,
@@ -43,7 +51,14 @@ from lakehouse_backfill.core.versions.reserve import REFUSALS, refresh_view
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from lakehouse_backfill.errors import BackfillError, ChecksFailed, PointerMoved, Unsupported
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    BackfillError,
+    ChecksFailed,
+    PointerMoved,
+    TargetChanged,
+    Unsupported,
+)
 
 
 @dataclass(frozen=True)
@@ -343,3 +358,61 @@ def _publish_accepted(
         row, swap = reserve_and_expose(context, plan, status, draft, accepted)
     finish_publication(context, plan, status, row, by)
     return PublishResult(row, swap, was_published=False)
+
+
+def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishResult:
+    """Publish a run; follow live commits by revisions where manifest and contract allow it.
+
+    Raises what `publish` does; TargetChanged with the commits in `data`, TooBusy after the declared
+    attempts, ApprovalMissing when a person must review the revision's result.
+    """
+    run_id = catch_up.newest_revision(context, run_id)
+    while True:
+        plan = context.runs.plan(run_id)
+        if plan.resolved.catch_up is not None:
+            catch_up.bring_to_accepted(context, plan, by)
+        try:
+            return publish(context, run_id, by)
+        except TargetChanged as error:
+            if publish_modes.is_pinned_product(plan) or steps.is_stepwise(plan):
+                raise
+            run_id = catch_up.plan_catch_up(context, plan, error, by).run_id
+
+
+def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, object]:
+    """Run the next steps that need no decision of a person; finished work is not repeated.
+
+    A run that waits for a person after that (validated, rejected, accepted with manual publish) is
+    left as it is. Raises ApprovalMissing before the intent is approved and after a person rejected
+    it, IllegalMove when the run is closed, and what the steps raise.
+    """
+    progress: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
+    run_id = catch_up.newest_revision(context, run_id)
+    status = catch_up.carry_over_approval(context, context.runs.plan(run_id), by)
+    if status.state is RunState.PLANNED:
+        raise ApprovalMissing(
+            f"{run_id} is not approved, so nothing was computed",
+            state="nothing was changed",
+            fix=f"lakehouse-backfill approve {run_id} --by WHO",
+        )
+    if status.state is RunState.REJECTED:
+        # Rejected by gates: staged again. Rejected by a person: only a revision may continue.
+        roles.require_approval(trusted_events(context, status), context.runs.plan(run_id))
+    if status.state in catch_up.CLOSED_STATES:
+        lifecycle.require_legal_move(status, "begin staging")
+    if status.state in catch_up.STAGEABLE_STATES:
+        _, numbers = stage(context, run_id, by)
+        progress |= numbers
+        # No process holds the lease between two steps: another one may have moved the run.
+        status = context.runs.status(run_id)
+    if status.state is RunState.STAGED:
+        status, result, _ = validate(context, run_id, by)
+        progress["checks"] = [check.model_dump(mode="json") for check in result.checks]
+    plan = context.runs.plan(run_id)
+    status = catch_up.carry_over_acceptance(context, plan, by)
+    manual = plan.resolved.manifest.safety.manual_publish
+    if status.state is RunState.PUBLISHING or (status.state is RunState.ACCEPTED and not manual):
+        run_id = str(publish_with_catch_up(context, run_id, by).publication.run_id)
+        status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    progress |= {"product": plan.product, "manifest_file": plan.manifest_file}
+    return {"run_id": run_id, "state": status.state.value, **progress}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any
 
+from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.runs import event_log
@@ -169,7 +170,8 @@ class FakeVersions:
             if row.product not in pointers:
                 raise ValueError(f"a move of {products} cannot write a row of {row.product}")
             self.fences.require(row.run_id, row.epoch)
-            sealed = pointer_rules.seal_publication(pointers[row.product], row)
+            content = pointer_rules.sealed_content(pointers[row.product].head, row)
+            sealed = row.model_copy(update={"seal": digest(content)})
             pointers[row.product] = pointer_rules.apply_to_pointer(pointers[row.product], sealed)
             rows.append(sealed)
         self.rows.extend(rows)

@@ -148,8 +148,8 @@ def _current_fence(head: LogHead, run_id: str) -> int:
 
 def require_not_fenced(head: LogHead, run_id: str | None, epoch: int) -> None:
     """Raise RunMoved when a later epoch has fenced the run in this table; no run: no check."""
-    if run_id is not None:
-        event_log.require_current_epoch(run_id, epoch, _current_fence(head, run_id))
+    if run_id is not None and epoch < (fence := _current_fence(head, run_id)):
+        raise event_log.overtaken_error(run_id, epoch, fence)
 
 
 def fenced_runs(tables: ControlTables) -> tuple[str, ...]:

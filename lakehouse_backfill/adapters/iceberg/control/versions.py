@@ -11,7 +11,7 @@ from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, re
 from lakehouse_backfill.domain import publication as rules
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.serialization import canonical_json
+from lakehouse_backfill.domain.serialization import canonical_json, digest
 
 _POINTER_PREFIX = "pointer."
 #: Columns whose name differs from the field's.
@@ -57,8 +57,10 @@ class IcebergVersions:
                     known = ", ".join(products)
                     raise ValueError(f"a move of {known} cannot write a row of {row.product}")
                 require_not_fenced(head, row.run_id, row.epoch)
-                sealed = rules.seal_publication(pointers[row.product], row)
-                pointers[row.product] = rules.apply_to_pointer(pointers[row.product], sealed)
+                before = pointers[row.product]
+                content = rules.sealed_content(before.head, row)
+                sealed = row.model_copy(update={"seal": digest(content)})
+                pointers[row.product] = rules.apply_to_pointer(before, sealed)
                 rows.append(sealed)
             moved = {row.product for row in rows}
             return LogAppend(

@@ -19,8 +19,7 @@ from lakehouse_backfill.core.approval.decisions import (
 )
 from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.catch_up import run_until_decision
-from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage

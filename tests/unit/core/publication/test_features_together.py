@@ -9,8 +9,12 @@ import pytest
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import catch_up, rollback
-from lakehouse_backfill.core.publication.publish import publish, publish_together
+from lakehouse_backfill.core.publication import rollback
+from lakehouse_backfill.core.publication.publish import (
+    publish,
+    publish_together,
+    publish_with_catch_up,
+)
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback_together
 from lakehouse_backfill.core.runs.context import Context
@@ -126,7 +130,7 @@ def test_a_rollback_after_publish_that_is_refused_is_told_and_plans_no_revision(
     terms = contract(after_publish=ROLLS_BACK, hooks=hooks)
     run_id = accepted_run(found, declared(contract=terms, safety={"on_conflict": "catch_up"}))
     with pytest.raises(ChecksFailed) as failed:
-        catch_up.publish_with_catch_up(found, run_id, "bob")
+        publish_with_catch_up(found, run_id, "bob")
     assert "could not be rolled back" in failed.value.state
     assert [status.run_id for status in found.runs.list(open_only=False)] == [run_id]
     assert _state(found, run_id) is RunState.PUBLISHED
@@ -358,7 +362,7 @@ def test_a_partition_taken_over_by_a_revision_does_not_bring_deleted_rows_back()
     _back(found, None, deletions="reapply")
     where.write(PRODUCT, DAYS[1], "live")
     with pytest.raises(TargetChanged, match="deleted"):
-        catch_up.publish_with_catch_up(found, mine, "bob")
+        publish_with_catch_up(found, mine, "bob")
     assert not any("max" in name for name in _content(where)[DAYS[0]])
 
 

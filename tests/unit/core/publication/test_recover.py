@@ -13,8 +13,7 @@ import pytest
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import catch_up
-from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.publication.recover import _find_actions, recover
 from lakehouse_backfill.core.publication.rollback import align_run_states, plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
@@ -122,7 +121,7 @@ def _approved(found: Context) -> str:
 
 def _accepted(found: Context) -> str:
     run_id = _approved(found)
-    catch_up.run_until_decision(found, run_id, "bob")
+    run_until_decision(found, run_id, "bob")
     decisions.accept(found, run_id, "ana", "")
     return run_id
 
@@ -159,7 +158,7 @@ def _moments(verb: Callable[[Context, str], Any], prepare: Callable[[Context], s
 
 
 def _run(found: Context, run_id: str) -> None:
-    catch_up.run_until_decision(found, run_id, "bob")
+    run_until_decision(found, run_id, "bob")
 
 
 def _publish(found: Context, run_id: str) -> None:
@@ -186,11 +185,11 @@ def test_a_run_that_died_anywhere_ends_as_if_nothing_had_happened(dies_at: int, 
     run_id = _approved(found)
     mortal, _ = _mortal(found, dies_at)
     with pytest.raises(Killed):
-        catch_up.run_until_decision(mortal, run_id, "bob")
+        run_until_decision(mortal, run_id, "bob")
     if first == "recover":
         _recover(found, None)
         assert _recover(found, None) == []
-    catch_up.run_until_decision(found, run_id, "bob")
+    run_until_decision(found, run_id, "bob")
     assert found.runs.status(run_id).state is RunState.VALIDATED
     plan = found.runs.plan(run_id)
     staged = [item.chunk_id for item in where.chunks(plan.shadow_table)]
@@ -213,7 +212,7 @@ def test_a_publication_that_died_anywhere_is_made_exactly_once(dies_at: int, the
     if then == "publish" or moments[-1] == "runs.append:before":
         publish(found, run_id, "bob")
     elif then == "run":
-        catch_up.run_until_decision(found, run_id, "bob")
+        run_until_decision(found, run_id, "bob")
     else:
         _recover(found, None if then == "recover all" else run_id)
     if found.runs.status(run_id).state is RunState.ACCEPTED:
@@ -324,7 +323,7 @@ def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(
         moments.append(moment)
         if len(moments) == stops_at:
             if verb == "run":
-                catch_up.run_until_decision(second, run_id, "eve")
+                run_until_decision(second, run_id, "eve")
             else:
                 publish(second, run_id, "eve")
             after.append(_everything(where, found))
@@ -332,7 +331,7 @@ def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(
     moments: list[str] = []
     first = _watched(found, overtake, "here:1")
     with suppress(Conflict):
-        (catch_up.run_until_decision if verb == "run" else publish)(first, run_id, "bob")
+        (run_until_decision if verb == "run" else publish)(first, run_id, "bob")
     if after:
         assert _everything(where, found) == after[0]
 
@@ -460,7 +459,7 @@ def _accepted_over(found: Context, day: str) -> str:
     plan = make_plan(found, declared(target={"partitions": values}), "bob", None)
     run_id = register_plan(found, plan, "bob")[0].run_id
     decisions.approve(found, run_id, "ana", "")
-    catch_up.run_until_decision(found, run_id, "bob")
+    run_until_decision(found, run_id, "bob")
     decisions.accept(found, run_id, "ana", "")
     return run_id
 

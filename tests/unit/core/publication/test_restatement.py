@@ -12,8 +12,7 @@ from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.approval.decisions import waive
 from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning.plan import make_plan, prove_warm_up, register_plan
-from lakehouse_backfill.core.publication import catch_up
-from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
@@ -545,11 +544,11 @@ def test_a_run_without_manual_publish_drives_itself_to_the_next_decision() -> No
     found = context(where)
     run_id = _planned(found, declared(safety={"manual_publish": False}))
     with pytest.raises(ApprovalMissing, match="is not approved, so nothing was computed"):
-        catch_up.run_until_decision(found, run_id, "bob")
+        run_until_decision(found, run_id, "bob")
     decisions.approve(found, run_id, "ana", "")
-    assert catch_up.run_until_decision(found, run_id, "bob")["state"] == "validated"
+    assert run_until_decision(found, run_id, "bob")["state"] == "validated"
     decisions.accept(found, run_id, "ana", "")
-    assert catch_up.run_until_decision(found, run_id, "bob")["state"] == "published"
+    assert run_until_decision(found, run_id, "bob")["state"] == "published"
 
 
 def test_a_closed_run_is_not_driven() -> None:
@@ -557,7 +556,7 @@ def test_a_closed_run_is_not_driven() -> None:
     run_id = _planned(found)
     decisions.cancel(found, run_id, "ana", "")
     with pytest.raises(IllegalMove, match="is cancelled"):
-        catch_up.run_until_decision(found, run_id, "bob")
+        run_until_decision(found, run_id, "bob")
 
 
 @pytest.mark.req("U12", "U13")

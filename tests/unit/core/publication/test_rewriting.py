@@ -10,8 +10,7 @@ import pytest
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import catch_up
-from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
@@ -42,7 +41,7 @@ def _world() -> tuple[FakeLake, Context, FakeCompute]:
     found = context(where, compute)
     run_id = register_plan(found, make_plan(found, declared(), "bob", None), "bob")[0].run_id
     decisions.approve(found, run_id, "ana", "")
-    catch_up.run_until_decision(found, run_id, "bob")
+    run_until_decision(found, run_id, "bob")
     decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
     where.write(PRODUCT, "2020-01-05", "live")

@@ -10,7 +10,7 @@ import pytest
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.approval.decisions import failed_gates, waive
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import catch_up
+from lakehouse_backfill.core.publication.publish import run_until_decision
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging import checks
 from lakehouse_backfill.core.staging.stage import stage
@@ -244,7 +244,7 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_a
 def test_run_tells_which_gates_it_closed() -> None:
     where = lake()
     found = context(where, FakeCompute(where, duplicates=(1, 1)))
-    done = catch_up.run_until_decision(found, approved(found), "bob")
+    done = run_until_decision(found, approved(found), "bob")
     checks: Any = done["checks"]
     assert done["state"] == "rejected"
     assert [check["name"] for check in checks if not check["passed"]] == ["keys are unique"]

@@ -10,8 +10,7 @@ from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.status import summarise_run_safety
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication import catch_up
-from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.external import shadow_close, shadow_open
@@ -114,7 +113,7 @@ def test_closing_fences_the_writer_out() -> None:
     assert int(where.tables[shadow].properties["epoch"]) > before
 
 
-@pytest.mark.parametrize("act", [stage, catch_up.run_until_decision])
+@pytest.mark.parametrize("act", [stage, run_until_decision])
 def test_there_is_no_job_to_run(act: Any) -> None:
     found = context(lake())
     run_id = _approved(found)
