@@ -5,7 +5,7 @@ Every port method with a side effect is marked `@side_effect`. Ports wrapped by 
 commit_window("NAME")`, which reaches `NAME:committing` and `NAME:committed`.
 
 A point does nothing unless this process has installed a hook, and only tests do: no setting and no
-environment variable installs one.
+environment variable installs one. The ports of a process without a hook are not wrapped at all.
 """
 
 from __future__ import annotations
@@ -95,6 +95,11 @@ def commit_window(name: str) -> Iterator[None]:
     reach_point(f"{name}:committing")
     yield
     reach_point(f"{name}:committed")
+
+
+def watch_ports_if_hooked(holder: Holder) -> Holder:
+    """Return the dataclass as `watch_ports` does in a process with a hook, else as it is."""
+    return holder if _hook is None else watch_ports(holder)
 
 
 def watch_ports(holder: Holder) -> Holder:

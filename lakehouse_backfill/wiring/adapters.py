@@ -28,7 +28,7 @@ from lakehouse_backfill.config.profiles import choose_profile, load_profiles
 from lakehouse_backfill.config.project_files import file_hash, hash_run_files
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, attach_error_field
-from lakehouse_backfill.fault_points import watch_ports
+from lakehouse_backfill.fault_points import watch_ports_if_hooked
 from lakehouse_backfill.ports.system import Progress
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Adapters:
             code_hash=lambda file: file_hash(self.folder, file),
             file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
         )
-        return watch_ports(ports)
+        return watch_ports_if_hooked(ports)
 
     def contract(self, product: str) -> Contract:
         """Load the contract of a product; raises NotFound, ConfigError."""
@@ -263,7 +263,7 @@ class Adapters:
             attributing=SparkAttributing(self.spark, catalog, code.restore_folder),
             judge=ExpectationsJudge(self.folder),
         )
-        return watch_ports(ports)
+        return watch_ports_if_hooked(ports)
 
     def _make_differ(self, engine: str) -> Any:
         from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer

@@ -78,7 +78,9 @@ class Product:
         me = f"process-{uuid4()}"
         # This one lives, those before it were killed.
         self.context: Context = replace(
-            self._wiring.context, driver=me, is_alive=lambda driver: driver == me
+            fault_points.watch_ports(self._wiring.context),
+            driver=me,
+            is_alive=lambda driver: driver == me,
         )
 
     def close(self) -> None:

@@ -119,7 +119,8 @@ def test_every_port_method_has_a_fault_point_or_is_known_to_read_only() -> None:
 
 
 @pytest.mark.req("T3")
-def test_wiring_watches_every_port_that_has_side_effects(tmp_path: Path) -> None:
+def test_wiring_watches_every_port_that_has_side_effects(passed: list[str], tmp_path: Path) -> None:
+    assert passed == []
     wiring = Adapters.open(declarations.project(tmp_path), None, None)
     wiring.create_lake()
     asked = {
@@ -135,6 +136,12 @@ def test_wiring_watches_every_port_that_has_side_effects(tmp_path: Path) -> None
     )  # fmt: skip
 
 
+def test_without_a_hook_the_ports_are_the_adapters_themselves(tmp_path: Path) -> None:
+    wiring = Adapters.open(declarations.project(tmp_path), None, None)
+    wiring.create_lake()
+    assert not hasattr(wiring.context.publisher, "protocol")
+
+
 def test_wiring_hands_out_no_ports_of_an_engine_that_are_not_watched() -> None:
     tree = ast.parse(
         inspect.getsource(importlib.import_module("lakehouse_backfill.wiring.adapters"))
@@ -145,7 +152,9 @@ def test_wiring_hands_out_no_ports_of_an_engine_that_are_not_watched() -> None:
         if isinstance(f, ast.FunctionDef) and f.name == "_make_compute_ports"
     ]
     given = [node.value for node in ast.walk(made[0]) if isinstance(node, ast.Return)]
-    assert [ast.unparse(value).partition("(")[0] for value in given if value] == ["watch_ports"]
+    assert [ast.unparse(value).partition("(")[0] for value in given if value] == [
+        "watch_ports_if_hooked"
+    ]
     assert fault_points.side_effect_methods(get_type_hints(ComputePorts)["staging"]) == {"stage"}
 
 

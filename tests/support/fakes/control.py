@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any
 
-from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.runs import event_log

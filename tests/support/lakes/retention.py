@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.core.runs.context import ComputePorts
+from lakehouse_backfill.fault_points import watch_ports
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
 from tests.chaos.engine import PlainEngine
@@ -91,7 +92,8 @@ class RetentionLake:
         found = Adapters.open(self.lab.folder, None, NullProgress())
         wiring = RetentionWiring(found.folder, found.profile, NullProgress(), found.profile_name)
         upkeep = IcebergUpkeep(wiring.catalog, SHADOWS, self.clock)
-        vars(wiring)["context"] = replace(wiring.context, clock=self.clock, upkeep=upkeep)
+        watched = watch_ports(wiring.context)
+        vars(wiring)["context"] = replace(watched, clock=self.clock, upkeep=upkeep)
         return Project(wiring)
 
     def later(self, days: float) -> None:
