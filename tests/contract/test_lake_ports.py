@@ -541,3 +541,31 @@ def test_what_doctor_tries_out_leaves_nothing_behind(days):
     assert set(found.seen) <= {"branch_commits", "multi_table_commit", "register_table"}
     assert days.catalog.list_tables("shadow") == []
     assert not list((days.root / "lake").rglob("*probe*/**/*.*"))
+
+
+def test_a_pin_of_another_snapshot_and_of_none_is_refused(days):
+    first = days.head()
+    days.pins.pin(TARGET, first, "base")
+    second = days.append(row(7, DAYS[0]))
+
+    with pytest.raises(Conflict, match=f"base already names snapshot {first}"):
+        days.pins.pin(TARGET, second, "base")
+    with pytest.raises(NotFound):
+        days.pins.pin(TARGET, 17, "other")
+    days.pins.unpin(TARGET, "main")
+    assert days.head() == second
+
+
+@pytest.mark.req("X1")
+def test_an_open_shadow_is_given_back_and_another_runs_is_refused(days):
+    base = days.head()
+    first = days.shadows.open(TARGET, base, "shadow.r1", {"lakehouse-backfill.run-id": "r1"})
+
+    assert (
+        days.shadows.open(TARGET, base, "shadow.r1", {"lakehouse-backfill.run-id": "r1"}) == first
+    )
+    with pytest.raises(Conflict, match="run-id is r1"):
+        days.shadows.open(TARGET, base, "shadow.r1", {"lakehouse-backfill.run-id": "r2"})
+    later = days.append(row(7, DAYS[0]))
+    with pytest.raises(Conflict, match=f"base-snapshot-id is {base}"):
+        days.shadows.open(TARGET, later, "shadow.r1", {"lakehouse-backfill.run-id": "r1"})
