@@ -90,7 +90,7 @@ def _restate(project: Project, edges: int) -> dict[str, float]:
 
 def _approved(project: Project, edges: int) -> str:
     file = workload.manifest(project, edge_partitions=edges)
-    run_id = str(project.plan(file, by=WHO)["run_id"])
+    run_id = str(project.plan(file, by=WHO).run_id)
     project.approve(run_id, WHO)
     return run_id
 

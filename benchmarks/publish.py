@@ -132,13 +132,13 @@ class _Worn:
 def _accepted(project: Project) -> tuple[str, int, str]:
     """Stage, validate and accept one run; give it, the old snapshot and the shadow table."""
     planned = project.plan(workload.manifest(project, edge_partitions=0), by=WHO)
-    run_id = str(planned["run_id"])
+    run_id = str(planned.run_id)
     project.approve(run_id, WHO)
     project.stage(run_id, WHO)
     project.validate(run_id, WHO)
     project.accept(run_id, WHO)
-    before = next(pin["snapshot_id"] for pin in planned["pins"] if pin["role"] == "target")
-    return run_id, before, str(planned["shadow_table"])
+    before = next(pin.snapshot_id for pin in planned.pins if pin.role == "target")
+    return run_id, before, str(planned.shadow_table)
 
 
 def _overwrite(rows: Any) -> None:

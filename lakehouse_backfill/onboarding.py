@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from lakehouse_backfill.adapters.local.reader import find_key
 from lakehouse_backfill.config.drafts import choose_scope_field, draft_contract, draft_manifest
@@ -19,12 +19,17 @@ from lakehouse_backfill.config.scaffold import write_new_file
 from lakehouse_backfill.domain.partitions import PartitionTransform
 from lakehouse_backfill.domain.table import Capabilities, is_table_name
 from lakehouse_backfill.errors import BackfillError, Blocked, NotFound, Unsupported
+from lakehouse_backfill.results.proof import (
+    DoctorCheck,
+    DoctorResult,
+    ManifestDraft,
+    ProductDraft,
+)
 
 if TYPE_CHECKING:
     from lakehouse_backfill.wiring.adapters import Adapters
 
 
-DoctorCheck = dict[str, Any]
 #: A check's name, what makes it, and what to do when it fails.
 _CheckSpec = tuple[str, "Callable[[Adapters], str]", str]
 #: What a run cannot do without, and what to do where it is missing.
@@ -34,12 +39,12 @@ _REQUIRED_CAPABILITIES = {
 }
 
 
-def run_doctor(wiring: Adapters) -> dict[str, Any]:
+def run_doctor(wiring: Adapters) -> DoctorResult:
     """Run all checks; a failing one never stops the others. Starts no JVM.
 
     A Spark Connect server is asked itself, in place of this machine's Java and jars.
 
-    Gives `checks`, and `capabilities` of a catalog that answers (else None).
+    `capabilities` is None when the catalog does not answer.
     """
     checks: tuple[_CheckSpec, ...] = (
         ("project", _check_project, "lakehouse-backfill init DIR"),
@@ -52,11 +57,8 @@ def run_doctor(wiring: Adapters) -> dict[str, Any]:
     tried = _run_check(wiring, "capabilities", lambda one: _probe_catalog(one, found), _PROBE_FIX)
     rows = [_run_check(wiring, *check) for check in checks]
     if not found:
-        return {"checks": [*rows, tried], "capabilities": None}
-    return {
-        "checks": [*rows, *_capability_checks(found[0])],
-        "capabilities": found[0].model_dump(mode="json"),
-    }
+        return DoctorResult(checks=(*rows, tried), capabilities=None)
+    return DoctorResult(checks=(*rows, *_capability_checks(found[0])), capabilities=found[0])
 
 
 _PROBE_FIX = "give the account the right to make and drop tables in the namespace of shadows"
@@ -75,9 +77,7 @@ def _capability_checks(found: Capabilities) -> list[DoctorCheck]:
     for name, fix in _REQUIRED_CAPABILITIES.items():
         is_there = bool(getattr(found, name))
         text = _capability_text(name) if is_there else f"not so: {found.seen.get(name, '')}"
-        checks.append(
-            {"name": name, "ok": is_there, "detail": text, "fix": "" if is_there else fix}
-        )
+        checks.append(DoctorCheck(name=name, ok=is_there, detail=text, fix="" if is_there else fix))
     return checks
 
 
@@ -92,7 +92,7 @@ def _shadow_check(found: Capabilities) -> DoctorCheck:
     else:
         detail = f"not so: {why_not}; as a plain table: {found.seen.get('built_clones', '')}"
         fix = "stage on a catalog that keeps what is registered: docs/catalogs.md"
-    return {"name": "shadows", "ok": not fix, "detail": detail, "fix": fix}
+    return DoctorCheck(name="shadows", ok=not fix, detail=detail, fix=fix)
 
 
 def _capability_text(name: str) -> str:
@@ -103,11 +103,12 @@ def _run_check(
     wiring: Adapters, name: str, check: Callable[[Adapters], str], fix: str
 ) -> DoctorCheck:
     try:
-        return {"name": name, "ok": True, "detail": check(wiring), "fix": ""}
+        return DoctorCheck(name=name, ok=True, detail=check(wiring))
     except BackfillError as error:
-        return {"name": name, "ok": False, "detail": error.problem, "fix": error.fix or fix}
+        return DoctorCheck(name=name, ok=False, detail=error.problem, fix=error.fix or fix)
     except Exception as error:  # noqa: BLE001 (a doctor reports what it cannot explain)
-        return {"name": name, "ok": False, "detail": f"{type(error).__name__}: {error}", "fix": fix}
+        problem = f"{type(error).__name__}: {error}"
+        return DoctorCheck(name=name, ok=False, detail=problem, fix=fix)
 
 
 def _check_project(wiring: Adapters) -> str:
@@ -178,7 +179,7 @@ def _check_history(wiring: Adapters) -> str:
 _NOT_IN_FILE_NAMES = re.compile(r"[^\w.-]")
 
 
-def add_product(wiring: Adapters, table: str, owner: str) -> dict[str, Any]:
+def add_product(wiring: Adapters, table: str, owner: str) -> ProductDraft:
     """Draft a contract file from a table's metadata, with a tested key and a first suite.
 
     A suite file that is there already is named, and left as it is.
@@ -209,12 +210,12 @@ def add_product(wiring: Adapters, table: str, owner: str) -> dict[str, Any]:
     write_new_file(path, draft.text)
     if suite and not (wiring.folder / name).exists():
         write_new_file(wiring.folder / name, suite)
-    return {
-        "file": str(path),
-        "suite": str(wiring.folder / name) if suite else None,
-        "key": list(key),
-        "questions": list(draft.questions),
-    }
+    return ProductDraft(
+        file=str(path),
+        suite=str(wiring.folder / name) if suite else None,
+        key=tuple(key),
+        questions=tuple(draft.questions),
+    )
 
 
 def add_manifest(
@@ -224,7 +225,7 @@ def add_manifest(
     reason: str,
     reason_code: str,
     requested_by: str,
-) -> dict[str, Any]:
+) -> ManifestDraft:
     """Draft a run manifest file for the half-open `extent` of a product's partitions.
 
     Raises NotFound without a contract, ConfigError when the range is wrong or the file is there.
@@ -238,4 +239,4 @@ def add_manifest(
     name = _NOT_IN_FILE_NAMES.sub("_", "restate-{}-{}".format(*extent))
     path = wiring.folder / "jobs" / job / f"{name}.yaml"
     write_new_file(path, draft.text)
-    return {"file": str(path), "questions": list(draft.questions)}
+    return ManifestDraft(file=str(path), questions=tuple(draft.questions))

@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lakehouse_backfill.adapters.system.process import require_valid_reason, resolve_actor
 from lakehouse_backfill.config.faults import locate_errors
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.ports.system import Progress
-from lakehouse_backfill.report import results
 from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.core.comparison.diff import TableSides
+    from lakehouse_backfill.core.comparison.diff import DiffOptions, TableSides
     from lakehouse_backfill.core.runs.context import Context
+    from lakehouse_backfill.ports.comparison import DiffRequest
     from lakehouse_backfill.report.page import EvidencePages
+    from lakehouse_backfill.results import comparison, proof, publications, runs
+    from lakehouse_backfill.results.base import Result
 
-Result = dict[str, Any]
+    AnyResult = TypeVar("AnyResult", bound=Result)
 
 
 class Project:
@@ -47,13 +49,13 @@ class Project:
         """
         return Project(Adapters.open(Path(folder), profile, progress))
 
-    def doctor(self) -> Result:
+    def doctor(self) -> proof.DoctorResult:
         """Check Java, jars, catalog and permissions, and try out what the catalog keeps."""
         from lakehouse_backfill.onboarding import run_doctor
 
         return run_doctor(self.wiring)
 
-    def add_product(self, table: str, owner: str | None = None) -> Result:
+    def add_product(self, table: str, owner: str | None = None) -> proof.ProductDraft:
         """Draft a contract from an existing table, with tested key candidates."""
         from lakehouse_backfill import onboarding
 
@@ -61,7 +63,7 @@ class Project:
 
     def new_manifest(
         self, product: str, from_: str, to: str, reason: str, reason_code: str, requested_by: str
-    ) -> Result:
+    ) -> proof.ManifestDraft:
         """Draft a run manifest for a product and a half-open range of partitions."""
         from lakehouse_backfill import onboarding
 
@@ -78,12 +80,13 @@ class Project:
         *,
         dry_run: bool = False,
         prove_warm_up: bool = False,
-    ) -> Result:
+    ) -> runs.PlanResult:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
         Raises ConfigError, NotFound, Unsupported, LimitExceeded.
         """
         from lakehouse_backfill.core.planning import plan as stage
+        from lakehouse_backfill.results.runs import PlanResult
 
         who, context = resolve_actor(by), self.wiring.context
         declared = self.wiring.load_declaration(Path(manifest_file))
@@ -93,14 +96,14 @@ class Project:
         status = None
         if not dry_run:
             plan, status = stage.register_plan(context, plan, who)
-        done = results.plan_result(plan, status, proof)
+        done = PlanResult.of(plan, status, proof)
         return (
             done
             if dry_run or not plan.revises
             else self._pages.add_existing_link(done, plan.revises)
         )
 
-    def approve(self, run: str, by: str, reason: str = "") -> Result:
+    def approve(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
         """Decide on the intent, bound to the manifest hash."""
         from lakehouse_backfill.core.approval import decisions
 
@@ -109,30 +112,34 @@ class Project:
         )
         return self._pages.add_existing_link(self._decided(done.run_id), done.run_id)
 
-    def stage(self, run: str, by: str, *, take_over: bool = False) -> Result:
+    def stage(self, run: str, by: str, *, take_over: bool = False) -> runs.StageResult:
         """Compute the chunks that are not staged yet into the run's shadow table."""
         from lakehouse_backfill.core.staging.stage import stage
+        from lakehouse_backfill.results.runs import StageResult, run_fields
 
         self.wiring.require_java()
         self.wiring.preload_suites()
         with self._pages.written_on_error(run, only_existing=True):
             status, numbers = stage(self._context(take_over=take_over), run, resolve_actor(by))
-        return self._pages.add_existing_link(self._noted(results.state(status) | numbers, run), run)
+        done = StageResult(**run_fields(status), **numbers)
+        return self._pages.add_existing_link(self._noted(done, run), run)
 
-    def shadow_open(self, run: str, by: str, *, take_over: bool = False) -> Result:
+    def shadow_open(self, run: str, by: str, *, take_over: bool = False) -> runs.ShadowOpenResult:
         """Make the shadow table that another engine is to write; name it and where it lies."""
         from lakehouse_backfill.core.staging.external import shadow_open
+        from lakehouse_backfill.results.runs import ShadowOpenResult
 
         self.wiring.require_java()
         self.wiring.preload_suites()
         with self._pages.written_on_error(run, only_existing=True):
             status, table = shadow_open(self._context(take_over=take_over), run, resolve_actor(by))
         plan = self.wiring.context.runs.plan(run)
-        return self._pages.add_existing_link(results.shadow_opened(status, table, plan), run)
+        return self._pages.add_existing_link(ShadowOpenResult.of(status, table, plan), run)
 
-    def shadow_close(self, run: str, by: str, *, take_over: bool = False) -> Result:
+    def shadow_close(self, run: str, by: str, *, take_over: bool = False) -> runs.StageResult:
         """Fingerprint what another engine wrote into the shadow; the run is staged then."""
         from lakehouse_backfill.core.staging.external import shadow_close
+        from lakehouse_backfill.results.runs import StageResult, run_fields
 
         self.wiring.require_java()
         self.wiring.preload_suites()
@@ -140,12 +147,13 @@ class Project:
             status, numbers = shadow_close(
                 self._context(take_over=take_over), run, resolve_actor(by)
             )
-        return self._pages.add_existing_link(results.state(status) | numbers, run)
+        return self._pages.add_existing_link(StageResult(**run_fields(status), **numbers), run)
 
-    def validate(self, run: str, by: str, *, take_over: bool = False) -> Result:
+    def validate(self, run: str, by: str, *, take_over: bool = False) -> runs.ValidateResult:
         """Run every gate; `passed` tells whether all blocking ones did."""
         from lakehouse_backfill.core.validation import suites
         from lakehouse_backfill.core.validation.validate import validate
+        from lakehouse_backfill.results.runs import ValidateResult
 
         self.wiring.require_java()
         self.wiring.preload_suites()
@@ -154,36 +162,40 @@ class Project:
         )
         file = self.wiring.context.runs.plan(run).manifest_file
         took = suites.newest_validation_timing(self.wiring.context.runs.events(run))
-        found = results.validation_result(status, validation, digest, took)
-        return self._pages.add_links(found | {"manifest_file": file}, run)
+        found = ValidateResult.of(status, validation, digest, file, took)
+        return self._pages.add_links(found, run)
 
     def rejudge(
         self, product: str, suites: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
-    ) -> Result:
+    ) -> runs.RejudgeResult:
         """Run suites on what readers of a product get now; nothing in the lake is changed."""
         from lakehouse_backfill.core.validation.suites import validate_accepted
+        from lakehouse_backfill.results.runs import RejudgeResult
 
         self.wiring.require_java()
         self.wiring.preload_suites()
         contract = self.wiring.contract(product)
         found = validate_accepted(self.wiring.context, contract, tuple(suites), tuple(partitions))
-        return results.rejudged(product, found)
+        return RejudgeResult.of(product, found)
 
-    def run(self, run: str, by: str, *, take_over: bool = False) -> Result:
+    def run(self, run: str, by: str, *, take_over: bool = False) -> runs.RunProgressResult:
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
         from lakehouse_backfill.core.publication.publish import run_until_decision
+        from lakehouse_backfill.results.runs import RunProgressResult
 
         self.wiring.require_java()
         self.wiring.preload_suites()
         with self._pages.written_on_error(run):
             done = run_until_decision(self._context(take_over=take_over), run, resolve_actor(by))
-        if done["run_id"] != run:
+        found = RunProgressResult(**done)
+        if found.run_id != run:
             self._pages.update_existing(run)
-        return self._pages.add_links(self._noted(done, run), str(done["run_id"]))
+        return self._pages.add_links(self._noted(found, run), found.run_id)
 
-    def status(self, run: str | None = None, *, all: bool = False) -> Result:
+    def status(self, run: str | None = None, *, all: bool = False) -> runs.StatusResult:
         """Describe one run, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
+        from lakehouse_backfill.results.runs import RunLine, StatusResult
 
         context = self.wiring.context
         if run:
@@ -193,25 +205,29 @@ class Project:
             stands = status.summarise_run_safety(
                 context, one, was_empty=status.run_has_no_old_rows(context, events, run)
             )
-            line = results.run_line(one, stands, gates, status.waiver_records(events))
-            told: Result = {"runs": [line | status.rollout_records(context, run, events)]}
-            return self._noted(told, run)
+            line = RunLine.of(
+                one, stands, gates,
+                waivers=status.waiver_records(events),
+                **status.rollout_records(context, run, events),
+            )  # fmt: skip
+            return self._noted(StatusResult(runs=(line,)), run)
         found = status.list_runs(context, everything=all)
-        return {
-            "runs": [
-                results.run_line(item, status.summarise_run_safety(context, item)) for item in found
-            ]
-        }
+        lines = [RunLine.of(item, status.summarise_run_safety(context, item)) for item in found]
+        return StatusResult(runs=tuple(lines))
 
-    def log(self, run: str) -> Result:
+    def log(self, run: str) -> runs.LogResult:
         """The run's events, oldest first."""
-        self.wiring.context.runs.status(run)
-        return {"events": [results.plain(event) for event in self.wiring.context.runs.events(run)]}
+        from lakehouse_backfill.results.runs import LogResult
 
-    def chunks(self, run: str) -> Result:
+        self.wiring.context.runs.status(run)
+        return LogResult(events=tuple(self.wiring.context.runs.events(run)))
+
+    def chunks(self, run: str) -> runs.ChunksResult:
         """The run's chunk ledger; chunks that are not staged yet are pending."""
+        from lakehouse_backfill.results.runs import ChunksResult
+
         context = self.wiring.context
-        return results.chunk_lines(context.runs.plan(run), context.ledger.chunks(run))
+        return ChunksResult.of(context.runs.plan(run), context.ledger.chunks(run))
 
     def diff(
         self,
@@ -225,29 +241,52 @@ class Project:
         ignore: tuple[str, ...] = (),
         tolerance: tuple[str, ...] = (),
         local_limit_mib: int | None = None,
-        *,
-        preview: bool = False,
-    ) -> Result:
+    ) -> comparison.DiffResult:
         """Compare two table states, or a run's candidate with what it replaces (`new` absent).
 
-        `tolerance` holds texts such as `amount=0.01` or `amount=1%`. With `preview` no row is read:
-        it says what is proven to be the same, and what would be read.
+        `tolerance` holds texts such as `amount=0.01` or `amount=1%`.
         """
-        from lakehouse_backfill.core.comparison import conditions, diff
+        from lakehouse_backfill.core.comparison import diff
+        from lakehouse_backfill.results.comparison import DiffResult
+
+        request = self._diff_request(
+            old, new, by, _diff_options(key, where, samples, ignore, tolerance)
+        )
+        limit = _mebibytes(local_limit_mib)
+        compared = diff.compare_states(self.wiring.context, request, engine, limit)
+        return DiffResult.of(compared.diff, compared.choice)
+
+    def preview_diff(
+        self,
+        old: str,
+        new: str | None = None,
+        key: tuple[str, ...] | None = None,
+        where: str | None = None,
+        engine: str = "auto",
+        by: str | None = None,
+        ignore: tuple[str, ...] = (),
+        tolerance: tuple[str, ...] = (),
+        local_limit_mib: int | None = None,
+    ) -> comparison.DiffPreviewResult:
+        """Describe what is proven to be the same, and what `diff` would read; no row is read."""
+        from lakehouse_backfill.core.comparison import diff
+        from lakehouse_backfill.results.comparison import DiffPreviewResult
+
+        request = self._diff_request(old, new, by, _diff_options(key, where, 0, ignore, tolerance))
+        limit = _mebibytes(local_limit_mib)
+        return DiffPreviewResult.of(*diff.preview_diff(self.wiring.context, request, engine, limit))
+
+    def _diff_request(
+        self, old: str, new: str | None, by: str | None, options: DiffOptions
+    ) -> DiffRequest:
+        from lakehouse_backfill.core.comparison import diff
         from lakehouse_backfill.core.publication import dual_read
 
         context = self.wiring.context
-        limits = conditions.parse_tolerances(tolerance)
-        asked = diff.DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
-        if new is None:
-            dual_read.require_candidate_access(context, old, by)
-            request = diff.request_for_run(context, old, asked)
-        else:
-            request = diff.request_for_states(context, self._sides(old, new), asked)
-        limit = None if local_limit_mib is None else local_limit_mib * diff.MEBIBYTE
-        if preview:
-            return results.preview_result(*diff.preview_diff(context, request, engine, limit))
-        return results.compared_result(diff.compare_states(context, request, engine, limit))
+        if new is not None:
+            return diff.request_for_states(context, self._sides(old, new), options)
+        dual_read.require_candidate_access(context, old, by)
+        return diff.request_for_run(context, old, options)
 
     def attribute(
         self,
@@ -256,32 +295,30 @@ class Project:
         engine: str = "auto",
         samples: int = 5,
         by: str | None = None,
-    ) -> Result:
+    ) -> comparison.DiffResult:
         """Compare as `diff` does, and say why rows differ in up to so many sampled partitions.
 
         Only those are computed again; the result is kept as evidence and shown on the page.
         """
         from lakehouse_backfill.core.evidence import attribution
         from lakehouse_backfill.core.publication import dual_read
+        from lakehouse_backfill.results.comparison import DiffResult
 
         context = self.wiring.context
         dual_read.require_candidate_access(context, run, by)
         keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
         asked = attribution.AttributionOptions(partitions, engine, samples, keys)
         compared, found = attribution.attribute_changes(context, run, asked)
-        return self._pages.add_existing_link(
-            results.compared_result(compared) | {"attribution": found.data()}, run
-        )
+        done = DiffResult.of(compared.diff, compared.choice)
+        return self._pages.add_existing_link(replace(done, attribution=found.data()), run)
 
-    def reconcile(self, old: str, new: str) -> Result:
+    def reconcile(self, old: str, new: str) -> comparison.ReconcileResult:
         """Count and checksum of each partition of two table states."""
         from lakehouse_backfill.core.comparison.diff import reconcile
+        from lakehouse_backfill.results.comparison import ReconcileResult
 
         rows = reconcile(self.wiring.context, self._sides(old, new))
-        return {
-            "partitions": [results.plain(row) for row in rows],
-            "equal": all(row.equal for row in rows),
-        }
+        return ReconcileResult(partitions=tuple(rows), equal=all(row.equal for row in rows))
 
     def dual_read(
         self,
@@ -292,16 +329,16 @@ class Project:
         tolerance: float = 0.0,
         accept_difference: str | None = None,
         by: str | None = None,
-    ) -> Result:
+    ) -> publications.DualReadResult:
         """Compare a reader's query on old and candidate, for the record; no JVM."""
         from lakehouse_backfill.config.project_files import load_reader_query
         from lakehouse_backfill.core.publication.dual_read import dual_read
-        from lakehouse_backfill.report.summary import dual_read_result
+        from lakehouse_backfill.results.publications import DualReadResult
 
         query = load_reader_query(self.folder, reader, sql, tuple(columns), tolerance)
         reason = None if accept_difference is None else require_valid_reason(accept_difference)
         done = dual_read(self.wiring.context, run, query, resolve_actor(by), reason)
-        return self._pages.add_links(dual_read_result(done), run)
+        return self._pages.add_links(DualReadResult.of(done), run)
 
     def candidate(
         self,
@@ -319,7 +356,7 @@ class Project:
         found = candidate(self.wiring.context, run, by)
         return self.wiring.read_snapshot(engine, found.table, found.snapshot_id)
 
-    def accept(self, run: str, by: str, reason: str = "") -> Result:
+    def accept(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
         """Decide on the result, bound to the digest of checks and diff."""
         from lakehouse_backfill.core.approval import decisions
 
@@ -328,7 +365,7 @@ class Project:
         )
         return self._pages.add_links(self._decided(done.run_id), done.run_id)
 
-    def reject(self, run: str, by: str, reason: str) -> Result:
+    def reject(self, run: str, by: str, reason: str) -> runs.DecisionResult:
         """Describe no; nothing is deleted."""
         from lakehouse_backfill.core.approval import decisions
 
@@ -337,7 +374,7 @@ class Project:
         )
         return self._pages.add_links(self._decided(done.run_id), done.run_id)
 
-    def cancel(self, run: str, by: str, reason: str = "") -> Result:
+    def cancel(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
         """Close a run before publication."""
         from lakehouse_backfill.core.approval import decisions
 
@@ -348,48 +385,47 @@ class Project:
 
     def waive(
         self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
-    ) -> Result:
+    ) -> runs.WaiveResult:
         """Record that a failed gate does not stop a run; without `gate`: list the failed ones."""
         from lakehouse_backfill.core.approval import decisions as stage
+        from lakehouse_backfill.results.runs import WaiveResult
 
         context = self.wiring.context
         if gate is not None:
             stage.waive(context, run, gate, resolve_actor(by), require_valid_reason(reason))
         status = context.runs.status(run)
-        found = results.gates_result(status, stage.failed_gates(context, run))
+        found = WaiveResult.of(status, stage.failed_gates(context, run))
         return found if gate is None else self._pages.add_links(found, run)
 
-    def publish(
-        self,
-        run: str,
-        by: str,
-        *,
-        dry_run: bool = False,
-        take_over: bool = False,
-    ) -> Result:
-        """Make an accepted run what readers see; the same again changes nothing."""
+    def preview_publish(self, run: str, by: str) -> publications.PublishPreviewResult:
+        """Describe what `publish` would do, with its checks; nothing is changed."""
         from lakehouse_backfill.core.approval.decisions import trusted_events
-        from lakehouse_backfill.core.publication import post_publish
         from lakehouse_backfill.core.publication.publication import check_publishable
+        from lakehouse_backfill.results.publications import PublishPreviewResult
+
+        context, plan = self.wiring.context, self.wiring.context.runs.plan(run)
+        events = trusted_events(context, context.runs.status(run))
+        check_publishable(context, plan, events, resolve_actor(by))
+        return PublishPreviewResult.of(plan, context.versions.pointer(plan.product))
+
+    def publish(self, run: str, by: str, *, take_over: bool = False) -> publications.PublishResult:
+        """Make an accepted run what readers see; the same again changes nothing."""
+        from lakehouse_backfill.core.publication import post_publish
         from lakehouse_backfill.core.publication.publish import publish_with_catch_up
+        from lakehouse_backfill.results.publications import PublishResult
 
         context, by = self._context(take_over=take_over), resolve_actor(by)
-        if dry_run:
-            plan = context.runs.plan(run)
-            check_publishable(context, plan, trusted_events(context, context.runs.status(run)), by)
-            return results.publish_preview(plan, context.versions.pointer(plan.product))
         with self._pages.written_on_error(run, only_existing=True):
             published = publish_with_catch_up(context, run, by)
         done = published.publication.run_id or run
-        found = results.publish_result(context.runs.status(done), published)
         followed = post_publish.post_publish_outcome(
             context, context.runs.plan(done), published.publication
         )
-        found |= results.followed(followed)
+        warnings: tuple[str, ...] = ()
         if done != run:
             self._pages.update_existing(run)
-            said = f"live commits came: {done} caught up with them, and took the place of {run}"
-            found["warnings"] = [*found.get("warnings", ()), said]
+            warnings = (f"live commits came: {done} caught up with them and replaces {run}",)
+        found = PublishResult.of(context.runs.status(done), published, followed, warnings)
         return self._pages.add_links(found, done)
 
     def publish_together(
@@ -398,29 +434,28 @@ class Project:
         by: str,
         *,
         take_over: bool = False,
-    ) -> Result:
+    ) -> publications.PublishTogetherResult:
         """Make accepted runs of several pinned products visible by one commit."""
         from lakehouse_backfill.core.publication.publish import publish_together
+        from lakehouse_backfill.results.publications import PublishResult, PublishTogetherResult
 
         context = self._context(take_over=take_over)
         with self._pages.written_on_error(*runs, only_existing=True):
             done = publish_together(context, tuple(runs), resolve_actor(by))
-        found = [
-            results.publish_result(context.runs.status(run), published)
-            for run, published in done.items()
-        ]
-        return self._pages.add_links({"published": found}, *runs)
+        found = [PublishResult.of(context.runs.status(run), one) for run, one in done.items()]
+        return self._pages.add_links(PublishTogetherResult(published=tuple(found)), *runs)
 
-    def versions(self, product: str) -> Result:
+    def versions(self, product: str) -> publications.VersionsResult:
         """The accepted versions of a product, newest first."""
         from lakehouse_backfill.core.evidence import status
+        from lakehouse_backfill.results.publications import VersionLine, VersionsResult
 
         try:
             rows = status.accepted_versions(self.wiring.context, product)
         except NotFound:
             self.wiring.contract(product)  # a name that is no product's is the likelier mistake
             raise
-        return {"product": product, "versions": [results.version_line(row) for row in rows]}
+        return VersionsResult(product=product, versions=tuple(VersionLine.of(row) for row in rows))
 
     def accepted(
         self,
@@ -459,8 +494,10 @@ class Project:
             for product, one in found.items()
         }
 
-    def evidence(self, run: str, export: str | Path | None = None) -> Result:
+    def evidence(self, run: str, export: str | Path | None = None) -> publications.EvidenceResult:
         """Write the evidence page and archive of a run and say where they are."""
+        from lakehouse_backfill.results.publications import EvidenceResult
+
         folder = Path(export) if export else None
         if folder is not None and (file := _blocking_file(folder)) is not None:
             raise ConfigError(
@@ -469,13 +506,27 @@ class Project:
                 fix="name a folder: --export DIR",
             )
         report = self._pages.write(run, folder)
-        return {"report": str(report), "archive": str(report.with_suffix(".json"))}
+        return EvidenceResult(report=str(report), archive=str(report.with_suffix(".json")))
 
-    def evidence_document(self, run: str) -> Result:
+    def evidence_document(self, run: str) -> dict[str, Any]:
         """Everything that shows why a run was (or was not) accepted, as one document."""
         from lakehouse_backfill.core.evidence import status
 
         return status.evidence_document(self.wiring.context, run)
+
+    def preview_rollback(
+        self, product: str, to: int | None = None, partitions: tuple[str, ...] = ()
+    ) -> publications.RollbackPreviewResult:
+        """Describe what `rollback` would do; nothing is changed."""
+        from lakehouse_backfill.core.publication import rollback as stage
+        from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
+        from lakehouse_backfill.results.publications import RollbackPreviewResult
+
+        context, contract = self.wiring.context, self.wiring.contract(product)
+        way = stage.plan_rollback(context, product, to, tuple(partitions))
+        rewritten = plan_rewrites(context, contract, way)
+        columns = stage.remaining_column_changes(context, way)
+        return RollbackPreviewResult.of(product, rewritten, columns)
 
     def rollback(
         self,
@@ -484,27 +535,20 @@ class Project:
         partitions: tuple[str, ...] = (),
         reason: str = "",
         by: str | None = None,
-        *,
-        dry_run: bool = False,
-    ) -> Result:
+    ) -> publications.RollbackResult:
         """Go back to an accepted version, keeping later live writes elsewhere."""
         from lakehouse_backfill.core.publication import rollback as stage
-        from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
+        from lakehouse_backfill.results.publications import RollbackResult
 
         context, contract = self.wiring.context, self.wiring.contract(product)
         way = stage.plan_rollback(context, product, to, tuple(partitions))
-        if dry_run:
-            rewritten = plan_rewrites(context, contract, way)
-            return results.rollback_preview(
-                product, rewritten, stage.remaining_column_changes(context, way)
-            )
         undone = {row.run_id for row in way.undone if row.run_id}
         runs = sorted(undone.union(way.runs_rolled_back, way.runs_reinstated))
         with self._pages.written_on_error(*runs):
             done = stage.rollback(
                 context, contract, way, require_valid_reason(reason), resolve_actor(by)
             )
-        return self._pages.add_links(results.rollback_result(done), *runs)
+        return self._pages.add_links(RollbackResult.of(done), *runs)
 
     def rollback_together(
         self,
@@ -513,9 +557,14 @@ class Project:
         by: str | None = None,
         *,
         dry_run: bool = False,
-    ) -> Result:
+    ) -> publications.RollbackTogetherResult:
         """Move several pinned products back to their previous version by one commit."""
         from lakehouse_backfill.core.publication import rollback
+        from lakehouse_backfill.results.publications import (
+            RollbackPreviewResult,
+            RollbackResult,
+            RollbackTogetherResult,
+        )
 
         context = self.wiring.context
         contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
@@ -523,15 +572,15 @@ class Project:
             (found, rollback.plan_rollback(context, found.product, None, ())) for found in contracts
         )
         if dry_run:
-            return {"rolled_back": [results.rollback_preview(c.product, w) for c, w in ways]}
+            would = tuple(RollbackPreviewResult.of(found.product, way) for found, way in ways)
+            return RollbackTogetherResult(rolled_back=would)
         runs = {run for _, way in ways for run in (*way.runs_rolled_back, *way.runs_reinstated)}
         with self._pages.written_on_error(*sorted(runs)):
             rows = rollback.rollback_together(
                 context, ways, require_valid_reason(reason), resolve_actor(by)
             )
-        return self._pages.add_links(
-            {"rolled_back": [results.returned(row) for row in rows]}, *sorted(runs)
-        )
+        done = tuple(RollbackResult.of_pointer(row) for row in rows)
+        return self._pages.add_links(RollbackTogetherResult(rolled_back=done), *sorted(runs))
 
     def recover(
         self,
@@ -540,9 +589,10 @@ class Project:
         *,
         dry_run: bool = False,
         take_over: bool = False,
-    ) -> Result:
+    ) -> publications.RecoverResult:
         """Finish or undo what stopped half way: one run and its product, or everything (None)."""
         from lakehouse_backfill.core.publication.recover import recover
+        from lakehouse_backfill.results.publications import RecoverResult
 
         context, by = self._context(take_over=take_over), resolve_actor(by)
         seen = {} if dry_run else self._pages.run_marks()
@@ -551,17 +601,17 @@ class Project:
         except Exception:
             self._pages.write_all(*self._pages.changed_since(seen))
             raise
-        done = {"actions": [vars(item) for item in found], "dry_run": dry_run}
+        done = RecoverResult(actions=tuple(found), dry_run=dry_run)
         return done if dry_run else self._pages.add_links(done, *self._pages.changed_since(seen))
 
     def maintain(
         self, by: str, product: str | None = None, erasure: str = "",
         *,
         dry_run: bool = False,
-    ) -> Result:  # fmt: skip
+    ) -> publications.MaintainResult:  # fmt: skip
         """Remove what nothing needs; with a reason in `erasure`, all old versions too."""
         from lakehouse_backfill.core.retention.maintain import maintain
-        from lakehouse_backfill.report.results import maintained_result
+        from lakehouse_backfill.results.publications import MaintainResult
 
         contracts = {one.product: one for one in self.wiring.valid_contracts()}
         done = maintain(
@@ -572,7 +622,7 @@ class Project:
             erasure=require_valid_reason(erasure),
             dry_run=dry_run,
         )
-        return maintained_result(done, dry_run=dry_run)
+        return MaintainResult.of(done, dry_run=dry_run)
 
     def verify(
         self,
@@ -580,7 +630,7 @@ class Project:
         *,
         deep: bool = False,
         evidence: str | Path | None = None,
-    ) -> Result:
+    ) -> proof.VerifyResult:
         """Compare what is stored with what was accepted; with `deep` data files are read too.
 
         `evidence` is a folder that page and archive were exported to; the project's own if absent.
@@ -589,6 +639,7 @@ class Project:
         from lakehouse_backfill.domain.table import StoredCheck
         from lakehouse_backfill.errors import Tampered
         from lakehouse_backfill.report import page
+        from lakehouse_backfill.results.proof import VerifyResult
 
         found = verify(self.wiring.context, run, deep=deep)
         folder = Path(evidence) if evidence else self.wiring.evidence_folder
@@ -597,41 +648,46 @@ class Project:
         except Tampered as error:
             because = f"the lake gives no document to compare with: {error.problem}"
             files = (StoredCheck(name="evidence files", ok=None, because=because),)
-        return results.verified(found, files, deep=deep)
+        return VerifyResult.of(found, files, deep=deep)
 
-    def reproduce(self, run: str) -> Result:
+    def reproduce(self, run: str) -> proof.ReproduceResult:
         """Execute a run's archived code on its pinned inputs again; compare checksums."""
         from lakehouse_backfill.core.evidence.reproduce import reproduce
+        from lakehouse_backfill.results.proof import ReproduceResult
 
         self.wiring.require_java()
-        return results.reproduced(reproduce(self.wiring.context, run))
+        return ReproduceResult.of(reproduce(self.wiring.context, run))
 
-    def audit_verify(self) -> Result:
+    def audit_verify(self) -> proof.AuditVerifyResult:
         """Check that the logs of all runs are as they were written; else `first_bad` says where."""
         from lakehouse_backfill.core.evidence.verify import audit_verify
+        from lakehouse_backfill.results.proof import AuditVerifyResult
 
-        return results.audit_result(audit_verify(self.wiring.context))
+        return AuditVerifyResult.of(audit_verify(self.wiring.context))
 
-    def audit_guarantees(self, product: str | None = None) -> Result:
+    def audit_guarantees(self, product: str | None = None) -> proof.AuditGuaranteesResult:
         """Test determinism, idempotence, pins and fences on a sampled chunk of published runs."""
         from lakehouse_backfill.core.evidence.reproduce import audit_guarantees
+        from lakehouse_backfill.results.proof import AuditGuaranteesResult
 
         self.wiring.require_java()
-        return results.guaranteed(audit_guarantees(self.wiring.context, product))
+        return AuditGuaranteesResult.of(audit_guarantees(self.wiring.context, product))
 
-    def _decided(self, run: str) -> Result:
+    def _decided(self, run: str) -> runs.DecisionResult:
         from lakehouse_backfill.core.approval import decisions
         from lakehouse_backfill.core.evidence.status import approval_records, waiver_records
+        from lakehouse_backfill.results.runs import DecisionResult, run_fields
 
         context = self.wiring.context
         status, plan = context.runs.status(run), context.runs.plan(run)
         events = context.runs.events(run)
         found = decisions.logged_validation_document(context, events, run)
-        return results.state(status) | {
-            "approvals": approval_records(events, plan, found[0] if found else None),
-            "waivers": waiver_records(events),
-            "manifest_file": plan.manifest_file,
-        }
+        return DecisionResult(
+            **run_fields(status),
+            approvals=tuple(approval_records(events, plan, found[0] if found else None)),
+            waivers=tuple(waiver_records(events)),
+            manifest_file=plan.manifest_file,
+        )
 
     def _sides(self, old: str, new: str) -> TableSides:
         from lakehouse_backfill.core.comparison.diff import TableSides
@@ -643,15 +699,33 @@ class Project:
         contracts = self.wiring.valid_contracts()
         return TableSides(left, right, next((c for c in contracts if c.table == right.table), None))
 
-    def _noted(self, done: Result, run: str) -> Result:
+    def _noted(self, done: AnyResult, run: str) -> AnyResult:
         """Add what the files of the run's code are by now, where that is not what runs."""
         from lakehouse_backfill.core.planning.job_code import changed_code_notes
 
         found = changed_code_notes(self.wiring.context, run)
-        return done | ({"warnings": [*done.get("warnings", ()), *found]} if found else {})
+        return replace(done, warnings=(*done.warnings, *found)) if found else done
 
     def _context(self, *, take_over: bool) -> Context:
         return replace(self.wiring.context, take_over=take_over)
+
+
+def _diff_options(
+    key: tuple[str, ...] | None,
+    where: str | None,
+    samples: int,
+    ignore: tuple[str, ...],
+    tolerance: tuple[str, ...],
+) -> DiffOptions:
+    from lakehouse_backfill.core.comparison.conditions import parse_tolerances
+    from lakehouse_backfill.core.comparison.diff import DiffOptions
+
+    limits = parse_tolerances(tolerance)
+    return DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
+
+
+def _mebibytes(count: int | None) -> int | None:
+    return None if count is None else count * 2**20
 
 
 def _blocking_file(folder: Path) -> Path | None:

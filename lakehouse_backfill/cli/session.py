@@ -8,22 +8,23 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakehouse_backfill.cli.group import clean_text
-from lakehouse_backfill.cli.json_output import build_envelope, error_of_result, write_json
+from lakehouse_backfill.cli.json_output import build_envelope, write_json
 
 if TYPE_CHECKING:
     from lakehouse_backfill.ports.system import Progress
     from lakehouse_backfill.project import Project
+    from lakehouse_backfill.results.base import Result
 
 
 def tune_gc() -> None:
@@ -150,17 +151,16 @@ class Session:
             load_pyarrow_without_pandas()
         return self.opener(self.folder, self.profile, self._progress())
 
-    def show(self, context: typer.Context, data: Mapping[str, Any]) -> None:
-        """Print a result, for people or as JSON; exit with its code when it says no."""
-        command = command_name(context)
-        error = error_of_result(command, data)
+    def show(self, context: typer.Context, result: Result) -> None:
+        """Print a result, for people or as JSON; exit with the code of the error it stands for."""
+        command, data, error = command_name(context), result.to_dict(), result.error()
         if self.json:
             write_json(build_envelope(command, data, error), sys.stdout)
         else:
             from lakehouse_backfill.cli.render import render_result
 
             render_result(command, data, sys.stdout)
-            for warning in data.get("warnings", ()):
+            for warning in result.warnings:
                 sys.stderr.write(f"warning: {clean_text(warning)}\n")
             if error is not None:
                 sys.stderr.write(f"{clean_text(error)}\n")

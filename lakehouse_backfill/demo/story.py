@@ -15,6 +15,7 @@ from typing import Any
 from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.project import Project
+from lakehouse_backfill.results.proof import DemoResult
 
 Echo = Callable[[str], None]
 DEMO_PERSON = "ana"
@@ -44,7 +45,7 @@ class Narrator:
         self.steps.append({"name": name, "ok": True, "seconds": seconds})
 
 
-def run_demo(folder: Path, echo: Echo) -> dict[str, Any]:
+def run_demo(folder: Path, echo: Echo) -> DemoResult:
     """Run the whole demo in `folder` (absent or empty), and leave a project to work in.
 
     Every claim is checked on the way: a wrong number raises BackfillError.
@@ -62,9 +63,11 @@ def run_demo(folder: Path, echo: Echo) -> dict[str, Any]:
     outside = _live_job(narrator, lake)
     _publish(narrator, project, lake, run_id, outside)
     _compare_and_roll_back(narrator, project, lake, run_id)
-    report = str(project.evidence(run_id)["report"])
+    report = str(project.evidence(run_id).report)
     _echo_next_steps(echo, folder, report, run_id)
-    return {"project": str(folder), "report": report, "run_id": run_id, "steps": narrator.steps}
+    return DemoResult(
+        project=str(folder), report=report, run_id=run_id, steps=tuple(narrator.steps)
+    )
 
 
 def _build(narrator: Narrator, lake: DemoLake, folder: Path) -> None:
@@ -99,7 +102,7 @@ def _try_incomplete_input(narrator: Narrator, project: Project, revises: str) ->
     why = "the second attempt pins airports that lack four destinations"
     with narrator.step("Plan again, with incomplete reference data", why) as tell:
         planned = project.plan(f"{JOB}/2-incomplete-airports.yaml", revise=revises, by=DEMO_PERSON)
-        run_id = str(planned["run_id"])
+        run_id = planned.run_id
         project.approve(run_id, DEMO_PERSON)
         try:
             project.stage(run_id, DEMO_PERSON)
@@ -116,12 +119,12 @@ def _plan(narrator: Narrator, project: Project, revises: str) -> str:
         "Plan the right range on the complete airports, and approve it", why
     ) as tell:
         planned = project.plan(f"{JOB}/3-restate.yaml", revise=revises, by=DEMO_PERSON)
-        run_id = str(planned["run_id"])
+        run_id = planned.run_id
         project.approve(run_id, DEMO_PERSON)
-        estimate = planned["estimate"]
+        estimate = planned.estimate
         tell(
-            f"{len(planned['partitions'])} partitions in {len(planned['chunks'])} chunks; "
-            f"reads at most {estimate['input_rows']:,} rows",
+            f"{len(planned.partitions)} partitions in {len(planned.chunks)} chunks; "
+            f"reads at most {estimate.input_rows:,} rows",
             "lakehouse-backfill cancel RUN",
         )
     return run_id
@@ -131,18 +134,18 @@ def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> No
     why = "the output goes to a shadow table; readers see nothing of it"
     with narrator.step("Stage in chunks", why) as tell:
         staged = project.stage(run_id, DEMO_PERSON)
-        tell(f"{staged['rows']:,} rows in {staged['chunks_done']} chunks", "cancel RUN")
+        tell(f"{staged.rows:,} rows in {staged.chunks_done} chunks", "cancel RUN")
     why = "accepted because checks passed, not because a job finished"
     with narrator.step("Validate and accept", why) as tell:
         result = project.validate(run_id, DEMO_PERSON)
-        failed = [check["name"] for check in result["checks"] if not check["passed"]]
-        passed = len(result["checks"]) - len(failed)
-        _require(result["passed"], f"validation failed: {failed}")
+        failed = [check.name for check in result.checks if not check.passed]
+        passed = len(result.checks) - len(failed)
+        _require(result.passed, f"validation failed: {failed}")
         project.accept(run_id, DEMO_PERSON)
-        found = result["diff"]["summary"]
+        found = result.diff.summary
         tell(
-            f"{passed} checks passed; {found['changed']:,} rows change, "
-            f"{found['added']:,} come, {found['removed']:,} go, {found['unchanged']:,} stay",
+            f"{passed} checks passed; {found.changed:,} rows change, "
+            f"{found.added:,} come, {found.removed:,} go, {found.unchanged:,} stay",
             "lakehouse-backfill reject RUN",
         )
 
@@ -165,7 +168,7 @@ def _publish(
         _require(counted == 336_776, f"{counted} flights after publication")
         _require(lake.files_outside_range() == outside, "files outside the partitions changed")
         tell(
-            f"version {published['version']} in {published['seconds']} s; the table counts "
+            f"version {published.version} in {published.seconds} s; the table counts "
             f"{counted:,} flights, and the live job's files are untouched",
             f"lakehouse-backfill rollback {PRODUCT} --reason TEXT",
         )
@@ -176,13 +179,11 @@ def _compare_and_roll_back(
 ) -> None:
     outside = lake.files_outside_range()
     with narrator.step("Compare old and new by time travel", "every change can be seen") as tell:
-        rows = project.versions(PRODUCT)["versions"]
-        old, new = rows[1]["snapshot_id"], rows[0]["snapshot_id"]
+        rows = project.versions(PRODUCT).versions
+        old, new = rows[1].snapshot_id, rows[0].snapshot_id
         found = project.diff(f"{PRODUCT}@{old}", f"{PRODUCT}@{new}")
-        differing = sum(
-            1 for row in found["partitions"] if row["added"] or row["removed"] or row["changed"]
-        )
-        tell(f"{differing} partitions differ; {found['files']['shared']} files are shared", "none")
+        differing = sum(1 for row in found.partitions if row.added or row.removed or row.changed)
+        tell(f"{differing} partitions differ; {found.files.shared} files are shared", "none")
     with narrator.step(
         "Roll back, then publish again", "a way back that is never used is none"
     ) as tell:
@@ -194,14 +195,14 @@ def _compare_and_roll_back(
         counted = lake.count_flights()
         _require(counted == 336_776, f"{counted} flights in the end")
         tell(
-            f"{back:,} after rollback, {counted:,} as version {again['version']}; "
+            f"{back:,} after rollback, {counted:,} as version {again.version}; "
             "the live partitions survived both",
             f"lakehouse-backfill rollback {PRODUCT} --reason TEXT",
         )
 
 
 def _plan_to_validate(project: Project, manifest: str, revises: str | None) -> str:
-    run_id = str(project.plan(manifest, revise=revises, by=DEMO_PERSON)["run_id"])
+    run_id = project.plan(manifest, revise=revises, by=DEMO_PERSON).run_id
     project.approve(run_id, DEMO_PERSON)
     project.stage(run_id, DEMO_PERSON)
     project.validate(run_id, DEMO_PERSON)

@@ -13,8 +13,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_backfill.core.evidence.status import evidence_document
 from lakehouse_backfill.core.versions import pointer
@@ -27,6 +28,9 @@ from lakehouse_backfill.report.html import Markup, format_moment, html_tag, join
 from lakehouse_backfill.report.style import style_sheet
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.results.base import Result
+
+    AnyResult = TypeVar("AnyResult", bound=Result)
     from lakehouse_backfill.core.runs.context import Context
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -286,21 +290,20 @@ class EvidencePages:
                 self._context().journal.log("page not written", run_id=run, problem=problem)
         return written, warnings
 
-    def add_links(self, result: dict[str, Any], *runs: str) -> dict[str, Any]:
+    def add_links(self, result: AnyResult, *runs: str) -> AnyResult:
         """Write the pages of the runs; add where they are, or a warning, to the result."""
         written, warnings = self.write_all(*runs)
-        added: dict[str, Any] = {"report": written[0]} if len(written) == 1 else {}
-        if warnings:
-            added["warnings"] = [*result.get("warnings", ()), *warnings]
-        return result | added
+        report = written[0] if len(written) == 1 else result.report
+        return replace(result, report=report, warnings=(*result.warnings, *warnings))
 
-    def add_existing_link(self, result: dict[str, Any], run: str) -> dict[str, Any]:
+    def add_existing_link(self, result: AnyResult, run: str) -> AnyResult:
         """Do the same for a run that may have no page yet; then nothing is written."""
         return self.add_links(result, run) if self._exists(run) else result
 
     def update_existing(self, run: str) -> None:
         """Write the page of a run again if it has one."""
-        self.add_existing_link({}, run)
+        if self._exists(run):
+            self.write_all(run)
 
     @contextmanager
     def written_on_error(self, *runs: str, only_existing: bool = False) -> Iterator[None]:

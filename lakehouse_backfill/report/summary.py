@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.core.publication.dual_read import DualReadResult
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.manifest import Target
 from lakehouse_backfill.domain.partitions import describe_labels
@@ -33,20 +32,6 @@ from lakehouse_backfill.report.html import (
     page_table,
     verdict_mark,
 )
-
-
-def dual_read_result(done: DualReadResult) -> dict[str, Any]:
-    """Describe what a comparison found, and where the run's readers stand."""
-    found = done.comparison.model_dump(mode="json")
-    return {
-        "run_id": done.status.run_id,
-        "product": done.status.product,
-        "state": done.status.state.value,
-        "digest": done.digest,
-        "comparison": found,
-        "equal": done.comparison.equal,
-        "readers": [vars(item) for item in done.readers],
-    }
 
 
 def rollout_section(dossier: Dossier) -> Markup:

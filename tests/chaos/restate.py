@@ -24,7 +24,7 @@ def begin(folder: Path) -> str:
     project = Project.open(folder)
     DemoLake(project).build_bronze()
     project.wiring.context.tables.create(project.wiring.contract(PRODUCT))
-    run = str(project.plan(MANIFEST, by="ana")["run_id"])
+    run = str(project.plan(MANIFEST, by="ana").run_id)
     project.approve(run, "ana")
     return run
 

@@ -26,7 +26,7 @@ def command(*words: str) -> CallTrace:
     [
         pytest.param(("status", "first"), 45, 9, id="status"),
         pytest.param(("versions", PRODUCT), 37, 9, id="versions"),
-        pytest.param(("publish", "validated", "--by", "ana"), 89, 11, id="publish"),
+        pytest.param(("publish", "validated", "--by", "ana"), 90, 11, id="publish"),
         pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 85, 11, id="rollback"),
     ],
 )

@@ -31,7 +31,7 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunState
 from lakehouse_backfill.errors import Tampered, TooBusy
-from lakehouse_backfill.report.results import audit_result
+from lakehouse_backfill.results.proof import AuditVerifyResult
 from tests.support.examples.plans import NOON, a_first_event, a_plan
 from tests.support.fakes.context import context, lake
 from tests.support.fakes.control import FakeRuns
@@ -102,7 +102,7 @@ def test_an_untouched_log_is_intact_through_folds_renewals_and_closed_runs(log: 
     found = log.look()
     assert (found.first_bad, found.events, found.runs) == (None, 5 + NOTES, 4)
     assert found.events > 2 * COMPACT_EVERY_COMMITS
-    assert audit_result(found) == {
+    assert AuditVerifyResult.of(found).to_dict() == {
         "events": 5 + NOTES, "runs": 4, "unchained": 0, "intact": True, "first_bad": None,
         "heads": found.heads, "products": 0,
     }  # fmt: skip

@@ -65,12 +65,13 @@ def states_of(lake: tuple[Project, dict[str, Any]], *names: str) -> list[str]:
 def test_a_diff_says_which_engine_and_why(lake: tuple[Project, dict[str, Any]]) -> None:
     old, new = states_of(lake, "first", "second")
     found = lake[0].diff(old, new, key=("d", "k"))
-    assert found["summary"] == {
+    assert found.to_dict()["summary"] == {
         "old_rows": 12, "new_rows": 12, "added": 0, "removed": 0, "changed": 3, "unchanged": 9
     }  # fmt: skip
-    choice = found["engine_choice"]
-    size = choice["bytes_to_read"]
-    assert choice == {
+    choice = found.engine_choice
+    assert choice is not None
+    size = choice.bytes_to_read
+    assert choice.model_dump() == {
         "engine": "local", "why": f"{size / MIB:,.1f} MiB to read, at most 7.0 MiB",
         "bytes_to_read": size, "limit_bytes": 7 * MIB,
     }  # fmt: skip
@@ -83,8 +84,8 @@ def test_ignored_columns_and_tolerances_take_differences_away(
 ) -> None:
     old, new = states_of(lake, "first", "second")
     for options in ({"ignore": ("v",)}, {"tolerance": ("v=1",)}, {"tolerance": ("v=50%",)}):
-        assert lake[0].diff(old, new, key=("d", "k"), **options)["equal"], options
-    assert not lake[0].diff(old, new, key=("d", "k"), tolerance=("v=0.5",))["equal"]
+        assert lake[0].diff(old, new, key=("d", "k"), **options).equal, options
+    assert not lake[0].diff(old, new, key=("d", "k"), tolerance=("v=0.5",)).equal
 
 
 @pytest.mark.req("Q5")
@@ -95,8 +96,8 @@ def test_a_preview_proves_by_shared_files_and_reads_no_row(
     files = _data_files(lake[0].folder)
     hidden = [path.rename(path.with_suffix(".away")) for path in files]
     try:
-        found = lake[0].diff(old, new, key=("d", "k"), preview=True)
-        same = lake[0].diff(old, old, key=("d", "k"), preview=True)
+        found = lake[0].preview_diff(old, new, key=("d", "k")).to_dict()
+        same = lake[0].preview_diff(old, old, key=("d", "k")).to_dict()
     finally:
         for path in hidden:
             path.rename(path.with_suffix(".parquet"))
@@ -141,12 +142,12 @@ def test_what_is_known_of_files_proves_rewritten_partitions_to_be_equal(
         files = context.tables.files("silver.t", states[name], field)
         context.fingerprints.record(tuple(_fingerprint(one, reading) for one in files))
     old, new = states_of(lake, "second", "third")
-    found = project.diff(old, new, key=("d", "k"), preview=True)
+    found = project.preview_diff(old, new, key=("d", "k")).to_dict()
     assert found["identical"]
     assert (found["equal_by_fingerprint"]["files"], found["shared"]["files"]) == (4, 0)
     assert {one["proven_by"] for one in found["partitions"]} == {"fingerprints"}
     # Of the first state's last day nothing is known.
-    other = project.diff(states_of(lake, "first")[0], new, key=("d", "k"), preview=True)
+    other = project.preview_diff(states_of(lake, "first")[0], new, key=("d", "k")).to_dict()
     assert [one["partition"] for one in other["partitions"] if not one["proven_by"]] == [
         day(3).isoformat()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,8 @@ def test_a_run_whose_scratch_table_went_can_still_be_published(lake: RetentionLa
     lake.later(1)
     assert names(lake.maintain()["retired"], "shadow") == [left]
     assert lake.shadows() == [shadow]
-    assert "retire" not in [event["verb"] for event in lake.project.log(run)["events"]]
-    assert lake.project.publish(run, WHO)["version"] == 1
+    assert "retire" not in [event.verb for event in lake.project.log(run).events]
+    assert lake.project.publish(run, WHO).version == 1
 
 
 @pytest.mark.req("U12")
@@ -98,7 +99,7 @@ def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: RetentionLake)
     fault_points.install_hook(points.append)
     assert lake.maintain()["retired"] == []
     assert [point for point in points if point.endswith(":committing")] == []
-    assert lake.project.audit_verify()["intact"]
+    assert lake.project.audit_verify().intact
 
 
 @pytest.mark.req("U12")
@@ -148,7 +149,7 @@ def test_a_version_that_was_let_go_cannot_be_gone_back_to_and_rollback_says_why(
         with pytest.raises(Blocked, match=r"ana let it go on .* older than the newest 2 versions"):
             lake.project.rollback(TARGET, version, reason="wrong", by=WHO)
     back = lake.project.rollback(TARGET, None, reason="wrong", by=WHO)
-    assert back["version"] == 2
+    assert back.version == 2
     with pytest.raises(Blocked, match="let it go"):
         lake.project.rollback(TARGET, None, reason="wrong", by=WHO)
 
@@ -163,7 +164,7 @@ def test_a_rolled_back_run_whose_shadow_was_let_go_says_so_when_it_is_published_
     lake.maintain()
     with pytest.raises(Blocked, match=f"{run} cannot be published again: ana let go on"):
         lake.project.publish(run, WHO)
-    assert lake.project.status(run)["runs"][0]["state"] == "rolled_back"
+    assert lake.project.status(run).runs[0].state == "rolled_back"
 
 
 @pytest.mark.req("U12")
@@ -176,7 +177,7 @@ def test_publishing_again_right_before_a_run_is_told_keeps_everything(lake: Rete
     done = lake.maintain()
     assert names(done["retired"], "shadow") == names(done["retired"], "pin") == []
     assert lake.shadows() == shadows
-    assert lake.project.status(run)["runs"][0]["state"] == "published"
+    assert lake.project.status(run).runs[0].state == "published"
 
 
 def publish_again(project: Any, run: str) -> None:
@@ -193,7 +194,7 @@ def test_a_rollback_right_before_versions_are_let_go_keeps_them(lake: RetentionL
     done = lake.maintain()
     assert (done["versions_let_go"], names(done["retired"], "tag")) == ([], [])
     assert set(tags) <= set(lake.tags())
-    assert lake.project.versions(TARGET)["versions"][0]["version"] == 1
+    assert lake.project.versions(TARGET).versions[0].version == 1
 
 
 def roll_back(project: Any, to: int) -> None:
@@ -209,7 +210,7 @@ def test_versions_that_go_while_a_rollback_is_worked_out_stop_it(lake: Retention
     at("Versions.move:before", lambda: drop_hook_and(lambda: other.maintain(WHO)))
     with pytest.raises(BackfillError, match="versions were let go meanwhile"):
         lake.project.rollback(TARGET, 1, reason="wrong", by=WHO)
-    assert lake.project.versions(TARGET)["versions"][0]["version"] == 3
+    assert lake.project.versions(TARGET).versions[0].version == 3
 
 
 def drop_hook_and(act: Callable[[], Any]) -> None:
@@ -267,15 +268,15 @@ def test_an_erasure_lets_all_but_the_accepted_version_go_at_once_and_for_the_rec
     with pytest.raises(NotAllowed):
         lake.project.maintain("eve", TARGET, "request 4711")
     done = lake.project.maintain(WHO, TARGET, "request 4711", dry_run=True)
-    assert done == lake.project.maintain(WHO, TARGET, "request 4711") | {"dry_run": True}
-    assert [one["version"] for one in done["versions_let_go"]] == [0, 1, 2]
+    assert done == replace(lake.project.maintain(WHO, TARGET, "request 4711"), dry_run=True)
+    assert [one["version"] for one in done.versions_let_go] == [0, 1, 2]
     assert (lake.tags(), lake.shadows()) == ({}, [])
     assert len(lake.tags(SOURCE)) == 3
     with pytest.raises(Blocked, match=r"ana let it go on .* erasure, by ana: request 4711"):
         lake.project.rollback(TARGET, 1, reason="wrong", by=WHO)
-    notes = [lake.project.log(run)["events"][-1]["verb"] for run in runs]
+    notes = [lake.project.log(run).events[-1].verb for run in runs]
     assert notes == ["retire"] * 3
-    assert lake.project.audit_verify()["intact"]
+    assert lake.project.audit_verify().intact
 
 
 @pytest.mark.req("U12")
@@ -284,7 +285,7 @@ def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: RetentionLake) -
     lake.feed()
     run = lake.staged(name="b")
     done = lake.project.maintain(WHO, TARGET, "request 4711")
-    kept = {item["because"] for item in done["kept"] if item["run_id"] == run}
+    kept = {item.because for item in done.kept if item.run_id == run}
     assert kept == {f"{run} is staged: open runs keep everything (wrong rate)"}
     assert list(lake.tags()) == [f"lhb-pin-{run}"]
     assert len(lake.shadows()) == 1
@@ -394,7 +395,7 @@ def test_doctor_warns_of_a_snapshot_that_lost_its_tag_and_whose_expiry_would_cos
 
 def history(lake: RetentionLake) -> dict[str, Any]:
     """What doctor says of the tables' histories."""
-    return next(one for one in lake.project.doctor()["checks"] if one["name"] == "history")
+    return next(one.to_dict() for one in lake.project.doctor().checks if one.name == "history")
 
 
 #: Where maintain may die: each commit, and between them. `nth`: the first or the last time there.

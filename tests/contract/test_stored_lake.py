@@ -52,11 +52,11 @@ def stored() -> Iterator[StoredLake]:
 
 
 def test_what_was_recorded_reads_the_same(stored: StoredLake) -> None:
-    versions = stored.project.versions(PRODUCT)["versions"]
+    versions = stored.project.versions(PRODUCT).to_dict()["versions"]
     assert versions == stored.facts["versions"]
-    assert stored.project.audit_verify() == stored.facts["heads"]
+    assert stored.project.audit_verify().to_dict() == stored.facts["heads"]
     for name, before in stored.facts["status"].items():
-        line = stored.project.status(stored.runs[name])["runs"][0]
+        line = stored.project.status(stored.runs[name]).runs[0].to_dict()
         told = {key: line[key] for key in ("run_id", "product", "state", "readers_see", "at")}
         assert told == {key: before[key] for key in told}, name
     for version in versions:
@@ -73,27 +73,27 @@ def test_the_evidence_of_each_run_has_the_same_bytes(stored: StoredLake) -> None
 def test_what_was_accepted_is_still_proven(stored: StoredLake) -> None:
     for name in ("first", "second"):
         found = stored.project.verify(stored.runs[name])
-        assert found["intact"], [check for check in found["checks"] if check["ok"] is False]
+        assert found.intact, [check for check in found.checks if check.ok is False]
 
 
 def test_a_rollback_gives_the_rows_of_the_version_before(stored: StoredLake) -> None:
     before = stored.facts["rows"]
     assert stored.rows() == before["2"]
-    assert stored.project.rollback(PRODUCT, to=1, reason="wrong", by="ana")["version"] == 1
+    assert stored.project.rollback(PRODUCT, to=1, reason="wrong", by="ana").version == 1
     assert stored.rows() == before["1"]
-    assert stored.project.rollback(PRODUCT, to=0, reason="wrong", by="ana")["version"] == 0
+    assert stored.project.rollback(PRODUCT, to=0, reason="wrong", by="ana").version == 0
     assert stored.rows() == before["0"]
-    assert stored.project.audit_verify()["intact"]
+    assert stored.project.audit_verify().intact
 
 
 def test_a_run_that_was_validated_is_accepted_and_published(stored: StoredLake) -> None:
     run = stored.runs["validated"]
     stored.project.accept(run, by="ana")
-    assert stored.project.publish(run, by="ana")["version"] == 3
+    assert stored.project.publish(run, by="ana").version == 3
     # Its transform adds 7 to the source, whose amounts are one above what the table held.
     first = [row for row in stored.facts["rows"]["2"] if row["day"] == "2024-01-01"]
     others = [row for row in stored.facts["rows"]["2"] if row["day"] != "2024-01-01"]
     assert (
         stored.rows() == [row | {"amount": str(int(row["amount"]) + 8)} for row in first] + others
     )
-    assert stored.project.cancel(stored.runs["planned"], by="bob")["state"] == "cancelled"
+    assert stored.project.cancel(stored.runs["planned"], by="bob").state == "cancelled"

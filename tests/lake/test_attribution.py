@@ -77,7 +77,7 @@ class Restated(Modes):
 
     def found(self, run: str, **asked: Any) -> dict[str, Any]:
         """Ask for the causes."""
-        return self.project.attribute(run, samples=100, **asked)["attribution"]
+        return self.project.attribute(run, samples=100, **asked).attribution
 
     def _write(self, file: str, text: str) -> None:
         if file == "jobs/run.yaml":

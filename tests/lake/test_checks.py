@@ -173,13 +173,13 @@ class Runs:
             "validation": {"edge_partitions": 0} | changes.pop("validation", {}),
         }  # fmt: skip
         self._write("jobs/run.yaml", yaml.safe_dump(manifest))
-        run_id = str(self.project.plan("jobs/run.yaml", by="ann")["run_id"])
+        run_id = str(self.project.plan("jobs/run.yaml", by="ann").run_id)
         self.project.approve(run_id, by="lead")
         return run_id
 
     def failed(self, run_id: str) -> list[str]:
         """Name the gates that stopped the run."""
-        return [gate["name"] for gate in self.project.waive(run_id)["gates"]]
+        return [gate.name for gate in self.project.waive(run_id).gates]
 
     def golden(self, *rows: str) -> dict[str, Any]:
         """Write expected rows; gives what the manifest says of them."""
@@ -220,7 +220,7 @@ def test_a_result_is_reconciled_with_golden_rows_and_named_records(runs: Runs) -
     # 2024-01-05 holds the keys 4, 14, 24, 34; the job adds one to each value.
     expected = runs.golden("2024-01-05,4,5", "2024-01-06,35,36")
     run_id = runs.approved(validation=expected | {"spot_checks": spots})
-    assert runs.project.run(run_id, "ann")["state"] == "validated"
+    assert runs.project.run(run_id, "ann").state == "validated"
     checks = runs.project.evidence_document(run_id)["validation"]["checks"]
     told = {check["name"]: check["detail"] for check in checks if check["group"] == "golden"}
     assert told == {
@@ -235,9 +235,9 @@ def test_a_result_that_is_not_what_the_golden_rows_say_is_rejected_and_named(run
     expected = runs.golden("2024-01-05,4,6", "2024-01-06,99,1", "2024-01-06,35,36")
     run_id = runs.approved(validation=expected | {"spot_checks": spots})
     done = runs.project.run(run_id, "ann")
-    assert done["state"] == "rejected"
-    closed = [check for check in done["checks"] if check["blocking"] and not check["passed"]]
-    told = {check["name"]: check["detail"] for check in closed}
+    assert done.state == "rejected"
+    closed = [check for check in done.checks if check.blocking and not check.passed]
+    told = {check.name: check.detail for check in closed}
     assert told == {
         "golden/out.csv": "d=2024-01-05, k=4: v is 5, expected 6; d=2024-01-06, k=99: no such row",
         "spot checks": "d=2024-01-06, k=15: v is 16, expected 15",
@@ -245,7 +245,7 @@ def test_a_result_that_is_not_what_the_golden_rows_say_is_rejected_and_named(run
     assert runs.failed(run_id) == ["golden/out.csv", "spot checks"]
     runs.project.waive(run_id, "golden/out.csv", "lead", "the file is old")
     passed = runs.project.waive(run_id, "spot checks", "lead", "so is the record")
-    assert (passed["state"], passed["gates"]) == ("validated", [])
+    assert (passed.state, passed.gates) == ("validated", [])
 
 
 @pytest.mark.req("Q9", "Q8")
@@ -256,18 +256,18 @@ def test_the_first_bad_chunk_stops_a_run_until_it_is_waived(runs: Runs) -> None:
     assert "(2024-01-06) failed 1 of its checks: keys are unique: 4 duplicate keys" in (
         stopped.value.problem
     )
-    ledger = runs.project.chunks(run_id)["chunks"]
-    assert [chunk["status"] for chunk in ledger] == ["done", "failed"]
-    snapshots = [chunk["snapshot_id"] for chunk in ledger]
-    line = runs.project.status(run_id)["runs"][0]
-    assert [gate["name"] for gate in line["gates"]] == ["keys are unique"]
+    ledger = runs.project.chunks(run_id).chunks
+    assert [chunk.status for chunk in ledger] == ["done", "failed"]
+    snapshots = [chunk.snapshot_id for chunk in ledger]
+    line = runs.project.status(run_id).runs[0]
+    assert [gate.name for gate in line.gates] == ["keys are unique"]
     told = runs.project.waive(run_id, "keys are unique", "lead", "to be put right by bf-2")
-    assert told["next_command"] == f"lakehouse-backfill run {run_id}"
+    assert told.next_command == f"lakehouse-backfill run {run_id}"
     done = runs.project.run(run_id, "ann")
     # The chunk was not computed again; the whole result needs a waiver of its own.
-    ledger = runs.project.chunks(run_id)["chunks"]
-    assert [chunk["snapshot_id"] for chunk in ledger] == snapshots
-    assert (done["state"], runs.failed(run_id)) == ("rejected", ["keys are unique"])
+    ledger = runs.project.chunks(run_id).chunks
+    assert [chunk.snapshot_id for chunk in ledger] == snapshots
+    assert (done.state, runs.failed(run_id)) == ("rejected", ["keys are unique"])
 
 
 @pytest.mark.req("Q9")
@@ -279,7 +279,7 @@ def test_a_chunk_with_a_bad_row_is_stopped_by_the_suite_of_the_output(runs: Runs
     assert "expect_column_values_to_be_between(v): 1 of 4 rows unexpected (25 %), e.g. 5001" in (
         stopped.value.problem
     )
-    assert [chunk["status"] for chunk in runs.project.chunks(run_id)["chunks"]] == [
+    assert [chunk.status for chunk in runs.project.chunks(run_id).chunks] == [
         "failed", "pending",
     ]  # fmt: skip
 

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
+from lakehouse_backfill.results.runs import ShadowOpenResult
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import Modes, expected, seeded
 
@@ -24,11 +25,11 @@ pytestmark = [pytest.mark.lake, pytest.mark.req("X11")]
 class Theirs:
     """The other engine: a session with a catalog, and caches, of its own."""
 
-    def __init__(self, modes: Modes, opened: dict[str, Any]) -> None:
+    def __init__(self, modes: Modes, opened: ShadowOpenResult) -> None:
         self.spark: SparkSession = modes.lake.spark.newSession()
-        self.table = f"{modes.lake.name}.{opened['table']}"
+        self.table = f"{modes.lake.name}.{opened.table}"
         self._source = f"{modes.lake.name}.{modes.lake.table('src')}"
-        self._lineage: dict[str, Any] = opened["lineage"]
+        self._lineage: dict[str, Any] = dict(opened.lineage)
 
     def rows(self, *days: int) -> DataFrame:
         """Give what their job makes of the source's rows of these days."""
@@ -54,7 +55,7 @@ def opened(modes: Modes) -> tuple[str, Theirs]:
     """Plan, approve and open a run that another engine writes; gives it and that engine."""
     run_id = modes.plan(transform={"writer": "external"})
     found = modes.project.shadow_open(run_id, "ann")
-    assert (found["state"], found["partitions"]) == ("paused", ["2024-01-02", "2024-01-03"])
+    assert (found.state, found.partitions) == ("paused", ("2024-01-02", "2024-01-03"))
     return run_id, Theirs(modes, found)
 
 
@@ -63,9 +64,9 @@ def test_what_another_engine_wrote_is_judged_published_and_rolled_back(modes: Mo
     run_id, theirs = opened(modes)
     theirs.write(theirs.rows(2, 3))
     closed = modes.project.shadow_close(run_id, "ann")
-    assert (closed["state"], closed["chunks_done"], closed["rows"]) == ("staged", 2, 6)
+    assert (closed.state, closed.chunks_done, closed.rows) == ("staged", 2, 6)
     found = modes.project.validate(run_id, "ann")
-    assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
+    assert found.state == "validated", [c for c in found.checks if not c.passed]
     assert modes.rows() == before
     modes.publish(run_id)
     assert modes.rows() == expected(modes, lambda row: row[0] in (2, 3))
@@ -84,7 +85,7 @@ def test_rows_outside_the_scope_are_refused_and_can_be_put_right(modes: Modes) -
     theirs.spark.catalog.refreshTable(name)
     theirs.spark.sql(f"CALL {modes.lake.name}.system.rollback_to_snapshot('{name}', {base})")
     theirs.write(theirs.rows(2, 3))
-    assert modes.project.shadow_close(run_id, "ann")["state"] == "staged"
+    assert modes.project.shadow_close(run_id, "ann").state == "staged"
 
 
 def test_a_merge_on_read_write_is_refused(modes: Modes) -> None:
@@ -130,7 +131,7 @@ def test_a_writer_that_began_before_the_close_commits_nothing_after_it(
     with pytest.raises(ChecksFailed, match="was written after it was closed"):
         modes.project.validate(run_id, "ann")
     modes.project.shadow_close(run_id, "ann")
-    assert modes.project.validate(run_id, "ann")["state"] == "validated"
+    assert modes.project.validate(run_id, "ann").state == "validated"
     modes.publish(run_id)
     changed = [row[3] for row in modes.rows() if row[0] == 2]
     assert changed == [1026, 1027, 1028]

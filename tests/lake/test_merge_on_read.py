@@ -102,7 +102,7 @@ def project(request: pytest.FixtureRequest, lake: Lake) -> Iterator[Project]:
 
 
 def staged(project: Project) -> str:
-    run = str(project.plan("jobs/run.yaml", by="ana")["run_id"])
+    run = str(project.plan("jobs/run.yaml", by="ana").run_id)
     project.approve(run, "ana")
     project.stage(run, "ana")
     project.validate(run, "ana")
@@ -146,13 +146,13 @@ def test_erased_rows_stay_erased_through_publication_and_rollback(
     }
     # The file of the 2nd went, and its delete file with it; that of the 4th still hides its row.
     assert deletes(lake) == 1
-    told = {item["partition"]: item["new_checksum"] for item in candidate["partitions"]}
+    told = {item.partition: item.new_checksum for item in candidate.partitions}
     now = project.reconcile(f"{product}@{lake.head('out')}", f"{product}@{lake.head('out')}")
-    assert {item["partition"]: item["new_checksum"] for item in now["partitions"]} == told
+    assert {item.partition: item.new_checksum for item in now.partitions} == told
 
     lake.sql("INSERT INTO {ns}.out VALUES (date'2024-01-05', 1000, 1)")  # a live job
-    preview = project.rollback(product, to=0, reason="wrong", by="ana", dry_run=True)
-    assert [item["partitions"] for item in preview["rewritten"]] == [[DAYS[1]]]
+    preview = project.preview_rollback(product, to=0)
+    assert [item.partitions for item in preview.rewritten] == [(DAYS[1],)]
     project.rollback(product, to=0, reason="wrong", by="ana")
 
     back = days(lake)

@@ -37,8 +37,8 @@ def test_rows_of_one_tenant_are_repaired_and_all_others_are_carried_over(
     assert modes.gate(found, "other rows are unchanged") == (
         True, "4 rows carried over, counts and checksums equal",
     )  # fmt: skip
-    chunks = modes.project.chunks(run_id)["chunks"]
-    assert [(c["carried_rows"], c["stray_rows"], c["output_rows"]) for c in chunks] == [
+    chunks = modes.project.chunks(run_id).chunks
+    assert [(c.carried_rows, c.stray_rows, c.output_rows) for c in chunks] == [
         (2, 0, 3), (2, 0, 3),
     ]  # fmt: skip
     modes.holds("5, 9, A, 59, 1")  # a live commit elsewhere
@@ -71,8 +71,8 @@ def test_rows_that_the_predicate_does_not_name_stop_a_job_that_computes_them(mak
     run_id = modes.plan(target={"row_predicate": {"tenant": "A"}})
     with pytest.raises(ChecksFailed, match="rows are those of the row predicate: 2 rows of the"):
         modes.project.run(run_id, "ann")
-    (chunk, _) = modes.project.chunks(run_id)["chunks"]
-    assert (chunk["status"], chunk["stray_rows"], chunk["carried_rows"]) == ("failed", 2, 2)
+    (chunk, _) = modes.project.chunks(run_id).chunks
+    assert (chunk.status, chunk.stray_rows, chunk.carried_rows) == ("failed", 2, 2)
 
 
 @pytest.mark.req("U1b")
@@ -179,9 +179,9 @@ def test_merge_takes_the_newest_version_of_each_key_and_leaves_all_others(
         True,
         "5 rows, 1 keys inserted, 1 updated, 1 deleted: 5 rows; 4 change rows were older or known",
     )
-    chunks = modes.project.chunks(run_id)["chunks"]
+    chunks = modes.project.chunks(run_id).chunks
     names = ("carried_rows", "inserted_rows", "updated_rows", "deleted_rows", "ignored_rows")
-    assert [tuple(chunk[name] for name in names) for chunk in chunks] == [
+    assert [tuple(getattr(chunk, name) for name in names) for chunk in chunks] == [
         (1, 1, 1, 1, 2), (2, 0, 0, 0, 2),
     ]  # fmt: skip
     modes.publish(run_id)

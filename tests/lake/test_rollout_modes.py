@@ -53,7 +53,7 @@ def test_a_candidate_is_dark_until_readers_compared_and_switch(make: Make, versi
     with pytest.raises(BackfillError, match="app"):
         modes.publish(run_id)
     compared = modes.project.dual_read(run_id, "app", columns=("k", "tenant"), by="lead")
-    assert compared["equal"], compared
+    assert compared.equal, compared
     modes.project.publish(run_id, by="lead")
     assert modes.rows() == restated
 

@@ -78,8 +78,8 @@ def test_columns_change_with_the_rows_and_stay_when_the_rows_go_back(modes: Mode
     )
     assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
     shown = modes.project.plan("jobs/run.yaml", by="ann")
-    assert shown["schema_change"] == ["add note string", "widen n to long", "rename v to amount"]
-    said = " ".join(shown["notes"])
+    assert shown.schema_change == ["add note string", "widen n to long", "rename v to amount"]
+    said = " ".join(shown.notes)
     assert "the contract does not list note" in said
     assert "the contract says n as before" in said
     assert "consumers who see other columns: board" in said
@@ -89,10 +89,10 @@ def test_columns_change_with_the_rows_and_stay_when_the_rows_go_back(modes: Mode
     assert modes.gate(found, "columns that consumers rely on") == (True, "6 columns kept")
     for engine in ("local", "spark"):
         diff = modes.project.diff(run_id, engine=engine)
-        changed = {each["name"]: each["changed"] for each in diff["columns"]}
+        changed = {each.name: each.changed for each in diff.columns}
         assert changed == {"tenant": 0, "amount": 4, "ver": 4, "n": 4}
-        assert diff["summary"]["changed"] == 4
-        assert diff["added_columns"] == [{"name": "note", "rows": 2}]
+        assert diff.summary.changed == 4
+        assert diff.added_columns == [{"name": "note", "rows": 2}]
     before = modes.head()
     modes.publish(run_id)
     assert modes.rows(*COLUMNS) == rows({2, 3})
@@ -104,8 +104,8 @@ def test_columns_change_with_the_rows_and_stay_when_the_rows_go_back(modes: Mode
     # A live writer that knows the new columns goes on.
     lake.sql("INSERT INTO {ns}.out (d, k, tenant, amount, ver, n, note) "
              "VALUES (date'2024-01-05', 1, 'A', 51, 1, 1099511627776, 'live')")  # fmt: skip
-    preview = modes.project.rollback(modes.product, dry_run=True)
-    assert preview["columns_stay"] == shown["schema_change"]
+    preview = modes.project.preview_rollback(modes.product)
+    assert preview.columns_stay == shown.schema_change
     modes.project.rollback(modes.product, reason="wrong", by="lead")
     assert modes.rows(*COLUMNS) == sorted([*rows(set()), (5, 1, 51, 2**40, "live")], key=repr)
     with pytest.raises(ConfigError, match="has a column note already"):

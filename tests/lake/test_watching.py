@@ -101,10 +101,10 @@ def _restated(
         "validation": {"edge_partitions": 0, "chunk_checks": "counts"},
     }  # fmt: skip
     lake.job(yaml.safe_dump(manifest), "jobs/run.yaml")
-    run_id = str(project.plan("jobs/run.yaml", by="ann")["run_id"])
+    run_id = str(project.plan("jobs/run.yaml", by="ann").run_id)
     project.approve(run_id, by="lead")
     project.stage(run_id, "ann")
-    return project.validate(run_id, "ann") | {"project": project}
+    return project.validate(run_id, "ann").to_dict() | {"project": project}
 
 
 def _failed(found: dict[str, Any]) -> dict[str, str]:

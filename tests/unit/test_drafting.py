@@ -88,7 +88,7 @@ def test_a_draft_is_refused_for_a_range_that_holds_nothing(
     found = project.new_manifest(
         "silver.orders", "2026-01-10", "2026-01-20T12:00:00Z", "why", "bug_fix", "ana"
     )
-    assert found["file"].endswith("restate-2026-01-10-2026-01-20T12_00_00Z.yaml")
+    assert found.file.endswith("restate-2026-01-10-2026-01-20T12_00_00Z.yaml")
 
 
 def test_a_wrong_contract_is_no_obstacle_to_comparing_other_tables(project: Project) -> None:
@@ -110,7 +110,7 @@ def test_evidence_is_not_exported_into_a_file(project: Project, tmp_path: Path) 
 def test_a_drafted_product_comes_with_a_suite_unless_there_is_one(project: Project) -> None:
     found = project.add_product("silver.orders")
     suite = project.folder / "expectations/silver.orders.json"
-    assert found["suite"] == str(suite)
+    assert found.suite == str(suite)
     assert json.loads(suite.read_text()) == {
         "name": "silver.orders",
         "expectations": [

@@ -17,6 +17,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.errors import ApprovalMissing, BackfillError, ChecksFailed, EnvironmentDown
 from lakehouse_backfill.project import Project
+from lakehouse_backfill.results.base import Result
 from lakehouse_backfill.wiring.adapters import Adapters
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
@@ -51,7 +52,7 @@ class Case:
         self.project = Project(self.wiring)
         self.context: Context = self.wiring.context
         self.folder = folder / ".lakehouse-backfill" / "evidence"
-        self.run = str(self.project.plan("m.yaml", by="bob")["run_id"])
+        self.run = str(self.project.plan("m.yaml", by="bob").run_id)
 
     def page(self, run: str | None = None) -> Path:
         return self.folder / f"{run or self.run}.html"
@@ -91,11 +92,11 @@ def case(tmp_path: Path) -> Case:
 
 @pytest.mark.req("O4")
 def test_an_approval_makes_no_page_but_keeps_one_that_is_there(case: Case, tmp_path: Path) -> None:
-    assert "report" not in case.project.approve(case.run, "ana")
+    assert case.project.approve(case.run, "ana").report is None
     assert not case.folder.exists()
     other = Case(tmp_path / "other")
     other.project.evidence(other.run)
-    assert other.project.approve(other.run, "ana")["report"] == str(other.page())
+    assert other.project.approve(other.run, "ana").report == str(other.page())
     assert other.shown() == "approved"
 
 
@@ -110,8 +111,8 @@ def test_each_step_to_publication_and_back_shows_on_the_page(case: Case) -> None
         lambda: case.project.publish(case.run, "bob"),
     ):
         found = step()
-        assert found["report"] == str(case.page())
-        assert "warnings" not in found
+        assert found.report == str(case.page())
+        assert found.warnings == ()
         seen.append(case.shown())
     assert seen == ["validated", "accepted", "published", "rolled_back", "published"]
 
@@ -120,8 +121,8 @@ def test_each_step_to_publication_and_back_shows_on_the_page(case: Case) -> None
 def test_publishing_again_writes_the_page_again(case: Case) -> None:
     case.published().forget()
     found = case.project.publish(case.run, "bob")
-    assert found["was_published"]
-    assert found["report"] == str(case.page())
+    assert found.was_published
+    assert found.report == str(case.page())
     assert case.shown() == "published"
 
 
@@ -161,7 +162,7 @@ def test_partitions_that_go_back_show_on_the_page_of_the_run_that_stays(case: Ca
 def test_a_rollback_writes_the_page_of_each_run_that_left_or_returned(case: Case) -> None:
     first = case.published().run
     case.wiring.wanted = declared("2020-01-04", "2020-01-06")
-    case.run = str(case.project.plan("m.yaml", by="bob")["run_id"])
+    case.run = str(case.project.plan("m.yaml", by="bob").run_id)
     second = case.published().run
     case.project.rollback(PRODUCT, 0, reason="both", by="bob")
     assert [case.shown(run) for run in (first, second)] == ["rolled_back", "rolled_back"]
@@ -174,9 +175,9 @@ def test_a_revision_writes_the_page_of_the_run_that_it_takes_the_place_of(case: 
     old = case.accepted().run
     case.wiring.wanted = declared("2020-01-01", "2020-01-04")
     found = case.project.plan("m.yaml", revise=old, by="bob")
-    assert found["run_id"] != old
+    assert found.run_id != old
     assert case.shown(old) == "superseded"
-    assert not case.page(str(found["run_id"])).exists()
+    assert not case.page(str(found.run_id)).exists()
 
 
 @pytest.mark.req("O4")
@@ -219,14 +220,14 @@ def test_a_page_that_cannot_be_written_is_a_warning_beside_what_was_done(
     else:
         case.published()
     case.block()
-    acts: dict[str, Callable[[], dict[str, Any]]] = {
+    acts: dict[str, Callable[[], Result]] = {
         "accept": lambda: case.project.accept(case.run, "ana"),
         "publish": lambda: case.project.publish(case.run, "bob"),
         "rollback": lambda: case.project.rollback(PRODUCT, reason="wrong", by="bob"),
     }
     found = acts[verb]()
-    assert "report" not in found
-    (warning,) = found["warnings"]
+    assert found.report is None
+    (warning,) = found.warnings
     assert warning.startswith(f"the page of {case.run} is not up to date: ")
     assert warning.endswith(f"later: lakehouse-backfill evidence {case.run}")
     states = {"accept": "accepted", "publish": "published", "rollback": "rolled_back"}
@@ -246,7 +247,7 @@ def test_recover_writes_the_pages_of_the_runs_that_it_changed(
     case.project.recover(None, "bob", dry_run=True)
     assert not case.page().exists()
     found = case.project.recover(None, "bob")
-    assert [item["subject"] for item in found["actions"]] == [case.run]
+    assert [item.subject for item in found.actions] == [case.run]
     assert case.shown() == "rolled_back"
 
 
@@ -254,15 +255,15 @@ def test_recover_writes_the_pages_of_the_runs_that_it_changed(
 def test_recover_that_finds_nothing_writes_nothing(case: Case) -> None:
     publish(case.accepted().context, case.run, "bob")
     case.forget()
-    assert case.project.recover(None, "bob") == {"actions": [], "dry_run": False}
+    assert case.project.recover(None, "bob").to_dict() == {"actions": [], "dry_run": False}
     assert not case.page().exists()
 
 
 def test_status_and_page_say_the_same_of_first_rows(case: Case) -> None:
     case.wiring.wanted = declared("2020-01-10", "2020-01-12")
-    case.run = str(case.project.plan("m.yaml", by="bob")["run_id"])
+    case.run = str(case.project.plan("m.yaml", by="bob").run_id)
     case.published()
-    (line,) = case.project.status(case.run)["runs"]
+    (line,) = case.project.status(case.run).runs
     archive = json.loads(case.page().with_suffix(".json").read_text("utf-8"))
-    assert {name: line[name] for name in archive["standing"]} == archive["standing"]
-    assert line["is_safe"] == "yes: nothing was there before, so nothing was replaced"
+    assert {name: getattr(line, name) for name in archive["standing"]} == archive["standing"]
+    assert line.is_safe == "yes: nothing was there before, so nothing was replaced"

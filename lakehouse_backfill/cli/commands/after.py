@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +21,9 @@ from lakehouse_backfill.cli.session import (
     split_list,
 )
 from lakehouse_backfill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.results.comparison import DiffPreviewResult, DiffResult
 
 
 def reconcile(
@@ -117,9 +121,12 @@ def publish(
     """
     project = current_session(context).project()
     if len(runs) == 1:
+        who = acting_person(by)
         current_session(context).show(
             context,
-            project.publish(runs[0], acting_person(by), dry_run=dry_run, take_over=take_over),
+            project.preview_publish(runs[0], who)
+            if dry_run
+            else project.publish(runs[0], who, take_over=take_over),
         )
         return
     if dry_run:
@@ -224,17 +231,22 @@ def diff(
     columns = split_list([key]) if key else None
     # Only job code, which attribution runs, and a diff that is to run on Spark may need pandas.
     project = current_session(context).project(computes=attribute or engine == "spark")
+    who, ignored, limits = acting_person(by), split_list(ignore), split_list(tolerance)
+    found: DiffResult | DiffPreviewResult
     if attribute:
         if any((new, key, where, preview, ignore, tolerance)):
             raise typer.BadParameter("--attribute takes a run, and no other choice of rows")
-        found = project.attribute(old, partitions, engine, samples, acting_person(by))
+        found = project.attribute(old, partitions, engine, samples, who)
+    elif preview:
+        found = project.preview_diff(
+            old, new, columns, where, engine, who, ignored, limits, local_limit
+        )
     else:
         found = project.diff(
-            old, new, columns, where, engine, samples, acting_person(by),
-            split_list(ignore), split_list(tolerance), local_limit, preview=preview,
-        )  # fmt: skip
-    must = {"must_be_equal": True} if fail_on_difference else {}
-    current_session(context).show(context, found | must)
+            old, new, columns, where, engine, samples, who, ignored, limits, local_limit
+        )
+    found = replace(found, must_be_equal=fail_on_difference or None)
+    current_session(context).show(context, found)
 
 
 def dual_read(

@@ -31,8 +31,10 @@ def init(
       lakehouse-backfill init restatements
     """
     from lakehouse_backfill.config.scaffold import create_project as make
+    from lakehouse_backfill.results.proof import InitResult
 
-    current_session(context).show(context, {"project": str(folder), "files": list(make(folder))})
+    result = InitResult(project=str(folder), files=tuple(make(folder)))
+    current_session(context).show(context, result)
 
 
 def doctor(context: typer.Context) -> None:
@@ -117,8 +119,9 @@ def schema(
       lakehouse-backfill schema contract > schemas/contract.json
     """
     from lakehouse_backfill.config.scaffold import json_schema
+    from lakehouse_backfill.results.proof import SchemaResult
 
-    current_session(context).show(context, {"kind": kind, "schema": json_schema(kind)})
+    current_session(context).show(context, SchemaResult(kind=kind, schema=json_schema(kind)))
 
 
 def plan(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from lakehouse_backfill.cli.session import (
     current_session,
     split_list,
 )
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.results.base import Result
 
 
 def rollback(
@@ -46,14 +49,17 @@ def rollback(
       lakehouse-backfill rollback gold.daily gold.monthly --reason "wrong rates"
     """
     project, only = current_session(context).project(), split_list(partitions)
+    back: Result
     if len(products) > 1:
         if to is not None or only:
             raise typer.BadParameter("--to and --partitions take one product")
         back = project.rollback_together(
             tuple(products), reason, acting_person(by), dry_run=dry_run
         )
+    elif dry_run:
+        back = project.preview_rollback(products[0], to, only)
     else:
-        back = project.rollback(products[0], to, only, reason, acting_person(by), dry_run=dry_run)
+        back = project.rollback(products[0], to, only, reason, acting_person(by))
     current_session(context).show(context, back)
 
 

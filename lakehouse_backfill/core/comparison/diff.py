@@ -86,7 +86,7 @@ class DiffOptions:
 
 
 @dataclass(frozen=True)
-class DiffResult:
+class EngineDiff:
     """A diff, and the choice of its engine."""
 
     diff: Diff
@@ -170,7 +170,7 @@ def local_limit_bytes(context: Context) -> int:
 
 def compare_states(
     context: Context, request: DiffRequest, engine: str = "auto", limit_bytes: int | None = None
-) -> DiffResult:
+) -> EngineDiff:
     """Compare with the requested engine; `auto` chooses by the bytes that must be read.
 
     Partitions that fingerprints prove equal are not read, where that saves more than the look-up
@@ -188,12 +188,12 @@ def compare_states(
                 bytes_to_read=None,
                 limit_bytes=limit,
             )
-            return DiffResult(context.differ("spark").diff(request), choice)
+            return EngineDiff(context.differ("spark").diff(request), choice)
         if weight > _FINGERPRINT_LOOKUP_MIN_BYTES:
             request = with_known_equal(context, request)
             weight = context.differ("local").weigh(request) if request.known_equal else weight
     choice = choose_engine(engine, weight, limit)
-    return DiffResult(context.differ(choice.engine).diff(request), choice)
+    return EngineDiff(context.differ(choice.engine).diff(request), choice)
 
 
 def preview_diff(

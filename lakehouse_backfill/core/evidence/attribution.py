@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from lakehouse_backfill.core.comparison.diff import (
     DiffOptions,
-    DiffResult,
+    EngineDiff,
     compare_states,
     request_for_run,
 )
@@ -218,7 +218,7 @@ class _PartitionOrigin:
 
 def attribute_changes(
     context: Context, run_id: str, asked: AttributionOptions
-) -> tuple[DiffResult, Attribution]:
+) -> tuple[EngineDiff, Attribution]:
     """Compare a run's candidate with what it replaces, and attribute sampled changed rows.
 
     The result is recorded as evidence of the run. Raises NotFound when nothing is staged.

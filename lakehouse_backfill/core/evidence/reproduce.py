@@ -332,7 +332,7 @@ class ReproducedPartition:
 
 
 @dataclass(frozen=True)
-class ReproduceResult:
+class ReproduceOutcome:
     """The recomputed partitions; `code` is the digest of the executed files."""
 
     run_id: str
@@ -347,7 +347,7 @@ class ReproduceResult:
         return all(partition.equal for partition in self.partitions)
 
 
-def reproduce(context: Context, run_id: str) -> ReproduceResult:
+def reproduce(context: Context, run_id: str) -> ReproduceOutcome:
     """Compute all chunks of a run again and compare each partition's checksum.
 
     Lineage columns are left out. Raises NotFound when pins are gone, ApprovalMissing when nothing
@@ -370,7 +370,7 @@ def reproduce(context: Context, run_id: str) -> ReproduceResult:
         context.progress.finish()
         added = table.added_column_names(declared_schema_change(plan))
         sums = scratch.checksums(plan.resolved.scope.partitions, tuple(added))
-        return ReproduceResult(
+        return ReproduceOutcome(
             run_id=run_id,
             code=digest(code_files(plan.resolved)),
             scratch_table=scratch.table,

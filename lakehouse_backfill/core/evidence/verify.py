@@ -54,7 +54,7 @@ EARLIER_ACCEPTANCE = "an earlier acceptance"
 
 
 @dataclass(frozen=True)
-class VerifyResult:
+class VerifyOutcome:
     """The checks of a run, and how much data was read for them: none, bytes, or rows by Spark."""
 
     run_id: str
@@ -93,7 +93,7 @@ class VerifySubject:
         return tuple(row for row in self.publications if row not in earlier)
 
 
-def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyResult:
+def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcome:
     """Compare what is stored with what was accepted; `deep` also reads the data files.
 
     File sizes are looked up and metadata is hashed. Control rows are compared with each other, with
@@ -115,7 +115,7 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyResult
     plan, check = _check_plan(context, run_id, events)
     checks.append(check)
     if plan is None:
-        return VerifyResult(run_id, tuple(checks), deep_verify.NO_DATA_READ)
+        return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ)
     history = context.versions.history(status.product)
     publications = [
         row for row in reversed(history) if (row.action, row.run_id) == ("publish", run_id)
@@ -125,7 +125,7 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyResult
     subject, archived = _check_archive(subject)
     checks += [check, *archived]
     if subject.archive is None:
-        return VerifyResult(run_id, tuple(checks), deep_verify.NO_DATA_READ)
+        return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ)
     checks += [*_check_control_rows(subject), *_check_anchors(subject), *_check_files(subject)]
     read = deep_verify.NO_DATA_READ
     if deep:
@@ -133,7 +133,7 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyResult
             context, plan, subject.current_publications(), subject.archive, result
         )
         checks += deep_checks
-    return VerifyResult(run_id, tuple(checks), read)
+    return VerifyOutcome(run_id, tuple(checks), read)
 
 
 def _check_plan(

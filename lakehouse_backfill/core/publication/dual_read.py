@@ -126,7 +126,7 @@ DUAL_READ = "dual read"
 
 
 @dataclass(frozen=True)
-class DualReadResult:
+class DualReadOutcome:
     """A comparison, and the comparisons of all readers of the run."""
 
     status: RunStatus
@@ -137,7 +137,7 @@ class DualReadResult:
 
 def dual_read(
     context: Context, run_id: str, query: ReaderQuery, by: str, accept_difference: str | None = None
-) -> DualReadResult:
+) -> DualReadOutcome:
     """Run the reader's query on both states and record the comparison.
 
     The comparison is bound to exactly this candidate. With `accept_difference` (a reason) a
@@ -167,7 +167,7 @@ def dual_read(
         )  # fmt: skip
     events = trusted_events(context, status)
     readers = reader_comparisons(plan, events, comparison.new.snapshot_id)
-    return DualReadResult(status, comparison, digest, readers)
+    return DualReadOutcome(status, comparison, digest, readers)
 
 
 def _require_reviewer(context: Context, plan: Plan, by: str, reason: str) -> None:

@@ -67,7 +67,7 @@ PUBLICATION = "publication"
 
 
 @dataclass(frozen=True)
-class PublishResult:
+class PublishOutcome:
     """A publication that readers see; `swap` is None when this call swapped no files in."""
 
     publication: Publication

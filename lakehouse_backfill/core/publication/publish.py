@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from lakehouse_backfill.core.approval.decisions import trusted_events
 from lakehouse_backfill.core.planning import publish_modes
@@ -26,7 +27,7 @@ from lakehouse_backfill.core.publication.expose import (
 )
 from lakehouse_backfill.core.publication.progressive import ProgressivePublication
 from lakehouse_backfill.core.publication.publication import (
-    PublishResult,
+    PublishOutcome,
     check_publishable,
     finish_publication,
     new_publication,
@@ -72,7 +73,7 @@ class _GroupMember:
 
 def publish_together(
     context: Context, run_ids: tuple[str, ...], by: str
-) -> dict[str, PublishResult]:
+) -> dict[str, PublishOutcome]:
     """Make the accepted results of several runs visible at once; a second call changes nothing.
 
     Readers that resolve the pointers together see the old versions of all these products or the new
@@ -87,7 +88,7 @@ def publish_together(
 
 def publish_group(
     context: Context, group: tuple[str, ...], by: str, detail: dict[str, str]
-) -> dict[str, PublishResult]:
+) -> dict[str, PublishOutcome]:
     """Publish a group, or finish an interrupted one: all its runs are visible, or none is."""
     plans = [context.runs.plan(run_id) for run_id in group]
     rows = _visible_publications(context, plans)
@@ -96,7 +97,7 @@ def publish_group(
             _finish_visible_run(context, plan, rows[plan.run_id], by, detail)
         _run_group_checks(context, plans, rows, by)
         return {
-            run_id: PublishResult(row, None, was_published=True) for run_id, row in rows.items()
+            run_id: PublishOutcome(row, None, was_published=True) for run_id, row in rows.items()
         }
     try:
         accepted = [_check_group_run(context, plan, by) for plan in plans]
@@ -114,7 +115,7 @@ def publish_group(
         for member in members:
             finish_publication(context, member.plan, member.status, rows[member.plan.run_id], by)
     _run_group_checks(context, plans, rows, by)
-    return {run_id: PublishResult(row, None, was_published=False) for run_id, row in rows.items()}
+    return {run_id: PublishOutcome(row, None, was_published=False) for run_id, row in rows.items()}
 
 
 def _require_pinned_products(plans: list[Plan]) -> None:
@@ -269,7 +270,7 @@ def _pointer_row(context: Context, member: _GroupMember, by: str) -> Publication
     )
 
 
-def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishResult:
+def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishOutcome:
     """Make the accepted result of a run visible to readers; a second call changes nothing.
 
     An interrupted publication continues: a swap that has landed is finished, whatever happened
@@ -289,7 +290,7 @@ def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishRes
 
 def _publish_or_resume(
     context: Context, plan: Plan, by: str, detail: dict[str, str]
-) -> PublishResult:
+) -> PublishOutcome:
     status = context.runs.status(plan.run_id)
     if status.state is RunState.PUBLISHING:
         group = publication_group(context, plan.run_id)
@@ -300,7 +301,7 @@ def _publish_or_resume(
         visible = _visible_publication(context, plan)
         if visible is not None:
             refresh_view(context, plan.resolved.contract)
-            return PublishResult(visible, None, was_published=True)
+            return PublishOutcome(visible, None, was_published=True)
         # A rollback crashed after it moved the pointer and before it moved the run.
         status = context.move(status, plan, "roll back", by, reason="its version is not accepted")
         post_publish.require_no_failed_checks(context, plan, by)
@@ -314,7 +315,7 @@ def _publish_or_resume(
 
 def _resume_run(
     context: Context, plan: Plan, status: RunStatus, by: str, detail: dict[str, str]
-) -> PublishResult:
+) -> PublishOutcome:
     """Continue an interrupted publication; inspect the lake before anything is checked."""
     status = context.drive(status, plan, "begin publishing", by, **detail)
     with RenewedLease(context, status):
@@ -322,11 +323,11 @@ def _resume_run(
         if visible is not None:
             # It crashed after the pointer moved and before the run's last event.
             finish_publication(context, plan, status, visible, by)
-            return PublishResult(visible, None, was_published=True)
+            return PublishOutcome(visible, None, was_published=True)
         landed = resume_publication(context, plan, status)
         if landed is not None and not steps.is_stepwise(plan):
             finish_publication(context, plan, status, landed[0], by)
-            return PublishResult(*landed, was_published=False)
+            return PublishOutcome(*landed, was_published=False)
         try:
             events = trusted_events(context, status)
             accepted = check_publishable(context, plan, events, by)
@@ -347,7 +348,7 @@ def _publish_accepted(
     events: tuple[Event, ...],
     accepted: AcceptedResult,
     by: str,
-) -> PublishResult:
+) -> PublishOutcome:
     """Publish at once, or step by step."""
     if steps.is_stepwise(plan):
         row, swap = ProgressivePublication(
@@ -357,10 +358,10 @@ def _publish_accepted(
         draft = new_publication(context, plan, events, accepted, by)
         row, swap = reserve_and_expose(context, plan, status, draft, accepted)
     finish_publication(context, plan, status, row, by)
-    return PublishResult(row, swap, was_published=False)
+    return PublishOutcome(row, swap, was_published=False)
 
 
-def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishResult:
+def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishOutcome:
     """Publish a run; follow live commits by revisions where manifest and contract allow it.
 
     Raises what `publish` does; TargetChanged with the commits in `data`, TooBusy after the declared
@@ -379,14 +380,14 @@ def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishResu
             run_id = catch_up.plan_catch_up(context, plan, error, by).run_id
 
 
-def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, object]:
+def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, Any]:
     """Run the next steps that need no decision of a person; finished work is not repeated.
 
     A run that waits for a person after that (validated, rejected, accepted with manual publish) is
     left as it is. Raises ApprovalMissing before the intent is approved and after a person rejected
     it, IllegalMove when the run is closed, and what the steps raise.
     """
-    progress: dict[str, object] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
+    progress: dict[str, Any] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
     run_id = catch_up.newest_revision(context, run_id)
     status = catch_up.carry_over_approval(context, context.runs.plan(run_id), by)
     if status.state is RunState.PLANNED:
@@ -407,7 +408,7 @@ def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, obje
         status = context.runs.status(run_id)
     if status.state is RunState.STAGED:
         status, result, _ = validate(context, run_id, by)
-        progress["checks"] = [check.model_dump(mode="json") for check in result.checks]
+        progress["checks"] = result.checks
     plan = context.runs.plan(run_id)
     status = catch_up.carry_over_acceptance(context, plan, by)
     manual = plan.resolved.manifest.safety.manual_publish

@@ -47,7 +47,7 @@ from lakehouse_backfill.errors import NotFound, PointerMoved, RunMoved, Unsuppor
 
 
 @dataclass(frozen=True)
-class RollbackResult:
+class RollbackOutcome:
     """The publication row of a rollback, and its swap."""
 
     publication: Publication
@@ -76,7 +76,7 @@ def remaining_column_changes(context: Context, way: RollbackTarget) -> tuple[str
 
 def rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
-) -> RollbackResult:
+) -> RollbackOutcome:
     """Restore the partitions by one metadata-only commit and move the pointer.
 
     Live commits in other partitions survive; one in the same partitions is named and refused.
@@ -90,7 +90,7 @@ def rollback(
 
 def apply_rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
-) -> RollbackResult:
+) -> RollbackOutcome:
     """Roll back like `rollback`, but without its role check: the caller has checked the role."""
     if way.is_partial and contract.publication == "pinned":
         raise Unsupported(
@@ -110,7 +110,7 @@ def apply_rollback(
     finally:
         align_run_states(context, way.runs_rolled_back, way.runs_reinstated, by, reason)
     call_after_rollback_hooks(context, publication)
-    return RollbackResult(publication, swap)
+    return RollbackOutcome(publication, swap)
 
 
 def call_after_rollback_hooks(context: Context, row: Publication) -> None:

@@ -169,7 +169,7 @@ CONTROL_FILES_GRACE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class MaintainResult:
+class MaintainOutcome:
     """What was let go (or, in a dry run, would be) and what is kept, each with its reason."""
 
     retired: tuple[RetentionItem, ...]
@@ -186,7 +186,7 @@ def maintain(
     product: str | None = None,
     erasure: str = "",
     dry_run: bool = False,
-) -> MaintainResult:
+) -> MaintainOutcome:
     """Remove shadows, pins, versions, fences and control files that nothing needs.
 
     `erasure`, a reason, ends all versions but the accepted one of the product, and the leases on
@@ -228,7 +228,7 @@ def _decision_for_product(found: RetentionDecision, product: str | None) -> Rete
 
 def _maintain_result(
     found: RetentionDecision, left: tuple[LeftoverFiles, ...], litter: OrphanFiles
-) -> MaintainResult:
+) -> MaintainOutcome:
     retired = found.retired
     if litter.files:
         because = f"{litter.files} files, {litter.size_bytes} bytes: no snapshot reaches them"
@@ -236,7 +236,7 @@ def _maintain_result(
             *retired,
             RetentionItem(name="control tables", kind="control files", because=because),
         ]
-    return MaintainResult(tuple(retired), tuple(found.kept), left, litter)
+    return MaintainOutcome(tuple(retired), tuple(found.kept), left, litter)
 
 
 def _without_required_tags(

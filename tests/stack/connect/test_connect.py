@@ -77,11 +77,11 @@ def restated(before: Rows) -> Rows:
 
 
 def staged(project: Project, *, has_checks: bool) -> str:
-    run = str(project.plan("jobs/run.yaml", by="ana", prove_warm_up=has_checks)["run_id"])
+    run = str(project.plan("jobs/run.yaml", by="ana", prove_warm_up=has_checks).run_id)
     project.approve(run, "ana")
     project.stage(run, "ana")
     validated = project.validate(run, "ana")
-    failed = [one for one in validated["checks"] if one["blocking"] and not one["passed"]]
+    failed = [one for one in validated.checks if one.blocking and not one.passed]
     assert not failed
     return run
 
@@ -101,9 +101,9 @@ def test_a_restatement_through_spark_connect_goes_forth_and_back(
     assert project.wiring.context.runs.plan(run).way.way == kind.way
     assert lab.rows() == before
     compared = project.diff(run, engine="spark")
-    told = compared["summary"]
-    assert compared["how"].startswith(kind.compared)
-    assert (told["changed"], told["added"], told["removed"]) == (
+    told = compared.summary
+    assert compared.how.startswith(kind.compared)
+    assert (told.changed, told.added, told.removed) == (
         (20, 0, 0) if not kind.hidden else (19, 1, 0)
     )
     project.accept(run, "ana")
@@ -115,7 +115,7 @@ def test_a_restatement_through_spark_connect_goes_forth_and_back(
 
     assert lab.head() == head
     assert lab.files(*BESIDE) == beside
-    assert project.verify(run, deep=kind.has_checks)["intact"]
+    assert project.verify(run, deep=kind.has_checks).intact
 
     lab.sql("INSERT INTO {ns}.out VALUES (1000, date'2024-01-05', 1)")
     kind.back(lab)
@@ -127,7 +127,7 @@ def test_a_restatement_through_spark_connect_goes_forth_and_back(
 def test_what_the_server_says_of_a_job_names_its_file(lab: ConnectLab) -> None:
     project = lab.declare("broken.py")
     lab.fill(2)
-    run = str(project.plan("jobs/run.yaml", by="ana")["run_id"])
+    run = str(project.plan("jobs/run.yaml", by="ana").run_id)
     project.approve(run, "ana")
 
     with pytest.raises(
@@ -137,11 +137,11 @@ def test_what_the_server_says_of_a_job_names_its_file(lab: ConnectLab) -> None:
 
 
 def test_doctor_asks_the_server_and_not_this_machine(lab: ConnectLab) -> None:
-    checks = {one["name"]: one for one in lab.declare("plain.py").doctor()["checks"]}
+    checks = {one.name: one for one in lab.declare("plain.py").doctor().checks}
 
     assert not {"java", "jars"} & checks.keys()
     told = checks["spark connect"]
-    assert (told["ok"], told["detail"]) == (
+    assert (told.ok, told.detail) == (
         True, f"Spark {lab.spark.version} answers, and reads catalog lake",
     )  # fmt: skip
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lakehouse_backfill.errors import BackfillError
 from lakehouse_backfill.ports.system import Progress
+from lakehouse_backfill.results import comparison, proof, publications, runs
+from lakehouse_backfill.results.base import Result, optional
 
 CHECKS = [
     {"name": "keys_unique", "group": "technical", "passed": True, "detail": "0 repeat a key",
@@ -100,6 +104,11 @@ ANSWERS: dict[str, dict[str, Any]] = {
                  "files_removed": 45, "seconds": 0.06, "rewritten": [
                      {"partitions": ["2013-02-15"], "because": "delete files hid rows of it"},
                  ]},
+    "preview_publish": {**RUN, "dry_run": True, "version": 2, "table": "silver.arrivals_daily",
+                        "partitions": ["2013-02-15"], "publish_mode": "replace", "steps": []},
+    "preview_rollback": {"product": "silver.arrivals_daily", "dry_run": True, "version": 0,
+                         "partitions": ["2013-02-15"], "runs_undone": ["bf-1"],
+                         "rewritten": [], "columns_stay": []},
     "publish_together": {"published": [
         {**RUN, "state": "published", "version": 2, "snapshot_id": 99},
         {**RUN, "run_id": "bf-2", "product": "gold.b", "version": 5, "snapshot_id": 98},
@@ -278,6 +287,52 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+#: The classes of results that stand for an error, by verb.
+_CLASSES: dict[str, type[Result]] = {
+    "audit_guarantees": proof.AuditGuaranteesResult,
+    "audit_verify": proof.AuditVerifyResult,
+    "diff": comparison.DiffResult,
+    "doctor": proof.DoctorResult,
+    "preview_diff": comparison.DiffPreviewResult,
+    "recover": publications.RecoverResult,
+    "rejudge": runs.RejudgeResult,
+    "reproduce": proof.ReproduceResult,
+    "run": runs.RunProgressResult,
+    "validate": runs.ValidateResult,
+    "verify": proof.VerifyResult,
+}
+
+
+class _Fields:
+    """A dictionary whose keys are read as attributes, as the fields of a result are."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data = {"blocking": True, "waivable": True, "manifest_file": "", **data}
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._data.get(name)
+        if isinstance(value, list):
+            return [_Fields(each) if isinstance(each, dict) else each for each in value]
+        return _Fields(value) if isinstance(value, dict) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedResult(Result):
+    """A fixed JSON form, with the error that the verb's own class makes of such fields."""
+
+    verb: str
+    data: dict[str, Any]
+    must_be_equal: bool | None = optional()
+
+    def to_dict(self) -> dict[str, Any]:
+        marks = {"must_be_equal": True} if self.must_be_equal else {}
+        return self.data | marks
+
+    def error(self) -> BackfillError | None:
+        fields: Any = _Fields(self.to_dict())
+        return _CLASSES.get(self.verb, Result).error(fields)
+
+
 class FakeProject:
     """Notes every call and answers it with a fixed result, or raises the error it was given."""
 
@@ -296,15 +351,16 @@ class FakeProject:
         self.opened.append((str(folder), profile, type(progress).__name__))
         return self
 
-    def __getattr__(self, verb: str) -> Callable[..., dict[str, Any]]:
+    def __getattr__(self, verb: str) -> Callable[..., FixedResult]:
         if verb not in ANSWERS:
             raise AttributeError(verb)
 
-        def call(*args: Any, **named: Any) -> dict[str, Any]:
+        def call(*args: Any, **named: Any) -> FixedResult:
             self.calls.append((verb, (*args, *named.values())))
             self.given = (verb, args, named)
             if self.error is not None:
                 raise self.error
-            return self.answers[verb]
+            data = self.answers[verb]
+            return FixedResult(verb=verb, data=data, warnings=tuple(data.get("warnings", ())))
 
         return call

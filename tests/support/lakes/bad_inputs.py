@@ -215,9 +215,9 @@ def make_lake(folder: Path) -> BadInputLake:
         table.append(_rows())
     _lease(found, project)
     for name, manifest in (("planned", RUN), ("open", OPEN)):
-        found.runs[name] = project.plan(manifest, by="bob")["run_id"]
+        found.runs[name] = project.plan(manifest, by="bob").run_id
     with found.holding({"jobs/daily/b.yaml": _later()}):
-        approved = project.plan("jobs/daily/b.yaml", by="bob")["run_id"]
+        approved = project.plan("jobs/daily/b.yaml", by="bob").run_id
     project.approve(approved, "ana")
     found.runs["approved"] = approved
     return found
@@ -237,7 +237,7 @@ def _lease(found: BadInputLake, project: Project) -> None:
     text = MANIFEST.replace("table: bronze.events", "table: bronze.leased\n    pin: lease_only")
     text = text.replace("2024-01-05", "2024-01-14").replace("2024-01-08", "2024-01-15")
     with found.holding({LEASED: text}):
-        found.runs["leased"] = project.plan(LEASED, by="bob")["run_id"]
+        found.runs["leased"] = project.plan(LEASED, by="bob").run_id
     project.approve(found.runs["leased"], "ana")
     table.append(_rows())
     table.refresh()

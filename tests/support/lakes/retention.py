@@ -113,7 +113,7 @@ class RetentionLake:
     def staged(self, first: str = DAYS[1], stop: str = DAYS[3], name: str = "a") -> str:
         """Plan, approve and stage a run."""
         file = self.lab.manifest(f"{name}.yaml", first, stop)
-        run = str(self.project.plan(file, by=WHO)["run_id"])
+        run = str(self.project.plan(file, by=WHO).run_id)
         self.project.approve(run, WHO)
         self.project.stage(run, WHO)
         return run
@@ -135,7 +135,7 @@ class RetentionLake:
         table.append(table.scan().to_arrow().slice(0, 1))
 
     def maintain(self, **options: Any) -> dict[str, Any]:
-        return self.project.maintain(WHO, **options)
+        return self.project.maintain(WHO, **options).to_dict()
 
     def shadows(self) -> list[str]:
         if not self.catalog.namespace_exists(SHADOWS):

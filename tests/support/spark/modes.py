@@ -109,19 +109,19 @@ class Modes:
             "validation": {"edge_partitions": 0} | changes.pop("validation", {}),
         }  # fmt: skip
         self._write("jobs/run.yaml", yaml.safe_dump(manifest))
-        run_id = str(self.project.plan("jobs/run.yaml", by="ann")["run_id"])
+        run_id = str(self.project.plan("jobs/run.yaml", by="ann").run_id)
         self.project.approve(run_id, by="lead")
         return run_id
 
     def validated(self, **changes: Any) -> tuple[str, dict[str, Any]]:
         """Plan, approve and run; gives the run's id and what was found."""
         run_id = self.plan(**changes)
-        return run_id, self.project.run(run_id, "ann")
+        return run_id, self.project.run(run_id, "ann").to_dict()
 
     def publish(self, run_id: str) -> dict[str, Any]:
         """Accept the result and publish it."""
         self.project.accept(run_id, by="lead")
-        return self.project.publish(run_id, by="lead")
+        return self.project.publish(run_id, by="lead").to_dict()
 
     def published(self, **changes: Any) -> str:
         """Do everything from manifest to publication."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.cli.json_output import error_of_result
 from lakehouse_backfill.cli.render import render_result
-from tests.support.fakes.project import ANSWERS, RUN
+from tests.support.fakes.project import ANSWERS, RUN, FixedResult
 
 COMMAND = "lakehouse-backfill waive bf-1 'keys are unique' --by WHO --reason TEXT"
 
@@ -51,14 +50,14 @@ def test_run_ends_with_the_closed_gates_and_offers_a_waiver_where_one_helps(
     waivable: bool, offered: bool
 ) -> None:
     closed = {"name": "keys are unique", "passed": False, "waivable": waivable}
-    error = error_of_result("run", {**RUN, "state": "rejected", "checks": [closed]})
+    error = FixedResult(verb="run", data={**RUN, "state": "rejected", "checks": [closed]}).error()
     assert error is not None
     assert (error.exit_code, error.problem) == (3, "bf-1: 1 gate is closed: keys are unique")
     assert (COMMAND in error.fix) is offered
 
 
 def test_a_run_that_was_rejected_before_says_where_the_gates_are_named() -> None:
-    error = error_of_result("run", {**RUN, "state": "rejected"})
+    error = FixedResult(verb="run", data={**RUN, "state": "rejected"}).error()
     assert error is not None
     assert "lakehouse-backfill status bf-1" in error.fix
 
@@ -77,7 +76,7 @@ def test_what_was_waived_is_named_where_people_decide(command: str) -> None:
 @pytest.mark.req("U10")
 def test_what_a_closed_gate_asks_for_can_be_copied() -> None:
     data = {"run_id": "bf-1", "passed": False, "manifest_file": "my jobs/run.yaml", "checks": []}
-    error = error_of_result("validate", data)
+    error = FixedResult(verb="validate", data=data).error()
     assert error is not None
     assert "then lakehouse-backfill plan 'my jobs/run.yaml' --revise bf-1" in error.fix
 

@@ -45,7 +45,8 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "run bf-1 --by ana": ("run", ("bf-1", "ana", False)),
     "stage bf-1 --by ana": ("stage", ("bf-1", "ana", False)),
     "validate bf-1 --by ana --take-over": ("validate", ("bf-1", "ana", True)),
-    "publish bf-1 --by ana --dry-run": ("publish", ("bf-1", "ana", True, False)),
+    "publish bf-1 --by ana": ("publish", ("bf-1", "ana", False)),
+    "publish bf-1 --by ana --dry-run": ("preview_publish", ("bf-1", "ana")),
     "publish bf-1 bf-2 --by ana": ("publish_together", (("bf-1", "bf-2"), "ana", False)),
     "rollback gold.a gold.b --reason why --by ana": (
         "rollback_together",
@@ -63,15 +64,15 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "chunks bf-1": ("chunks", ("bf-1",)),
     "diff bf-1 --by ana": (
         "diff",
-        ("bf-1", None, None, None, "auto", 5, "ana", (), (), None, False),
+        ("bf-1", None, None, None, "auto", 5, "ana", (), (), None),
     ),
     "diff a.b@1 a.b --key x,y --where x=1 --engine spark --samples 9 --by ana": (
         "diff",
-        ("a.b@1", "a.b", ("x", "y"), "x=1", "spark", 9, "ana", (), (), None, False),
+        ("a.b@1", "a.b", ("x", "y"), "x=1", "spark", 9, "ana", (), (), None),
     ),
     "diff a.b c.d --ignore p,q --tolerance v=1 --tolerance w=2% --local-limit 9 --by ana": (
         "diff",
-        ("a.b", "c.d", None, None, "auto", 5, "ana", ("p", "q"), ("v=1", "w=2%"), 9, False),
+        ("a.b", "c.d", None, None, "auto", 5, "ana", ("p", "q"), ("v=1", "w=2%"), 9),
     ),
     "diff bf-1 --attribute --partitions 2 --samples 9 --by ana": (
         "attribute",
@@ -84,8 +85,8 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "reconcile a.b@1 a.b": ("reconcile", ("a.b@1", "a.b")),
     "versions silver.a": ("versions", ("silver.a",)),
     "rollback silver.a --to 3 --partitions p,q --partitions r --reason why --by ana --dry-run": (
-        "rollback",
-        ("silver.a", 3, ("p", "q", "r"), "why", "ana", True),
+        "preview_rollback",
+        ("silver.a", 3, ("p", "q", "r")),
     ),
     "recover bf-1 --by ana": ("recover", ("bf-1", "ana", False, False)),
     "recover --all --by ana --dry-run": ("recover", (None, "ana", True, False)),

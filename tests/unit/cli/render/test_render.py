@@ -22,6 +22,8 @@ VERBS = {
     "publish_together": "publish",
     "rollback_together": "rollback",
     "rejudge": "validate",
+    "preview_publish": "publish",
+    "preview_rollback": "rollback",
     "attribute": "diff",
     "shadow_open": "shadow open",
     "shadow_close": "shadow close",

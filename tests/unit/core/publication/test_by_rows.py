@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.evidence.deep_verify import REWRITTEN_ROWS_REASON, DataRead
-from lakehouse_backfill.core.evidence.verify import VerifyResult, verify
+from lakehouse_backfill.core.evidence.verify import VerifyOutcome, verify
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
@@ -79,7 +79,7 @@ def _by_rows(where: FakeLake, found: Context, run_id: str) -> None:
     table.contents[number] = {**held, **anew}
 
 
-def _bad(found: VerifyResult) -> dict[str, str]:
+def _bad(found: VerifyOutcome) -> dict[str, str]:
     wanted = ("version 1", "candidate")
     return {
         one.name: one.because

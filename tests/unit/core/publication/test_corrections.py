@@ -11,7 +11,7 @@ import pytest
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import RollbackResult, plan_rollback, rollback
+from lakehouse_backfill.core.publication.rollback import RollbackOutcome, plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.run import RunState
@@ -32,7 +32,7 @@ def _wanted(first: str = "2020-01-02", stop: str = "2020-01-04", **sink: Any) ->
     return declared(target=target)
 
 
-def _back(found: Context, to: int, only: tuple[str, ...] = ()) -> RollbackResult:
+def _back(found: Context, to: int, only: tuple[str, ...] = ()) -> RollbackOutcome:
     way = plan_rollback(found, PRODUCT, to, only)
     return rollback(found, contract(), way, "wrong", "ana")
 

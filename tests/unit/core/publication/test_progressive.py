@@ -11,7 +11,7 @@ from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import RollbackResult, plan_rollback, rollback
+from lakehouse_backfill.core.publication.rollback import RollbackOutcome, plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult
@@ -55,7 +55,7 @@ def _versions(found: Context) -> list[tuple[int, str, tuple[str, ...]]]:
     ]
 
 
-def _back(found: Context, to: int) -> RollbackResult:
+def _back(found: Context, to: int) -> RollbackOutcome:
     way = plan_rollback(found, PRODUCT, to, ())
     return rollback(found, contract(), way, "wrong", "ana")
 

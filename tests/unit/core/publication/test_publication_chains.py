@@ -13,7 +13,7 @@ from lakehouse_backfill.core.planning.job_code import MAX_ARCHIVED_CHARACTERS
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication import publication
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.publication.rollback import RollbackResult, plan_rollback, rollback
+from lakehouse_backfill.core.publication.rollback import RollbackOutcome, plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
@@ -68,7 +68,7 @@ def _pinned(first: str, stop: str) -> Any:
 
 def _back(
     found: Context, to: int | None = None, only: tuple[str, ...] = (), of: Contract | None = None
-) -> RollbackResult:
+) -> RollbackOutcome:
     way = plan_rollback(found, PRODUCT, to, only)
     return rollback(found, of or contract(), way, "wrong", "ana")
 

@@ -247,7 +247,7 @@ def test_run_tells_which_gates_it_closed() -> None:
     done = run_until_decision(found, approved(found), "bob")
     checks: Any = done["checks"]
     assert done["state"] == "rejected"
-    assert [check["name"] for check in checks if not check["passed"]] == ["keys are unique"]
+    assert [check.name for check in checks if not check.passed] == ["keys are unique"]
 
 
 DAY = "2013-02-15"

@@ -1,0 +1,1 @@
+"""What the methods of `Project` return: immutable values, whose fields are those of `--json`."""

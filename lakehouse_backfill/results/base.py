@@ -1,0 +1,86 @@
+"""The base of all results: fields, their JSON form, and the error that a result stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.errors import BackfillError
+
+_OMITTED = {"omitted": True}
+
+
+def optional() -> Any:
+    """Declare a field that the JSON form leaves out while it is None."""
+    return field(default=None, metadata=_OMITTED)
+
+
+def to_plain(value: Any) -> Any:
+    """Return the form of a value that JSON can hold."""
+    if isinstance(value, Record):
+        return value.to_dict()
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, dict):
+        return {key: to_plain(each) for key, each in value.items()}
+    return [to_plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A part of a result: named fields, and their JSON form."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON types; an optional field without a value is left out."""
+        return {
+            each.name: to_plain(value)
+            for each in fields(self)
+            if (value := getattr(self, each.name)) is not None or not each.metadata
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Record):
+    """What a method of `Project` returns.
+
+    `report` is the path of the evidence page that the method wrote, `warnings` are sentences for
+    people.
+    """
+
+    report: str | None = optional()
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON types: the `data` of `--json`, and `warnings`."""
+        data = super().to_dict()
+        last = {name: data.pop(name) for name in ("report", "warnings") if data.get(name)}
+        data.pop("warnings", None)
+        return data | last
+
+    def error(self) -> BackfillError | None:
+        """Return the error that the result stands for, such as closed gates; None if all is well.
+
+        The command line prints it and exits with its code.
+        """
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult(Result):
+    """The result of a method that works on one run: `state` is where the run stands after it."""
+
+    run_id: str
+    product: str
+    state: str

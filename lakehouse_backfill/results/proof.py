@@ -1,0 +1,279 @@
+"""Results of the methods that prove what is stored, and of those that set a project up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.domain.table import StoredCheck
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ChecksFailed,
+    EnvironmentDown,
+    Tampered,
+    command_line,
+)
+from lakehouse_backfill.results.base import Record, Result
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.core.evidence.reproduce import (
+        ProductGuarantees,
+        ReproducedPartition,
+        ReproduceOutcome,
+    )
+    from lakehouse_backfill.core.evidence.verify import VerifyOutcome
+    from lakehouse_backfill.core.runs.event_log import AuditVerdict
+
+_UNCHANGED = "nothing was changed"
+
+
+def _failures(checks: tuple[StoredCheck, ...]) -> str:
+    return "; ".join(f"{one.name} ({one.because})" for one in checks if one.ok is False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyResult(Result):
+    """All comparisons of a run, and which data was read for them."""
+
+    run_id: str
+    deep: bool
+    files_read: int
+    partitions_read_by_spark: int
+    intact: bool
+    checks: tuple[StoredCheck, ...]
+
+    @classmethod
+    def of(
+        cls, outcome: VerifyOutcome, files: tuple[StoredCheck, ...], *, deep: bool
+    ) -> VerifyResult:
+        """Describe the comparisons in the lake and of the evidence files."""
+        checks = (*outcome.checks, *files)
+        return cls(
+            run_id=outcome.run_id,
+            deep=deep,
+            files_read=outcome.data_read.files,
+            partitions_read_by_spark=outcome.data_read.partitions_by_spark,
+            intact=all(check.ok is not False for check in checks),
+            checks=checks,
+        )
+
+    def error(self) -> BackfillError | None:
+        """Return Tampered when something stored is not what was accepted."""
+        if self.intact:
+            return None
+        return Tampered(
+            f"{self.run_id}: what is stored is not what was accepted: {_failures(self.checks)}",
+            state=_UNCHANGED,
+            fix="find out who changed it; restore the file from a copy, or put the control table "
+            "back to an earlier snapshot; docs/verification.md says what each finding means",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceResult(Result):
+    """The recomputed partitions; `code` is the digest of the executed files."""
+
+    run_id: str
+    equal: bool
+    code: str
+    scratch_table: str
+    partitions: tuple[ReproducedPartition, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, outcome: ReproduceOutcome) -> ReproduceResult:
+        """Describe what was recomputed, partition by partition."""
+        return cls(
+            run_id=outcome.run_id,
+            equal=outcome.is_equal,
+            code=outcome.code,
+            scratch_table=outcome.scratch_table,
+            partitions=outcome.partitions,
+            notes=outcome.notes,
+        )
+
+    def error(self) -> BackfillError | None:
+        """Return ChecksFailed when a partition came out differently."""
+        wrong = [one.partition for one in self.partitions if not one.equal]
+        if not wrong:
+            return None
+        return ChecksFailed(
+            f"{self.run_id}: {len(wrong)} partitions came out differently: {', '.join(wrong)}",
+            state=f"{_UNCHANGED}; readers see what was accepted",
+            fix=f"{command_line('verify', self.run_id)} --deep, to see whether what is stored was "
+            "changed; else the job is not deterministic: lakehouse-backfill audit guarantees",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditVerifyResult(Result):
+    """What the logs of all runs showed; `heads` are the newest hashes, to be kept elsewhere."""
+
+    events: int
+    runs: int
+    unchained: int
+    first_bad: str | None
+    heads: Mapping[str, str]
+    products: int
+    intact: bool
+
+    @classmethod
+    def of(cls, found: AuditVerdict) -> AuditVerifyResult:
+        """Describe a verdict on the logs."""
+        return cls(**vars(found), intact=found.is_intact)
+
+    def error(self) -> BackfillError | None:
+        """Return Tampered when an event is not as it was written."""
+        if self.intact:
+            return None
+        return Tampered(
+            f"what was recorded is not as it was written: {self.first_bad}",
+            state="only control tables were read; the tables that readers see were not looked at",
+            fix="find out who else writes to the control tables; docs/control-tables.md says what "
+            "each finding means",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledChunk(Record):
+    """The chunk of a product on which the guarantees were tested, and why this one."""
+
+    product: str
+    run_id: str | None
+    chunk_id: str | None
+    partitions: tuple[str, ...]
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuaranteeCheck(Record):
+    """One guarantee on a sampled chunk; `ok` is None where nothing could be compared."""
+
+    product: str
+    run_id: str | None
+    chunk_id: str | None
+    name: str
+    ok: bool | None
+    expected: Any
+    found: Any
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditGuaranteesResult(Result):
+    """What was sampled of each product, and which guarantees held."""
+
+    sampled: tuple[SampledChunk, ...]
+    held: bool
+    checks: tuple[GuaranteeCheck, ...]
+
+    @classmethod
+    def of(cls, found: tuple[ProductGuarantees, ...]) -> AuditGuaranteesResult:
+        """Describe the samples and their checks."""
+        checks = tuple(
+            GuaranteeCheck(
+                product=one.product,
+                run_id=one.run_id,
+                chunk_id=one.chunk_id,
+                name=check.name,
+                ok=check.ok,
+                expected=check.expected,
+                found=check.found,
+                because=check.because,
+            )
+            for one in found
+            for check in one.checks
+        )
+        sampled = tuple(
+            SampledChunk(
+                product=one.product,
+                run_id=one.run_id,
+                chunk_id=one.chunk_id,
+                partitions=one.partitions,
+                because=one.because,
+            )
+            for one in found
+        )
+        held = all(check.ok is not False for check in checks)
+        return cls(sampled=sampled, held=held, checks=checks)
+
+    def error(self) -> BackfillError | None:
+        """Return ChecksFailed when a guarantee does not hold."""
+        if self.held:
+            return None
+        names = "; ".join(
+            f"{check.name} ({check.because})" for check in self.checks if check.ok is False
+        )
+        return ChecksFailed(
+            f"what is promised does not hold: {names}",
+            state=f"{_UNCHANGED}; only scratch tables were written, and dropped",
+            fix="correct the job so that the same input gives the same rows, or report it",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorCheck(Record):
+    """One check of the environment, and its fix if it failed."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorResult(Result):
+    """The checks of the environment; `capabilities` is what the catalog was seen to do."""
+
+    checks: tuple[DoctorCheck, ...]
+    capabilities: Any
+
+    def error(self) -> BackfillError | None:
+        """Return EnvironmentDown when a check failed."""
+        failed = [check for check in self.checks if not check.ok]
+        if not failed:
+            return None
+        names = ", ".join(check.name for check in failed)
+        return EnvironmentDown(f"doctor found faults: {names}", fix=failed[0].fix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestDraft(Result):
+    """The drafted file, and the questions that a person has to answer in it."""
+
+    file: str
+    questions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductDraft(ManifestDraft):
+    """The drafted contract; `suite` is the drafted suite, `key` the proposed key."""
+
+    suite: str | None
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitResult(Result):
+    """The files of a new project."""
+
+    project: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaResult(Result):
+    """The JSON Schema of a declaration."""
+
+    kind: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoResult(Result):
+    """The steps of the demo; its project is kept."""
+
+    project: str
+    run_id: str
+    steps: tuple[Mapping[str, Any], ...]

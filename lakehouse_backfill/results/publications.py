@@ -1,0 +1,336 @@
+"""Results of the methods that publish, roll back, recover and clean up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.core.publication.publication import PublishOutcome
+from lakehouse_backfill.core.versions import steps
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.publication import Pointer, Publication, RequiredRewrite
+from lakehouse_backfill.domain.run import RunStatus
+from lakehouse_backfill.errors import BackfillError, OutcomeUnknown
+from lakehouse_backfill.results.base import Record, Result, RunResult, optional
+from lakehouse_backfill.results.runs import run_fields
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.core.publication.dual_read import DualReadOutcome, ReaderComparison
+    from lakehouse_backfill.core.publication.post_publish import PostPublishOutcome
+    from lakehouse_backfill.core.publication.recover import RecoveryOutcome
+    from lakehouse_backfill.core.publication.rollback import RollbackOutcome
+    from lakehouse_backfill.core.retention.maintain import MaintainOutcome
+    from lakehouse_backfill.core.versions.pointer import RollbackTarget
+    from lakehouse_backfill.domain.contract import HookCall
+    from lakehouse_backfill.domain.plan import Plan
+    from lakehouse_backfill.domain.rollout import QueryComparison, RetentionItem
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishResult(RunResult):
+    """What became visible; `was_published`: it had been before, and nothing was changed."""
+
+    version: int
+    table: str
+    snapshot_id: int | None
+    files_added: int
+    files_removed: int
+    rows_added: int
+    rows_removed: int
+    seconds: float
+    attempts: int
+    was_published: bool
+    supersedes: int | None
+    checks_after: tuple[CheckResult, ...] | None = optional()
+    hooks: tuple[HookCall, ...] | None = optional()
+
+    @classmethod
+    def of(
+        cls,
+        status: RunStatus,
+        outcome: PublishOutcome,
+        after: PostPublishOutcome | None = None,
+        warnings: tuple[str, ...] = (),
+    ) -> PublishResult:
+        """Describe a publication, and the checks and hooks that followed it."""
+        row, swap = outcome.publication, outcome.swap
+        return cls(
+            **run_fields(status),
+            version=row.version,
+            table=row.table,
+            snapshot_id=row.snapshot_id,
+            files_added=swap.files_added if swap else 0,
+            files_removed=swap.files_removed if swap else 0,
+            rows_added=swap.rows_added if swap else 0,
+            rows_removed=swap.rows_removed if swap else 0,
+            seconds=round(swap.seconds, 3) if swap else 0.0,
+            attempts=swap.attempts if swap else 0,
+            was_published=outcome.was_published,
+            supersedes=row.supersedes,
+            checks_after=after.checks if after else None,
+            hooks=after.calls if after else None,
+            warnings=warnings,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishPreviewResult(Result):
+    """What `publish` would do."""
+
+    run_id: str
+    product: str
+    dry_run: bool = True
+    version: int
+    table: str
+    partitions: tuple[str, ...]
+    publish_mode: str
+    steps: list[list[str]]
+
+    @classmethod
+    def of(cls, plan: Plan, pointer: Pointer) -> PublishPreviewResult:
+        """Describe the publication of a plan on the product's pointer."""
+        return cls(
+            run_id=plan.run_id,
+            product=plan.product,
+            version=pointer.last_version + 1,
+            table=plan.resolved.target.table,
+            partitions=plan.resolved.scope.partitions,
+            publish_mode=plan.resolved.manifest.target.publish_mode,
+            steps=steps.preview_steps(plan),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishTogetherResult(Result):
+    """The runs that became visible by one commit."""
+
+    published: tuple[PublishResult, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackResult(Result):
+    """Where `rollback` led; the fields of a swap are left out where only the pointer moved."""
+
+    product: str
+    state: str = "rolled_back"
+    version: int
+    table: str
+    snapshot_id: int | None
+    partitions: tuple[str, ...] | None = optional()
+    files_added: int | None = optional()
+    files_removed: int | None = optional()
+    rows_added: int | None = optional()
+    rows_removed: int | None = optional()
+    seconds: float | None = optional()
+    reason: str
+
+    @classmethod
+    def of(cls, outcome: RollbackOutcome) -> RollbackResult:
+        """Describe a rollback by one swap."""
+        row, swap = outcome.publication, outcome.swap
+        return cls(
+            product=row.product,
+            version=row.version,
+            table=row.table,
+            snapshot_id=swap.snapshot_id,
+            partitions=row.scope.partitions if row.scope else (),
+            files_added=swap.files_added,
+            files_removed=swap.files_removed,
+            rows_added=swap.rows_added,
+            rows_removed=swap.rows_removed,
+            seconds=round(swap.seconds, 3),
+            reason=row.reason,
+        )
+
+    @classmethod
+    def of_pointer(cls, row: Publication) -> RollbackResult:
+        """Describe where the pointer of a pinned product went; no table was changed."""
+        return cls(
+            product=row.product,
+            version=row.version,
+            table=row.table,
+            snapshot_id=row.snapshot_id,
+            reason=row.reason,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackPreviewResult(Result):
+    """What `rollback` would do; `columns_stay` are changes of columns that it does not undo."""
+
+    product: str
+    dry_run: bool = True
+    version: int
+    partitions: tuple[str, ...]
+    runs_undone: tuple[str, ...]
+    rewritten: tuple[RequiredRewrite, ...]
+    columns_stay: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, product: str, target: RollbackTarget, columns: tuple[str, ...] = ()
+    ) -> RollbackPreviewResult:
+        """Describe a rollback to `target`."""
+        return cls(
+            product=product,
+            version=target.version,
+            partitions=target.scope.partitions,
+            runs_undone=tuple(dict.fromkeys(row.run_id for row in target.undone if row.run_id)),
+            rewritten=tuple(target.rewrites),
+            columns_stay=columns,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackTogetherResult(Result):
+    """The products that went back by one commit, or would."""
+
+    rolled_back: tuple[RollbackResult | RollbackPreviewResult, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionLine(Record):
+    """One accepted version; `partitions` is their number."""
+
+    version: int
+    action: str
+    run_id: str | None
+    table: str
+    snapshot_id: int | None
+    accepted_at: datetime
+    accepted_by: tuple[str, ...]
+    approved_by: tuple[str, ...]
+    published_by: str
+    supersedes: int | None
+    partitions: int
+    reason: str
+
+    @classmethod
+    def of(cls, row: Publication) -> VersionLine:
+        """Describe a row of the pointer's table."""
+        return cls(
+            version=row.version,
+            action=row.action,
+            run_id=row.run_id,
+            table=row.table,
+            snapshot_id=row.snapshot_id,
+            accepted_at=row.at,
+            accepted_by=row.accepted_by or (row.by,),
+            approved_by=row.approved_by,
+            published_by=row.by,
+            supersedes=row.supersedes,
+            partitions=len(row.scope.partitions) if row.scope else 0,
+            reason=row.reason,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionsResult(Result):
+    """The accepted versions of a product, newest first."""
+
+    product: str
+    versions: tuple[VersionLine, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceResult(Result):
+    """The paths of the evidence page (`report`) and of the archive beside it."""
+
+    archive: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualReadResult(RunResult):
+    """What a reader's query gave on old and candidate, and the comparisons of all readers."""
+
+    digest: str
+    comparison: QueryComparison
+    equal: bool
+    readers: tuple[ReaderComparison, ...]
+
+    @classmethod
+    def of(cls, outcome: DualReadOutcome) -> DualReadResult:
+        """Describe a comparison."""
+        return cls(
+            **run_fields(outcome.status),
+            digest=outcome.digest,
+            comparison=outcome.comparison,
+            equal=outcome.comparison.equal,
+            readers=outcome.readers,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverResult(Result):
+    """What was found half done, and what was done about it (in a dry run: would be)."""
+
+    actions: tuple[RecoveryOutcome, ...]
+    dry_run: bool
+
+    def error(self) -> BackfillError | None:
+        """Return OutcomeUnknown while something is still half done."""
+        if all(action.is_done for action in self.actions):
+            return None
+        return OutcomeUnknown(
+            "something is still half done",
+            state="readers see old or new partitions, never a mix; everything is kept",
+            fix="put right what the results name, then lakehouse-backfill recover --all",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetentionLine(Record):
+    """One thing that was removed or is kept, with the reason."""
+
+    name: str
+    kind: str
+    because: str
+    product: str | None
+    owner: str | None
+    until: datetime | None
+    snapshot_id: int | None
+    run_id: str | None
+
+    @classmethod
+    def of(cls, item: RetentionItem) -> RetentionLine:
+        """Describe an item; empty texts become None."""
+        return cls(
+            name=item.name,
+            kind=item.kind,
+            because=item.because,
+            product=item.product or None,
+            owner=item.owner or None,
+            until=item.until or None,
+            snapshot_id=item.snapshot_id,
+            run_id=item.run_id or None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaintainResult(Result):
+    """What was removed, what is kept, and what is left to clean up by other means."""
+
+    dry_run: bool
+    retired: tuple[RetentionLine, ...]
+    kept: tuple[RetentionLine, ...]
+    left: tuple[Any, ...]
+    control_files: Any
+    versions_let_go: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, outcome: MaintainOutcome, *, dry_run: bool) -> MaintainResult:
+        """Describe both lists, each item with its reason."""
+        return cls(
+            dry_run=dry_run,
+            retired=tuple(RetentionLine.of(item) for item in outcome.retired),
+            kept=tuple(RetentionLine.of(item) for item in outcome.kept),
+            left=outcome.leftovers,
+            control_files=outcome.litter,
+            versions_let_go=tuple(
+                {"product": item.product, "version": item.version}
+                for item in outcome.retired
+                if item.kind == "version"
+            ),
+        )

@@ -1,0 +1,442 @@
+"""Results of the methods that plan, stage, compare, validate and list runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from lakehouse_backfill.core.approval.decisions import FailedGate
+from lakehouse_backfill.core.evidence.status import SafetySummary
+from lakehouse_backfill.core.planning import publish_modes, row_changes
+from lakehouse_backfill.core.validation.suites import AcceptedValidation, ValidationTiming
+from lakehouse_backfill.domain.checks import (
+    CheckResult,
+    ValidationResult,
+)
+from lakehouse_backfill.domain.contract import Consumer
+from lakehouse_backfill.domain.partitions import Chunk, ScopeField
+from lakehouse_backfill.domain.plan import (
+    ChecklistQuestion,
+    ChosenWritePath,
+    ConflictingRun,
+    Estimate,
+    Plan,
+    ResolvedManifest,
+)
+from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
+from lakehouse_backfill.domain.table import (
+    SpecPartitions,
+    TableInfo,
+    describe_schema_step,
+)
+from lakehouse_backfill.errors import (
+    MANIFEST_PLACEHOLDER,
+    BackfillError,
+    ChecksFailed,
+    command_line,
+    plan_command,
+)
+from lakehouse_backfill.results.base import Record, Result, RunResult, optional
+from lakehouse_backfill.results.comparison import DiffResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPin(Record):
+    """A snapshot that the run reads or changes; `mode` says how it is kept from expiring."""
+
+    name: str
+    role: str
+    table: str
+    requested: str
+    snapshot_id: int | None
+    schema_id: int | None
+    mode: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanResult(Result):
+    """What `plan` resolved; `state` is None for a dry run."""
+
+    run_id: str
+    product: str
+    state: str | None
+    manifest_hash: str
+    revises: str | None
+    target: str
+    shadow_table: str
+    publish_mode: str
+    publishing: str
+    rows: str | None
+    schema_change: tuple[str, ...]
+    partitions: tuple[str, ...]
+    partition_field: ScopeField
+    places: tuple[SpecPartitions, ...]
+    chunks: tuple[Chunk, ...]
+    pins: tuple[PlannedPin, ...]
+    estimate: Estimate
+    consumers: tuple[Consumer, ...]
+    conflicts: tuple[ConflictingRun, ...]
+    checklist: tuple[ChecklistQuestion, ...]
+    way: ChosenWritePath | None
+    notes: tuple[str, ...]
+    undo: str
+    warm_up_proof: Mapping[str, Any] | None
+
+    @classmethod
+    def of(
+        cls, plan: Plan, status: RunStatus | None, proof: Mapping[str, Any] | None
+    ) -> PlanResult:
+        """Describe a plan, its registered run and the proof of its warm-up, if there are any."""
+        resolved, target = plan.resolved, plan.resolved.manifest.target
+        undo = command_line("rollback", plan.product, "--reason", "TEXT")
+        return cls(
+            run_id=plan.run_id,
+            product=plan.product,
+            state=status.state.value if status else None,
+            manifest_hash=plan.manifest_hash,
+            revises=plan.revises,
+            target=resolved.target.table,
+            shadow_table=plan.shadow_table,
+            publish_mode=target.publish_mode,
+            publishing=publish_modes.MODE_MEANINGS[target.publish_mode],
+            rows=row_changes.describe_row_predicate(target) or None,
+            schema_change=tuple(describe_schema_step(step) for step in target.schema_change),
+            partitions=resolved.scope.partitions,
+            partition_field=resolved.scope.field,
+            places=plan.places,
+            chunks=resolved.chunks,
+            pins=_planned_pins(resolved),
+            estimate=plan.estimate,
+            consumers=plan.consumers,
+            conflicts=plan.conflicts,
+            checklist=plan.checklist,
+            way=plan.way,
+            notes=plan.notes,
+            undo=f"{command_line('cancel', plan.run_id)}; after publication: {undo}",
+            warm_up_proof=proof,
+            warnings=plan.warnings,
+        )
+
+
+def _planned_pins(resolved: ResolvedManifest) -> tuple[PlannedPin, ...]:
+    target = resolved.target
+    names = [field.name for field in fields(PlannedPin)]
+    sources = [
+        PlannedPin(**{name: getattr(pin, name) for name in names}) for pin in resolved.sources
+    ]
+    return (
+        *sources,
+        PlannedPin(
+            name="target",
+            role="target",
+            table=target.table,
+            requested=target.table,
+            snapshot_id=target.snapshot_id,
+            schema_id=target.schema_id,
+            mode="tag" if target.snapshot_id is not None else None,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageResult(RunResult):
+    """What was staged."""
+
+    chunks_done: int
+    chunks_redone: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShadowOpenResult(RunResult):
+    """The table that another engine is to write, the partitions, and the lineage of their rows."""
+
+    table: str
+    location: str
+    base_snapshot_id: int | None
+    scope_column: str
+    partitions: tuple[str, ...]
+    lineage: Mapping[str, Any]
+    next: str
+
+    @classmethod
+    def of(cls, status: RunStatus, table: TableInfo, plan: Plan) -> ShadowOpenResult:
+        """Describe the open shadow of a run."""
+        return cls(
+            **run_fields(status),
+            table=table.table,
+            location=table.location,
+            base_snapshot_id=plan.resolved.target.snapshot_id,
+            scope_column=plan.resolved.scope.field.column,
+            partitions=plan.resolved.scope.partitions,
+            lineage=publish_modes.expected_lineage(plan),
+            next=command_line("shadow", "close", plan.run_id),
+        )
+
+
+def run_fields(status: RunStatus) -> dict[str, Any]:
+    """Return the fields that all results of one run have."""
+    return {"run_id": status.run_id, "product": status.product, "state": status.state.value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionResult(RunResult):
+    """The decisions and waivers in force after a decision."""
+
+    approvals: tuple[Mapping[str, Any], ...]
+    waivers: tuple[Mapping[str, Any], ...]
+    manifest_file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaiveResult(RunResult):
+    """The gates that stopped a run, which were waived, and how the others can be."""
+
+    gates: tuple[FailedGate, ...]
+    next_command: str | None = optional()
+
+    @classmethod
+    def of(cls, status: RunStatus, gates: tuple[FailedGate, ...]) -> WaiveResult:
+        """Describe the gates of a run."""
+        can_go_on = status.state is RunState.HALTED and _all_waived(gates)
+        return cls(
+            **run_fields(status),
+            gates=gates,
+            next_command=command_line("run", status.run_id) if can_go_on else None,
+        )
+
+
+def _all_waived(gates: tuple[FailedGate, ...]) -> bool:
+    return bool(gates) and all(gate.waived_by for gate in gates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateResult(RunResult):
+    """What every gate found; `passed`: no blocking gate is closed, or all of them are waived."""
+
+    passed: bool
+    digest: str
+    checks: tuple[CheckResult, ...]
+    diff: DiffResult
+    partitions: tuple[Any, ...]
+    totals: tuple[Any, ...]
+    anomalies: tuple[Any, ...]
+    edge: Any
+    spent: Mapping[str, float | None] | None
+    manifest_file: str
+
+    @classmethod
+    def of(
+        cls,
+        status: RunStatus,
+        validation: ValidationResult,
+        digest: str,
+        manifest_file: str,
+        timing: ValidationTiming | None,
+    ) -> ValidateResult:
+        """Describe a validation; gates that were waived for this result do not stop it."""
+        return cls(
+            **run_fields(status),
+            passed=status.state is RunState.VALIDATED,
+            digest=digest,
+            checks=validation.checks,
+            diff=DiffResult.of(validation.diff),
+            partitions=validation.balances,
+            totals=validation.totals,
+            anomalies=validation.anomalies,
+            edge=validation.edge or None,
+            spent=timing.json_form if timing else None,
+            manifest_file=manifest_file,
+        )
+
+    def error(self) -> BackfillError | None:
+        """Return ChecksFailed when the result did not pass."""
+        if self.passed:
+            return None
+        return closed_gates_error(self.run_id, self.checks, self.manifest_file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejudgeResult(Result):
+    """What suites found of an accepted version."""
+
+    product: str
+    version: int | None
+    table: str
+    snapshot_id: int | None
+    changed_since: tuple[str, ...]
+    passed: bool
+    checks: tuple[CheckResult, ...]
+
+    @classmethod
+    def of(cls, product: str, found: AcceptedValidation) -> RejudgeResult:
+        """Describe the checks of an accepted version."""
+        accepted = found.accepted
+        return cls(
+            product=product,
+            version=accepted.version,
+            table=accepted.table,
+            snapshot_id=accepted.snapshot_id,
+            changed_since=tuple(accepted.drifted),
+            passed=found.passed,
+            checks=found.checks,
+        )
+
+    def error(self) -> BackfillError | None:
+        """Return ChecksFailed when a blocking check failed."""
+        if self.passed:
+            return None
+        closed = _closed_gates(self.checks)
+        return ChecksFailed(
+            f"{self.product} as published: {_count_closed(closed)} closed: {_names(closed)}",
+            state="readers go on seeing it; nothing was changed",
+            fix=f"restate it: {command_line('new', self.product)} --from P --to P --reason TEXT",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgressResult(RunResult):
+    """What `run` did, up to the next decision of a person."""
+
+    chunks_done: int
+    chunks_redone: int
+    rows: int
+    checks: tuple[CheckResult, ...] | None = optional()
+    manifest_file: str
+
+    def error(self) -> BackfillError | None:
+        """Return ChecksFailed when gates stopped the run."""
+        if self.state not in ("rejected", "halted", "publish_halted"):
+            return None
+        return closed_gates_error(self.run_id, self.checks or (), self.manifest_file)
+
+
+def _closed_gates(checks: tuple[CheckResult, ...]) -> list[CheckResult]:
+    return [check for check in checks if not check.passed and check.blocking]
+
+
+def _count_closed(closed: list[CheckResult]) -> str:
+    return {0: "gates are", 1: "1 gate is"}.get(len(closed), f"{len(closed)} gates are")
+
+
+def _names(closed: list[CheckResult]) -> str:
+    return ", ".join(check.name for check in closed)
+
+
+def closed_gates_error(
+    run: str, checks: tuple[CheckResult, ...], manifest_file: str
+) -> ChecksFailed:
+    """Build the error of a run that gates stopped; its fix names the evidence and the way on."""
+    closed = _closed_gates(checks)
+    names = f": {_names(closed)}" if closed else ""
+    return ChecksFailed(
+        f"{run}: {_count_closed(closed)} closed{names}",
+        state="nothing was published; the shadow table is kept",
+        fix=f"{command_line('evidence', run)}, then "
+        f"{plan_command(manifest_file or MANIFEST_PLACEHOLDER, run)}" + _waive_hint(run, closed),
+    )
+
+
+def _waive_hint(run: str, closed: list[CheckResult]) -> str:
+    """Offer a waiver for gates that may be waived; a gate that guards data may not."""
+    if not closed:
+        return f"; which gates: {command_line('status', run)}"
+    if not all(check.waivable for check in closed):
+        return ""
+    waive = command_line("waive", run, closed[0].name, "--by", "WHO", "--reason", "TEXT")
+    return f"; or, for the record: {waive}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine(Record):
+    """One run of `status`: whether data is safe, what readers see, and the next command, first.
+
+    `gates` are those that stopped it, `waivers` those in force.
+    """
+
+    is_safe: str
+    readers_see: str
+    next_command: str
+    run_id: str
+    product: str
+    state: str
+    at: datetime
+    driver: str | None
+    waivers: tuple[Mapping[str, Any], ...] | None = optional()
+    gates: tuple[FailedGate, ...] | None = optional()
+    dual_reads: tuple[Mapping[str, Any], ...] | None = optional()
+    steps: tuple[Mapping[str, Any], ...] | None = optional()
+
+    @classmethod
+    def of(
+        cls,
+        status: RunStatus,
+        summary: SafetySummary,
+        gates: tuple[FailedGate, ...] = (),
+        **records: Any,
+    ) -> RunLine:
+        """Describe a run; `records` are its waivers, dual reads and steps."""
+        lines: dict[str, Any] = {name: tuple(each) or None for name, each in records.items()}
+        next_command = summary.next_command
+        if _all_waived(gates):
+            next_command = command_line("run", status.run_id)
+        return cls(
+            is_safe=summary.is_safe,
+            readers_see=summary.readers_see,
+            next_command=next_command,
+            **run_fields(status),
+            at=status.at,
+            driver=status.driver,
+            gates=gates or None,
+            **lines,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusResult(Result):
+    """One run, or the runs of the lake: those that wait for a person come first."""
+
+    runs: tuple[RunLine, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogResult(Result):
+    """The events of a run, oldest first."""
+
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingChunk(Record):
+    """A chunk that is not staged yet."""
+
+    chunk_id: str
+    partitions: tuple[str, ...]
+    status: str = "pending"
+    input_rows: int | None = None
+    output_rows: int | None = None
+    checksum: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunksResult(Result):
+    """The chunks of a run: those in the ledger, and the pending ones."""
+
+    run_id: str
+    chunks: tuple[ChunkRecord | PendingChunk, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, records: tuple[ChunkRecord, ...]) -> ChunksResult:
+        """List the plan's chunks with what the ledger holds of them."""
+        recorded = {record.chunk_id: record for record in records}
+        return cls(
+            run_id=plan.run_id,
+            chunks=tuple(
+                recorded.get(chunk.chunk_id)
+                or PendingChunk(chunk_id=chunk.chunk_id, partitions=chunk.partitions)
+                for chunk in plan.resolved.chunks
+            ),
+        )
