@@ -78,7 +78,7 @@ def test_columns_change_with_the_rows_and_stay_when_the_rows_go_back(modes: Mode
     )
     assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
     shown = modes.project.plan("jobs/run.yaml", by="ann")
-    assert shown.schema_change == ["add note string", "widen n to long", "rename v to amount"]
+    assert shown.schema_change == ("add note string", "widen n to long", "rename v to amount")
     said = " ".join(shown.notes)
     assert "the contract does not list note" in said
     assert "the contract says n as before" in said
@@ -92,7 +92,7 @@ def test_columns_change_with_the_rows_and_stay_when_the_rows_go_back(modes: Mode
         changed = {each.name: each.changed for each in diff.columns}
         assert changed == {"tenant": 0, "amount": 4, "ver": 4, "n": 4}
         assert diff.summary.changed == 4
-        assert diff.added_columns == [{"name": "note", "rows": 2}]
+        assert [(each.name, each.rows) for each in diff.added_columns] == [("note", 2)]
     before = modes.head()
     modes.publish(run_id)
     assert modes.rows(*COLUMNS) == rows({2, 3})
