@@ -146,9 +146,9 @@ def test_rows_that_stand_twice_are_an_anomaly_and_no_partition_equals_its_source
         "2024-03-29, orders: paid: candidate 60, source 30"
     )
     project, run_id = found["project"], found["run_id"]
-    for gate in [gate["name"] for gate in project.waive(run_id)["gates"]]:
+    for gate in [gate.name for gate in project.waive(run_id).gates]:
         passed = project.waive(run_id, gate, "lead", "orders really doubled that day")
-    assert passed["state"] == "validated"
+    assert passed.state == "validated"
 
 
 @pytest.mark.req("Q3")
