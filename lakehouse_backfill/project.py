@@ -104,7 +104,7 @@ class Project:
         )
 
     def approve(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
-        """Decide on the intent, bound to the manifest hash."""
+        """Approve the intent; the decision is bound to the manifest hash."""
         from lakehouse_backfill.core.approval import decisions
 
         done = decisions.approve(
@@ -216,14 +216,14 @@ class Project:
         return StatusResult(runs=tuple(lines))
 
     def log(self, run: str) -> runs.LogResult:
-        """The run's events, oldest first."""
+        """List the run's events, oldest first."""
         from lakehouse_backfill.results.runs import LogResult
 
         self.wiring.context.runs.status(run)
         return LogResult(events=tuple(self.wiring.context.runs.events(run)))
 
     def chunks(self, run: str) -> runs.ChunksResult:
-        """The run's chunk ledger; chunks that are not staged yet are pending."""
+        """List the run's chunks from the ledger; those that are not staged yet are pending."""
         from lakehouse_backfill.results.runs import ChunksResult
 
         context = self.wiring.context
@@ -313,7 +313,7 @@ class Project:
         return self._pages.add_existing_link(replace(done, attribution=found.data()), run)
 
     def reconcile(self, old: str, new: str) -> comparison.ReconcileResult:
-        """Count and checksum of each partition of two table states."""
+        """Compare count and checksum of each partition of two table states."""
         from lakehouse_backfill.core.comparison.diff import reconcile
         from lakehouse_backfill.results.comparison import ReconcileResult
 
@@ -357,7 +357,7 @@ class Project:
         return self.wiring.read_snapshot(engine, found.table, found.snapshot_id)
 
     def accept(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
-        """Decide on the result, bound to the digest of checks and diff."""
+        """Accept the result; the decision is bound to the digest of checks and diff."""
         from lakehouse_backfill.core.approval import decisions
 
         done = decisions.accept(
@@ -366,7 +366,7 @@ class Project:
         return self._pages.add_links(self._decided(done.run_id), done.run_id)
 
     def reject(self, run: str, by: str, reason: str) -> runs.DecisionResult:
-        """Describe no; nothing is deleted."""
+        """Refuse the result; nothing is deleted."""
         from lakehouse_backfill.core.approval import decisions
 
         done = decisions.reject(
@@ -446,7 +446,7 @@ class Project:
         return self._pages.add_links(PublishTogetherResult(published=tuple(found)), *runs)
 
     def versions(self, product: str) -> publications.VersionsResult:
-        """The accepted versions of a product, newest first."""
+        """List the accepted versions of a product, newest first."""
         from lakehouse_backfill.core.evidence import status
         from lakehouse_backfill.results.publications import VersionLine, VersionsResult
 
@@ -509,7 +509,7 @@ class Project:
         return EvidenceResult(report=str(report), archive=str(report.with_suffix(".json")))
 
     def evidence_document(self, run: str) -> dict[str, Any]:
-        """Everything that shows why a run was (or was not) accepted, as one document."""
+        """Return what shows why a run was (or was not) accepted, as one document."""
         from lakehouse_backfill.core.evidence import status
 
         return status.evidence_document(self.wiring.context, run)

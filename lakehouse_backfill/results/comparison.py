@@ -78,6 +78,12 @@ class DiffResult(_Compared):
         )
         return ChecksFailed(f"old and new differ: {counts}", fix="look at the samples")
 
+    def _repr_html_(self) -> str:
+        """Draw the diff in a notebook."""
+        from lakehouse_backfill.results.notebook import diff_html
+
+        return diff_html(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DiffPreviewResult(_Compared):

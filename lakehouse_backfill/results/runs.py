@@ -119,6 +119,12 @@ class PlanResult(Result):
             warnings=plan.warnings,
         )
 
+    def _repr_html_(self) -> str:
+        """Draw the plan in a notebook."""
+        from lakehouse_backfill.results.notebook import plan_html
+
+        return plan_html(self)
+
 
 def _planned_pins(resolved: ResolvedManifest) -> tuple[PlannedPin, ...]:
     target = resolved.target
@@ -399,6 +405,12 @@ class StatusResult(Result):
     """One run, or the runs of the lake: those that wait for a person come first."""
 
     runs: tuple[RunLine, ...]
+
+    def _repr_html_(self) -> str:
+        """Draw the runs in a notebook."""
+        from lakehouse_backfill.results.notebook import status_html
+
+        return status_html(self)
 
 
 @dataclass(frozen=True, kw_only=True)
