@@ -4,7 +4,8 @@ A commit appends rows, and from time to time compacts small files; it also expir
 
 Manifests never change, and a control table has many small ones, which most reads have in common.
 PyIceberg took longer to plan a scan than to read the rows, so the data files that a manifest lists
-are cached in the process. The rows themselves are read each time.
+are cached in the process, and so are the rows of small files: a command reads the same events many
+times. An audit drops them first (`drop_cached_rows`), so it looks at what is stored.
 """
 
 from __future__ import annotations
@@ -175,10 +176,54 @@ def read_rows(table: Table, rows: BooleanExpression, columns: tuple[str, ...]) -
     files = _matching_files(table, rows)
     if files is None:
         return scan.to_arrow()
+    import pyarrow as pa
     from pyiceberg.io.pyarrow import ArrowScan
 
+    small = [file for file in files if file.file_size_in_bytes <= _CACHE_BELOW_BYTES]
+    large = [file for file in files if file.file_size_in_bytes > _CACHE_BELOW_BYTES]
     reader = ArrowScan(table.metadata, table.io, scan.projection(), scan.row_filter)
-    return reader.to_table([FileScanTask(file) for file in files])
+    found = reader.to_table([FileScanTask(file) for file in large])
+    if not small:
+        return found
+    cached = _filter_rows(table, rows, _rows_of_small_files(table, small))
+    cached = cached.select(found.column_names)
+    return pa.concat_tables([found, cached], promote_options="permissive")
+
+
+def drop_cached_rows() -> None:
+    """Make the next reads look at the files again: one may have been edited in place."""
+    _FILE_ROWS.clear()
+
+
+def _filter_rows(table: Table, rows: BooleanExpression, found: pa.Table) -> pa.Table:
+    if isinstance(rows, AlwaysTrue):
+        return found
+    from pyiceberg.expressions.visitors import bind
+    from pyiceberg.io.pyarrow import expression_to_pyarrow
+
+    return found.filter(expression_to_pyarrow(bind(table.schema(), rows, case_sensitive=True)))
+
+
+def _rows_of_small_files(table: Table, files: list[DataFile]) -> pa.Table:
+    """Return all rows of the files; those that are not cached are read in one scan."""
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    schema_id = table.schema().schema_id
+    found = [_FILE_ROWS.peek(f"{schema_id} {file.file_path}") for file in files]
+    missing = [number for number, rows in enumerate(found) if rows is None]
+    if missing:
+        reader = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+        # The scan keeps the order of its tasks, and without a filter it leaves no row out.
+        read = reader.to_table([FileScanTask(files[number]) for number in missing])
+        if read.num_rows != sum(files[number].record_count for number in missing):
+            return reader.to_table([FileScanTask(file) for file in files])
+        first = 0
+        for number in missing:
+            rows = found[number] = read.slice(first, files[number].record_count)
+            _FILE_ROWS.put(f"{schema_id} {files[number].file_path}", rows)
+            first += rows.num_rows
+    return pa.concat_tables(found, promote_options="permissive")
 
 
 def _matching_files(table: Table, rows: BooleanExpression) -> list[DataFile] | None:
@@ -220,13 +265,30 @@ class _ReadCache(Generic[T]):
         content = self._found.get(name)
         if content is None:
             content = read_it()
-            with self._lock:
-                while len(self._found) >= self._max_size:
-                    del self._found[next(iter(self._found))]
-                self._found[name] = content
+            self.put(name, content)
         return content
+
+    def peek(self, name: str) -> T | None:
+        """Return the cached content of a file, or None."""
+        return self._found.get(name)
+
+    def clear(self) -> None:
+        """Drop all content."""
+        with self._lock:
+            self._found.clear()
+
+    def put(self, name: str, content: T) -> None:
+        """Keep the content of a file."""
+        with self._lock:
+            while len(self._found) >= self._max_size:
+                del self._found[next(iter(self._found))]
+            self._found[name] = content
 
 
 #: The manifest lists of all control tables at their heads, and some older ones.
 _MANIFEST_LISTS: _ReadCache[tuple[ManifestFile, ...]] = _ReadCache(64)
 _MANIFESTS: _ReadCache[tuple[DataFile, ...]] = _ReadCache(1024)
+#: Larger files are read each time, only the matching rows and columns of them.
+_CACHE_BELOW_BYTES = 32 * 1024
+#: The rows of small files: at most some ten megabytes.
+_FILE_ROWS: _ReadCache[pa.Table] = _ReadCache(512)

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead, row_fields
+from lakehouse_backfill.adapters.iceberg.control.log_files import drop_cached_rows
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     ACCEPTED_OUTPUT_VERSION,
     BACKFILL_CHUNK_RUN,
@@ -229,6 +230,7 @@ class IcebergAudit:
 
     def chains(self) -> dict[str, tuple[Event, ...]]:
         """Return the events of each run as they are stored, in the order of appending."""
+        drop_cached_rows()
         return read_event_chains(self._events.head().rows())
 
     def seal(self) -> tuple[int, str] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -96,9 +97,12 @@ def _is_in_folder(module: ModuleType, folder: Path) -> bool:
         )
     except (AttributeError, KeyError, TypeError):
         return False
-    # A package without a file may also have a part in the working directory.
+    # A package without a file may also have a part in the working directory. Texts are compared:
+    # thousands of modules are looked at, and their paths begin with the entry of `sys.path`.
+    root = str(folder)
     return any(
-        location is not None and Path(location).is_relative_to(folder) for location in locations
+        location is not None and (str(location) == root or str(location).startswith(root + os.sep))
+        for location in locations
     )
 
 

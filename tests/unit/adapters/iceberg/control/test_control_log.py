@@ -8,21 +8,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError
 from pyiceberg.expressions import EqualTo
 
 from lakehouse_backfill.adapters.iceberg.control import advisory_lock
-from lakehouse_backfill.adapters.iceberg.control.log import ControlLog, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import (
+    ControlLog,
+    LogAppend,
+    LogHead,
+    _row_filter,
+)
 from lakehouse_backfill.adapters.iceberg.control.log_files import (
     COMPACT_EVERY_COMMITS,
     KEEP_SNAPSHOTS,
+    drop_cached_rows,
     stage_commit,
 )
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergAudit, IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     CONTROL_TABLES,
+    LOG_SEQ,
     PROCESSED_EVENT,
     current_view_select,
 )
@@ -484,3 +493,35 @@ def test_the_view_takes_plain_identifiers_only():
     for bad in ("a`b", "a.b", "", "a;b"):
         with pytest.raises(ValueError, match="plain identifier"):
             current_view_select("lake", bad)
+
+
+# --- cached rows ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{}, {"event_id": "7"}, {"event_id": frozenset({"1", "33", "none"})}, {"handler": "other"}],
+)
+def test_cached_rows_equal_those_of_the_scan_of_pyiceberg(log: ControlLog, where: dict[str, Any]):
+    for event_id in range(COMPACT_EVERY_COMMITS + 5):
+        add(log, event_id)
+        log.head().rows()  # some rows are cached now, those of the next commit are not
+    head = log.head()
+    assert head.table is not None
+    scan = head.table.scan(_row_filter(where)).to_arrow().sort_by(LOG_SEQ)
+    assert head.rows(where) == scan.to_pylist()
+    assert [one["event_id"] for one in head.rows(where, ("event_id",))] == (
+        scan["event_id"].to_pylist()
+    )
+
+
+def test_an_audit_looks_at_files_again_that_were_edited_in_place(log: ControlLog, tmp_path: Path):
+    add(log, "before")
+    assert ids(log) == ["before"]
+    (file,) = (tmp_path / "w").rglob("*processed_event/data/*.parquet")
+    rows = pq.ParquetFile(file).read()
+    at = rows.column_names.index("event_id")
+    field = rows.schema.field(at)
+    pq.write_table(rows.set_column(at, field, pa.array(["after!"], field.type)), file)
+    drop_cached_rows()
+    assert ids(log) == ["after!"]
