@@ -33,7 +33,7 @@ _LIBRARIES = (
     "tests.chaos.crowd",
     "typer._adapters",
 )
-_LAYERS = ("adapters", "cli", "config", "core", "domain", "report")
+_LAYERS = ("adapters", "cli", "config", "core", "domain", "report", "results")
 
 
 def _load(package: str) -> None:
@@ -52,6 +52,7 @@ def _build(model: type[BaseModel]) -> None:
 
 for _library in _LIBRARIES:
     importlib.import_module(_library)
+importlib.import_module("lakehouse_backfill.project")
 importlib.import_module("lakehouse_backfill.wiring.adapters")
 for _layer in _LAYERS:
     _load(f"lakehouse_backfill.{_layer}")
