@@ -42,6 +42,11 @@ def profile(lake_folder: Path) -> Profile:
         spark={
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
+            # Small queries cost more to compile and to plan anew than to run. The demo, the chaos
+            # tests and those with Spark Connect keep the defaults.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
             # Hundreds of small queries: what the second compiler saves, it costs several times.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
