@@ -83,7 +83,7 @@ class Timed:
 
     def __exit__(self, *_: object) -> None:
         wall, own = time.monotonic() - self._begun[0], time.process_time() - self._begun[1]
-        is_crowded = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
+        is_crowded = os.getloadavg()[0] > (os.cpu_count() or 1)
         self.seconds = own if is_crowded else wall
 
 
