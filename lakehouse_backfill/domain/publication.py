@@ -88,6 +88,16 @@ class CommitResult(Value):
     attempts: int
     seconds: float
 
+    @classmethod
+    def of_pointer(
+        cls, table: str, snapshot_id: int, before_snapshot_id: int | None
+    ) -> CommitResult:
+        """Return the result of a publication that only moves the pointer of a product."""
+        return cls(
+            table=table, snapshot_id=snapshot_id, before_snapshot_id=before_snapshot_id,
+            files_added=0, files_removed=0, rows_added=0, rows_removed=0, attempts=1, seconds=0.0,
+        )  # fmt: skip
+
 
 class AdoptRequest(Value):
     """Adopt the shadow's files of `scope` into `target`, in place of the target's own.

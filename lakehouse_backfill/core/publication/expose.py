@@ -1,4 +1,4 @@
-"""Reserves a version, exposes an accepted result by its publish mode, and proves what readers see.
+"""Exposes an accepted result by its publish mode, and proves what readers see.
 
 Correction events leave the product's table as it is (U9). The proof after a swap reads no row: it
 lists the files of the published snapshot, adds up their known fingerprints and compares the sums
@@ -16,27 +16,20 @@ from lakehouse_backfill.core.approval.acceptance import known_file_fingerprints 
 from lakehouse_backfill.core.comparison import diff, fingerprints
 from lakehouse_backfill.core.comparison.fingerprints import KnownChecksums
 from lakehouse_backfill.core.planning import catch_up, publish_modes
-from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.publish_modes import adopt_request
-from lakehouse_backfill.core.runs import hooks
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions import corrections, steps
+from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.core.versions.reserve import (
-    REFUSALS,
-    finalise_version,
-    may_release,
     publication_tags,
-    release_version,
-    reserve_version,
 )
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, Publication
 from lakehouse_backfill.domain.rollout import CompensationRequest, CorrectionEventsRequest
-from lakehouse_backfill.domain.run import LINEAGE_NAMES, RunStatus
-from lakehouse_backfill.errors import BackfillError, Blocked, ChecksFailed, Tampered, Unsupported
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.errors import Blocked, ChecksFailed, Tampered, Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
 
 CORRECTION_EVENTS_MODE = "correction_events"
@@ -258,17 +251,7 @@ def _pin_version(
 ) -> CommitResult:
     """Pin the snapshot to which the pointer will lead."""
     context.pins.pin(table, snapshot_id, publication_tags(reserved)["after"])
-    return CommitResult(
-        table=table,
-        snapshot_id=snapshot_id,
-        before_snapshot_id=plan.resolved.target.snapshot_id,
-        files_added=0,
-        files_removed=0,
-        rows_added=0,
-        rows_removed=0,
-        attempts=1,
-        seconds=0.0,
-    )
+    return CommitResult.of_pointer(table, snapshot_id, plan.resolved.target.snapshot_id)
 
 
 def _expose_events(
@@ -382,70 +365,3 @@ def _is_same_checksum(seen: Checksum | None, wanted: str | None, shape: str) -> 
 
 def _check_document(*, passed: bool | None, detail: str) -> dict[str, Any]:
     return {"name": PUBLISHED_ROWS_CHECK, "passed": passed, "detail": detail}
-
-
-def reserve_and_expose(
-    context: Context, plan: Plan, status: RunStatus, wanted: Publication, accepted: AcceptedResult
-) -> tuple[Publication, CommitResult]:
-    """Reserve the version, expose the files and move the pointer.
-
-    A refusal releases the version and moves the run to a state from which it can be published
-    again.
-    """
-    wanted = wanted.model_copy(update={"epoch": status.epoch, "driver": context.driver})
-    reserved: Publication | None = None
-    try:
-        base = plan.resolved.target if publish_modes.is_pinned_product(plan) else None
-        reserved = reserve_version(
-            context, wanted, head_snapshot_id(context, plan.resolved.contract.table), base
-        )
-        with context.journal.bind(**plan.labels).span(
-            "publish", version=reserved.version, publication=reserved.token
-        ):
-            token, version = reserved.token, reserved.version
-            hooks.require_hooks(
-                context, plan, "before_publish", token, status.epoch, version=version
-            )
-            swap = expose_result(context, plan, reserved, accepted)
-    except REFUSALS as error:
-        if reserved is None or may_release(reserved, wanted, error):
-            release_publication(context, plan, status, wanted.by, error)
-        raise
-    return finalise_version(context, reserved, swap, "publish"), swap
-
-
-def resume_publication(
-    context: Context, plan: Plan, status: RunStatus
-) -> tuple[Publication, CommitResult] | None:
-    """Finish the run's reservation if its swap has landed; return None if it has not."""
-    pending = context.versions.pointer(plan.product).pending
-    if pending is None or pending.run_id != plan.run_id or publish_modes.is_pinned_product(plan):
-        return None
-    swap = find_landed_swap(context, plan, pending)
-    if swap is None:
-        return None
-    resumed = pending.model_copy(update={"epoch": status.epoch, "driver": context.driver})
-    return finalise_version(context, reserve_version(context, resumed, None), swap, "publish"), swap
-
-
-def release_publication(
-    context: Context, plan: Plan, status: RunStatus, by: str, error: BackfillError
-) -> None:
-    """Release the run's reservation, whose swap has not landed, so that it can be published again.
-
-    The run becomes accepted again. A run that is published in steps is halted instead when readers
-    see some of its partitions.
-    """
-    pending = context.versions.pointer(plan.product).pending
-    if pending is not None and pending.run_id == plan.run_id:
-        release_version(context, pending, status.epoch)
-    history = context.versions.history(plan.product)
-    # Also covers a process that released the version and crashed before it called the hooks.
-    token = hooks.released_token(history, plan.run_id)
-    if token is not None:
-        hooks.notify_released(context, plan, token, status.epoch, error.problem)
-    visible = steps.visible_partitions(history, plan.run_id)
-    verb = "halt publication" if steps.is_stepwise(plan) and visible else "release"
-    context.move(status, plan, verb, by, problem=error.problem)
-    if verb in hooks.HALT_VERBS:
-        hooks.notify_halted(context, plan)

@@ -11,8 +11,8 @@ from typing import Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.publication.expose import AcceptedResult, reserve_and_expose
-from lakehouse_backfill.core.publication.publication import new_publication
+from lakehouse_backfill.core.publication.expose import AcceptedResult
+from lakehouse_backfill.core.publication.publication import DrivenRun, reserve_and_expose
 from lakehouse_backfill.core.runs import hooks
 from lakehouse_backfill.core.runs.context import ComputePorts, Context
 from lakehouse_backfill.core.validation import gates
@@ -25,7 +25,6 @@ from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.rollout import Progressive
-from lakehouse_backfill.domain.run import Event, RunStatus
 from lakehouse_backfill.errors import ChecksFailed
 
 #: Evidence document: each step with its version and its checks.
@@ -36,12 +35,7 @@ ROLLOUT_STEPS = "rollout"
 class ProgressivePublication:
     """A run whose driver publishes it in steps."""
 
-    context: Context
-    plan: Plan
-    status: RunStatus
-    events: tuple[Event, ...]
-    accepted: AcceptedResult
-    by: str
+    run: DrivenRun
 
     def publish_remaining_steps(self) -> tuple[Publication, CommitResult | None]:
         """Publish and check the remaining steps.
@@ -50,37 +44,34 @@ class ProgressivePublication:
         ChecksFailed (the run is halted), and what a publication raises.
         """
         swaps: list[CommitResult] = []
-        for step in steps.publish_steps(self.plan):
+        for step in steps.publish_steps(self.run.plan):
             swap = self._publish_step(step)
             self._judge_step(step)
             if swap is not None:
                 swaps.append(swap)
                 self._pause(step)
-        row = pointer.visible_publication(self._history, self.plan.run_id)
+        row = pointer.visible_publication(self._history, self.run.plan.run_id)
         if row is None:
-            raise ChecksFailed(f"{self.plan.run_id} was rolled back while it was published")
+            raise ChecksFailed(f"{self.run.plan.run_id} was rolled back while it was published")
         return row, _sum_swaps(swaps)
 
     @property
     def _history(self) -> tuple[Publication, ...]:
-        return self.context.versions.history(self.plan.product)
+        return self.run.context.versions.history(self.run.plan.product)
 
     @property
     def _declared(self) -> Progressive:
-        return self.plan.resolved.manifest.target.progressive or Progressive()
+        return self.run.plan.resolved.manifest.target.progressive or Progressive()
 
     def _publish_step(self, step: steps.PublishStep) -> CommitResult | None:
         """Publish the partitions of the step that readers do not see; None if there are none."""
         remaining = steps.remaining_scope(
-            step, steps.visible_partitions(self._history, self.plan.run_id)
+            step, steps.visible_partitions(self._history, self.run.plan.run_id)
         )
         if remaining is None:
             return None
-        draft = new_publication(
-            self.context, self.plan, self.events, self.accepted, self.by, remaining
-        )
         try:
-            _, swap = reserve_and_expose(self.context, self.plan, self.status, draft, self.accepted)
+            _, swap = reserve_and_expose(self.run, self.run.draft(remaining))
         except REFUSALS as error:
             if step.number > 1:
                 error.state = self._error_state()
@@ -90,22 +81,22 @@ class ProgressivePublication:
 
     def _pause(self, step: steps.PublishStep) -> None:
         if step.number < step.count and self._declared.pause_seconds:
-            self.context.clock.sleep(self._declared.pause_seconds)
+            self.run.context.clock.sleep(self._declared.pause_seconds)
 
     def _judge_step(self, step: steps.PublishStep) -> None:
         """Check the step as readers see it, unless it passed before; a failure halts the run."""
-        recorded = self.context.evidence.newest(self.plan.run_id, ROLLOUT_STEPS)
+        recorded = self.run.context.evidence.newest(self.run.plan.run_id, ROLLOUT_STEPS)
         records = steps.newest_step_records(recorded[1] if recorded else None)
-        row = steps.newest_step_publication(self._history, self.plan.run_id, step)
+        row = steps.newest_step_publication(self._history, self.run.plan.run_id, step)
         last_record = records.get(step.number, {})
         if last_record.get("token") == row.token and last_record["passed"]:
             return
-        checks = check_step(self.context, self.plan, self.accepted, step)
+        checks = check_step(self.run.context, self.run.plan, self.run.accepted, step)
         failed = decisions.failed_blocking_checks(checks)
         records[step.number] = self._step_record(step, row, checks, passed=not failed)
         document = {"steps": [records[number] for number in sorted(records)]}
-        digest = self.context.evidence.record(
-            self.plan.run_id, ROLLOUT_STEPS, document, self.status.epoch
+        digest = self.run.context.evidence.record(
+            self.run.plan.run_id, ROLLOUT_STEPS, document, self.run.status.epoch
         )
         if failed:
             self._halt_run(step, failed, digest)
@@ -127,31 +118,32 @@ class ProgressivePublication:
             "snapshot_id": row.snapshot_id,
             "passed": passed,
             "checks": [check.model_dump(mode="json") for check in checks],
-            "checked_at": self.context.clock.now().isoformat(),
+            "checked_at": self.run.context.clock.now().isoformat(),
         }
 
     def _halt_run(
         self, step: steps.PublishStep, failed: tuple[CheckResult, ...], digest: str
     ) -> None:
         names = "; ".join(f"{check.name} ({check.detail})" for check in failed)
-        problem = f"{self.plan.run_id}: {step} failed its check: {names}"
-        self.context.move(
-            self.status, self.plan, "halt publication", self.by,
+        problem = f"{self.run.plan.run_id}: {step} failed its check: {names}"
+        self.run.context.move(
+            self.run.status, self.run.plan, "halt publication", self.run.by,
             step=step.number, problem=problem, digest=digest,
         )  # fmt: skip
-        hooks.notify_halted(self.context, self.plan)
+        hooks.notify_halted(self.run.context, self.run.plan)
         raise ChecksFailed(problem, state=self._error_state(), fix=self._error_fix())
 
     def _error_state(self) -> str:
-        return steps.describe_visible_partitions(self._history, self.plan)
+        return steps.describe_visible_partitions(self._history, self.run.plan)
 
     def _error_fix(self) -> str:
-        version = steps.version_before_run(self._history, self.plan.run_id)
+        version = steps.version_before_run(self._history, self.run.plan.run_id)
         rollback_command = errors.command_line(
-            "rollback", self.plan.product, "--to", str(version), "--reason", "TEXT"
+            "rollback", self.run.plan.product, "--to", str(version), "--reason", "TEXT"
         )
+        publish_command = errors.command_line("publish", self.run.plan.run_id)
         return (
-            f"when the cause is gone, {errors.command_line('publish', self.plan.run_id)} goes on; "
+            f"when the cause is gone, {publish_command} goes on; "
             f"{rollback_command} undoes the steps"
         )
 

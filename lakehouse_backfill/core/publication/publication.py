@@ -1,4 +1,4 @@
-"""One publication: whether it may be published, its row, and how it is finished.
+"""One publication: whether it may be published, its row, and how it is finished or released.
 
 A run that is published at once is one publication; a run that is published in steps is several.
 """
@@ -12,24 +12,32 @@ from uuid import uuid4
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, require_gates_open
 from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.dual_read import require_dual_reads
 from lakehouse_backfill.core.publication.expose import (
     AcceptedResult,
     require_no_published_corrections,
 )
-from lakehouse_backfill.core.runs import lifecycle, roles
+from lakehouse_backfill.core.publication.rollback import publication_group
+from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
+from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.core.versions.reserve import (
+    REFUSALS,
+    finalise_version,
+    may_release,
     refresh_view,
+    release_version,
+    reserve_version,
 )
 from lakehouse_backfill.domain.manifest import PublishWindow
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.run import Event, RunStatus
-from lakehouse_backfill.errors import ApprovalMissing, Blocked
+from lakehouse_backfill.errors import ApprovalMissing, BackfillError, Blocked
 
 
 def next_opening(window: PublishWindow, now: datetime) -> datetime | None:
@@ -75,38 +83,112 @@ class PublishOutcome:
     was_published: bool
 
 
-def new_publication(
-    context: Context,
-    plan: Plan,
-    events: tuple[Event, ...],
-    accepted: AcceptedResult,
-    by: str,
-    scope: Scope | None = None,
-) -> Publication:
-    """Build the row to reserve; the reservation sets `version` and `supersedes`.
+@dataclass(frozen=True)
+class DrivenRun:
+    """An accepted run that this process drives through its publication."""
 
-    `scope` is the part of the run that becomes visible; None means the whole run.
+    context: Context
+    plan: Plan
+    status: RunStatus
+    events: tuple[Event, ...]
+    accepted: AcceptedResult
+    by: str
+
+    def draft(self, scope: Scope | None = None) -> Publication:
+        """Build the row to reserve; the reservation sets `version` and `supersedes`.
+
+        `scope` is the part of the run that becomes visible; None means the whole run.
+        """
+        plan, events, digest = self.plan, self.events, self.accepted.digest
+        return Publication(
+            product=plan.product,
+            version=0,
+            token=uuid4().hex,
+            action="reserve",
+            run_id=plan.run_id,
+            table=plan.resolved.contract.table,
+            snapshot_id=None,
+            before_snapshot_id=None,
+            scope=scope or plan.resolved.scope,
+            supersedes=None,
+            at=self.context.clock.now(),
+            by=self.by,
+            approved_by=roles.decision_makers(events, "approve", plan.manifest_hash),
+            accepted_by=roles.decision_makers(events, "accept", digest),
+            manifest_hash=plan.manifest_hash,
+            result_digest=digest,
+            evidence_digest=acceptance.newest_archive_digest(events, digest),
+            reason=plan.resolved.manifest.run.reason,
+            epoch=self.status.epoch,
+            driver=self.context.driver,
+        )
+
+
+def reserve_and_expose(run: DrivenRun, wanted: Publication) -> tuple[Publication, CommitResult]:
+    """Reserve the version, expose the files and move the pointer.
+
+    A refusal releases the version and moves the run to a state from which it can be published
+    again.
     """
-    return Publication(
-        product=plan.product,
-        version=0,
-        token=uuid4().hex,
-        action="reserve",
-        run_id=plan.run_id,
-        table=plan.resolved.contract.table,
-        snapshot_id=None,
-        before_snapshot_id=None,
-        scope=scope or plan.resolved.scope,
-        supersedes=None,
-        at=context.clock.now(),
-        by=by,
-        approved_by=roles.decision_makers(events, "approve", plan.manifest_hash),
-        accepted_by=roles.decision_makers(events, "accept", accepted.digest),
-        manifest_hash=plan.manifest_hash,
-        result_digest=accepted.digest,
-        evidence_digest=acceptance.newest_archive_digest(events, accepted.digest),
-        reason=plan.resolved.manifest.run.reason,
-    )
+    context, plan, status = run.context, run.plan, run.status
+    reserved: Publication | None = None
+    try:
+        base = plan.resolved.target if publish_modes.is_pinned_product(plan) else None
+        reserved = reserve_version(
+            context, wanted, head_snapshot_id(context, plan.resolved.contract.table), base
+        )
+        with context.journal.bind(**plan.labels).span(
+            "publish", version=reserved.version, publication=reserved.token
+        ):
+            token, version = reserved.token, reserved.version
+            hooks.require_hooks(
+                context, plan, "before_publish", token, status.epoch, version=version
+            )
+            swap = expose.expose_result(context, plan, reserved, run.accepted)
+    except REFUSALS as error:
+        if reserved is None or may_release(reserved, wanted, error):
+            release_publication(context, plan, status, run.by, error)
+        raise
+    return finalise_version(context, reserved, swap, "publish"), swap
+
+
+def resume_publication(
+    context: Context, plan: Plan, status: RunStatus
+) -> tuple[Publication, CommitResult] | None:
+    """Finish the run's reservation if its swap has landed; return None if it has not."""
+    pending = context.versions.pointer(plan.product).pending
+    if pending is None or pending.run_id != plan.run_id or publish_modes.is_pinned_product(plan):
+        return None
+    swap = expose.find_landed_swap(context, plan, pending)
+    if swap is None:
+        return None
+    resumed = pending.model_copy(update={"epoch": status.epoch, "driver": context.driver})
+    return finalise_version(context, reserve_version(context, resumed, None), swap, "publish"), swap
+
+
+def release_publication(
+    context: Context, plan: Plan, status: RunStatus, by: str, error: BackfillError
+) -> None:
+    """Release the run's reservation, whose swap has not landed, so that it can be published again.
+
+    The run becomes accepted again. A run that is published in steps is halted instead when readers
+    see some of its partitions.
+    """
+    pending = context.versions.pointer(plan.product).pending
+    if pending is not None and pending.run_id == plan.run_id:
+        release_version(context, pending, status.epoch)
+    history = context.versions.history(plan.product)
+    # Also covers a process that released the version and crashed before it called the hooks.
+    act = hooks.released_token(history, plan.run_id)
+    if publication_group(context, plan.run_id):
+        act = hooks.group_act_id(context, plan)
+    if act is not None:
+        hooks.notify_released(context, plan, act, status.epoch, error.problem)
+    visible = steps.visible_partitions(history, plan.run_id)
+    verb = "halt publication" if steps.is_stepwise(plan) and visible else "release"
+    context.move(status, plan, verb, by, problem=error.problem)
+    if verb in hooks.HALT_VERBS:
+        hooks.notify_halted(context, plan)
 
 
 def finish_publication(

@@ -9,29 +9,25 @@ runs stay in state publishing. A retry publishes all of them, or finds that all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse_backfill.core.approval.decisions import trusted_events
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.publication import catch_up, post_publish
-from lakehouse_backfill.core.publication.expose import (
-    AcceptedResult,
-    expose_result,
-    release_publication,
-    reserve_and_expose,
-    resume_publication,
-)
+from lakehouse_backfill.core.publication.expose import AcceptedResult, expose_result
 from lakehouse_backfill.core.publication.progressive import ProgressivePublication
 from lakehouse_backfill.core.publication.publication import (
+    DrivenRun,
     PublishOutcome,
     check_publishable,
     finish_publication,
-    new_publication,
+    release_publication,
     require_published_rows_match,
+    reserve_and_expose,
+    resume_publication,
 )
 from lakehouse_backfill.core.publication.rollback import (
     GROUP_DETAIL,
@@ -48,27 +44,37 @@ from lakehouse_backfill.core.versions.pointer import (
     require_pinned_base,
     visible_publication,
 )
-from lakehouse_backfill.core.versions.reserve import REFUSALS, refresh_view
+from lakehouse_backfill.core.versions.reserve import REFUSALS, refresh_view, with_swap
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     BackfillError,
     ChecksFailed,
+    IllegalMove,
     PointerMoved,
     TargetChanged,
     Unsupported,
 )
 
 
-@dataclass(frozen=True)
-class _GroupMember:
-    """One run of the group, and its accepted result (None: readers see it already)."""
+def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishOutcome:
+    """Make the accepted result of a run visible to readers; a second call changes nothing.
 
-    plan: Plan
-    status: RunStatus
-    accepted: AcceptedResult | None = None
+    An interrupted publication continues, with all runs of its group: a swap that has landed is
+    finished, whatever happened since. `detail` is recorded with the move to publishing.
+
+    Order of side effects: run -> publishing; version reserved; hooks; files swapped in by one
+    commit; pointer moved; view refreshed; evidence; run -> published; checks and hooks after it. A
+    conflict releases the version. Raises ApprovalMissing, NotAllowed, TargetChanged, PointerMoved,
+    TooBusy, OutcomeUnknown, Blocked (a hook), ChecksFailed (after the publication).
+    """
+    group: tuple[str, ...] = ()
+    if context.runs.status(run_id).state is RunState.PUBLISHING:
+        group = publication_group(context, run_id)
+    plans = [context.runs.plan(each) for each in group or (run_id,)]
+    return _publish_and_check(context, plans, by, group, detail)[run_id]
 
 
 def publish_together(
@@ -83,39 +89,7 @@ def publish_together(
     """
     plans = [context.runs.plan(run_id) for run_id in dict.fromkeys(run_ids)]
     _require_pinned_products(plans)
-    return publish_group(context, tuple(plan.run_id for plan in plans), by, {})
-
-
-def publish_group(
-    context: Context, group: tuple[str, ...], by: str, detail: dict[str, str]
-) -> dict[str, PublishOutcome]:
-    """Publish a group, or finish an interrupted one: all its runs are visible, or none is."""
-    plans = [context.runs.plan(run_id) for run_id in group]
-    rows = _visible_publications(context, plans)
-    if len(rows) == len(plans):
-        for plan in plans:
-            _finish_visible_run(context, plan, rows[plan.run_id], by, detail)
-        _run_group_checks(context, plans, rows, by)
-        return {
-            run_id: PublishOutcome(row, None, was_published=True) for run_id, row in rows.items()
-        }
-    try:
-        accepted = [_check_group_run(context, plan, by) for plan in plans]
-    except REFUSALS as error:
-        for plan in plans:
-            _release_group_run(context, plan, by, error)
-        raise
-    with _drive_group(
-        context, plans, accepted, by, {GROUP_DETAIL: list(group), **detail}
-    ) as members:
-        for member in members:
-            act_id, epoch = hooks.group_act_id(context, member.plan), member.status.epoch
-            hooks.require_hooks(context, member.plan, "before_publish", act_id, epoch)
-        rows = _move_pointers(context, members, by)
-        for member in members:
-            finish_publication(context, member.plan, member.status, rows[member.plan.run_id], by)
-    _run_group_checks(context, plans, rows, by)
-    return {run_id: PublishOutcome(row, None, was_published=False) for run_id, row in rows.items()}
+    return _publish_and_check(context, plans, by, tuple(plan.run_id for plan in plans), {})
 
 
 def _require_pinned_products(plans: list[Plan]) -> None:
@@ -133,96 +107,172 @@ def _require_pinned_products(plans: list[Plan]) -> None:
         )
 
 
-def _visible_publications(context: Context, plans: list[Plan]) -> dict[str, Publication]:
-    rows = {
-        plan.run_id: visible_publication(context.versions.history(plan.product), plan.run_id)
-        for plan in plans
-    }
-    return {run_id: row for run_id, row in rows.items() if row is not None}
-
-
-def _finish_visible_run(
-    context: Context, plan: Plan, row: Publication, by: str, detail: dict[str, str]
-) -> None:
-    """Finish a visible run that crashed after the pointers moved; others stay as they are."""
-    status = context.runs.status(plan.run_id)
-    if status.state is RunState.PUBLISHING:
-        status = context.drive(status, plan, "begin publishing", by, **detail)
-        finish_publication(context, plan, status, row, by)
-
-
-def _run_group_checks(
-    context: Context, plans: list[Plan], rows: dict[str, Publication], by: str
-) -> None:
-    """Run the checks and hooks of all runs, also after a failure; raise the first failure."""
+def _publish_and_check(
+    context: Context, plans: list[Plan], by: str, group: tuple[str, ...], detail: dict[str, Any]
+) -> dict[str, PublishOutcome]:
+    """Publish runs; then run the checks and hooks of all, and raise the first failure."""
+    if group:
+        detail = {GROUP_DETAIL: list(group), **detail}
+    with ExitStack() as leases:
+        outcomes = _publish_or_resume(_Driver(context, plans, by, detail, leases))
     failed: list[ChecksFailed] = []
     for plan in plans:
+        row = outcomes[plan.run_id].publication
         try:
-            post_publish.run_checks_and_hooks(context, plan, rows[plan.run_id], by)
-            require_published_rows_match(context, plan, rows[plan.run_id])
+            post_publish.run_checks_and_hooks(context, plan, row, by)
+            require_published_rows_match(context, plan, row)
         except ChecksFailed as error:
             failed.append(error)
     if failed:
         raise failed[0]
+    return outcomes
 
 
-def _check_group_run(context: Context, plan: Plan, by: str) -> AcceptedResult:
-    status = context.runs.status(plan.run_id)
-    return check_publishable(context, plan, trusted_events(context, status), by)
+@dataclass(frozen=True)
+class _Driver:
+    """Drives one run, or the runs of a group, through a publication."""
 
+    context: Context
+    plans: list[Plan]
+    by: str
+    detail: dict[str, Any]
+    leases: ExitStack
+    #: The status by which this process became the driver of a run.
+    driven: dict[str, RunStatus] = field(default_factory=dict)
 
-def _release_group_run(context: Context, plan: Plan, by: str, error: BackfillError) -> None:
-    status = context.runs.status(plan.run_id)
-    if status.state is RunState.PUBLISHING:
-        act_id = hooks.group_act_id(context, plan)
-        hooks.notify_released(context, plan, act_id, status.epoch, error.problem)
-        context.overtake(status, plan, "release", by, problem=error.problem)
+    @property
+    def is_group(self) -> bool:
+        return GROUP_DETAIL in self.detail
 
+    def drive(self, plan: Plan, status: RunStatus) -> None:
+        status = self.context.drive(status, plan, "begin publishing", self.by, **self.detail)
+        self.leases.enter_context(RenewedLease(self.context, status))
+        self.driven[plan.run_id] = status
 
-@contextmanager
-def _drive_group(
-    context: Context,
-    plans: list[Plan],
-    accepted: list[AcceptedResult],
-    by: str,
-    detail: dict[str, object],
-) -> Iterator[list[_GroupMember]]:
-    """Drive all runs of the group; a refusal inside the block releases all of them."""
-    members: list[_GroupMember] = []
-    with ExitStack() as leases:
+    def visible(self, plan: Plan, status: RunStatus) -> Publication | None:
+        """Return the publication of a run that readers see as a whole."""
+        is_whole = status.state is RunState.PUBLISHED or (
+            status.state is RunState.PUBLISHING and not steps.is_stepwise(plan)
+        )
+        if not (is_whole or self.is_group):
+            return None
+        return visible_publication(self.context.versions.history(plan.product), plan.run_id)
+
+    def accept(self) -> list[DrivenRun]:
+        """Check all runs before the first of them is driven; a refusal releases the driven ones."""
+        context = self.context
+        checked: list[tuple[tuple[Event, ...], AcceptedResult]] = []
         try:
-            for plan, result in zip(plans, accepted, strict=True):
-                status = context.runs.status(plan.run_id)
-                status = context.drive(status, plan, "begin publishing", by, **detail)
-                leases.enter_context(RenewedLease(context, status))
-                members.append(_GroupMember(plan, status, result))
-            yield members
-        except REFUSALS as error:
-            for member in members:
-                status, plan, problem = member.status, member.plan, error.problem
-                act_id = hooks.group_act_id(context, plan)
-                hooks.notify_released(context, plan, act_id, status.epoch, problem)
-                context.move(status, plan, "release", by, problem=problem)
+            for plan in self.plans:
+                status = self.driven.get(plan.run_id) or context.runs.status(plan.run_id)
+                events = trusted_events(context, status)
+                if not self.is_group:  # in a group, the checks name the run that is not ready
+                    lifecycle.require_legal_move(status, "begin publishing")
+                checked.append((events, check_publishable(context, plan, events, self.by)))
+            for plan in self.plans:
+                if plan.run_id not in self.driven:
+                    self.drive(plan, context.runs.status(plan.run_id))
+        except (*REFUSALS, IllegalMove) as error:
+            self.release(error)
             raise
+        return [
+            DrivenRun(context, plan, self.driven[plan.run_id], events, result, self.by)
+            for plan, (events, result) in zip(self.plans, checked, strict=True)
+        ]
+
+    def release(self, error: BackfillError) -> None:
+        for plan in self.plans:
+            if plan.run_id in self.driven:
+                status = self.driven[plan.run_id]
+                release_publication(self.context, plan, status, self.by, error)
 
 
-def _move_pointers(
-    context: Context, members: list[_GroupMember], by: str
-) -> dict[str, Publication]:
-    """Keep the shadows' snapshots, and move all pointers in one commit."""
-    rows = {member.plan.run_id: _pointer_row(context, member, by) for member in members}
+def _publish_or_resume(driver: _Driver) -> dict[str, PublishOutcome]:
+    """Publish the runs, or finish them where the lake says that they are visible."""
+    visible = _take_up(driver)
+    if len(visible) < len(driver.plans):
+        return _finish_landed(driver) or _publish_accepted(driver)
+    for plan in driver.plans:
+        if plan.run_id in driver.driven:
+            # It crashed after the pointer moved and before the run's last event.
+            status = driver.driven[plan.run_id]
+            finish_publication(driver.context, plan, status, visible[plan.run_id], driver.by)
+        else:
+            refresh_view(driver.context, plan.resolved.contract)
+    return {
+        run_id: PublishOutcome(row, None, was_published=True) for run_id, row in visible.items()
+    }
+
+
+def _take_up(driver: _Driver) -> dict[str, Publication]:
+    """Drive the interrupted runs, and return the publications that readers see."""
+    context, visible = driver.context, dict[str, Publication]()
+    for plan in driver.plans:
+        status = context.runs.status(plan.run_id)
+        if status.state is RunState.PUBLISHING:
+            driver.drive(plan, status)
+        row = driver.visible(plan, status)
+        if row is not None:
+            visible[plan.run_id] = row
+        elif status.state is RunState.PUBLISHED:
+            # A rollback crashed after it moved the pointer and before it moved the run.
+            reason = "its version is not accepted"
+            context.move(status, plan, "roll back", driver.by, reason=reason)
+            post_publish.require_no_failed_checks(context, plan, driver.by)
+    return visible
+
+
+def _finish_landed(driver: _Driver) -> dict[str, PublishOutcome]:
+    """Finish a run whose swap has landed; empty when none has, or when steps remain."""
+    for plan in driver.plans:
+        status = driver.driven.get(plan.run_id)
+        landed = resume_publication(driver.context, plan, status) if status else None
+        if status and landed and not steps.is_stepwise(plan):
+            finish_publication(driver.context, plan, status, landed[0], driver.by)
+            return {plan.run_id: PublishOutcome(*landed, was_published=False)}
+    return {}
+
+
+def _publish_accepted(driver: _Driver) -> dict[str, PublishOutcome]:
+    """Publish all runs by one move of their pointers; or one run at once, or step by step."""
+    runs = driver.accept()
+    published: list[tuple[Publication, CommitResult | None]]
+    if driver.is_group:
+        try:
+            published = [(row, None) for row in _move_pointers(driver.context, runs)]
+        except REFUSALS as error:
+            driver.release(error)
+            raise
+    elif steps.is_stepwise(runs[0].plan):
+        published = [ProgressivePublication(runs[0]).publish_remaining_steps()]
+    else:
+        published = [reserve_and_expose(runs[0], runs[0].draft())]
+    for run, (row, _) in zip(runs, published, strict=True):
+        finish_publication(run.context, run.plan, run.status, row, run.by)
+    return {
+        run.plan.run_id: PublishOutcome(row, swap, was_published=False)
+        for run, (row, swap) in zip(runs, published, strict=True)
+    }
+
+
+def _move_pointers(context: Context, runs: list[DrivenRun]) -> list[Publication]:
+    """Call the hooks, keep the shadows' snapshots, and move all pointers in one commit."""
+    for run in runs:
+        act_id = hooks.group_act_id(context, run.plan)
+        hooks.require_hooks(context, run.plan, "before_publish", act_id, run.status.epoch)
+    rows = [_pointer_row(run) for run in runs]
     heads = {
-        m.plan.product: head_snapshot_id(context, m.plan.resolved.contract.table) for m in members
+        run.plan.product: head_snapshot_id(context, run.plan.resolved.contract.table)
+        for run in runs
     }
 
     def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
         new_rows: list[Publication] = []
-        for member in members:
-            row, plan = rows[member.plan.run_id], member.plan
-            pointer, target = pointers[plan.product], plan.resolved.target
+        for run, row in zip(runs, rows, strict=True):
+            pointer, target = pointers[row.product], run.plan.resolved.target
             if pointer.accepted is not None and pointer.accepted.token == row.token:
                 continue
-            head, own = heads[plan.product], row.model_copy(update={"table": target.table})
+            head, own = heads[row.product], row.model_copy(update={"table": target.table})
             require_pinned_base(pointer, own, head, (target.table, target.snapshot_id))
             if pointer.accepted is None:
                 new_rows.append(baseline_publication(own, head, row.scope, row.at))
@@ -232,8 +282,7 @@ def _move_pointers(
         return tuple(new_rows)
 
     moved = when_pointers_are_free(context, tuple(heads), decide)
-    accepted = {m.plan.run_id: moved[m.plan.product].accepted for m in members}
-    return {run_id: row or rows[run_id] for run_id, row in accepted.items()}
+    return [moved[row.product].accepted or row for row in rows]
 
 
 def _require_next_version(pointer: Pointer, row: Publication) -> None:
@@ -249,116 +298,10 @@ def _require_next_version(pointer: Pointer, row: Publication) -> None:
         )
 
 
-def _pointer_row(context: Context, member: _GroupMember, by: str) -> Publication:
-    plan, accepted = member.plan, member.accepted
-    if accepted is None:
-        raise ValueError(f"{plan.run_id} was not checked")
-    events = context.runs.events(plan.run_id)
-    row = new_publication(context, plan, events, accepted, by)
-    version = context.versions.pointer(plan.product).last_version + 1
-    row = row.model_copy(
-        update={"version": version, "epoch": member.status.epoch, "driver": context.driver}
-    )
-    swap = expose_result(context, plan, row, accepted)
-    return row.model_copy(
-        update={
-            "action": "publish",
-            "table": swap.table,
-            "snapshot_id": swap.snapshot_id,
-            "before_snapshot_id": swap.before_snapshot_id,
-        }
-    )
-
-
-def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishOutcome:
-    """Make the accepted result of a run visible to readers; a second call changes nothing.
-
-    An interrupted publication continues: a swap that has landed is finished, whatever happened
-    since. `detail` is recorded with the move to publishing.
-
-    Order of side effects: run -> publishing; version reserved; hooks; files swapped in by one
-    commit; pointer moved; view refreshed; evidence; run -> published; checks and hooks after it. A
-    conflict releases the version. Raises ApprovalMissing, NotAllowed, TargetChanged, PointerMoved,
-    TooBusy, OutcomeUnknown, Blocked (a hook), ChecksFailed (after the publication).
-    """
-    plan = context.runs.plan(run_id)
-    result = _publish_or_resume(context, plan, by, detail)
-    post_publish.run_checks_and_hooks(context, plan, result.publication, by)
-    require_published_rows_match(context, plan, result.publication)
-    return result
-
-
-def _publish_or_resume(
-    context: Context, plan: Plan, by: str, detail: dict[str, str]
-) -> PublishOutcome:
-    status = context.runs.status(plan.run_id)
-    if status.state is RunState.PUBLISHING:
-        group = publication_group(context, plan.run_id)
-        if group:
-            return publish_group(context, group, by, detail)[plan.run_id]
-        return _resume_run(context, plan, status, by, detail)
-    if status.state is RunState.PUBLISHED:
-        visible = _visible_publication(context, plan)
-        if visible is not None:
-            refresh_view(context, plan.resolved.contract)
-            return PublishOutcome(visible, None, was_published=True)
-        # A rollback crashed after it moved the pointer and before it moved the run.
-        status = context.move(status, plan, "roll back", by, reason="its version is not accepted")
-        post_publish.require_no_failed_checks(context, plan, by)
-    events = trusted_events(context, status)
-    lifecycle.require_legal_move(status, "begin publishing")
-    accepted = check_publishable(context, plan, events, by)
-    status = context.drive(status, plan, "begin publishing", by, **detail)
-    with RenewedLease(context, status):
-        return _publish_accepted(context, plan, status, events, accepted, by)
-
-
-def _resume_run(
-    context: Context, plan: Plan, status: RunStatus, by: str, detail: dict[str, str]
-) -> PublishOutcome:
-    """Continue an interrupted publication; inspect the lake before anything is checked."""
-    status = context.drive(status, plan, "begin publishing", by, **detail)
-    with RenewedLease(context, status):
-        visible = None if steps.is_stepwise(plan) else _visible_publication(context, plan)
-        if visible is not None:
-            # It crashed after the pointer moved and before the run's last event.
-            finish_publication(context, plan, status, visible, by)
-            return PublishOutcome(visible, None, was_published=True)
-        landed = resume_publication(context, plan, status)
-        if landed is not None and not steps.is_stepwise(plan):
-            finish_publication(context, plan, status, landed[0], by)
-            return PublishOutcome(*landed, was_published=False)
-        try:
-            events = trusted_events(context, status)
-            accepted = check_publishable(context, plan, events, by)
-        except REFUSALS as error:
-            release_publication(context, plan, status, by, error)
-            raise
-        return _publish_accepted(context, plan, status, events, accepted, by)
-
-
-def _visible_publication(context: Context, plan: Plan) -> Publication | None:
-    return visible_publication(context.versions.history(plan.product), plan.run_id)
-
-
-def _publish_accepted(
-    context: Context,
-    plan: Plan,
-    status: RunStatus,
-    events: tuple[Event, ...],
-    accepted: AcceptedResult,
-    by: str,
-) -> PublishOutcome:
-    """Publish at once, or step by step."""
-    if steps.is_stepwise(plan):
-        row, swap = ProgressivePublication(
-            context, plan, status, events, accepted, by
-        ).publish_remaining_steps()
-    else:
-        draft = new_publication(context, plan, events, accepted, by)
-        row, swap = reserve_and_expose(context, plan, status, draft, accepted)
-    finish_publication(context, plan, status, row, by)
-    return PublishOutcome(row, swap, was_published=False)
+def _pointer_row(run: DrivenRun) -> Publication:
+    version = run.context.versions.pointer(run.plan.product).last_version + 1
+    row = run.draft().model_copy(update={"version": version})
+    return with_swap(row, expose_result(run.context, run.plan, row, run.accepted), "publish")
 
 
 def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishOutcome:

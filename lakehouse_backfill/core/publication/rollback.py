@@ -37,6 +37,7 @@ from lakehouse_backfill.core.versions.reserve import (
     refresh_view,
     release_version,
     when_pointer_is_free,
+    with_swap,
 )
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
@@ -129,14 +130,7 @@ def pinned_rollback_row(
 ) -> Publication:
     """Build the row that rolls a pinned product back: only its pointer moves."""
     swap = _pointer_only_swap(context, contract, way)
-    return _new_rollback(context, contract, way, reason, by).model_copy(
-        update={
-            "action": "rollback",
-            "table": swap.table,
-            "snapshot_id": swap.snapshot_id,
-            "before_snapshot_id": swap.before_snapshot_id,
-        }
-    )
+    return with_swap(_new_rollback(context, contract, way, reason, by), swap, "rollback")
 
 
 def _new_rollback(
@@ -233,17 +227,8 @@ def _pointer_only_swap(context: Context, contract: Contract, way: RollbackTarget
     if publication.snapshot_id is None:
         raise NotFound(f"version {publication.version} of {publication.product} had no snapshot")
     require_no_tombstoned_rollback(context, contract, way)
-    return CommitResult(
-        table=publication.table,
-        snapshot_id=publication.snapshot_id,
-        before_snapshot_id=way.undone[0].snapshot_id,
-        files_added=0,
-        files_removed=0,
-        rows_added=0,
-        rows_removed=0,
-        attempts=1,
-        seconds=0.0,
-    )
+    before = way.undone[0].snapshot_id
+    return CommitResult.of_pointer(publication.table, publication.snapshot_id, before)
 
 
 def align_run_states(

@@ -107,6 +107,18 @@ def may_release(reserved: Publication, wanted: Publication, error: BackfillError
     return reserved.token == wanted.token or not isinstance(error, TooBusy)
 
 
+def with_swap(row: Publication, swap: CommitResult, action: str) -> Publication:
+    """Return the row that makes a swap the accepted state of its product."""
+    return row.model_copy(
+        update={
+            "action": action,
+            "table": swap.table,
+            "snapshot_id": swap.snapshot_id,
+            "before_snapshot_id": swap.before_snapshot_id,
+        }
+    )
+
+
 def finalise_version(
     context: Context, reserved: Publication, swap: CommitResult, action: str
 ) -> Publication:
@@ -117,15 +129,7 @@ def finalise_version(
     PointerMoved when the reservation is missing: another process finished it, and a later
     publication may be accepted now.
     """
-    row = reserved.model_copy(
-        update={
-            "action": action,
-            "table": swap.table,
-            "snapshot_id": swap.snapshot_id,
-            "before_snapshot_id": swap.before_snapshot_id,
-            "at": context.clock.now(),
-        }
-    )
+    row = with_swap(reserved, swap, action).model_copy(update={"at": context.clock.now()})
 
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         if pointer.accepted is not None and pointer.accepted.token == row.token:

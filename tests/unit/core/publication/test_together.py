@@ -18,7 +18,13 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import ApprovalMissing, Blocked, PointerMoved, Unsupported
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    Blocked,
+    IllegalMove,
+    PointerMoved,
+    Unsupported,
+)
 from lakehouse_backfill.fault_points import install_hook, watch_ports
 from tests.support.fakes.context import context, contract, declared, lake
 from tests.support.fakes.hooks import FakeHooks
@@ -187,6 +193,63 @@ def test_a_hook_that_fails_before_keeps_all_back_and_resumes_all() -> None:
     assert _seen(found) == [None, None, None]
     assert _states(found, runs) == {RunState.ACCEPTED}
     assert _calls(found) == [("pause", PRODUCTS[0]), *(("resume", p) for p in PRODUCTS[:2])]
+
+
+def _interrupted(found: Context, runs: tuple[str, ...]) -> Context:
+    """Kill the publication right after the pointers moved; return the context of a successor."""
+    move_all = found.versions.move_all
+
+    def moved(products: tuple[str, ...], decide: Any) -> Any:
+        move_all(products, decide)
+        raise _Killed
+
+    found.versions.move_all = moved  # type: ignore[method-assign]
+    with suppress(_Killed):
+        publish_together(dataclasses.replace(found, driver="here:dead"), runs, "ana")
+    found.versions.move_all = move_all  # type: ignore[method-assign]
+    return dataclasses.replace(found, driver="here:2")
+
+
+@pytest.mark.req("U15")
+def test_one_command_that_resumes_a_group_calls_a_failing_hook_once() -> None:
+    _, found, runs = _world_with_hooks()
+    successor = _interrupted(found, runs)
+    assert isinstance(found.hooks, FakeHooks)
+    found.hooks.calls.clear()
+    found.hooks.broken = {"resume"}
+    publish(successor, runs[0], "ana")
+    assert _calls(found) == [("resume", product) for product in PRODUCTS[:2]]
+    assert _states(found, runs) == {RunState.PUBLISHED}
+
+
+def test_a_view_that_fails_after_the_move_leaves_all_visible() -> None:
+    where = lake()
+    terms = {"gold.a": {"view": "gold.a_now"}}
+    for product in PRODUCTS[:2]:
+        where.add(product, **{f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)})
+    found = context(where)
+    runs = tuple(_accepted(found, p, **terms.get(p, {})) for p in PRODUCTS[:2])
+    show = found.views.show
+
+    def refused(*_: Any) -> None:
+        raise Unsupported("no views here")
+
+    found.views.show = refused  # type: ignore[method-assign]
+    with pytest.raises(Unsupported, match="no views here"):
+        publish_together(found, runs, "ana")
+    assert _seen(found)[:2] == list(runs)
+    found.views.show = show  # type: ignore[method-assign]
+    publish_together(found, runs, "ana")
+    assert _states(found, runs) == {RunState.PUBLISHED}
+
+
+def test_one_that_is_published_already_leaves_the_others_as_they_are() -> None:
+    _, found, runs = _world()
+    publish(found, runs[1], "ana")
+    with pytest.raises(IllegalMove):
+        publish_together(found, runs, "ana")
+    assert found.runs.status(runs[0]).state is RunState.ACCEPTED
+    assert _seen(found) == [None, runs[1], None]
 
 
 class _Killed(BaseException):
