@@ -86,14 +86,8 @@ def daily(lake: Lake) -> Callable[..., PlanMaker]:
 
     def make(job: str = COPY_JOB, **options: Any) -> PlanMaker:
         lake.job(job)
-        for short in ("src", "out", "shadow"):
-            lake.sql(f"CREATE TABLE {{ns}}.{short} (d date, k bigint, v bigint) PARTITIONED BY (d)")
-        lake.sql(
-            "INSERT INTO {ns}.src SELECT date_add(date'2024-01-01', CAST(id % 10 AS int)), id, id "
-            "FROM range(40)"
-        )
-        for short in ("out", "shadow"):
-            lake.sql(f"INSERT INTO {{ns}}.{short} SELECT d, k, v * 100 FROM {{ns}}.src")
+        for short, factor in (("src", 1), ("out", 100), ("shadow", 100)):
+            lake.create_daily(short, factor)
         return PlanMaker(lake, **options)
 
     return make
