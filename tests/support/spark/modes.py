@@ -7,6 +7,7 @@ same columns and `gone`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,7 @@ from tests.support.spark.lake import Lake
 DAYS = tuple(f"2024-01-0{day}" for day in range(1, 6))
 #: The days that a run may change, unless it says otherwise.
 FIRST, STOP = "2024-01-02", "2024-01-04"
-ROW = "d date, k bigint, tenant string, v bigint, ver bigint"
-_SPARK = {"string": "string", "long": "bigint", "timestamptz": "timestamp"}
-LINEAGE = ", ".join(f"{name} {_SPARK[kind]}" for name, kind in LINEAGE_COLUMNS)
+ROW = (("d", "date"), ("k", "long"), ("tenant", "string"), ("v", "long"), ("ver", "long"))
 COLUMNS = ("d", "k", "tenant", "v", "ver")
 
 JOB = """
@@ -70,23 +69,28 @@ class Modes:
         )
         self._write("jobs/job.py", JOB)
         self._contract(contract)
-        lake.sql(
-            f"CREATE TABLE {{ns}}.out ({ROW}, {LINEAGE}) PARTITIONED BY (d) "
-            f"TBLPROPERTIES ('format-version'='{version}')"
-        )
-        lake.sql(f"CREATE TABLE {{ns}}.src ({ROW}, gone boolean) PARTITIONED BY (d)")
+        lake.create("out", (*ROW, *LINEAGE_COLUMNS), version=version)
+        lake.create("src", (*ROW, ("gone", "boolean")))
 
     def holds(self, *rows: str) -> None:
         """Let a live job write rows: `d, k, tenant, v, ver`, days as numbers."""
-        nulls = ", ".join("null" for _ in LINEAGE_COLUMNS[1:])
-        values = ", ".join(f"({_row(row)}, 'live', {nulls})" for row in rows)
-        self.lake.sql(f"INSERT INTO {{ns}}.out VALUES {values}")
+        nulls = [None for _ in LINEAGE_COLUMNS[1:]]
+        self._append("out", [(*_row(row), "live", *nulls) for row in rows])
 
     def source(self, *rows: str) -> None:
         """Put rows into the source: `d, k, tenant, v, ver[, gone]`."""
         full = [row if row.count(",") == 5 else f"{row}, false" for row in rows]
-        values = ", ".join(f"({_row(row)})" for row in full)
-        self.lake.sql(f"INSERT INTO {{ns}}.src VALUES {values}")
+        self._append("src", [_row(row) for row in full])
+
+    def _append(self, short: str, rows: list[tuple[Any, ...]]) -> None:
+        version = self.lake.catalog.load_table(self.lake.table(short)).format_version
+        if version < 3:
+            self.lake.append(short, *rows)
+            return
+        # PyIceberg writes no rows of format 3.
+        into = self.lake.spark.table(f"{self.lake.name}.{self.lake.table(short)}")
+        frame = self.lake.spark.createDataFrame(rows, into.schema)
+        frame.writeTo(f"{self.lake.name}.{self.lake.table(short)}").append()
 
     def plan(self, **changes: Any) -> str:
         """Plan and approve a run; gives its id."""
@@ -173,11 +177,16 @@ class Modes:
         path.write_text(text, encoding="utf-8")
 
 
-def _row(text: str) -> str:
-    """From `2, 7, A, 70, 1[, true]` to SQL values of the test's own making."""
+def _row(text: str) -> tuple[Any, ...]:
+    """Read `2, 7, A, 70, 1[, true]`."""
     day, key, tenant, *rest = (part.strip() for part in text.split(","))
-    name = "null" if tenant == "null" else f"'{tenant}'"
-    return ", ".join([f"date'2024-01-{int(day):02d}'", key, name, *rest])
+    numbers = [each == "true" if each in ("true", "false") else _number(each) for each in rest]
+    name = None if tenant == "null" else tenant
+    return (date(2024, 1, int(day)), _number(key), name, *numbers)
+
+
+def _number(text: str) -> int | None:
+    return None if text == "null" else int(text)
 
 
 def _plain(row: Any) -> Row:
