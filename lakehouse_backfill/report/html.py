@@ -1,19 +1,21 @@
-"""Escaped HTML; sections, tables, lists.
+"""The templates of the evidence page, and how values are written in them.
 
-HTML that cannot be injected into: every text is escaped, unless it was made here.
-
-Sections, tables and lists of the evidence page, readable on a phone and on paper.
+Jinja2 escapes every value. Numbers, moments and long texts are written the same in all sections.
 """
 
 from __future__ import annotations
 
-import html
 import unicodedata
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 #: Longer values are cut on the page; the archive beside it holds them whole.
 MAX_TEXT = 400
@@ -21,28 +23,72 @@ MAX_TEXT = 400
 _MAX_DECIMALS = 6
 #: Stands for a value that is not there.
 NO_VALUE = "–"  # noqa: RUF001 (a dash)
-VOID_TAGS = frozenset({"meta", "rect", "path", "line", "br"})
+#: Rows of a table on the page, and the bytes of HTML that they may take; the archive holds all.
+MAX_TABLE_ROWS, MAX_TABLE_BYTES = 200, 120_000
+#: Fields of one example, and the length of each, on the page; the archive holds them whole.
+MAX_FIELDS, MAX_FIELD_LENGTH = 12, 120
+#: A longer word or number may be cut into lines.
+_LONG_WORD = 24
 
 
-class Markup(str):
-    """Finished HTML, made by `tag` or `join` only."""
+def render(template: str, **values: Any) -> Markup:
+    """Return a template filled with values; each is escaped unless a template made it."""
+    return Markup(_environment().get_template(template).render(values))  # noqa: S704 (escaped)
 
-    __slots__ = ()
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from lakehouse_backfill.domain.partitions import describe_labels
+
+    environment = Environment(
+        loader=PackageLoader("lakehouse_backfill.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        extensions=["jinja2.ext.do"],
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": format_number,
+        "percent": format_percent,
+        "signed": format_signed,
+        "moment": format_moment,
+        "shorten": shorten,
+        "labels": lambda labels: describe_labels(tuple(labels)),
+        "uncut": escape,
+        "named": _join_named,
+        "field": _field_text,
+        "or_dash": lambda value: value or NO_VALUE,
+    }
+    environment.globals |= {"table": PageTable, "max_fields": MAX_FIELDS}
+    return environment
 
 
-def escape(value: Any) -> Markup:
-    """Return `value` as escaped text; finished HTML is passed through."""
-    if isinstance(value, Markup):
+def _shown(value: Any) -> Any:
+    """Return what a template shows of a value: a dash for None, the start of a long text."""
+    if hasattr(value, "__html__"):
         return value
     text = NO_VALUE if value is None else str(value)
-    if len(text) > MAX_TEXT:
-        text = f"{text[:MAX_TEXT]}… ({len(text):,} characters)"
-    return Markup(_escape_html(text))
+    return f"{text[:MAX_TEXT]}… ({len(text):,} characters)" if len(text) > MAX_TEXT else text
 
 
-def escape_uncut(text: str) -> Markup:
-    """Return `text` escaped and uncut: for code that people copy."""
-    return Markup(_escape_html(text))
+def _join_named(values: Mapping[str, Any], separator: str = ", ", *, numbers: bool = False) -> str:
+    """Write names with their values, those without a value left out."""
+    pairs = [(name, value) for name, value in values.items() if value]
+    return separator.join(
+        f"{name} {format_number(value) if numbers else value}" for name, value in pairs
+    )
+
+
+def _field_text(value: Any) -> str:
+    """Write a field of an example, cut to its length."""
+    text = "null" if value is None else str(value)
+    if len(text) <= MAX_FIELD_LENGTH:
+        return text
+    return f"{shorten(text, MAX_FIELD_LENGTH)} ({len(text):,} characters)"
 
 
 def show_invisible(text: str) -> str:
@@ -51,48 +97,18 @@ def show_invisible(text: str) -> str:
     A text that reads from right to left, or is cut by a control character, would show something
     else than what is there: in a name, a reason, or the job's code.
     """
-    if text.isprintable():
-        return text
-    return "".join(map(_show_character, text.replace("\r\n", "\n")))
-
-
-def _show_character(one: str) -> str:
     # Spaces of other widths are no control characters, though Python does not print them.
-    if one.isprintable() or one in "\n\t" or unicodedata.category(one) == "Zs":
-        return one
-    return f"\\u{ord(one):04x}" if ord(one) <= 0xFFFF else f"\\U{ord(one):08x}"
-
-
-def _escape_html(text: str) -> str:
-    return html.escape(show_invisible(text), quote=True)
+    hidden = {
+        ord(one): f"\\u{ord(one):04x}" if ord(one) <= 0xFFFF else f"\\U{ord(one):08x}"
+        for one in set(text)
+        if not one.isprintable() and one not in "\n\t" and unicodedata.category(one) != "Zs"
+    }
+    return text.replace("\r\n", "\n").translate(hidden)
 
 
 def shorten(text: str, length: int) -> str:
     """Cut a text to at most `length` characters, and show that it was cut."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def join(parts: Iterable[Any]) -> Markup:
-    """Set parts side by side, each escaped."""
-    return Markup("".join(escape(part) for part in parts))
-
-
-def html_tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
-    """Make one element; `class_` gives class, `data_label` gives data-label.
-
-    An attribute that is None or False is left out, one that is True has no value.
-    """
-    written = "".join(_attribute(key, value) for key, value in attributes.items())
-    if name in VOID_TAGS and not children:
-        return Markup(f"<{name}{written}>" if name in ("meta", "br") else f"<{name}{written}/>")
-    return Markup(f"<{name}{written}>{join(children)}</{name}>")
-
-
-def _attribute(key: str, value: Any) -> str:
-    if value is None or value is False:
-        return ""
-    name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{_escape_html(str(value))}"'
 
 
 def format_number(value: Any) -> str:
@@ -135,100 +151,39 @@ def format_moment(value: datetime | str) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-#: Rows of a table on the page, and the bytes of HTML that they may take; the archive holds all.
-MAX_TABLE_ROWS, MAX_TABLE_BYTES = 200, 120_000
-#: A longer word or number may be cut into lines.
-_LONG_WORD = 24
+class PageTable:
+    """A table; on a narrow screen each row becomes a card with its own labels.
 
-
-@dataclass(frozen=True)
-class TableColumn:
-    """A table column: its heading, and what it holds.
-
-    Numbers stand at the right; what is wide gets a whole line on a phone; a word is never cut.
+    A column is `n` (a number, at the right), `wide` (a whole line on a phone), `word` (never cut),
+    or nothing special.
     """
 
-    title: str
-    is_number: bool = False
-    is_wide: bool = False
-    is_word: bool = False
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        """Take the titles of the columns, and what each holds."""
+        self._columns = columns
+        self._rows: list[Markup] = []
+        self._size = self._omitted = 0
+
+    def row(self, *values: Any) -> None:
+        """Add a row, while the table has room for it."""
+        if len(self._rows) == MAX_TABLE_ROWS or self._size > MAX_TABLE_BYTES:
+            self._omitted += 1
+            return
+        pairs = zip(self._columns.items(), values, strict=True)
+        cells = Markup("").join(_cell(title, kind, value) for (title, kind), value in pairs)
+        self._rows.append(cells)
+        self._size += len(f"<tr>{cells}</tr>".encode("utf-8", "backslashreplace"))
+
+    def __html__(self) -> Markup:
+        """Return the table, and below it how many rows are in the archive only."""
+        return render("table.html", columns=self._columns, rows=self._rows, omitted=self._omitted)
 
 
-def page_section(anchor: str, title: str, *children: Any) -> Markup:
-    """Make a section with a heading that can be linked to."""
-    return html_tag("section", html_tag("h2", title), *children, id=anchor)
-
-
-def page_table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Any]]) -> Markup:
-    """Make a table; on a narrow screen each row becomes a card with its own labels."""
-    head = html_tag(
-        "tr",
-        *(
-            html_tag("th", column.title, scope="col", class_=_css_class(column))
-            for column in columns
-        ),
-    )
-    body: list[Markup] = []
-    size = 0
-    for row in rows[:MAX_TABLE_ROWS]:
-        cells = (_table_cell(column, value) for column, value in zip(columns, row, strict=True))
-        body.append(html_tag("tr", *cells))
-        size += len(body[-1].encode())
-        if size > MAX_TABLE_BYTES:
-            break
-    made = html_tag("table", html_tag("thead", head), html_tag("tbody", *body))
-    return join([made, omitted_rows_note(len(rows) - len(body))])
-
-
-def omitted_rows_note(count: int) -> Markup:
-    """Describe how many rows are only in the archive."""
-    if count <= 0:
-        return Markup("")
-    return html_tag("p", f"{count:,} more rows are in the archive.", class_="soft small")
-
-
-def _css_class(column: TableColumn, text: str = "") -> str | None:
-    is_long = len(text) > _LONG_WORD and (column.is_number or column.is_word)
-    kinds = (
-        ("n", column.is_number),
-        ("wide", column.is_wide),
-        ("word", column.is_word),
-        ("long", is_long),
-    )
-    names = [name for name, wanted in kinds if wanted]
-    return " ".join(names) or None
-
-
-def _table_cell(column: TableColumn, value: Any) -> Markup:
-    shown = format_number(value) if column.is_number and not isinstance(value, Markup) else value
-    text = "" if isinstance(shown, Markup) else str(shown)
-    return html_tag("td", shown, data_label=column.title, class_=_css_class(column, text))
-
-
-def fact_list(pairs: Iterable[tuple[str, Any]]) -> Markup:
-    """Make a list of names and values."""
-    return html_tag(
-        "dl", *(join([html_tag("dt", name), html_tag("dd", value)]) for name, value in pairs)
-    )
-
-
-def folded_details(title: str, *children: Any) -> Markup:
-    """Make a part that opens on a click; printing shows it."""
-    return html_tag("details", html_tag("summary", title), *children)
-
-
-def verdict_mark(*, good: bool, yes: str = "passed", no: str = "failed") -> Markup:
-    """Mark good or bad with a symbol, a word and a colour, in this order of importance."""
-    if good:
-        return html_tag("span", f"✓ {yes}", class_="mark good")
-    return html_tag("span", f"✗ {no}", class_="mark bad")
-
-
-def code_text(text: Any) -> Markup:
-    """Set a short technical text."""
-    return html_tag("code", text)
-
-
-def command_block(lines: Iterable[str]) -> Markup:
-    """Set commands or code, one a line, uncut."""
-    return html_tag("pre", html_tag("code", escape_uncut("\n".join(lines))))
+def _cell(title: str, kind: str, value: Any) -> Markup:
+    is_plain = not isinstance(value, Markup)
+    if kind == "n" and is_plain:
+        value = format_number(value)
+    if kind in ("n", "word") and is_plain and len(str(value)) > _LONG_WORD:
+        kind = f"{kind} long"
+    style = Markup(' class="{}"').format(kind) if kind else ""
+    return Markup('<td data-label="{}"{}>{}</td>').format(title, style, _shown(value))

@@ -1,8 +1,6 @@
-"""The self-contained evidence page and archive.
+"""The evidence page, one self-contained HTML file, and the archive beside it.
 
-The evidence page: one self-contained HTML file, and the archive beside it.
-
-Page and archive of a run as they lie in a folder, against what the lake says (O4).
+Also compares page and archive of a run, as they lie in a folder, with the lake.
 """
 
 from __future__ import annotations
@@ -24,29 +22,35 @@ from lakehouse_backfill.domain.table import StoredCheck
 from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown, command_line
 from lakehouse_backfill.report import break_glass, changes, lineage, proof, summary
 from lakehouse_backfill.report.dossier import Dossier, read_dossier
-from lakehouse_backfill.report.html import Markup, format_moment, html_tag, join, page_section
-from lakehouse_backfill.report.style import style_sheet
+from lakehouse_backfill.report.html import render, show_invisible
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from lakehouse_backfill.results.base import Result
 
     AnyResult = TypeVar("AnyResult", bound=Result)
     from lakehouse_backfill.core.runs.context import Context
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-#: The page asks nobody for anything, and runs nothing, even if a value got through the escaping.
-_CONTENT_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-)
 #: Bytes of the sections together: with head and style sheet the page stays below 2 MB.
 MAX_PAGE_BYTES = 1_900_000
-#: The sections, in their order: anchor and short name.
-_LINKS = (
-    ("why", "why"), ("where", "where"), ("totals", "totals"), ("checks", "checks"),
-    ("edge", "edges"), ("columns", "columns"), ("samples", "examples"), ("causes", "causes"),
-    ("decisions", "decisions"), ("lineage", "lineage"), ("identity", "identity"),
-    ("work", "work"), ("next", "way back"),
-)  # fmt: skip
+#: The sections, in their order: anchor, short name, title, and what its template needs.
+_SECTIONS: tuple[tuple[str, str, str, Callable[[Dossier], dict[str, Any]] | None], ...] = (
+    ("why", "why", "Why, and for whom", None),
+    ("where", "where", "Where it changes", changes.where_facts),
+    ("totals", "totals", "Totals of the product, before and after", changes.totals_facts),
+    ("checks", "checks", "Checks", proof.checks_facts),
+    ("edge", "edges", "Edges of the range", None),
+    ("columns", "columns", "Columns", changes.columns_facts),
+    ("samples", "examples", "Examples", None),
+    ("causes", "causes", "Why it changes", proof.causes_facts),
+    ("decisions", "decisions", "Decisions", proof.decisions_facts),
+    ("lineage", "lineage", "Where it comes from", lineage.lineage_facts),
+    ("identity", "identity", "Identity", None),
+    ("work", "work", "How it was done", None),
+    ("next", "way back", "Check it, or take it back", break_glass.next_facts),
+)
 
 
 def write_evidence_files(document: dict[str, Any], folder: Path) -> Path:
@@ -98,72 +102,39 @@ def archive_json(document: dict[str, Any]) -> str:
 def render_page(document: dict[str, Any]) -> str:
     """Return the whole page; the same document gives the same text."""
     dossier = read_dossier(document)
-    head = html_tag(
-        "head",
-        html_tag("meta", charset="utf-8"),
-        html_tag("meta", http_equiv="Content-Security-Policy", content=_CONTENT_POLICY),
-        html_tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        html_tag("title", f"{dossier.plan.product}: evidence of {dossier.run.run_id}"),
-        html_tag("style", Markup(style_sheet())),
+    page = render(
+        "page.html",
+        dossier=dossier,
+        sections=_fit_sections(dossier),
+        links=[(anchor, name) for anchor, name, _, _ in _SECTIONS],
+        **summary.heading_facts(dossier),
     )
-    return f"<!doctype html>\n{html_tag('html', head, _page_body(dossier), lang='en')}\n"
+    return show_invisible(page)
 
 
-def _page_body(dossier: Dossier) -> Markup:
-    links = [html_tag("a", text, href=f"#{anchor}") for anchor, text in _LINKS]
-    top = html_tag(
-        "header",
-        summary.page_heading(dossier),
-        summary.answer_cards(dossier),
-        html_tag("nav", join(links)),
-    )
-    main = html_tag("main", *_fit_sections(dossier, _page_sections(dossier)))
-    run = dossier.run
-    foot = html_tag(
-        "footer",
-        html_tag(
-            "p",
-            (f"State of {format_moment(run.at)}. The archive {run.run_id}.json holds all of it."),
-        ),
-    )
-    return html_tag("body", top, main, foot)
+def render_section(dossier: Dossier, anchor: str) -> Markup:
+    """Return one section of the page."""
+    title, facts = next((title, facts) for name, _, title, facts in _SECTIONS if name == anchor)
+    values = facts(dossier) if facts else {}
+    body = render(f"{anchor}.html", dossier=dossier, validation=dossier.validation, **values)
+    return render("section.html", anchor=anchor, title=title, body=body)
 
 
-def _page_sections(dossier: Dossier) -> list[Markup]:
-    return [
-        summary.why_section(dossier),
-        changes.where_section(dossier),
-        changes.totals_section(dossier),
-        proof.checks_section(dossier),
-        proof.edge_section(dossier),
-        changes.columns_section(dossier),
-        changes.samples_section(dossier),
-        proof.causes_section(dossier),
-        _decisions_and_rollout(dossier),
-        lineage.lineage_section(dossier),
-        lineage.identity_section(dossier),
-        proof.work_section(dossier),
-        break_glass.next_steps_section(dossier),
-    ]
-
-
-def _decisions_and_rollout(dossier: Dossier) -> Markup:
-    """What people decided, and what readers found when they compared."""
-    return join([proof.decisions_section(dossier), summary.rollout_section(dossier)])
-
-
-def _fit_sections(dossier: Dossier, sections: list[Markup]) -> list[Markup]:
+def _fit_sections(dossier: Dossier) -> list[Markup]:
     """Leave the largest sections to the archive until the rest fits; each part has its own limits.
 
-    So this is for values that nobody foresaw: the promise of `MAX_BYTES` holds for them too.
+    So this is for values that nobody foresaw: the promise of `MAX_PAGE_BYTES` holds for them too.
     """
-    sizes = [len(each.encode()) for each in sections]
+    sections = [render_section(dossier, anchor) for anchor, _, _, _ in _SECTIONS]
+    sizes = [len(_encode_text(each)) for each in sections]
     while sum(sizes) > MAX_PAGE_BYTES:
         largest = sizes.index(max(sizes))
-        anchor, title = _LINKS[largest]
-        text = f"This part is too large for a page: {dossier.run.run_id}.json holds it."
-        sections[largest] = page_section(anchor, title.capitalize(), html_tag("p", text))
-        sizes[largest] = len(sections[largest].encode())
+        anchor, name, _, _ = _SECTIONS[largest]
+        body = render("omitted.html", run_id=dossier.run.run_id)
+        sections[largest] = render(
+            "section.html", anchor=anchor, title=name.capitalize(), body=body
+        )
+        sizes[largest] = len(sections[largest])
     return sections
 
 

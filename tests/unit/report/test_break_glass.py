@@ -18,8 +18,9 @@ from pyiceberg.types import StringType
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.report import break_glass
-from lakehouse_backfill.report.break_glass import next_steps_section, pyiceberg_program
+from lakehouse_backfill.report.break_glass import pyiceberg_program
 from lakehouse_backfill.report.dossier import read_dossier
+from lakehouse_backfill.report.page import render_section
 
 FIELD = ScopeField(column="day", transform="identity", type="date")
 NOW = datetime(2026, 3, 2, tzinfo=timezone.utc)
@@ -150,7 +151,7 @@ REGION = ScopeField(column="a`b", transform="identity", type="string")
 
 def blocks(document: dict[str, Any]) -> list[str]:
     found = re.findall(
-        r"<pre><code>(.*?)</code></pre>", next_steps_section(read_dossier(document)), re.DOTALL
+        r"<pre><code>(.*?)</code></pre>", render_section(read_dossier(document), "next"), re.DOTALL
     )
     return [html.unescape(block) for block in found]
 
@@ -178,7 +179,7 @@ def test_the_page_prints_the_same_rollback_in_pyiceberg_and_in_sql(
 def test_a_pinned_product_gets_what_to_read_and_no_program(document: dict[str, Any]) -> None:
     document["plan"]["resolved"]["contract"]["publication"] = "pinned"
     document["publication"] |= {"table": "lhb_shadow.x", "snapshot_id": 42}
-    page = next_steps_section(read_dossier(document))
+    page = render_section(read_dossier(document), "next")
     assert "No table was changed, so none has to be changed back." in page
     assert "Readers read <code>lhb_shadow.x</code> at snapshot <code>42</code> now." in page
     assert blocks(document)[2].splitlines()[1:] == [
@@ -199,7 +200,7 @@ def test_where_nothing_is_to_be_taken_back_no_program_is_printed(
     document: dict[str, Any], change: dict[str, Any], said: str
 ) -> None:
     document |= change | {"run": document["run"] | change.get("run", {})}
-    assert said in next_steps_section(read_dossier(document))
+    assert said in render_section(read_dossier(document), "next")
     assert len(blocks(document)) == 2
 
 
@@ -208,7 +209,7 @@ def test_too_many_ranges_are_said_and_not_printed(document: dict[str, Any]) -> N
         "field": {"column": "r", "transform": "identity", "type": "string"},
         "partitions": [f"r{number}" for number in range(51)],
     }
-    page = next_steps_section(read_dossier(document))
+    page = render_section(read_dossier(document), "next")
     assert "make no program that a person would read" in page
     assert "VERSION AS OF" not in page
 
@@ -220,7 +221,7 @@ def test_a_hostile_product_stays_one_word_of_a_command(document: dict[str, Any])
     found = read_dossier(document)
     object.__setattr__(found.plan.resolved.manifest, "product", hostile)
     block = html.unescape(
-        re.findall(r"<pre><code>(.*?)</code></pre>", next_steps_section(found), re.DOTALL)[0]
+        re.findall(r"<pre><code>(.*?)</code></pre>", render_section(found, "next"), re.DOTALL)[0]
     )
     assert shlex.split(block.splitlines()[-2]) == ["lakehouse-backfill", "versions", hostile]
 

@@ -19,9 +19,9 @@ WRITTEN = "".join(f"\\u{ord(one):04x}" for one in HIDDEN)
 
 
 def test_each_hidden_character_is_written_out() -> None:
-    assert html.escape(HIDDEN) == WRITTEN
-    assert html.escape_uncut(HIDDEN) == WRITTEN
-    assert html.html_tag("p", title=HIDDEN) == f'<p title="{WRITTEN}"></p>'
+    assert html.show_invisible(f'<p title="{HIDDEN}">{HIDDEN}</p>') == (
+        f'<p title="{WRITTEN}">{WRITTEN}</p>'
+    )
     assert html.show_invisible("\U000e0001") == "\\U000e0001"
 
 

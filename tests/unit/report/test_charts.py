@@ -21,6 +21,7 @@ from lakehouse_backfill.report.changes import amount_change, parse_amount
 from lakehouse_backfill.report.charts import MAX_DISTRIBUTION_FIGURES, distribution_figures
 from lakehouse_backfill.report.dossier import read_dossier
 from lakehouse_backfill.report.html import format_number
+from lakehouse_backfill.report.page import render_section
 from tests.support.examples.dossiers import diff
 
 LABELS = ("p1", "p2", "p3")
@@ -96,7 +97,7 @@ def test_neighbours_share_a_cell_and_no_row_is_lost() -> None:
 
 def test_a_run_that_changes_nothing_has_no_map() -> None:
     assert (
-        charts.draw_heat_map(made(partition("p1")), LABELS)
+        charts.draw_heat_map(made(partition("p1")), LABELS).strip()
         == "<p>No row differs, so there is no map.</p>"
     )
 
@@ -109,14 +110,22 @@ def test_columns_that_stay_equal_are_named() -> None:
 
 @pytest.mark.parametrize("highest", [1, 2, 7, 80, 10_000, 10**12])
 def test_the_legend_says_the_counts_of_each_step(highest: int) -> None:
-    page = charts._heat_legend(highest).replace(",", "")
-    spans = re.findall(r'class="h(\d)"/></svg>(\d+)(?: to (\d+))?<', page)
-    assert int(spans[-1][2] or spans[-1][1]) == highest
-    for step, low, high in spans:
-        assert charts.ramp_step(int(low), highest) == int(step)
-        assert charts.ramp_step(int(high or low), highest) == int(step)
-    ends = [(int(low), int(high or low)) for _, low, high in spans]
-    assert [low for low, _ in ends] == [1, *(high + 1 for _, high in ends[:-1])]
+    steps = charts.legend_steps(highest)
+    assert steps[-1][2] == highest
+    for step, low, high in steps:
+        assert charts.ramp_step(low, highest) == step
+        assert charts.ramp_step(high, highest) == step
+    assert [low for _, low, _ in steps] == [1, *(high + 1 for _, _, high in steps[:-1])]
+
+
+def test_the_legend_shows_a_swatch_with_the_counts_of_each_step() -> None:
+    page = charts.draw_heat_map(
+        made(partition("p1", changed=5), partition("p2", changed=1)), LABELS
+    )
+    assert re.findall(r'class="h(\d)"/></svg>([\d to]+)<', page) == [
+        (str(step), f"{low}" if low == high else f"{low} to {high}")
+        for step, low, high in charts.legend_steps(5)
+    ]
 
 
 pytestmark = pytest.mark.req("Q5", "O4")
@@ -169,7 +178,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def page(document: dict[str, Any]) -> str:
-    return changes.totals_section(read_dossier(document))
+    return render_section(read_dossier(document), "totals")
 
 
 def with_total(document: dict[str, Any], *points: tuple[Any, Any]) -> dict[str, Any]:
@@ -240,9 +249,13 @@ def test_what_is_no_finite_number_is_not_drawn(value: Any) -> None:
 
 def test_gains_and_losses_stand_on_a_zero_line_of_their_own_scale() -> None:
     only_losses = charts.change_bars("x", [charts.ChartCell("a", -5), charts.ChartCell("b", -10)])
-    assert 'y1="2.0"' in only_losses
+    assert only_losses is not None
+    assert only_losses.zero == 2.0
+    assert only_losses.ends == (-5, -10)
     only_gains = charts.change_bars("x", [charts.ChartCell("a", 5)])
-    assert 'y1="98.0"' in only_gains
+    assert only_gains is not None
+    assert only_gains.zero == 98.0
+    assert charts.change_bars("x", [charts.ChartCell("a", 0)]) is None
 
 
 @pytest.mark.parametrize(

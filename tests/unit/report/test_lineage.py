@@ -11,7 +11,7 @@ import pytest
 
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp, Drift, Erasure, TombstonePin
 from lakehouse_backfill.report.dossier import Dossier, read_dossier
-from lakehouse_backfill.report.lineage import lineage_figure, live_commits_section, wrap_text
+from lakehouse_backfill.report.lineage import lineage_figure, live_commits, wrap_text
 
 
 def texts(document: dict[str, Any]) -> list[list[str]]:
@@ -98,7 +98,7 @@ def _caught_up(document: dict[str, Any], **changes: Any) -> Dossier:
 
 @pytest.mark.req("U11")
 def test_the_page_names_the_live_commits_and_who_computed_what(document: dict[str, Any]) -> None:
-    shown = str(live_commits_section(_caught_up(document)))
+    shown = str(live_commits(_caught_up(document)))
     for text in ("4711", "append", "spark app-7", "bf-0", "flights 4242", "attempt 1"):
         assert text in shown, text
 
@@ -109,10 +109,10 @@ def test_the_page_names_what_was_left_out_and_why(document: dict[str, Any]) -> N
         table="silver.t", before_snapshot_id=7, after_snapshot_id=8,
         partitions=("2013-02-16",), key=("d", "k"),
     )  # fmt: skip
-    shown = str(live_commits_section(_caught_up(document, erasures=(erasure,))))
+    shown = str(live_commits(_caught_up(document, erasures=(erasure,))))
     for text in ("0 rows were left out", "privacy.gone", "rows deleted live", "7 to 8"):
         assert text in shown, text
 
 
 def test_a_run_that_met_nothing_says_nothing(document: dict[str, Any]) -> None:
-    assert str(live_commits_section(read_dossier(document))) == ""
+    assert live_commits(read_dossier(document)).strip() == ""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import html
 import json
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import markupsafe
 import pytest
 
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
 from lakehouse_backfill.report import break_glass, changes, charts, lineage
-from lakehouse_backfill.report.html import MAX_TABLE_BYTES, MAX_TABLE_ROWS, MAX_TEXT, escape
+from lakehouse_backfill.report.html import (
+    MAX_FIELD_LENGTH,
+    MAX_FIELDS,
+    MAX_TABLE_BYTES,
+    MAX_TABLE_ROWS,
+    MAX_TEXT,
+    PageTable,
+)
 from lakehouse_backfill.report.page import render_page, write_evidence_files
 
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
@@ -329,7 +336,7 @@ def test_a_run_without_sealed_events_has_no_chain(document: dict[str, Any]) -> N
 @pytest.mark.req("O4")
 def test_the_code_is_folded_in_and_cut_where_it_is_long(document: dict[str, Any]) -> None:
     text = document["code"][0]["text"]
-    assert f"<code>{html.escape(text, quote=True)}</code>" in render_page(document)
+    assert f"<code>{markupsafe.escape(text)}</code>" in render_page(document)
     document["code"] = [{"file": "a.py", "sha256": "0", "text": "<" * 1_000_000}] * 2
     page = render_page(document)
     assert "Only 60,000 of 1,000,000 characters; the archive holds all." in page
@@ -353,8 +360,8 @@ def test_the_documentation_says_the_limits_of_the_page() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "evidence.md").read_text("utf-8")
     for row in (
         f"| rows of a table | {MAX_TABLE_ROWS}, and {MAX_TABLE_BYTES // 1_000} kB |",
-        f"| a value | {MAX_TEXT} characters; in examples {changes.MAX_FIELD_LENGTH}, "
-        f"and {changes.MAX_FIELDS} fields |",
+        f"| a value | {MAX_TEXT} characters; in examples {MAX_FIELD_LENGTH}, "
+        f"and {MAX_FIELDS} fields |",
         f"| heat map | {charts.MAX_HEAT_COLUMNS} columns, {charts.MAX_CELLS} cells a line |",
         f"| totals drawn | the row count and {changes.MAX_TOTAL_FIGURES} totals |",
         f"| code | {lineage.MAX_CODE_CHARACTERS:,} characters |",
@@ -371,4 +378,6 @@ def test_cells_that_share_neighbours_keep_the_total() -> None:
 
 
 def test_long_values_are_cut_with_their_length() -> None:
-    assert escape("x" * 1_500) == "x" * 400 + "… (1,500 characters)"
+    table = PageTable({"Reason": "wide"})
+    table.row("x" * 1_500)
+    assert f">{'x' * 400}… (1,500 characters)</td>" in table.__html__()

@@ -21,9 +21,8 @@ from lakehouse_backfill.domain.diff import (
 )
 from lakehouse_backfill.report.page import render_page
 from lakehouse_backfill.report.proof import CAUSE_MEANINGS
-from lakehouse_backfill.report.style import COLOURS, style_sheet
 from tests.support.fakes.project import ANSWERS
-from tests.unit.report.test_style import SIDES, contrast
+from tests.unit.report.test_style import COLOURS, SIDES, STYLE_SHEET, contrast
 
 SAMPLE = DiffSample(
     kind="changed", key={"id": 7, "dest": "<b>SJU</b>"}, old={"flights": 3}, new={"flights": 4}
@@ -98,7 +97,7 @@ def test_the_page_says_how_to_ask_and_when_nothing_differs(document: dict[str, A
 def test_each_class_has_a_letter_of_its_own_beside_its_colour() -> None:
     assert tuple(CAUSE_MEANINGS) == CAUSE_CLASSES
     assert len({letter for letter, _ in CAUSE_MEANINGS.values()}) == len(CAUSE_CLASSES)
-    assert all(f".k{place}{{" in style_sheet() for place in range(1, len(CAUSE_CLASSES) + 1))
+    assert all(f".k{place}{{" in STYLE_SHEET for place in range(1, len(CAUSE_CLASSES) + 1))
 
 
 @SIDES

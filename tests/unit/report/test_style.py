@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
+from importlib.resources import files
 from typing import Any
 
 import pytest
 
 from lakehouse_backfill.report.page import render_page
-from lakehouse_backfill.report.style import COLOURS, style_sheet
 
+STYLE_SHEET = (files("lakehouse_backfill.report") / "templates/page.css").read_text("utf-8")
+_VALUES = re.findall(r"--([a-z0-9]+):(#[0-9a-f]{6});", STYLE_SHEET)
+#: name -> (light, dark): the style sheet sets each of them twice, in this order.
+COLOURS = {name: [value for other, value in _VALUES if other == name] for name, _ in _VALUES}
 SIDES = pytest.mark.parametrize("side", [0, 1], ids=["light", "dark"])
 TEXTS = ("ink", "soft", "accent", "good", "bad", "warn")
 #: Machado, Oliveira, Fernandes 2009, severity 1.0; rows give linear red, green, blue.
@@ -83,7 +87,7 @@ def test_texts_have_a_contrast_of_at_least_four_and_a_half(
 
 @pytest.mark.req("O4")
 def test_no_text_has_a_colour_that_is_not_among_those_checked() -> None:
-    named = re.findall(r"(?<![-\w])color:([^;}]+)", style_sheet())
+    named = re.findall(r"(?<![-\w])color:([^;}]+)", STYLE_SHEET)
     assert {value.strip() for value in named} == {f"var(--{name})" for name in TEXTS}
 
 
@@ -126,4 +130,5 @@ def test_every_coloured_word_has_a_sign_beside_it(document: dict[str, Any]) -> N
 
 
 def test_the_style_sheet_names_only_known_colours() -> None:
-    assert set(re.findall(r"var\(--([a-z0-9]+)\)", style_sheet())) <= set(COLOURS)
+    assert {len(pair) for pair in COLOURS.values()} == {2}
+    assert set(re.findall(r"var\(--([a-z0-9]+)\)", STYLE_SHEET)) <= set(COLOURS)
