@@ -153,13 +153,14 @@ class Session:
 
     def show(self, context: typer.Context, result: Result) -> None:
         """Print a result, for people or as JSON; exit with the code of the error it stands for."""
-        command, data, error = command_name(context), result.to_dict(), result.error()
+        error = result.error()
         if self.json:
-            write_json(build_envelope(command, data, error), sys.stdout)
+            command = context.command_path.partition(" ")[2]
+            write_json(build_envelope(command, result.to_dict(), error), sys.stdout)
         else:
             from lakehouse_backfill.cli.render import render_result
 
-            render_result(command, data, sys.stdout)
+            render_result(result, sys.stdout)
             for warning in result.warnings:
                 sys.stderr.write(f"warning: {clean_text(warning)}\n")
             if error is not None:
@@ -186,11 +187,6 @@ def current_session(context: typer.Context) -> Session:
     if found is None:
         raise RuntimeError("commands run below the program's callback")
     return found
-
-
-def command_name(context: typer.Context) -> str:
-    """Name the command without the program: `plan`, `product add`."""
-    return context.command_path.partition(" ")[2]
 
 
 def acting_person(by: str | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.domain.table import StoredCheck
+from lakehouse_backfill.domain.table import Capabilities, StoredCheck
 from lakehouse_backfill.errors import (
     BackfillError,
     ChecksFailed,
@@ -227,7 +227,7 @@ class DoctorResult(Result):
     """The checks of the environment; `capabilities` is what the catalog was seen to do."""
 
     checks: tuple[DoctorCheck, ...]
-    capabilities: Any
+    capabilities: Capabilities | None
 
     def error(self) -> BackfillError | None:
         """Return EnvironmentDown when a check failed."""

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from lakehouse_backfill.core.versions.pointer import RollbackTarget
     from lakehouse_backfill.domain.contract import HookCall
     from lakehouse_backfill.domain.plan import Plan
-    from lakehouse_backfill.domain.rollout import QueryComparison, RetentionItem
+    from lakehouse_backfill.domain.rollout import (
+        LeftoverFiles,
+        OrphanFiles,
+        QueryComparison,
+        RetentionItem,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,8 +320,8 @@ class MaintainResult(Result):
     dry_run: bool
     retired: tuple[RetentionLine, ...]
     kept: tuple[RetentionLine, ...]
-    left: tuple[Any, ...]
-    control_files: Any
+    left: tuple[LeftoverFiles, ...]
+    control_files: OrphanFiles
     versions_let_go: tuple[Mapping[str, Any], ...]
 
     @classmethod

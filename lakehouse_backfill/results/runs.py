@@ -12,7 +12,11 @@ from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.core.planning import publish_modes, row_changes
 from lakehouse_backfill.core.validation.suites import AcceptedValidation, ValidationTiming
 from lakehouse_backfill.domain.checks import (
+    AnomalyReport,
     CheckResult,
+    EdgeReport,
+    MeasureTotal,
+    PartitionBalance,
     ValidationResult,
 )
 from lakehouse_backfill.domain.contract import Consumer
@@ -226,10 +230,10 @@ class ValidateResult(RunResult):
     digest: str
     checks: tuple[CheckResult, ...]
     diff: DiffResult
-    partitions: tuple[Any, ...]
-    totals: tuple[Any, ...]
-    anomalies: tuple[Any, ...]
-    edge: Any
+    partitions: tuple[PartitionBalance, ...]
+    totals: tuple[MeasureTotal, ...]
+    anomalies: tuple[AnomalyReport, ...]
+    edge: EdgeReport | None
     spent: Mapping[str, float | None] | None
     manifest_file: str
 
@@ -252,7 +256,7 @@ class ValidateResult(RunResult):
             partitions=validation.balances,
             totals=validation.totals,
             anomalies=validation.anomalies,
-            edge=validation.edge or None,
+            edge=validation.edge,
             spent=timing.json_form if timing else None,
             manifest_file=manifest_file,
         )

@@ -1,52 +1,56 @@
-"""Results for people: each command's result, drawn as text and tables that fit the terminal."""
+"""Results for people: each kind of result, drawn as text and tables that fit the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO
 
 from lakehouse_backfill.cli.render import compare, gates, plans, publications, runs
 from lakehouse_backfill.cli.render.page import TextPage
 
-Data = Mapping[str, Any]
+if TYPE_CHECKING:
+    from lakehouse_backfill.results.base import Result
 
-VIEWS: dict[str, Callable[[TextPage, Data], None]] = {
-    "init": plans.render_init,
-    "doctor": plans.render_doctor,
-    "demo": plans.render_demo,
-    "product add": plans.render_draft,
-    "new": plans.render_draft,
-    "schema": plans.render_schema,
-    "plan": plans.render_plan,
-    "approve": runs.render_decision,
-    "accept": runs.render_decision,
-    "reject": runs.render_decision,
-    "cancel": runs.render_decision,
-    "waive": runs.render_waive,
-    "run": runs.render_run,
-    "stage": runs.render_stage,
-    "shadow open": runs.render_shadow_open,
-    "shadow close": runs.render_stage,
-    "validate": runs.render_validate,
-    "status": runs.render_status,
-    "log": runs.render_log,
-    "chunks": runs.render_chunks,
-    "diff": compare.render_diff,
-    "reconcile": compare.render_reconcile,
-    "publish": publications.render_publish,
-    "dual-read": gates.render_dual_read,
-    "rollback": publications.render_rollback,
-    "versions": publications.render_versions,
-    "evidence": publications.render_evidence,
-    "recover": runs.render_recover,
-    "maintain": publications.render_maintain,
-    "verify": publications.render_verify,
-    "reproduce": publications.render_reproduce,
-    "audit verify": publications.render_audit_verify,
-    "audit guarantees": publications.render_audit_guarantees,
+#: By the name of the class, so that only the classes that a command needs are loaded.
+VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
+    "InitResult": plans.render_init,
+    "DoctorResult": plans.render_doctor,
+    "DemoResult": plans.render_demo,
+    "ProductDraft": plans.render_product_draft,
+    "ManifestDraft": plans.render_manifest_draft,
+    "SchemaResult": plans.render_schema,
+    "PlanResult": plans.render_plan,
+    "DecisionResult": runs.render_decision,
+    "WaiveResult": runs.render_waive,
+    "RunProgressResult": runs.render_run,
+    "StageResult": runs.render_stage,
+    "ShadowOpenResult": runs.render_shadow_open,
+    "ValidateResult": runs.render_validate,
+    "RejudgeResult": runs.render_rejudge,
+    "StatusResult": runs.render_status,
+    "LogResult": runs.render_log,
+    "ChunksResult": runs.render_chunks,
+    "RecoverResult": runs.render_recover,
+    "DiffResult": compare.render_diff,
+    "DiffPreviewResult": compare.render_preview,
+    "ReconcileResult": compare.render_reconcile,
+    "DualReadResult": gates.render_dual_read,
+    "PublishResult": publications.render_publish,
+    "PublishPreviewResult": publications.render_publish_preview,
+    "PublishTogetherResult": publications.render_publish_together,
+    "RollbackResult": publications.render_rollback,
+    "RollbackPreviewResult": publications.render_rollback_preview,
+    "RollbackTogetherResult": publications.render_rollback_together,
+    "VersionsResult": publications.render_versions,
+    "EvidenceResult": publications.render_evidence,
+    "MaintainResult": publications.render_maintain,
+    "VerifyResult": publications.render_verify,
+    "ReproduceResult": publications.render_reproduce,
+    "AuditVerifyResult": publications.render_audit_verify,
+    "AuditGuaranteesResult": publications.render_audit_guarantees,
 }
 
 
-def render_result(command: str, data: Data, stream: TextIO) -> None:
-    """Draw the result of `command` on `stream`: no colour where it is no terminal."""
-    VIEWS[command](TextPage(stream), data)
+def render_result(result: Result, stream: TextIO) -> None:
+    """Draw a result on `stream`: no colour where it is no terminal."""
+    VIEWS[type(result).__name__](TextPage(stream), result)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.cli.render.page import TextPage, format_cell, verdict_mark
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.domain.checks import Distribution
+    from lakehouse_backfill.domain.checks import ColumnDiff, Distribution, PartitionDiff
+    from lakehouse_backfill.domain.diff import FileTotals
+    from lakehouse_backfill.results.comparison import (
+        DiffPreviewResult,
+        DiffResult,
+        ReconcileResult,
+    )
 
 
 Data = Mapping[str, Any]
@@ -81,117 +87,111 @@ def _factors_text(group: Data) -> str:
     return describe_factors(group["factors"])
 
 
-def engine_text(data: Data) -> str:
+def _engine_text(result: DiffResult | DiffPreviewResult) -> str:
     """Name the engine, and why it was chosen."""
-    choice = data.get("engine_choice")
-    return f"{choice['engine']}: {choice['why']}" if choice else str(data.get("engine"))
+    choice = result.engine_choice
+    return f"{choice.engine}: {choice.why}" if choice else result.engine
 
 
-def render_preview(page: TextPage, data: Data) -> None:
+def render_preview(page: TextPage, result: DiffPreviewResult) -> None:
     """Draw what is proven to be the same, then what would be read of each side."""
-    page.line(f"{data['old']}  ->  {data['new']}", "bold")
-    verdict = "identical" if data["identical"] else "not proven: rows have to be compared"
+    page.line(f"{result.old}  ->  {result.new}", "bold")
     page.facts(
-        [
-            ("by metadata alone", verdict),
-            ("same files", _load_text(data["shared"])),
-            ("equal by fingerprint", _load_text(data["equal_by_fingerprint"])),
-            ("old, to read", _load_text(data["old_to_read"])),
-            ("new, to read", _load_text(data["new_to_read"])),
-            ("the same, to count", _load_text(data["shared_to_count"])),
-            ("key", ", ".join(data["key"]) or "none: rows are compared as a multiset"),
-            ("engine", engine_text(data)),
-        ]
+        (
+            (
+                "by metadata alone",
+                "identical" if result.identical else "not proven: rows have to be compared",
+            ),
+            ("same files", _load_text(result.shared)),
+            ("equal by fingerprint", _load_text(result.equal_by_fingerprint)),
+            ("old, to read", _load_text(result.old_to_read)),
+            ("new, to read", _load_text(result.new_to_read)),
+            ("the same, to count", _load_text(result.shared_to_count)),
+            ("key", ", ".join(result.key) or "none: rows are compared as a multiset"),
+            ("engine", _engine_text(result)),
+        )
     )
-    parts = data["partitions"]
     rows = [
-        (one["partition"], *(_load_text(one[side]) for side in ("old", "new")))
-        for one in parts
-        if one["proven_by"] is None
+        (one.partition, _load_text(one.old), _load_text(one.new))
+        for one in result.partitions
+        if one.proven_by is None
     ]
-    title = f"{len(rows):,} of {len(parts):,} partitions would be read"
+    title = f"{len(rows):,} of {len(result.partitions):,} partitions would be read"
     page.table(title, ("partition", "old", "new"), rows)
 
 
-def _load_text(load: Data) -> str:
-    return f"{load['files']:,} files, {load['rows']:,} rows, {load['bytes'] / 2**20:,.1f} MiB"
+def _load_text(load: FileTotals) -> str:
+    return f"{load.files:,} files, {load.rows:,} rows, {load.bytes / 2**20:,.1f} MiB"
 
 
 _COUNT_FIELDS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
+_COUNT_NAMES = tuple(name.replace("_", " ") for name in _COUNT_FIELDS)
 
 
-def render_diff(page: TextPage, data: Data) -> None:
-    """Draw the sums, then where, which columns, and a few rows; of a preview what would be read."""
-    if data.get("preview"):
-        render_preview(page, data)
-        return
-    summary = data["summary"]
-    page.line(f"{data.get('old', 'old')}  ->  {data.get('new', 'new')}", "bold")
-    page.facts((name.replace("_", " "), summary[name]) for name in _COUNT_FIELDS)
-    files = data.get("files") or {}
-    if files:
-        shared = f"{files['shared']:,} shared and not read, {files['old_only']:,} only old, "
-        page.facts([("files", f"{shared}{files['new_only']:,} only new")])
+def render_diff(page: TextPage, result: DiffResult) -> None:
+    """Draw the sums, then where, which columns, and a few rows."""
+    files = result.files
+    page.line(f"{result.old}  ->  {result.new}", "bold")
     page.facts(
-        [
-            ("key", data.get("key") or "none: rows are compared as a multiset"),
-            ("engine", engine_text(data)),
-            ("how", data.get("how") or None),
-            ("rows that repeat a key", data.get("duplicate_keys") or None),
-        ]
+        (
+            *zip(_COUNT_NAMES, _counts(result.summary), strict=True),
+            (
+                "files",
+                f"{files.shared:,} shared and not read, {files.old_only:,} only old, "
+                f"{files.new_only:,} only new",
+            ),
+            ("key", result.key or "none: rows are compared as a multiset"),
+            ("engine", _engine_text(result)),
+            ("how", result.how),
+            ("rows that repeat a key", result.duplicate_keys or None),
+        )
     )
-    _partition_table(page, data.get("partitions") or ())
-    known = [(item, _parse_distribution(item)) for item in data.get("columns") or ()]
+    differing = [item for item in result.partitions if item.added or item.removed or item.changed]
+    page.table(
+        f"{len(differing):,} of {len(result.partitions):,} partitions differ",
+        ("partition", *_COUNT_NAMES),
+        [(item.partition, *_counts(item)) for item in differing],
+    )
     rows = [
-        (item["name"], item["changed"], _shift_text(item), _distribution_text(found))
-        for item, found in known
-        if item["changed"] or (found and found.is_shifted)
+        (item.name, item.changed, _shift_text(item), _distribution_text(item.distribution))
+        for item in result.columns
+        if item.changed or (item.distribution and item.distribution.is_shifted)
     ]
     page.table("changed columns", ("column", "changed rows", "shift", "distribution"), rows)
-    new = [(item["name"], item["rows"]) for item in data.get("added_columns") or ()]
+    new = [(item.name, item.rows) for item in result.added_columns or ()]
     page.table("new columns", ("column", "rows with a value"), new)
-    _sample_table(page, data.get("samples") or ())
-    if data.get("attribution"):
-        render_causes(page, data["attribution"])
+    samples = [
+        (item.kind, format_cell(item.key), _changed_values(item.old or {}, item.new or {}))
+        for item in result.samples
+    ]
+    page.table("samples", ("", "key", "values"), samples)
+    if result.attribution:
+        render_causes(page, result.attribution)
 
 
-def render_reconcile(page: TextPage, data: Data) -> None:
+def _counts(one: PartitionDiff) -> tuple[int, ...]:
+    return tuple(getattr(one, name) for name in _COUNT_FIELDS)
+
+
+def render_reconcile(page: TextPage, result: ReconcileResult) -> None:
     """Draw unequal partitions first."""
-    found = sorted(data["partitions"], key=lambda row: bool(row["equal"]))
-    equal = sum(bool(row["equal"]) for row in found)
-    verdict = "equal" if data["equal"] else f"{len(found) - equal:,} of {len(found):,} differ"
+    found = sorted(result.partitions, key=lambda row: row.equal)
+    differing = sum(not row.equal for row in found)
+    verdict = "equal" if result.equal else f"{differing:,} of {len(found):,} differ"
     page.line(f"{len(found):,} partitions: {verdict}", "bold")
     rows = [
         (
-            verdict_mark(is_good=row["equal"]) if row["equal"] else "differs",
-            row["partition"],
-            row["old_count"],
-            row["new_count"],
-            _hash_digits(row["old_checksum"]),
-            _hash_digits(row["new_checksum"]),
+            verdict_mark(is_good=True) if row.equal else "differs",
+            row.partition,
+            row.old_count,
+            row.new_count,
+            _hash_digits(row.old_checksum),
+            _hash_digits(row.new_checksum),
         )
         for row in found
     ]
     names = ("", "partition", "old rows", "new rows", "old checksum", "new checksum")
     page.table("", names, rows)
-
-
-def _partition_table(page: TextPage, partitions: Sequence[Any]) -> None:
-    differing = [item for item in partitions if item["added"] or item["removed"] or item["changed"]]
-    rows = [(item.get("partition"), *(item[name] for name in _COUNT_FIELDS)) for item in differing]
-    page.table(
-        f"{len(differing):,} of {len(partitions):,} partitions differ",
-        ("partition", *(name.replace("_", " ") for name in _COUNT_FIELDS)),
-        rows,
-    )
-
-
-def _sample_table(page: TextPage, samples: Sequence[Any]) -> None:
-    rows = []
-    for item in samples:
-        old, new = item.get("old") or {}, item.get("new") or {}
-        rows.append((item["kind"], format_cell(item.get("key") or {}), _changed_values(old, new)))
-    page.table("samples", ("", "key", "values"), rows)
 
 
 def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -204,21 +204,12 @@ def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     )
 
 
-def _shift_text(column: Mapping[str, Any]) -> str | None:
+def _shift_text(column: ColumnDiff) -> str | None:
     """Describe how far a column moved: a number's mean in standard deviations, else an index."""
-    shift = column.get("shift")
-    if shift is None:
+    if column.shift is None:
         return None
-    is_number = "mean" in (column.get("old") or {})
-    return f"{shift:.2f} standard deviations" if is_number else f"{shift:.2f} stability index"
-
-
-def _parse_distribution(column: Mapping[str, Any]) -> Distribution | None:
-    # The model is loaded by who draws columns, not by every command.
-    from lakehouse_backfill.domain.checks import Distribution
-
-    found = column.get("distribution")
-    return Distribution.model_validate(found) if found else None
+    unit = "standard deviations" if "mean" in column.old else "stability index"
+    return f"{column.shift:.2f} {unit}"
 
 
 def _distribution_text(found: Distribution | None) -> str | None:
@@ -231,6 +222,6 @@ def _distribution_text(found: Distribution | None) -> str | None:
     return f"{text}, shifted (over {found.limit:.2f})" if found.is_shifted else text
 
 
-def _hash_digits(checksum: Any) -> str:
+def _hash_digits(checksum: str) -> str:
     """The part of a checksum's text that differs: the hash after algorithm, shape and rows."""
-    return str(checksum).rpartition(":")[2][-16:]
+    return checksum.rpartition(":")[2][-16:]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -22,197 +22,165 @@ from lakehouse_backfill.cli.render.page import (
     verdict_mark,
 )
 from lakehouse_backfill.errors import command_line, plan_command
+from lakehouse_backfill.results.base import to_plain
 
-Data = Mapping[str, Any]
-
-
-def render_plan(page: TextPage, data: Data) -> None:
-    """Draw the plan; what needs an eye stands last, right above the next command."""
-    state = data.get("state")
-    page.line(f"{data.get('run_id')}  {state or 'not registered (dry run)'}", "bold")
-    page.facts(_intent_facts(data))
-    _pins(page, data.get("pins") or ())
-    _estimate(page, data.get("estimate") or {})
-    _consumers(page, data.get("consumers") or ())
-    _checklist(page, data.get("checklist") or ())
-    _warm_up_note(page, data.get("warm_up_proof"))
-    page.line()
-    for note in data.get("notes") or ():
-        page.line(f"- {note}")
-    _conflicts(page, data.get("conflicts") or ())
-    page.next_command(_command_after_plan(data))
-
-
-def _intent_facts(data: Data) -> list[tuple[str, Any]]:
-    partitions, chunks = list(data.get("partitions") or ()), list(data.get("chunks") or ())
-    field = data.get("partition_field") or {}
-    return [
-        ("product", data.get("product")),
-        ("changes", f"{format_partitions(partitions)} of {field.get('column')}, and nothing else"),
-        ("rows", data.get("rows") and f"with {data['rows']}; all others are carried over"),
-        ("columns", ", ".join(data.get("schema_change") or ()) or None),
-        ("publication", (mode := data.get("publish_mode")) and f"{mode}: {data['publishing']}"),
-        ("target", data.get("target")),
-        ("way", (way := data.get("way")) and f"{way['way']}: {way['why']}"),
-        ("chunks", f"{len(chunks):,}, each one commit to the shadow table"),
-        ("shadow", data.get("shadow_table")),
-        ("revises", data.get("revises")),
-        ("manifest hash", data.get("manifest_hash")),
-        ("undo", data.get("undo")),
-    ]
-
-
-def _pins(page: TextPage, pins: Sequence[Any]) -> None:
-    rows = [
-        (
-            pin.get("name"),
-            pin.get("role"),
-            pin.get("requested"),
-            format_identity(pin.get("snapshot_id")),
-            pin.get("mode"),
-        )
-        for pin in pins
-    ]
-    page.table("pinned", ("name", "role", "as asked for", "snapshot", "pin"), rows)
-
-
-def _estimate(page: TextPage, estimate: Mapping[str, Any]) -> None:
-    if not estimate:
-        return
-    cost, duration = estimate.get("cost_usd"), estimate.get("duration_s")
-    reads = (
-        f"{estimate.get('input_rows') or 0:,} rows in {estimate.get('input_files') or 0:,} files, "
-        f"{format_size(estimate.get('input_bytes') or 0)}"
+if TYPE_CHECKING:
+    from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate
+    from lakehouse_backfill.results.proof import (
+        DemoResult,
+        DoctorResult,
+        InitResult,
+        ManifestDraft,
+        ProductDraft,
+        SchemaResult,
     )
-    written = estimate.get("output_rows")
+    from lakehouse_backfill.results.runs import PlanResult
+
+
+def render_plan(page: TextPage, result: PlanResult) -> None:
+    """Draw the plan; what needs an eye stands last, right above the next command."""
+    page.line(f"{result.run_id}  {result.state or 'not registered (dry run)'}", "bold")
+    page.facts(_intent_facts(result))
+    pins = [
+        (pin.name, pin.role, pin.requested, format_identity(pin.snapshot_id), pin.mode)
+        for pin in result.pins
+    ]
+    page.table("pinned", ("name", "role", "as asked for", "snapshot", "pin"), pins)
+    _estimate(page, result.estimate)
+    consumers = [
+        (one.name, _tolerance_text(tolerates=one.tolerates_restatement), one.contact or None)
+        for one in result.consumers
+    ]
+    page.table("consumers", ("name", "restatement", "contact"), consumers)
+    questions = [(one.number, one.question, _answer_cell(one)) for one in result.checklist]
+    page.table("checklist", ("", "question", "answer"), questions, most=None)
+    if result.warm_up_proof:
+        proof = result.warm_up_proof
+        same = "gives the same rows" if proof["equal"] else "gives OTHER rows: widen it"
+        page.line(f"warm-up: twice as much input for {proof['partition']} {same}")
+    page.line()
+    for note in result.notes:
+        page.line(f"- {note}")
+    conflicts = [
+        (one.run_id, one.state, format_partitions(one.partitions)) for one in result.conflicts
+    ]
+    page.table("overlaps with open runs", ("run", "state", "in"), conflicts)
+    page.next_command(
+        command_line("approve", result.run_id, "--by", "WHO")
+        if result.state
+        else "the same command without --dry-run"
+    )
+
+
+def _intent_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
+    scope = f"{format_partitions(plan.partitions)} of {plan.partition_field.column}"
+    return (
+        ("product", plan.product),
+        ("changes", f"{scope}, and nothing else"),
+        ("rows", plan.rows and f"with {plan.rows}; all others are carried over"),
+        ("columns", ", ".join(plan.schema_change) or None),
+        ("publication", f"{plan.publish_mode}: {plan.publishing}"),
+        ("target", plan.target),
+        ("way", plan.way and f"{plan.way.way}: {plan.way.why}"),
+        ("chunks", f"{len(plan.chunks):,}, each one commit to the shadow table"),
+        ("shadow", plan.shadow_table),
+        ("revises", plan.revises),
+        ("manifest hash", plan.manifest_hash),
+        ("undo", plan.undo),
+    )
+
+
+def _estimate(page: TextPage, estimate: Estimate) -> None:
+    cost, duration, written = estimate.cost_usd, estimate.duration_s, estimate.output_rows
     page.line()
     page.line("estimate", "bold")
     page.facts(
         (
-            ("reads", reads),
+            (
+                "reads",
+                f"{estimate.input_rows:,} rows in {estimate.input_files:,} files, "
+                f"{format_size(estimate.input_bytes)}",
+            ),
             ("writes", None if written is None else f"about {written:,} rows"),
             (
                 "duration",
                 "no history" if duration is None else f"about {format_duration(duration)}",
             ),
             ("cost", "no prices, or no history" if cost is None else f"about {cost:,.2f} USD"),
-            ("basis", estimate.get("basis")),
+            ("basis", estimate.basis),
         )
     )
 
 
-def _consumers(page: TextPage, consumers: Sequence[Any]) -> None:
-    rows = []
-    for item in consumers:
-        tolerates = item.get("tolerates_restatement")
-        verdict = Text("tolerates") if tolerates else Text("DOES NOT tolerate", style=BAD)
-        rows.append((item.get("name"), verdict, item.get("contact") or None))
-    page.table("consumers", ("name", "restatement", "contact"), rows)
+def _tolerance_text(*, tolerates: bool) -> Text:
+    return Text("tolerates") if tolerates else Text("DOES NOT tolerate", style=BAD)
 
 
-def _conflicts(page: TextPage, conflicts: Sequence[Any]) -> None:
-    rows = [
-        (
-            item.get("run_id"),
-            item.get("state"),
-            format_partitions(list(item.get("partitions") or ())),
-        )
-        for item in conflicts
-    ]
-    page.table("overlaps with open runs", ("run", "state", "in"), rows)
+def _answer_cell(question: ChecklistQuestion) -> Text:
+    if question.answer:
+        return format_cell(question.answer)
+    how = f"; {question.how}" if question.how else ""
+    return Text(f"NOT ANSWERED: blocks approval{how}", style=BAD)
 
 
-def _checklist(page: TextPage, checklist: Sequence[Any]) -> None:
-    rows = []
-    for item in checklist:
-        answer = item.get("answer")
-        how = f"; {item['how']}" if item.get("how") else ""
-        missing = f"NOT ANSWERED: blocks approval{how}"
-        shown = format_cell(answer) if answer else Text(missing, style=BAD)
-        rows.append((item.get("number"), item.get("question"), shown))
-    page.table("checklist", ("", "question", "answer"), rows, most=None)
-
-
-def _warm_up_note(page: TextPage, proof: Any) -> None:
-    if not isinstance(proof, Mapping):
-        return
-    same = "gives the same rows" if proof.get("equal") else "gives OTHER rows: widen it"
-    page.line(f"warm-up: twice as much input for {proof.get('partition')} {same}")
-
-
-def _command_after_plan(data: Data) -> str:
-    if data.get("state") is None:
-        return "the same command without --dry-run"
-    return f"lakehouse-backfill approve {data.get('run_id')} --by WHO"
-
-
-def render_init(page: TextPage, data: Data) -> None:
+def render_init(page: TextPage, result: InitResult) -> None:
     """Draw the files that were made."""
-    page.line(f"made {len(data['files'])} files in {data['project']}")
-    for name in data["files"]:
+    page.line(f"made {len(result.files)} files in {result.project}")
+    for name in result.files:
         page.line(f"  {name}")
-    page.next_command(f"cd {shlex.quote(str(data['project']))} && {command_line('doctor')}")
+    page.next_command(f"cd {shlex.quote(result.project)} && {command_line('doctor')}")
 
 
-def render_doctor(page: TextPage, data: Data) -> None:
+def render_doctor(page: TextPage, result: DoctorResult) -> None:
     """Draw each check, a failed one with what to do; then what the catalog was seen to do."""
-    page.table(
-        "",
-        ("", "check", "what was found"),
-        [
-            (verdict_mark(is_good=check["ok"]), check["name"], check.get("detail", ""))
-            for check in data["checks"]
-        ],
-        most=None,
-    )
-    _capabilities(page, data.get("capabilities") or {})
-    for check in data["checks"]:
-        if not check["ok"] and check.get("fix"):
-            page.line(f"{check['name']}: {check['fix']}")
-
-
-def _capabilities(page: TextPage, found: Data) -> None:
-    seen = found.get("seen", {})
-    rows = [
-        (name, "yes" if does else "no", seen.get(name, ""))
-        for name, does in found.items()
-        if name != "seen"
-    ]
-    if rows:
+    checks = [(verdict_mark(is_good=one.ok), one.name, one.detail) for one in result.checks]
+    page.table("", ("", "check", "what was found"), checks, most=None)
+    if result.capabilities:
+        found = dict(to_plain(result.capabilities))
+        seen = found.pop("seen", {})
+        rows = [(name, "yes" if does else "no", seen.get(name, "")) for name, does in found.items()]
         page.table("the catalog", ("capability", "", "what was answered"), rows, most=None)
+    for one in result.checks:
+        if not one.ok and one.fix:
+            page.line(f"{one.name}: {one.fix}")
 
 
-def render_demo(page: TextPage, data: Data) -> None:
+def render_demo(page: TextPage, result: DemoResult) -> None:
     """Draw how long each step took, and where everything lies."""
     rows = [
         (verdict_mark(is_good=step["ok"]), step["name"], f"{step['seconds']:.1f}")
-        for step in data.get("steps", ())
+        for step in result.steps
     ]
     page.table("steps", ("", "step", "seconds"), rows, most=None)
-    page.facts((("project", data.get("project")), ("evidence", data.get("report"))))
+    page.facts((("project", result.project), ("evidence", result.report)))
 
 
-def render_draft(page: TextPage, data: Data) -> None:
-    """Draw where the draft lies and what a person has to answer in it."""
-    file = relative_path(str(data["file"]))
+def render_product_draft(page: TextPage, result: ProductDraft) -> None:
+    """Draw where the drafted contract and suite lie, and what a person has to answer."""
+    file = relative_path(result.file)
     page.line(f"drafted {file}")
-    if data.get("suite"):
-        page.line(
-            f"        {relative_path(str(data['suite']))}: its key and required columns; add to it"
-        )
-    questions = list(data.get("questions", ()))
+    if result.suite:
+        suite = relative_path(result.suite)
+        page.line(f"        {suite}: its key and required columns; add to it")
+    _questions(page, result.questions)
+    page.next_command(f"{command_line('new', Path(file).stem)} --from P --to P --reason TEXT")
+
+
+def render_manifest_draft(page: TextPage, result: ManifestDraft) -> None:
+    """Draw where the drafted run manifest lies, and what a person has to answer."""
+    file = relative_path(result.file)
+    page.line(f"drafted {file}")
+    _questions(page, result.questions)
+    page.next_command(f"{plan_command(file)} --dry-run")
+
+
+def _questions(page: TextPage, questions: Sequence[str]) -> None:
     if questions:
         page.line()
         page.line("answer in it:")
-        page.facts(
-            (f"{number}.", format_cell(text)) for number, text in enumerate(questions, start=1)
-        )
-    if Path(file).parent.name == "contracts":
-        page.next_command(f"{command_line('new', Path(file).stem)} --from P --to P --reason TEXT")
-    else:
-        page.next_command(f"{plan_command(file)} --dry-run")
+        page.facts((f"{number}.", text) for number, text in enumerate(questions, start=1))
 
 
-def render_schema(page: TextPage, data: Data) -> None:
+def render_schema(page: TextPage, result: SchemaResult) -> None:
     """Write the schema itself, so that it can be sent to a file."""
-    page.stream.write(json.dumps(data["schema"], indent=2) + "\n")
+    page.stream.write(json.dumps(result.schema, indent=2) + "\n")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.cli.render.page import (
     TextPage,
@@ -13,257 +13,272 @@ from lakehouse_backfill.cli.render.page import (
     format_size,
 )
 from lakehouse_backfill.cli.render.runs import next_command
+from lakehouse_backfill.errors import command_line
 
-Data = Mapping[str, Any]
+if TYPE_CHECKING:
+    from lakehouse_backfill.domain.table import StoredCheck
+    from lakehouse_backfill.results.proof import (
+        AuditGuaranteesResult,
+        AuditVerifyResult,
+        GuaranteeCheck,
+        ReproduceResult,
+        VerifyResult,
+    )
+    from lakehouse_backfill.results.publications import (
+        EvidenceResult,
+        MaintainResult,
+        PublishPreviewResult,
+        PublishResult,
+        PublishTogetherResult,
+        RetentionLine,
+        RollbackPreviewResult,
+        RollbackResult,
+        RollbackTogetherResult,
+        VersionsResult,
+    )
 
 
-def render_audit_verify(page: TextPage, data: Data) -> None:
+def render_audit_verify(page: TextPage, result: AuditVerifyResult) -> None:
     """Draw what was found, what it means, and the heads that are worth keeping elsewhere."""
-    if data["intact"]:
+    if result.intact:
         page.line("what was recorded is as it was written", "bold")
     else:
         page.line("what was recorded is NOT as it was written", "bold")
-        page.line(f"first: {data['first_bad']}")
+        page.line(f"first: {result.first_bad}")
         page.line("Somebody changed it by other means. What it says of approvals proves nothing.")
+    older = f"{result.unchained} written before events were chained: edits until then are not found"
     page.facts(
         (
-            ("events", data["events"]),
-            ("runs", data["runs"]),
-            ("products", data.get("products")),
-            ("older", _unchained_note(data)),
+            ("events", result.events),
+            ("runs", result.runs),
+            ("products", result.products),
+            ("older", older if result.unchained else None),
         )
     )
-    rows = [(run_id, head) for run_id, head in sorted(data["heads"].items())]
-    page.table("heads: keep a copy elsewhere", ("run", "newest hash"), rows, most=50)
+    page.table(
+        "heads: keep a copy elsewhere",
+        ("run", "newest hash"),
+        sorted(result.heads.items()),
+        most=50,
+    )
 
 
-def _unchained_note(data: Data) -> str | None:
-    count = data.get("unchained", 0)
-    if not count:
-        return None
-    return f"{count} written before events were chained: edits until then are not found"
-
-
-def render_verify(page: TextPage, data: Data) -> None:
+def render_verify(page: TextPage, result: VerifyResult) -> None:
     """Draw what was compared, what differs first, and which data was read for it."""
-    page.line(
-        "what is stored is what was accepted"
-        if data["intact"]
-        else "what is stored is NOT what was accepted",
-        "bold",
-    )
-    page.line(_depth_note(data))
-    _check_table(page, data["checks"], ("name",))
+    is_not = "is" if result.intact else "is NOT"
+    page.line(f"what is stored {is_not} what was accepted", "bold")
+    page.line(_depth_note(result))
+    _check_table(page, result.checks, ("name",))
 
 
-def render_reproduce(page: TextPage, data: Data) -> None:
-    """Draw what came out again; partitions that differ come first."""
-    verdict = "came out as it was accepted" if data["equal"] else "did NOT come out as accepted"
-    page.line(f"{data['run_id']} {verdict}", "bold")
-    rows = sorted(data["partitions"], key=lambda one: bool(one["equal"]))
-    page.table(
-        "partitions",
-        ("partition", "equal", "accepted", "again"),
-        [
-            (one["partition"], _outcome_text(one["equal"]), one["accepted"], one["again"])
-            for one in rows
-        ],
-        most=50,
-    )
-    for note in data.get("notes", ()):
-        page.line(note)
-
-
-def render_audit_guarantees(page: TextPage, data: Data) -> None:
-    """Draw what was sampled of each product, and what held."""
-    page.line(
-        "what is promised holds" if data["held"] else "what is promised does NOT hold", "bold"
-    )
-    page.table(
-        "sampled",
-        ("product", "run", "chunk", "why this one"),
-        [
-            (one["product"], one["run_id"] or "none", one["chunk_id"] or "none", one["because"])
-            for one in data["sampled"]
-        ],
-        most=50,
-    )
-    _check_table(page, data["checks"], ("product", "name"))
-
-
-def _depth_note(data: Data) -> str:
-    if not data["deep"]:
+def _depth_note(result: VerifyResult) -> str:
+    if not result.deep:
         return "not deep: sizes, metadata and control rows were compared, no data was read"
-    by_spark = data["partitions_read_by_spark"]
+    by_spark = result.partitions_read_by_spark
     return (
-        f"deep: the bytes of {data['files_read']} data files were read, and the rows of {by_spark} "
+        f"deep: the bytes of {result.files_read} data files were read, and the rows of {by_spark} "
         "partitions by Spark" + ("" if by_spark else ": those bytes vouch for the rows")
     )
 
 
-def _check_table(page: TextPage, checks: list[Mapping[str, Any]], names: tuple[str, ...]) -> None:
-    order = {False: 0, None: 1, True: 2}
+def render_reproduce(page: TextPage, result: ReproduceResult) -> None:
+    """Draw what came out again; partitions that differ come first."""
+    verdict = "came out as it was accepted" if result.equal else "did NOT come out as accepted"
+    page.line(f"{result.run_id} {verdict}", "bold")
     rows = [
-        (*(str(one[name]) for name in names), _outcome_text(one["ok"]), str(one["because"]))
-        for one in sorted(checks, key=lambda one: order[one["ok"]])
+        (one.partition, _OUTCOMES[one.equal], one.accepted, one.again)
+        for one in sorted(result.partitions, key=lambda one: bool(one.equal))
+    ]
+    page.table("partitions", ("partition", "equal", "accepted", "again"), rows, most=50)
+    for note in result.notes:
+        page.line(note)
+
+
+def render_audit_guarantees(page: TextPage, result: AuditGuaranteesResult) -> None:
+    """Draw what was sampled of each product, and what held."""
+    page.line(f"what is promised {'holds' if result.held else 'does NOT hold'}", "bold")
+    rows = [
+        (one.product, one.run_id or "none", one.chunk_id or "none", one.because)
+        for one in result.sampled
+    ]
+    page.table("sampled", ("product", "run", "chunk", "why this one"), rows, most=50)
+    _check_table(page, result.checks, ("product", "name"))
+
+
+def _check_table(
+    page: TextPage, checks: Sequence[StoredCheck | GuaranteeCheck], names: tuple[str, ...]
+) -> None:
+    order = (False, None, True)
+    rows = [
+        (*(getattr(one, name) for name in names), _OUTCOMES[one.ok], one.because)
+        for one in sorted(checks, key=lambda one: order.index(one.ok))
     ]
     page.table("checks", (*names, "ok", "because"), rows, most=100)
 
 
-def _outcome_text(ok: bool | None) -> str:  # noqa: FBT001 (a value of the results)
-    return {True: "yes", False: "NO", None: "not comparable"}[ok]
+_OUTCOMES = {True: "yes", False: "NO", None: "not comparable"}
 
 
-def render_publish(page: TextPage, data: Data) -> None:
-    """Draw what became visible, or would."""
-    if "published" in data:
-        _group_table(page, "became visible by one commit", data["published"])
-        return
-    _publication_facts(page, data, "published")
-    _post_publish_table(page, data)
-    page.next_command(_command_after_dry_run(data) or next_command(data))
-
-
-def _post_publish_table(page: TextPage, data: Data) -> None:
-    """Draw the checks and hooks that followed, each with how it ended."""
-    rows = [
-        ("check", check["name"], "passed" if check["passed"] else "FAILED", check["detail"])
-        for check in data.get("checks_after") or ()
-    ]
-    rows += [
-        (f"hook {call['on']}", call["hook"], "done" if call["is_ok"] else "FAILED", call["detail"])
-        for call in data.get("hooks") or ()
-    ]
-    if rows:
-        page.table("around it", ("what", "name", "ended", "detail"), rows)
-
-
-def render_rollback(page: TextPage, data: Data) -> None:
-    """Draw what came back, or would."""
-    if "rolled_back" in data:
-        _group_table(page, "went back by one commit", data["rolled_back"])
-        return
-    _publication_facts(page, data, "rolled back to")
-    for item in data.get("rewritten") or ():
-        page.line(f"rewritten: {format_partitions(item['partitions'])}, because {item['because']}")
-    if columns := data.get("columns_stay"):
-        page.line(f"columns stay: {', '.join(columns)}; old rows read null in new columns")
-    page.next_command(
-        f"lakehouse-backfill versions {data['product']}" if data.get("product") else None
-    )
-
-
-def _group_table(page: TextPage, title: str, items: Sequence[Data]) -> None:
-    rows = [
-        (
-            item["product"],
-            item.get("run_id"),
-            item["version"],
-            format_identity(item.get("snapshot_id")),
-        )
-        for item in items
-    ]
-    page.table(title, ("product", "run", "output version", "snapshot"), rows)
-
-
-def render_versions(page: TextPage, data: Data) -> None:
-    """Draw the accepted versions, newest first."""
-    rows = [
-        (
-            format_identity(row.get("version")),
-            row.get("action"),
-            row.get("run_id"),
-            format_identity(row.get("snapshot_id")),
-            format_moment(row.get("accepted_at")),
-            row.get("accepted_by"),
-            row.get("partitions"),
-            format_identity(row.get("supersedes")),
-        )
-        for row in data["versions"]
-    ]
-    names = (
-        "version",
-        "action",
-        "run",
-        "snapshot",
-        "accepted at",
-        "by",
-        "partitions",
-        "supersedes",
-    )
-    page.table(str(data.get("product", "")), names, rows, most=50, is_copied=True)
-
-
-def render_evidence(page: TextPage, data: Data) -> None:
-    """Draw where the page and the archive lie."""
-    page.facts((("page", data.get("report")), ("archive", data.get("archive"))))
-
-
-def _publication_facts(page: TextPage, data: Data, done: str) -> None:
-    version = data.get("version")
-    if data.get("dry_run"):
-        page.line(f"would be {done} version {version}; nothing was changed", "bold")
-    elif data.get("was_published"):
-        page.line(f"was {done} version {version} before; nothing was changed", "bold")
-        page.facts((("product", data.get("product")), ("run", data.get("run_id"))))
-        return
+def render_publish(page: TextPage, result: PublishResult) -> None:
+    """Draw what became visible."""
+    if result.was_published:
+        page.line(f"was published version {result.version} before; nothing was changed", "bold")
+        page.facts((("product", result.product), ("run", result.run_id)))
     else:
-        page.line(f"{done} version {version}", "bold")
-    partitions = data.get("partitions")
+        page.line(f"published version {result.version}", "bold")
+        page.facts(
+            (
+                ("product", result.product),
+                ("run", result.run_id),
+                *_swap_facts(result),
+                ("supersedes", format_identity(result.supersedes)),
+            )
+        )
+    _post_publish_table(page, result)
+    page.next_command(next_command(result))
+
+
+def render_publish_preview(page: TextPage, result: PublishPreviewResult) -> None:
+    """Draw what would become visible."""
+    page.line(f"would be published version {result.version}; nothing was changed", "bold")
     page.facts(
         (
-            ("product", data.get("product")),
-            ("run", data.get("run_id")),
-            (
-                "partitions",
-                format_partitions(partitions) if isinstance(partitions, list | tuple) else None,
-            ),
-            ("table", data.get("table")),
-            ("snapshot", format_identity(data["snapshot_id"]) if data.get("snapshot_id") else None),
-            ("files in", data.get("files_added")),
-            ("files out", data.get("files_removed")),
-            ("rows in", data.get("rows_added")),
-            ("rows out", data.get("rows_removed")),
-            ("seconds", data.get("seconds")),
-            ("runs undone", data.get("runs_undone")),
-            ("reason", data.get("reason") or None),
-            ("supersedes", format_identity(data["supersedes"]) if "supersedes" in data else None),
+            ("product", result.product),
+            ("run", result.run_id),
+            ("partitions", format_partitions(result.partitions)),
+            ("table", result.table),
         )
+    )
+    page.next_command(command_line("publish", result.run_id))
+
+
+def render_publish_together(page: TextPage, result: PublishTogetherResult) -> None:
+    """Draw the runs that became visible by one commit."""
+    rows = [
+        (one.product, one.run_id, one.version, format_identity(one.snapshot_id))
+        for one in result.published
+    ]
+    page.table("became visible by one commit", _GROUP_COLUMNS, rows)
+
+
+_GROUP_COLUMNS = ("product", "run", "output version", "snapshot")
+
+
+def _swap_facts(result: PublishResult | RollbackResult) -> tuple[tuple[str, Any], ...]:
+    return (
+        ("table", result.table),
+        ("snapshot", format_identity(result.snapshot_id) if result.snapshot_id else None),
+        ("files in", result.files_added),
+        ("files out", result.files_removed),
+        ("rows in", result.rows_added),
+        ("rows out", result.rows_removed),
+        ("seconds", result.seconds),
     )
 
 
-def _command_after_dry_run(data: Data) -> str | None:
-    if data.get("dry_run") and data.get("run_id"):
-        return f"lakehouse-backfill publish {data['run_id']}"
-    return None
+def _post_publish_table(page: TextPage, result: PublishResult) -> None:
+    """Draw the checks and hooks that followed, each with how it ended."""
+    rows = [
+        ("check", check.name, "passed" if check.passed else "FAILED", check.detail)
+        for check in result.checks_after or ()
+    ]
+    rows += [
+        (f"hook {call.on}", call.hook, "done" if call.is_ok else "FAILED", call.detail)
+        for call in result.hooks or ()
+    ]
+    page.table("around it", ("what", "name", "ended", "detail"), rows)
+
+
+def render_rollback(page: TextPage, result: RollbackResult) -> None:
+    """Draw what came back."""
+    page.line(f"rolled back to version {result.version}", "bold")
+    labels = result.partitions
+    page.facts(
+        (
+            ("product", result.product),
+            ("partitions", None if labels is None else format_partitions(labels)),
+            *_swap_facts(result),
+            ("reason", result.reason or None),
+        )
+    )
+    page.next_command(command_line("versions", result.product))
+
+
+def render_rollback_preview(page: TextPage, result: RollbackPreviewResult) -> None:
+    """Draw what would come back."""
+    page.line(f"would be rolled back to version {result.version}; nothing was changed", "bold")
+    page.facts(
+        (
+            ("product", result.product),
+            ("partitions", format_partitions(result.partitions)),
+            ("runs undone", result.runs_undone),
+        )
+    )
+    for item in result.rewritten:
+        page.line(f"rewritten: {format_partitions(item.partitions)}, because {item.because}")
+    if result.columns_stay:
+        columns = ", ".join(result.columns_stay)
+        page.line(f"columns stay: {columns}; old rows read null in new columns")
+    page.next_command(command_line("versions", result.product))
+
+
+def render_rollback_together(page: TextPage, result: RollbackTogetherResult) -> None:
+    """Draw the products that went back by one commit, or would."""
+    rows = [
+        (one.product, None, one.version, format_identity(getattr(one, "snapshot_id", None)))
+        for one in result.rolled_back
+    ]
+    page.table("went back by one commit", _GROUP_COLUMNS, rows)
+
+
+def render_versions(page: TextPage, result: VersionsResult) -> None:
+    """Draw the accepted versions, newest first."""
+    names = (
+        "version", "action", "run", "snapshot", "accepted at", "by", "partitions", "supersedes",
+    )  # fmt: skip
+    rows = [
+        (
+            format_identity(row.version),
+            row.action,
+            row.run_id,
+            format_identity(row.snapshot_id),
+            format_moment(row.accepted_at),
+            row.accepted_by,
+            row.partitions,
+            format_identity(row.supersedes),
+        )
+        for row in result.versions
+    ]
+    page.table(result.product, names, rows, most=50, is_copied=True)
+
+
+def render_evidence(page: TextPage, result: EvidenceResult) -> None:
+    """Draw where the page and the archive lie."""
+    page.facts((("page", result.report), ("archive", result.archive)))
 
 
 _RETENTION_COLUMNS = ("kind", "name", "owner", "until", "because")
 
 
-def render_maintain(page: TextPage, data: Data) -> None:
+def render_maintain(page: TextPage, result: MaintainResult) -> None:
     """Draw what was let go, what is kept and why, and what is left to clean up."""
-    retired, kept = list(data["retired"]), list(data["kept"])
-    if not retired:
+    if not result.retired:
         page.line("nothing is to be let go; nothing was changed")
-    title = "would be let go; nothing was changed" if data.get("dry_run") else "let go"
-    page.table(title, _RETENTION_COLUMNS, [_retention_row(item) for item in retired], most=50)
-    page.table("kept", _RETENTION_COLUMNS, [_retention_row(item) for item in kept], most=50)
+    title = "would be let go; nothing was changed" if result.dry_run else "let go"
+    page.table(title, _RETENTION_COLUMNS, [*map(_retention_row, result.retired)], most=50)
+    page.table("kept", _RETENTION_COLUMNS, [*map(_retention_row, result.kept)], most=50)
     rows = [
         (
-            one["shadow"],
-            format_size(one["size_bytes"]),
-            one["command"] or "later: another shadow is left",
+            one.shadow,
+            format_size(one.size_bytes),
+            one.command or "later: another shadow is left",
         )
-        for one in data.get("left", ())
+        for one in result.left
     ]
     page.table("left to orphan clean-up", ("shadow", "bytes", "in Spark, then without dry_run"),
                rows, most=None, is_copied=True)  # fmt: skip
 
 
-def _retention_row(item: Data) -> tuple[Any, ...]:
-    until = item.get("until")
-    return (
-        item.get("kind"), item.get("name"), item.get("owner"),
-        format_moment(until) if until else None, item.get("because"),
-    )  # fmt: skip
+def _retention_row(item: RetentionLine) -> tuple[Any, ...]:
+    until = format_moment(item.until) if item.until else None
+    return item.kind, item.name, item.owner, until, item.because

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -20,260 +20,233 @@ from lakehouse_backfill.cli.render.page import (
     verdict_mark,
 )
 
-Data = Mapping[str, Any]
+if TYPE_CHECKING:
+    from lakehouse_backfill.results.base import RunResult
+    from lakehouse_backfill.results.publications import RecoverResult
+    from lakehouse_backfill.results.runs import (
+        ChunksResult,
+        DecisionResult,
+        LogResult,
+        RejudgeResult,
+        RunLine,
+        RunProgressResult,
+        ShadowOpenResult,
+        StageResult,
+        StatusResult,
+        ValidateResult,
+        WaiveResult,
+    )
 
 
-def render_decision(page: TextPage, data: Data) -> None:
+def render_decision(page: TextPage, result: DecisionResult) -> None:
     """Draw the state after a decision, and the decisions that stand."""
-    _headline(page, data)
-    _approvals(page, data.get("approvals") or ())
-    _waivers(page, data.get("waivers") or ())
-    page.next_command(next_command(data))
+    _headline(page, result)
+    rows = [
+        (
+            item["decision"],
+            item["by"],
+            format_moment(item["at"]),
+            _shorten_hash(item["bound_to"]),
+            item["reason"] or None,
+        )
+        for item in result.approvals
+    ]
+    page.table("decisions", ("", "by", "at", "bound to", "reason"), rows)
+    _waivers(page, result.waivers)
+    page.next_command(next_command(result))
 
 
-def render_waive(page: TextPage, data: Data) -> None:
+def render_waive(page: TextPage, result: WaiveResult) -> None:
     """Draw the failed gates of a run, after a waiver or as they were asked for."""
-    _headline(page, data)
-    gates = data.get("gates") or ()
-    if not gates:
+    _headline(page, result)
+    if not result.gates:
         page.line("no gate keeps this run where it is")
-    render_failed_gates(page, gates)
-    page.next_command(next_command(data))
+    render_failed_gates(page, result.gates)
+    page.next_command(result.next_command or next_command(result))
 
 
-def render_run(page: TextPage, data: Data) -> None:
+def render_run(page: TextPage, result: RunProgressResult) -> None:
     """Draw what `run` got done."""
-    render_stage(page, data, is_last=False)
-    gates.render_gates(page, data.get("checks") or ())
-    page.facts(_publication_facts(data))
-    page.next_command(next_command(data))
+    _staged(page, result)
+    gates.render_gates(page, result.checks or ())
+    page.facts((("evidence", result.report),))
+    page.next_command(next_command(result))
 
 
-def render_stage(page: TextPage, data: Data, *, is_last: bool = True) -> None:
+def render_stage(page: TextPage, result: StageResult) -> None:
     """Draw what was staged."""
-    _headline(page, data)
+    _staged(page, result)
+    page.next_command(next_command(result))
+
+
+def _staged(page: TextPage, result: StageResult | RunProgressResult) -> None:
+    _headline(page, result)
     page.facts(
         (
-            ("chunks done", data.get("chunks_done")),
-            ("chunks redone", data.get("chunks_redone")),
-            ("rows", data.get("rows")),
+            ("chunks done", result.chunks_done),
+            ("chunks redone", result.chunks_redone),
+            ("rows", result.rows),
         )
     )
-    page.next_command(next_command(data) if is_last else None)
 
 
-def render_shadow_open(page: TextPage, data: Data) -> None:
+def render_shadow_open(page: TextPage, result: ShadowOpenResult) -> None:
     """Draw which table to write."""
-    _headline(page, data)
-    labels = data["partitions"]
+    _headline(page, result)
+    labels = result.partitions
     page.facts(
         (
-            ("table to write", data["table"]),
-            ("location", data["location"]),
-            ("it starts as", f"the target at snapshot {data['base_snapshot_id']}"),
-            ("write only", f"{len(labels)} partitions of {data['scope_column']}"),
+            ("table to write", result.table),
+            ("location", result.location),
+            ("it starts as", f"the target at snapshot {result.base_snapshot_id}"),
+            ("write only", f"{len(labels)} partitions of {result.scope_column}"),
             ("from, to", f"{labels[0]}, {labels[-1]}"),
-            *((f"in each row {name}", value) for name, value in data["lineage"].items()),
-            ("in each row produced_at", "the time of writing" if data["lineage"] else None),
+            *((f"in each row {name}", value) for name, value in result.lineage.items()),
+            ("in each row produced_at", "the time of writing" if result.lineage else None),
         )
     )
-    page.next_command(data["next"])
+    page.next_command(result.next)
 
 
-def render_validate(page: TextPage, data: Data) -> None:
+def render_validate(page: TextPage, result: ValidateResult) -> None:
     """Draw each gate, closed ones first, and what changed in short."""
-    _headline(page, data)
-    if "run_id" not in data:
-        page.facts(
-            (
-                ("product", data.get("product")),
-                ("output version", data.get("version")),
-                ("read from", f"{data.get('table')}@{data.get('snapshot_id')}"),
-                (
-                    "changed by live writes since",
-                    ", ".join(data.get("changed_since") or ()) or None,
-                ),
-            )
+    _headline(page, result)
+    gates.render_gates(page, result.checks)
+    gates.render_row_counts(page, result.diff.summary)
+    gates.render_totals(page, result.totals)
+    gates.render_edge(page, result.edge)
+    gates.render_suite_time(page, result.spent)
+    page.facts((("result digest", result.digest), ("evidence", result.report)))
+    page.next_command(next_command(result))
+
+
+def render_rejudge(page: TextPage, result: RejudgeResult) -> None:
+    """Draw what suites found of an accepted version."""
+    page.facts(
+        (
+            ("product", result.product),
+            ("output version", result.version),
+            ("read from", f"{result.table}@{result.snapshot_id}"),
+            ("changed by live writes since", ", ".join(result.changed_since) or None),
         )
-    gates.render_gates(page, data.get("checks") or ())
-    gates.render_row_counts(page, data)
-    gates.render_totals(page, data.get("totals") or ())
-    gates.render_edge(page, data.get("edge") or {})
-    gates.render_suite_time(page, data)
-    page.facts((("result digest", data.get("digest")), ("evidence", data.get("report"))))
-    page.next_command(next_command(data))
+    )
+    gates.render_gates(page, result.checks)
 
 
-def render_status(page: TextPage, data: Data) -> None:
+def render_status(page: TextPage, result: StatusResult) -> None:
     """Draw one run as the answers to three questions, several as a table."""
-    found = list(data["runs"])
+    found = result.runs
     if not found:
         page.line("no open run; lakehouse-backfill status --all lists the closed ones")
     elif len(found) == 1:
         _run_details(page, found[0])
     else:
         rows = [
-            (
-                item.get("run_id"),
-                item.get("product"),
-                _state_text(item),
-                format_moment(item.get("at")),
-            )
+            (item.run_id, item.product, _state_text(item.state), format_moment(item.at))
             for item in found
         ]
         page.table("runs", ("run", "product", "state", "since"), rows, most=None)
-        page.next_command(next_command(found[0]))
+        page.next_command(found[0].next_command)
 
 
-def render_log(page: TextPage, data: Data) -> None:
+def render_log(page: TextPage, result: LogResult) -> None:
     """Draw the events, oldest first."""
     rows = [
         (
-            format_identity(event.get("seq")),
-            format_moment(event.get("at")),
-            event.get("actor"),
-            event.get("verb"),
-            event.get("to_state"),
-            _detail_cell(event.get("detail") or {}),
+            format_identity(event.seq),
+            format_moment(event.at),
+            event.actor,
+            event.verb,
+            event.to_state.value,
+            _detail_cell(event.detail),
         )
-        for event in data["events"]
+        for event in result.events
     ]
     page.table("", ("", "at", "who", "what", "state", "detail"), rows, most=None)
 
 
-def render_chunks(page: TextPage, data: Data) -> None:
+def render_chunks(page: TextPage, result: ChunksResult) -> None:
     """Draw the ledger: one line for each chunk."""
     rows = [
         (
-            chunk.get("chunk_id"),
-            format_partitions(list(chunk.get("partitions") or ())),
-            _chunk_status_text(str(chunk.get("status"))),
-            chunk.get("input_rows"),
-            chunk.get("output_rows"),
-            chunk.get("seconds"),
-            _shorten_hash(chunk.get("checksum")),
+            chunk.chunk_id,
+            format_partitions(chunk.partitions),
+            Text(chunk.status, style={"done": GOOD, "failed": BAD}.get(chunk.status, "")),
+            chunk.input_rows,
+            chunk.output_rows,
+            chunk.seconds,
+            _shorten_hash(chunk.checksum),
         )
-        for chunk in data["chunks"]
+        for chunk in result.chunks
     ]
     names = ("chunk", "partitions", "status", "read", "written", "seconds", "checksum")
     page.table("", names, rows, most=None, is_copied=True)
 
 
-def render_recover(page: TextPage, data: Data) -> None:
+def render_recover(page: TextPage, result: RecoverResult) -> None:
     """Draw what was found half done, and what became of it."""
-    found = list(data["actions"])
-    if not found:
+    if not result.actions:
         page.line("nothing stopped half way; nothing was changed")
     rows = [
-        (
-            verdict_mark(is_good=bool(item.get("is_done"))),
-            item.get("subject"),
-            item.get("action"),
-            item.get("because"),
-            item.get("result"),
-        )
-        for item in found
+        (verdict_mark(is_good=one.is_done), one.subject, one.action, one.because, one.result)
+        for one in result.actions
     ]
-    title = "would be done; nothing was changed" if data.get("dry_run") else "recovered"
+    title = "would be done; nothing was changed" if result.dry_run else "recovered"
     page.table(title, ("", "what", "action", "because", "result"), rows, most=None)
 
 
-def next_command(data: Data) -> str | None:
-    """Return what to type next: as the result says, else by the run's state."""
-    if data.get("next_command"):
-        return str(data["next_command"])
-    run, state = data.get("run_id"), data.get("state")
-    if not run or not state:
-        return None
+def next_command(result: RunResult) -> str:
+    """Return what to type next, by the run's state."""
     from lakehouse_backfill.core.evidence.status import summarise_safety
     from lakehouse_backfill.domain.run import RunState
     from lakehouse_backfill.errors import MANIFEST_PLACEHOLDER
 
-    product, file = (
-        data.get("product") or "PRODUCT",
-        data.get("manifest_file") or MANIFEST_PLACEHOLDER,
-    )
+    file = getattr(result, "manifest_file", "") or MANIFEST_PLACEHOLDER
     return summarise_safety(
-        RunState(state), str(run), str(product), manifest_file=str(file)
+        RunState(result.state), result.run_id, result.product, manifest_file=file
     ).next_command
 
 
-def _run_details(page: TextPage, item: Mapping[str, Any]) -> None:
-    answers = (
-        ("is my data safe?", item.get("is_safe")),
-        ("what do readers see?", item.get("readers_see")),
-        ("what to type next?", item.get("next_command") or next_command(item)),
+def _run_details(page: TextPage, item: RunLine) -> None:
+    page.facts(
+        (
+            ("is my data safe?", item.is_safe),
+            ("what do readers see?", item.readers_see),
+            ("what to type next?", item.next_command),
+        )
     )
-    page.facts(answers)
-    render_failed_gates(page, item.get("gates") or ())
-    _waivers(page, item.get("waivers") or ())
-    gates.render_readers(page, item.get("dual_reads") or ())
-    gates.render_steps(page, item.get("steps") or ())
+    render_failed_gates(page, item.gates or ())
+    _waivers(page, item.waivers or ())
+    gates.render_readers(page, item.dual_reads or ())
+    gates.render_steps(page, item.steps or ())
     page.line()
     page.facts(
         (
-            ("run", item.get("run_id")),
-            ("product", item.get("product")),
-            ("state", _state_text(item)),
-            ("since", format_moment(item["at"]) if item.get("at") else None),
-            ("driver", item.get("driver")),
+            ("run", item.run_id),
+            ("product", item.product),
+            ("state", _state_text(item.state)),
+            ("since", format_moment(item.at)),
+            ("driver", item.driver),
         )
     )
 
 
-def _headline(page: TextPage, data: Data) -> None:
-    if data.get("run_id"):
-        page.draw(Text.assemble(f"{data['run_id']}  ", _state_text(data)))
-    elif data.get("state"):
-        page.draw(_state_text(data))
+def _headline(page: TextPage, result: RunResult) -> None:
+    page.draw(Text.assemble(f"{result.run_id}  ", _state_text(result.state)))
 
 
-def _state_text(item: Mapping[str, Any]) -> Text:
-    state = str(item.get("state"))
+def _state_text(state: str) -> Text:
     bad = dict.fromkeys(("failed", "rejected", "halted", "publish_halted"), BAD)
-    style = {"published": GOOD, **bad}.get(state, "bold")
-    return Text(state, style=style)
+    return Text(state, style={"published": GOOD, **bad}.get(state, "bold"))
 
 
-def _chunk_status_text(text: str) -> Text:
-    return Text(text, style={"done": GOOD, "failed": BAD}.get(text, ""))
-
-
-def _approvals(page: TextPage, approvals: Sequence[Any]) -> None:
+def _waivers(page: TextPage, waivers: Sequence[Mapping[str, Any]]) -> None:
     rows = [
-        (
-            item.get("decision"),
-            item.get("by"),
-            format_moment(item.get("at")),
-            _shorten_hash(item.get("bound_to")),
-            item.get("reason") or None,
-        )
-        for item in approvals
-    ]
-    page.table("decisions", ("", "by", "at", "bound to", "reason"), rows)
-
-
-def _waivers(page: TextPage, waivers: Sequence[Any]) -> None:
-    rows = [
-        (
-            item.get("gate"),
-            item.get("scope"),
-            item.get("by"),
-            format_moment(item.get("at")),
-            item.get("reason") or None,
-        )
+        (item["gate"], item["scope"], item["by"], format_moment(item["at"]), item["reason"] or None)
         for item in waivers
     ]
     names = ("failed gate", "of", "by", "at", "reason")
     page.table("passed although they failed", names, rows, most=None)
-
-
-def _publication_facts(data: Data) -> list[tuple[str, Any]]:
-    version = data.get("version")
-    return [
-        ("output version", format_identity(version) if version is not None else None),
-        ("evidence", data.get("report")),
-    ]
 
 
 def _detail_cell(detail: Mapping[str, Any]) -> Text:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import types
+import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from lakehouse_backfill.errors import BackfillError
+from pydantic import BaseModel
+
+from lakehouse_backfill.core.evidence.reproduce import ReproducedPartition
+from lakehouse_backfill.core.publication.dual_read import ReaderComparison
+from lakehouse_backfill.core.publication.recover import RecoveryOutcome
+from lakehouse_backfill.domain.contract import HookCall
+from lakehouse_backfill.domain.rollout import LeftoverFiles, OrphanFiles, QueryComparison
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.results import comparison, proof, publications, runs
-from lakehouse_backfill.results.base import Result, optional
+from lakehouse_backfill.results.base import Result
 
 CHECKS = [
     {"name": "keys_unique", "group": "technical", "passed": True, "detail": "0 repeat a key",
@@ -101,14 +111,15 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 "was_published": False, "supersedes": 1},
     "rollback": {"product": "silver.arrivals_daily", "version": 0, "partitions": ["2013-02-15"],
                  "reason": "wrong", "snapshot_id": 100, "files_added": 46,
-                 "files_removed": 45, "seconds": 0.06, "rewritten": [
-                     {"partitions": ["2013-02-15"], "because": "delete files hid rows of it"},
-                 ]},
+                 "files_removed": 45, "seconds": 0.06},
     "preview_publish": {**RUN, "dry_run": True, "version": 2, "table": "silver.arrivals_daily",
                         "partitions": ["2013-02-15"], "publish_mode": "replace", "steps": []},
     "preview_rollback": {"product": "silver.arrivals_daily", "dry_run": True, "version": 0,
                          "partitions": ["2013-02-15"], "runs_undone": ["bf-1"],
-                         "rewritten": [], "columns_stay": []},
+                         "rewritten": [
+                             {"partitions": ["2013-02-15"],
+                              "because": "delete files hid rows of it"},
+                         ], "columns_stay": []},
     "publish_together": {"published": [
         {**RUN, "state": "published", "version": 2, "snapshot_id": 99},
         {**RUN, "run_id": "bf-2", "product": "gold.b", "version": 5, "snapshot_id": 98},
@@ -154,7 +165,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "old": "silver.a@1",
         "new": "silver.a@2",
         "key": ["day", "dest"],
-        "summary": {"partition": None, **SUMMARY},
+        "summary": SUMMARY,
         "partitions": [
             {"partition": f"2013-02-{day:02}", **SUMMARY, "changed": day} for day in range(1, 29)
         ],
@@ -287,50 +298,102 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-#: The classes of results that stand for an error, by verb.
-_CLASSES: dict[str, type[Result]] = {
-    "audit_guarantees": proof.AuditGuaranteesResult,
-    "audit_verify": proof.AuditVerifyResult,
-    "diff": comparison.DiffResult,
+#: What each verb of `Project` returns.
+RESULTS: dict[str, type[Result]] = {
     "doctor": proof.DoctorResult,
-    "preview_diff": comparison.DiffPreviewResult,
-    "recover": publications.RecoverResult,
-    "rejudge": runs.RejudgeResult,
-    "reproduce": proof.ReproduceResult,
+    "add_product": proof.ProductDraft,
+    "new_manifest": proof.ManifestDraft,
+    "plan": runs.PlanResult,
+    **dict.fromkeys(("approve", "accept", "reject", "cancel"), runs.DecisionResult),
+    "waive": runs.WaiveResult,
     "run": runs.RunProgressResult,
+    "stage": runs.StageResult,
+    "shadow_open": runs.ShadowOpenResult,
+    "shadow_close": runs.StageResult,
     "validate": runs.ValidateResult,
+    "rejudge": runs.RejudgeResult,
+    "status": runs.StatusResult,
+    "log": runs.LogResult,
+    "chunks": runs.ChunksResult,
+    "diff": comparison.DiffResult,
+    "preview_diff": comparison.DiffPreviewResult,
+    "attribute": comparison.DiffResult,
+    "reconcile": comparison.ReconcileResult,
+    "publish": publications.PublishResult,
+    "preview_publish": publications.PublishPreviewResult,
+    "publish_together": publications.PublishTogetherResult,
+    "rollback": publications.RollbackResult,
+    "preview_rollback": publications.RollbackPreviewResult,
+    "rollback_together": publications.RollbackTogetherResult,
+    "versions": publications.VersionsResult,
+    "evidence": publications.EvidenceResult,
+    "dual_read": publications.DualReadResult,
+    "recover": publications.RecoverResult,
+    "maintain": publications.MaintainResult,
     "verify": proof.VerifyResult,
+    "reproduce": proof.ReproduceResult,
+    "audit_verify": proof.AuditVerifyResult,
+    "audit_guarantees": proof.AuditGuaranteesResult,
+    "init": proof.InitResult,
+    "demo": proof.DemoResult,
+    "schema": proof.SchemaResult,
 }
 
 
-class _Fields:
-    """A dictionary whose keys are read as attributes, as the fields of a result are."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self._data = {"blocking": True, "waivable": True, "manifest_file": "", **data}
-
-    def __getattr__(self, name: str) -> Any:
-        value = self._data.get(name)
-        if isinstance(value, list):
-            return [_Fields(each) if isinstance(each, dict) else each for each in value]
-        return _Fields(value) if isinstance(value, dict) else value
+def make_result(verb: str, data: dict[str, Any] | None = None) -> Result:
+    """Build what a verb returns from its JSON form; fields that it lacks are empty."""
+    return typing.cast("Result", _build(RESULTS[verb], ANSWERS[verb] if data is None else data))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FixedResult(Result):
-    """A fixed JSON form, with the error that the verb's own class makes of such fields."""
+#: Classes that the results name for the type checker only.
+_NAMES = {
+    each.__name__: each
+    for each in (
+        HookCall, LeftoverFiles, OrphanFiles, QueryComparison, ReaderComparison, RecoveryOutcome,
+        ReproducedPartition,
+    )
+}  # fmt: skip
+_EMPTY: dict[type, Any] = {
+    str: "", int: 0, float: 0.0, bool: False, datetime: datetime(2026, 3, 1, tzinfo=timezone.utc),
+}  # fmt: skip
 
-    verb: str
-    data: dict[str, Any]
-    must_be_equal: bool | None = optional()
 
-    def to_dict(self) -> dict[str, Any]:
-        marks = {"must_be_equal": True} if self.must_be_equal else {}
-        return self.data | marks
+def _build(kind: Any, value: Any = None) -> Any:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _build(args[0], value)
+    if origin is typing.Literal:
+        return args[0] if value is None else value
+    if origin is tuple:
+        return tuple(_build(args[0], each) for each in value or ())
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind, localns=_NAMES)
+        known = {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+        required = {each.name for each in dataclasses.fields(kind) if _is_required(each)}
+        return kind(**_build_fields(known, required, value or {}))
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        known = {name: each.annotation for name, each in kind.model_fields.items()}
+        required = {name for name, each in kind.model_fields.items() if each.is_required()}
+        return kind.model_construct(**_build_fields(known, required, value or {}))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value) if value else next(iter(kind))
+    if kind is datetime and isinstance(value, str):
+        return datetime.fromisoformat(value.replace("Z", "+00:00"))
+    return _EMPTY.get(kind, {}) if value is None else value
 
-    def error(self) -> BackfillError | None:
-        fields: Any = _Fields(self.to_dict())
-        return _CLASSES.get(self.verb, Result).error(fields)
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def _build_fields(known: dict[str, Any], required: set[str], data: dict[str, Any]) -> Any:
+    assert data.keys() <= known.keys(), f"no such fields: {data.keys() - known.keys()}"
+    return {
+        name: _build(known[name], data.get(name))
+        for name in known
+        if name in required | data.keys()
+    }
 
 
 class FakeProject:
@@ -351,16 +414,15 @@ class FakeProject:
         self.opened.append((str(folder), profile, type(progress).__name__))
         return self
 
-    def __getattr__(self, verb: str) -> Callable[..., FixedResult]:
+    def __getattr__(self, verb: str) -> Callable[..., Result]:
         if verb not in ANSWERS:
             raise AttributeError(verb)
 
-        def call(*args: Any, **named: Any) -> FixedResult:
+        def call(*args: Any, **named: Any) -> Result:
             self.calls.append((verb, (*args, *named.values())))
             self.given = (verb, args, named)
             if self.error is not None:
                 raise self.error
-            data = self.answers[verb]
-            return FixedResult(verb=verb, data=data, warnings=tuple(data.get("warnings", ())))
+            return make_result(verb, self.answers[verb])
 
         return call

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.cli.render import render_result
-from tests.support.fakes.project import ANSWERS, RUN, FixedResult
+from tests.support.fakes.project import ANSWERS, RUN, make_result
 
 COMMAND = "lakehouse-backfill waive bf-1 'keys are unique' --by WHO --reason TEXT"
 
 
-def drawn(command: str, data: dict[str, Any]) -> str:
+def drawn(verb: str, data: dict[str, Any]) -> str:
     page = io.StringIO()
-    render_result(command, data, page)
+    render_result(make_result(verb, data), page)
     return page.getvalue()
 
 
@@ -49,15 +49,15 @@ def test_a_run_that_no_gate_stopped_says_so() -> None:
 def test_run_ends_with_the_closed_gates_and_offers_a_waiver_where_one_helps(
     waivable: bool, offered: bool
 ) -> None:
-    closed = {"name": "keys are unique", "passed": False, "waivable": waivable}
-    error = FixedResult(verb="run", data={**RUN, "state": "rejected", "checks": [closed]}).error()
+    closed = {"name": "keys are unique", "passed": False, "blocking": True, "waivable": waivable}
+    error = make_result("run", {**RUN, "state": "rejected", "checks": [closed]}).error()
     assert error is not None
     assert (error.exit_code, error.problem) == (3, "bf-1: 1 gate is closed: keys are unique")
     assert (COMMAND in error.fix) is offered
 
 
 def test_a_run_that_was_rejected_before_says_where_the_gates_are_named() -> None:
-    error = FixedResult(verb="run", data={**RUN, "state": "rejected"}).error()
+    error = make_result("run", {**RUN, "state": "rejected"}).error()
     assert error is not None
     assert "lakehouse-backfill status bf-1" in error.fix
 
@@ -65,7 +65,13 @@ def test_a_run_that_was_rejected_before_says_where_the_gates_are_named() -> None
 @pytest.mark.req("Q8")
 @pytest.mark.parametrize("command", ["accept", "status"])
 def test_what_was_waived_is_named_where_people_decide(command: str) -> None:
-    waiver = {"gate": "edges are closed", "scope": "result", "by": "eve", "reason": "known"}
+    waiver = {
+        "gate": "edges are closed",
+        "scope": "result",
+        "by": "eve",
+        "at": "2026-03-01T12:00:00Z",
+        "reason": "known",
+    }
     line = {"run_id": "bf-1", "state": "accepted", "waivers": [waiver]}
     text = drawn(command, {"runs": [line]} if command == "status" else line)
     assert "passed although they failed" in text
@@ -76,7 +82,7 @@ def test_what_was_waived_is_named_where_people_decide(command: str) -> None:
 @pytest.mark.req("U10")
 def test_what_a_closed_gate_asks_for_can_be_copied() -> None:
     data = {"run_id": "bf-1", "passed": False, "manifest_file": "my jobs/run.yaml", "checks": []}
-    error = FixedResult(verb="validate", data=data).error()
+    error = make_result("validate", data).error()
     assert error is not None
     assert "then lakehouse-backfill plan 'my jobs/run.yaml' --revise bf-1" in error.fix
 

@@ -21,7 +21,7 @@ from lakehouse_backfill.domain.diff import (
 )
 from lakehouse_backfill.report.page import render_page
 from lakehouse_backfill.report.proof import CAUSE_MEANINGS
-from tests.support.fakes.project import ANSWERS
+from tests.support.fakes.project import ANSWERS, make_result
 from tests.unit.report.test_style import COLOURS, SIDES, STYLE_SHEET, contrast
 
 SAMPLE = DiffSample(
@@ -113,7 +113,7 @@ def test_the_terminal_shows_counts_partitions_inputs_and_notes(
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
     page = io.StringIO()
-    draw("diff", {**ANSWERS["diff"], "attribution": attribution()}, page)
+    draw(make_result("diff", {**ANSWERS["diff"], "attribution": attribution()}), page)
     lines = page.getvalue().splitlines()
     assert [line for line in lines if len(line) > int(width)] == []
     text = " ".join(page.getvalue().split())
@@ -130,7 +130,7 @@ def test_the_terminal_shows_counts_partitions_inputs_and_notes(
 def test_the_terminal_says_when_there_is_nothing_to_attribute() -> None:
     page = io.StringIO()
     empty = attribution() | {"partitions": [], "counts": {}}
-    draw("diff", {**ANSWERS["diff"], "attribution": empty}, page)
+    draw(make_result("diff", {**ANSWERS["diff"], "attribution": empty}), page)
     assert "nothing differs: there is nothing to attribute" in page.getvalue()
 
 
@@ -152,9 +152,9 @@ def test_the_page_says_which_columns_change_and_how_many_rows_hold_a_value(
     assert "Rows with a value" not in before
 
 
-def drawn(command: str, data: dict[str, Any]) -> str:
+def drawn(verb: str, data: dict[str, Any]) -> str:
     page = io.StringIO()
-    draw(command, data, page)
+    draw(make_result(verb, data), page)
     return " ".join(page.getvalue().split())
 
 
@@ -165,5 +165,5 @@ def test_commands_name_the_columns_that_change_and_those_that_stay() -> None:
     diff = drawn("diff", {**ANSWERS["diff"], "added_columns": [{"name": "note", "rows": 3}]})
     assert "rows with a value" in diff.split("new columns")[1]
     assert "note 3" in diff
-    back = drawn("rollback", {**ANSWERS["rollback"], "columns_stay": steps})
+    back = drawn("preview_rollback", {**ANSWERS["preview_rollback"], "columns_stay": steps})
     assert "columns stay: add note string, rename v to amount; old rows read null" in back

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +13,8 @@ import pytest
 from lakehouse_backfill.cli.group import clean_text
 from lakehouse_backfill.cli.render import VIEWS, render_result
 from lakehouse_backfill.cli.render.page import format_moment, format_partitions, format_size
-from tests.support.fakes.project import ANSWERS, RUN
-
-VERBS = {
-    "add_product": "product add",
-    "new_manifest": "new",
-    "audit_verify": "audit verify",
-    "audit_guarantees": "audit guarantees",
-    "dual_read": "dual-read",
-    "publish_together": "publish",
-    "rollback_together": "rollback",
-    "rejudge": "validate",
-    "preview_publish": "publish",
-    "preview_rollback": "rollback",
-    "attribute": "diff",
-    "shadow_open": "shadow open",
-    "shadow_close": "shadow close",
-}
+from lakehouse_backfill.project import Project
+from tests.support.fakes.project import ANSWERS, RESULTS, make_result
 
 
 class Screen(io.StringIO):
@@ -37,20 +24,28 @@ class Screen(io.StringIO):
         return True
 
 
-def drawn(command: str, data: dict[str, Any], stream: io.StringIO | None = None) -> str:
+def drawn(verb: str, data: dict[str, Any] | None = None, stream: io.StringIO | None = None) -> str:
     page = stream or io.StringIO()
-    render_result(command, data, page)
+    render_result(make_result(verb, data), page)
     return page.getvalue()
 
 
-def test_every_verb_has_a_page() -> None:
-    assert {VERBS.get(verb, verb) for verb in ANSWERS} | {"init", "demo", "schema"} == set(VIEWS)
+def test_every_result_has_a_page() -> None:
+    assert {kind.__name__ for kind in RESULTS.values()} == set(VIEWS)
+    returned = [
+        each
+        for _, method in inspect.getmembers(Project, inspect.isfunction)
+        for each in re.findall(r"\b(?:comparison|proof|publications|runs)\.(\w+)",
+                               str(inspect.signature(method).return_annotation))
+    ]  # fmt: skip
+    assert set(returned) <= set(VIEWS)
+    assert len(returned) > 20
 
 
 @pytest.mark.parametrize("verb", ANSWERS)
 def test_a_page_fits_a_narrow_screen(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    lines = drawn(VERBS.get(verb, verb), ANSWERS[verb]).splitlines()
+    lines = drawn(verb).splitlines()
     # The command to type next stays on one line, so that it can be copied.
     assert [line for line in lines if len(line) > 60 and "lakehouse-backfill" not in line] == []
     assert all(line == line.rstrip() for line in lines)
@@ -60,19 +55,19 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert "\x1b[" in drawn("versions", ANSWERS["versions"], Screen())
-    assert "\x1b[" not in drawn("versions", ANSWERS["versions"])
+    assert "\x1b[" in drawn("versions", stream=Screen())
+    assert "\x1b[" not in drawn("versions")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[3" not in drawn("reconcile", ANSWERS["reconcile"], Screen())
+    assert "\x1b[3" not in drawn("reconcile", stream=Screen())
 
 
 def test_values_are_shown_and_not_obeyed() -> None:
-    text = drawn("diff", ANSWERS["diff"])
+    text = drawn("diff")
     assert "dest=[red]\\x1b[31m" in text
 
 
 def test_the_status_of_a_run_answers_three_questions_first() -> None:
-    lines = drawn("status", ANSWERS["status"]).splitlines()
+    lines = drawn("status").splitlines()
     assert [line.split("?")[0] for line in lines[:3]] == [
         "is my data safe",
         "what do readers see",
@@ -85,21 +80,21 @@ def test_a_draft_is_named_as_it_can_be_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    manifest = drawn("new", {"file": str(tmp_path / "jobs/a/run.yaml"), "questions": []})
-    contract = drawn("product add", {"file": "/p/catalog/contracts/silver.a.yaml"})
+    manifest = drawn("new_manifest", {"file": str(tmp_path / "jobs/a/run.yaml")})
+    contract = drawn("add_product", {"file": "/p/catalog/contracts/silver.a.yaml"})
     assert "lakehouse-backfill plan jobs/a/run.yaml --dry-run" in manifest
     assert "lakehouse-backfill new silver.a --from P --to P --reason TEXT" in contract
 
 
 def test_a_long_list_says_how_much_more_there_is() -> None:
-    text = drawn("diff", ANSWERS["diff"])
+    text = drawn("diff")
     assert "2013-02-20" in text
     assert "2013-02-21" not in text
     assert "… 8 more (--json shows all)" in text
 
 
 def test_a_plan_shows_what_blocks_it() -> None:
-    text = drawn("plan", ANSWERS["plan"])
+    text = drawn("plan")
     for part in (
         "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
         "7420231112223334445",
@@ -125,20 +120,20 @@ def test_a_dry_run_of_a_plan_says_that_nothing_was_registered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
+    ("verb", "data", "expected"),
     [
-        ({**RUN, "state": "published", "version": 2}, "published version 2"),
-        ({**RUN, "version": 2, "dry_run": True}, "would be published version 2; nothing was chang"),
-        ({**RUN, "version": 2, "was_published": True}, "was published version 2 before; nothing w"),
+        ("publish", {}, "published version 2"),
+        ("preview_publish", {}, "would be published version 2; nothing was changed"),
+        ("publish", {"was_published": True}, "was published version 2 before; nothing was changed"),
     ],
 )
-def test_a_publication_says_what_happened(data: dict[str, Any], expected: str) -> None:
-    assert drawn("publish", data).startswith(expected)
+def test_a_publication_says_what_happened(verb: str, data: dict[str, Any], expected: str) -> None:
+    assert drawn(verb, ANSWERS[verb] | data).startswith(expected)
 
 
 def test_a_publication_names_the_hooks_that_were_called_and_how_they_ended() -> None:
     call = {"hook": "resume", "on": "after_publish", "is_ok": False, "detail": "exit code 1"}
-    text = drawn("publish", {**RUN, "version": 2, "hooks": [call]})
+    text = drawn("publish", ANSWERS["publish"] | {"hooks": [call]})
     assert "hook after_publish   resume   FAILED   exit code 1" in text
 
 
@@ -181,5 +176,5 @@ def test_a_shift_says_in_what_it_is_measured() -> None:
 
 
 def test_a_rollback_says_what_is_rewritten_and_why() -> None:
-    lines = drawn("rollback", ANSWERS["rollback"]).splitlines()
+    lines = drawn("preview_rollback").splitlines()
     assert "rewritten: 2013-02-15, because delete files hid rows of it" in lines
