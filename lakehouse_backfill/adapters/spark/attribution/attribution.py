@@ -109,7 +109,9 @@ class SwappedInputs:
             self._swap_whole(pins, Factor(cause="reference", input=new.name), "swapped as a whole")
             return
         frames = (self._window(old, pins), self._window(new, pins))
-        if old.table != new.table or not row_changes.has_same_columns(*frames):
+        if old.table != new.table or not row_changes.has_same_columns(
+            frames[0].schema, frames[1].schema
+        ):
             factor = Factor(cause="upstream", input=new.name)
             self._swap_whole(pins, factor, "its columns changed: swapped as a whole")
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse_backfill.adapters.spark import row_hash
@@ -27,6 +28,7 @@ from lakehouse_backfill.ports.compute import RowPattern
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 #: The part of the input that a row is in; a changed row's two versions are in two parts.
@@ -96,9 +98,16 @@ class InputParts:
         )
 
 
-def has_same_columns(old: DataFrame, new: DataFrame) -> bool:
+def has_same_columns(old: StructType, new: StructType) -> bool:
     """Return whether rows of the two pins can be compared without conversion."""
-    return row_hash.shape_digest(old.schema) == row_hash.shape_digest(new.schema)
+    return row_hash.shape_digest(old) == row_hash.shape_digest(new)
+
+
+def _schema_of(frame: DataFrame, names: Sequence[str]) -> StructType:
+    """Return the schema of some columns, without another query."""
+    from pyspark.sql.types import StructType
+
+    return StructType([frame.schema[name] for name in names])
 
 
 def split_input(
@@ -232,9 +241,7 @@ def _split_by_appends(
         determined_by = "no key and no history of appends: all of it counts as changed upstream"
         return determined_by, _relabel_parts(rows, CHANGED_NEW_PART, CHANGED_OLD_PART)
     names = [name for name in rows.columns if name != PART_COLUMN]
-    hashed = rows.withColumn(
-        _ROW_HASH, row_hash.row_hash_column(rows.select(*map(quoted_column, names)).schema)
-    )
+    hashed = rows.withColumn(_ROW_HASH, row_hash.row_hash_column(_schema_of(rows, names)))
     marked = hashed.join(appended.withColumn(_MATCHED, F.lit(1)), _ROW_HASH, "left").drop(_ROW_HASH)
     is_late = (quoted_column(PART_COLUMN) == _ADDED) & quoted_column(_MATCHED).isNotNull()
     others = marked.where((quoted_column(PART_COLUMN) == _ADDED) & ~is_late).limit(1).count()
@@ -267,9 +274,7 @@ def _appended_hashes(
         if not set(names) <= set(appends.columns):
             return None
         appended = appends.select(*map(quoted_column, names))
-        if row_hash.shape_digest(appended.schema) != row_hash.shape_digest(
-            rows.select(*map(quoted_column, names)).schema
-        ):
+        if not has_same_columns(appended.schema, _schema_of(rows, names)):
             return None
         hashes = appended.select(
             row_hash.row_hash_column(appended.schema).alias(_ROW_HASH)
@@ -300,16 +305,12 @@ def find_patterns(compared: ComparedStates) -> tuple[RowPattern, ...]:
 
     A key with several rows in a state is compared as a multiset of rows.
     """
-    changed = _changed_keys(compared).persist()
+    joined = _with_end_rows(_changed_keys(compared), compared).persist()
     try:
-        joined = _with_end_rows(changed, compared).persist()
-        try:
-            counts = _counts(joined, compared)
-            samples = _samples(joined, compared) if compared.samples else {}
-        finally:
-            joined.unpersist()
+        counts = _counts(joined, compared)
+        samples = _samples(joined, compared) if compared.samples else {}
     finally:
-        changed.unpersist()
+        joined.unpersist()
     return tuple(
         RowPattern(_parse_pattern(text), rows, columns, samples.get(text, ()))
         for text, (rows, columns) in sorted(counts.items())
@@ -320,11 +321,12 @@ def _key_aliases(compared: ComparedStates) -> list[str]:
     return [f"lhb_k{place}" for place in range(max(1, len(compared.key)))]
 
 
-def _key_and_hash(frame: DataFrame, compared: ComparedStates) -> list[Column]:
-    """Return the key's columns under short names, and the row's hash."""
+def _key_and_hash(frame: DataFrame, compared: ComparedStates, prefix: str = "") -> list[Column]:
+    """Return the key's columns under short names with the prefix, and the row's hash."""
     hashed = row_hash.row_hash_column(frame.schema)
     named = [quoted_column(name) for name in compared.key] or [hashed]
-    keys = [value.alias(short) for value, short in zip(named, _key_aliases(compared), strict=True)]
+    aliases = _key_aliases(compared)
+    keys = [value.alias(prefix + short) for value, short in zip(named, aliases, strict=True)]
     return [*keys, hashed.alias(_HASH)]
 
 
@@ -332,12 +334,13 @@ def _changed_keys(compared: ComparedStates) -> DataFrame:
     """Return the keys that differ between the first and the last state, with their pattern."""
     from pyspark.sql import functions as F
 
-    rows: DataFrame | None = None
-    for place, frame in enumerate(compared.frames):
-        state_rows = frame.select(F.lit(place).alias(_STATE), *_key_and_hash(frame, compared))
-        rows = state_rows if rows is None else rows.unionByName(state_rows)
-    if rows is None:
-        raise ValueError("there are no states to compare")
+    rows = reduce(
+        lambda one, other: one.unionAll(other),
+        (
+            frame.select(F.lit(place).alias(_STATE), *_key_and_hash(frame, compared))
+            for place, frame in enumerate(compared.frames)
+        ),
+    )
     values = [_hash_in_state(place) for place in range(len(compared.frames))]
     grouped = rows.groupBy(*_key_aliases(compared)).agg(F.array(*values).alias(_PATTERN))
     pattern = quoted_column(_PATTERN)
@@ -368,22 +371,20 @@ def _with_end_rows(changed: DataFrame, compared: ComparedStates) -> DataFrame:
     joined = changed
     for frame, side in ((compared.frames[0], _OLD), (compared.frames[-1], _NEW)):
         hashes = F.array(
-            *(
-                row_hash.row_hash_column(frame.select(quoted_column(n)).schema)
-                for n in frame.columns
-            )
+            *(row_hash.row_hash_column(_schema_of(frame, [name])) for name in frame.columns)
         )
+        *values, _ = _key_and_hash(frame, compared, f"{side}_")
         whole = frame.select(
-            *_key_and_hash(frame, compared)[:-1],
+            *values,
             F.struct(*(quoted_column(name) for name in frame.columns)).alias(side),
             hashes.alias(f"{side}_hashes"),
-        ).dropDuplicates(keys)
-        renamed = whole.withColumnsRenamed({key: f"{side}_{key}" for key in keys})
+        ).dropDuplicates([f"{side}_{key}" for key in keys])
         condition = F.lit(True)  # noqa: FBT003 (a Spark literal)
         for key in keys:
             condition = condition & quoted_column(key).eqNullSafe(quoted_column(f"{side}_{key}"))
-        joined = joined.join(renamed, condition, "left").drop(*(f"{side}_{key}" for key in keys))
-    return joined
+        joined = joined.join(whole, condition, "left")
+    sides = (_OLD, f"{_OLD}_hashes", _NEW, f"{_NEW}_hashes")
+    return joined.select(*keys, _PATTERN, *sides)
 
 
 def _counts(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[int, dict[str, int]]]:
