@@ -181,13 +181,15 @@ def read_rows(table: Table, rows: BooleanExpression, columns: tuple[str, ...]) -
 
     small = [file for file in files if file.file_size_in_bytes <= _CACHE_BELOW_BYTES]
     large = [file for file in files if file.file_size_in_bytes > _CACHE_BELOW_BYTES]
-    reader = ArrowScan(table.metadata, table.io, scan.projection(), scan.row_filter)
-    found = reader.to_table([FileScanTask(file) for file in large])
-    if not small:
-        return found
-    cached = _filter_rows(table, rows, _rows_of_small_files(table, small))
-    cached = cached.select(found.column_names)
-    return pa.concat_tables([found, cached], promote_options="permissive")
+    wanted = scan.projection()
+    parts = []
+    if small:
+        cached = _filter_rows(table, rows, _rows_of_small_files(table, small))
+        parts.append(cached.select([each.name for each in wanted.fields]))
+    if large or not small:
+        reader = ArrowScan(table.metadata, table.io, wanted, scan.row_filter)
+        parts.append(reader.to_table([FileScanTask(file) for file in large]))
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def drop_cached_rows() -> None:

@@ -51,6 +51,7 @@ def job_imports(folder: Path, job: Path) -> Iterator[None]:
     own = _modules_by_folder.setdefault(folder, {})
     names = _importable_names(folder, job)
     hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    known = set(sys.modules)
     sys.modules.update(own)
     sys.path[:0] = folders
     try:
@@ -58,7 +59,7 @@ def job_imports(folder: Path, job: Path) -> Iterator[None]:
             yield
     finally:
         # Packages without a file find their paths in sys.path: read them before it changes.
-        imported = _imported(folder)
+        imported = _imported(folder, known)
         for path in folders:
             sys.path.remove(path)
         for name, module in imported.items():
@@ -80,13 +81,15 @@ def _importable_names(folder: Path, job: Path) -> set[str]:
     return names
 
 
-def _imported(folder: Path) -> dict[str, ModuleType]:
-    """Return the imported modules and packages of the folder, except jobs."""
+def _imported(folder: Path, known: set[str]) -> dict[str, ModuleType]:
+    """Return the modules and packages of the folder that are not `known`, except jobs."""
     return {
         name: module
         # Iterating over the items is not atomic: other threads may import at the same time.
         for name, module in sys.modules.copy().items()
-        if not name.startswith("lakehouse_backfill_job_") and _is_in_folder(module, folder)
+        if name not in known
+        and not name.startswith("lakehouse_backfill_job_")
+        and _is_in_folder(module, folder)
     }
 
 
