@@ -13,7 +13,7 @@ import pytest
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import TargetChanged
 from tests.support.spark.lake import Lake
-from tests.support.spark.modes import Modes
+from tests.support.spark.modes import BY_PARTITION, Modes
 
 OLD = ("1, 1, A, 10, 1", "2, 1, A, 10, 1", "2, 2, A, 10, 1", "3, 1, A, 10, 1", "4, 1, A, 10, 1")
 NEW = ("1, 1, A, 10, 1", "2, 1, A, 99, 1", "2, 2, A, 99, 1", "3, 1, A, 99, 1", "4, 1, A, 10, 1")
@@ -28,19 +28,8 @@ def _modes(lake: Lake, profile: Profile, folder: Path, **contract: Any) -> Modes
 
 
 def _plan(modes: Modes, **changes: Any) -> str:
-    """Plan, with what the manifest's kit does not know, approve, run and accept."""
-    plain = modes._write
-
-    def write(file: str, text: str) -> None:
-        import yaml
-
-        if file == "jobs/run.yaml":
-            text = yaml.safe_dump(yaml.safe_load(text) | changes)
-        plain(file, text)
-
-    vars(modes)["_write"] = write
-    run, found = modes.validated()
-    vars(modes).pop("_write")
+    """Plan, approve, run and accept."""
+    run, found = modes.validated(**BY_PARTITION, **changes)
     assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
     modes.project.accept(run, by="lead")
     return run

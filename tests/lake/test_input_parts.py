@@ -7,15 +7,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import date
+from functools import reduce
+from itertools import combinations
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.attribution import row_changes
+from lakehouse_backfill.domain.diff import Cause
 from tests.support.spark.lake import Lake, PlanMaker
 
-ROWS = "(1, 1, 10), (1, 2, 20), (2, 3, 30), (2, 4, 40), (2, 4, 40)"
+CAUSES: tuple[Cause, ...] = ("late_input", "deletion", "upstream")
+ROWS = ((1, 1, 10), (1, 2, 20), (2, 3, 30), (2, 4, 40), (2, 4, 40))
 APPEND = "INSERT INTO {ns}.src VALUES (date'2024-01-01', 9, 90), (date'2024-01-02', 9, 91)"
 UPDATE = "UPDATE {ns}.src SET v = v + 1 WHERE k = 1"
 DELETE = "DELETE FROM {ns}.src WHERE k = 2"
@@ -48,10 +55,9 @@ def source(lake: Lake) -> Callable[[tuple[str, ...]], tuple[Any, Any]]:
     """Give the pins before and after some commits."""
 
     def commit(statements: tuple[str, ...]) -> tuple[Any, Any]:
-        lake.sql("CREATE TABLE {ns}.src (d date, k bigint, v bigint) PARTITIONED BY (d)")
-        lake.sql("CREATE TABLE {ns}.out (d date, k bigint, v bigint) PARTITIONED BY (d)")
-        values = ROWS.replace("(1,", "(date'2024-01-01',").replace("(2,", "(date'2024-01-02',")
-        lake.sql(f"INSERT INTO {{ns}}.src VALUES {values}")
+        for short in ("src", "out"):
+            lake.create(short, (("d", "date"), ("k", "long"), ("v", "long")))
+        lake.append("src", *((date(2024, 1, day), k, v) for day, k, v in ROWS))
         maker = PlanMaker(lake)
         before = maker.make().resolved.sources[0]
         for statement in statements:
@@ -69,6 +75,7 @@ def test_rows_that_came_and_went_are_told_apart(
     statements, *expected = case
     pins = source(statements)
     frames = [dataframes.read_table(lake.spark, "lake", pin.table, pin.snapshot_id) for pin in pins]
+    before, after = (Counter(map(tuple, frame.collect())) for frame in frames)
     for key, counts in zip((("d", "k"), ()), expected, strict=True):
         parts = row_changes.split_input(lake.spark, "lake", pins, (frames[0], frames[1]), key)
         names = (
@@ -78,20 +85,32 @@ def test_rows_that_came_and_went_are_told_apart(
             row_changes.CHANGED_NEW_PART,
         )
         assert tuple(parts.counts.get(name, 0) for name in names) == counts
-        every = ("late_input", "deletion", "upstream")
-        assert rows(parts.state_rows(())) == rows(frames[0])
-        assert rows(parts.state_rows(every)) == rows(frames[1])
-        late, gone = rows(frames[1]) - rows(frames[0]), rows(frames[0]) - rows(frames[1])
-        assert (late.total(), gone.total()) == (counts[0] + counts[3], counts[1] + counts[2])
-        for cause in every:
-            others = [each for each in every if each != cause]
-            swapped = rows(parts.state_rows([cause])) - rows(frames[0])
-            swapped |= rows(frames[0]) - rows(parts.state_rows([cause]))
-            left = rows(parts.state_rows(others)) - rows(frames[1])
-            left |= rows(frames[1]) - rows(parts.state_rows(others))
-            assert swapped == left
+        added, removed = after - before, before - after
+        assert (added.total(), removed.total()) == (counts[0] + counts[3], counts[1] + counts[2])
+        states = state_rows(parts)
+        assert states[()] == before
+        assert states[CAUSES] == after
+        for cause in CAUSES:
+            swapped = difference(states[(cause,)], before)
+            others = tuple(each for each in CAUSES if each != cause)
+            assert swapped == difference(states[others], after)
         parts.rows.unpersist()
 
 
-def rows(frame: Any) -> Counter[Any]:
-    return Counter(tuple(row) for row in frame.collect())
+def state_rows(parts: row_changes.InputParts) -> dict[tuple[Cause, ...], Counter[Any]]:
+    """Read the rows of every state, in one query."""
+    found: dict[tuple[Cause, ...], Counter[Any]] = {
+        swapped: Counter() for size in range(4) for swapped in combinations(CAUSES, size)
+    }
+    labelled = [
+        parts.state_rows(swapped).withColumn("state", F.lit(place))
+        for place, swapped in enumerate(found)
+    ]
+    states = list(found)
+    for *values, place in reduce(DataFrame.unionAll, labelled).collect():
+        found[states[place]][tuple(values)] += 1
+    return found
+
+
+def difference(one: Counter[Any], other: Counter[Any]) -> Counter[Any]:
+    return (one - other) | (other - one)

@@ -57,7 +57,6 @@ sources:
   src: {{table: {ns}.src, range: {{column: d, from: 2024-01-01, to: 2024-02-01}}}}
 target:
   partitions: {{column: d, from: 2024-01-02, to: 2024-01-04}}
-limits: {{partitions_per_chunk: 1}}
 validation: {{edge_partitions: 0}}
 """
 JOB = """\

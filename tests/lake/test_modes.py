@@ -10,7 +10,7 @@ import pytest
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import Blocked, ChecksFailed, Conflict, TargetChanged
 from tests.support.spark.lake import Lake
-from tests.support.spark.modes import COLUMNS, FORMATS, Make, Modes, expected, seeded
+from tests.support.spark.modes import BY_PARTITION, COLUMNS, FORMATS, Make, Modes, expected, seeded
 
 pytestmark = pytest.mark.lake
 
@@ -32,7 +32,7 @@ def test_rows_of_one_tenant_are_repaired_and_all_others_are_carried_over(
     before = modes.rows(*COLUMNS, "produced_by_run_id")
     run_id, found = modes.validated(
         config={"tenant": "A"}, target={"row_predicate": {"tenant": "A"},
-        "partitions": {"column": "d", "from": "2024-01-02", "to": "2024-01-04"}},
+        "partitions": {"column": "d", "from": "2024-01-02", "to": "2024-01-04"}}, **BY_PARTITION,
     )  # fmt: skip
     assert modes.gate(found, "other rows are unchanged") == (
         True, "4 rows carried over, counts and checksums equal",
@@ -68,7 +68,7 @@ def test_a_live_commit_to_a_partition_of_a_row_repair_is_a_conflict(make: Make) 
 @pytest.mark.req("U1b")
 def test_rows_that_the_predicate_does_not_name_stop_a_job_that_computes_them(make: Make) -> None:
     modes = seeded(make)
-    run_id = modes.plan(target={"row_predicate": {"tenant": "A"}})
+    run_id = modes.plan(target={"row_predicate": {"tenant": "A"}}, **BY_PARTITION)
     with pytest.raises(ChecksFailed, match="rows are those of the row predicate: 2 rows of the"):
         modes.project.run(run_id, "ann")
     (chunk, _) = modes.project.chunks(run_id).chunks
@@ -174,7 +174,7 @@ def test_merge_takes_the_newest_version_of_each_key_and_leaves_all_others(
 ) -> None:
     modes = merged(make, version)
     before = modes.rows()
-    run_id, found = modes.validated(config={"deletes": True}, target=MERGE)
+    run_id, found = modes.validated(config={"deletes": True}, target=MERGE, **BY_PARTITION)
     assert modes.gate(found, "changes add up") == (
         True,
         "5 rows, 1 keys inserted, 1 updated, 1 deleted: 5 rows; 4 change rows were older or known",
@@ -320,9 +320,8 @@ def test_a_pinned_product_moves_by_its_pointer_alone(make: Make, version: int) -
 
 
 @pytest.mark.req("M1")
-@pytest.mark.parametrize("version", FORMATS)
-def test_a_result_to_look_at_is_never_published(make: Make, version: int) -> None:
-    modes = seeded(make, version)
+def test_a_result_to_look_at_is_never_published(make: Make) -> None:
+    modes = seeded(make)
     head = modes.head().snapshot_id
     run_id, found = modes.validated(target={"publish_mode": "shadow_only"})
     assert found["state"] == "validated"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +45,22 @@ STATES = {
 @pytest.fixture
 def orders(lake: Lake, profile: Profile, lake_folder: Path) -> Callable[..., dict[str, Any]]:
     """Restate Friday, 2024-03-29, of a product with 12 weeks of history; gives the validation."""
+    columns = (("d", "date"), ("k", "long"), ("state", "string"), ("v", "double"))
     for table in ("src", "out"):
-        lake.sql(
-            f"CREATE TABLE {{ns}}.{table} (d date, k bigint, state string, v double) "
-            "USING iceberg PARTITIONED BY (d)"
-        )
-        # Weekdays have 40 orders and weekends 10, a few more or less; a quarter is open.
-        lake.sql(
-            f"INSERT INTO {{ns}}.{table} SELECT d, k, if(k % 4 = 0, 'open', 'paid'), 1.0 * k FROM ("
-            "SELECT date_add(date'2024-01-05', CAST(n AS int)) d, n, explode(sequence(1, "
-            "if(weekday(date_add(date'2024-01-05', CAST(n AS int))) < 5, 40, 10) "
-            "+ CAST(n * 7 % 3 AS int))) k FROM (SELECT id AS n FROM range(85)))"
-        )
+        lake.create(table, columns)
+        lake.append(table, *_history())
     real = {k: v.replace("${project}", str(lake_folder)) for k, v in profile.catalog.items()}
     profile = profile.model_copy(update={"catalog": real})
     project = Project(Adapters(lake.project, profile, NullProgress(), "dev"))
     return lambda config=None, **contract: _restated(lake, project, config or {}, contract)
+
+
+def _history() -> Iterator[tuple[Any, ...]]:
+    """Give 40 orders of each weekday and 10 of others, a few more or less; a quarter is open."""
+    for number in range(85):
+        day = date(2024, 1, 5) + timedelta(days=number)
+        for k in range(1, (40 if day.weekday() < 5 else 10) + number * 7 % 3 + 1):
+            yield day, k, "paid" if k % 4 else "open", 1.0 * k
 
 
 def _restated(

@@ -15,6 +15,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     BooleanType,
     DateType,
+    DoubleType,
     LongType,
     NestedField,
     PrimitiveType,
@@ -37,8 +38,8 @@ _BY_DAY = ScopeField(column="d", transform="identity", type="date")
 
 
 _TYPES: dict[str, PrimitiveType] = {
-    "boolean": BooleanType(), "date": DateType(), "long": LongType(), "string": StringType(),
-    "timestamptz": TimestamptzType(),
+    "boolean": BooleanType(), "date": DateType(), "double": DoubleType(), "long": LongType(),
+    "string": StringType(), "timestamptz": TimestamptzType(),
 }  # fmt: skip
 
 

@@ -38,6 +38,8 @@ def job(context, src):
     return rows.select("d", "k", "tenant", "v", "ver", *more)
 """
 
+#: A run with more than one chunk.
+BY_PARTITION = {"limits": {"partitions_per_chunk": 1}}
 #: Table formats; 3 is written through Iceberg's Java API.
 FORMATS = [1, 2, 3]
 Row = tuple[Any, ...]
@@ -93,7 +95,7 @@ class Modes:
         frame.writeTo(f"{self.lake.name}.{self.lake.table(short)}").append()
 
     def plan(self, **changes: Any) -> str:
-        """Plan and approve a run; gives its id."""
+        """Plan and approve a run of one chunk; gives its id."""
         target = {"partitions": {"column": "d", "from": FIRST, "to": STOP}}
         manifest = {
             "api_version": "lakehouse-backfill/v1",
@@ -109,9 +111,8 @@ class Modes:
                 **changes.pop("source", {}),
             }},
             "target": target | changes.pop("target", {}),
-            "limits": {"partitions_per_chunk": 1},
             "validation": {"edge_partitions": 0} | changes.pop("validation", {}),
-        }  # fmt: skip
+        } | changes  # fmt: skip
         self._write("jobs/run.yaml", yaml.safe_dump(manifest))
         run_id = str(self.project.plan("jobs/run.yaml", by="ann").run_id)
         self.project.approve(run_id, by="lead")
