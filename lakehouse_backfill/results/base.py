@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from lakehouse_backfill.errors import BackfillError
 
 _OMITTED = {"omitted": True}
@@ -41,6 +43,14 @@ def to_plain(value: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """A part of a result: named fields, and their JSON form."""
+
+    @classmethod
+    def from_fields(cls, source: object, **others: Any) -> Self:
+        """Take the fields of the same names from `source`, except `others`."""
+        names = (each.name for each in fields(cls) if each.name not in others)
+        return cls(
+            **{name: getattr(source, name) for name in names if hasattr(source, name)}, **others
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types; an optional field without a value is left out."""

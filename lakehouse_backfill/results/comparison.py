@@ -58,10 +58,13 @@ class DiffResult(_Compared):
     def of(cls, diff: Diff, choice: EngineChoice | None = None) -> DiffResult:
         """Describe a diff, and why its engine was chosen."""
         summary = diff.summary
-        values = {name: getattr(diff, name) for name in type(diff).model_fields}
-        values |= {"how": diff.how or None, "added_columns": diff.added_columns or None}
-        equal = not (summary.added or summary.removed or summary.changed)
-        return cls(**values, equal=equal, engine_choice=choice)
+        return cls.from_fields(
+            diff,
+            how=diff.how or None,
+            added_columns=diff.added_columns or None,
+            equal=not (summary.added or summary.removed or summary.changed),
+            engine_choice=choice,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types; the summary is of no partition."""
@@ -107,12 +110,7 @@ class DiffPreviewResult(_Compared):
     @classmethod
     def of(cls, preview: DiffPreview, choice: EngineChoice) -> DiffPreviewResult:
         """Describe a preview, and why its engine would be chosen."""
-        return cls(
-            **{name: getattr(preview, name) for name in type(preview).model_fields},
-            bytes_to_read=preview.bytes_to_read,
-            engine=choice.engine,
-            engine_choice=choice,
-        )
+        return cls.from_fields(preview, engine=choice.engine, engine_choice=choice)
 
     def error(self) -> BackfillError | None:
         """Return ChecksFailed when the states must be equal and metadata does not prove it."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _UNCHANGED = "nothing was changed"
 
 
-def _failures(checks: tuple[StoredCheck, ...]) -> str:
+def _failures(checks: tuple[StoredCheck | GuaranteeCheck, ...]) -> str:
     return "; ".join(f"{one.name} ({one.because})" for one in checks if one.ok is False)
 
 
@@ -84,14 +84,7 @@ class ReproduceResult(Result):
     @classmethod
     def of(cls, outcome: ReproduceOutcome) -> ReproduceResult:
         """Describe what was recomputed, partition by partition."""
-        return cls(
-            run_id=outcome.run_id,
-            equal=outcome.is_equal,
-            code=outcome.code,
-            scratch_table=outcome.scratch_table,
-            partitions=outcome.partitions,
-            notes=outcome.notes,
-        )
+        return cls.from_fields(outcome, equal=outcome.is_equal)
 
     def error(self) -> BackfillError | None:
         """Return ChecksFailed when a partition came out differently."""
@@ -121,7 +114,7 @@ class AuditVerifyResult(Result):
     @classmethod
     def of(cls, found: AuditVerdict) -> AuditVerifyResult:
         """Describe a verdict on the logs."""
-        return cls(**vars(found), intact=found.is_intact)
+        return cls.from_fields(found, intact=found.is_intact)
 
     def error(self) -> BackfillError | None:
         """Return Tampered when an event is not as it was written."""
@@ -172,29 +165,13 @@ class AuditGuaranteesResult(Result):
     def of(cls, found: tuple[ProductGuarantees, ...]) -> AuditGuaranteesResult:
         """Describe the samples and their checks."""
         checks = tuple(
-            GuaranteeCheck(
-                product=one.product,
-                run_id=one.run_id,
-                chunk_id=one.chunk_id,
-                name=check.name,
-                ok=check.ok,
-                expected=check.expected,
-                found=check.found,
-                because=check.because,
+            GuaranteeCheck.from_fields(
+                check, product=one.product, run_id=one.run_id, chunk_id=one.chunk_id
             )
             for one in found
             for check in one.checks
         )
-        sampled = tuple(
-            SampledChunk(
-                product=one.product,
-                run_id=one.run_id,
-                chunk_id=one.chunk_id,
-                partitions=one.partitions,
-                because=one.because,
-            )
-            for one in found
-        )
+        sampled = tuple(map(SampledChunk.from_fields, found))
         held = all(check.ok is not False for check in checks)
         return cls(sampled=sampled, held=held, checks=checks)
 
@@ -202,11 +179,8 @@ class AuditGuaranteesResult(Result):
         """Return ChecksFailed when a guarantee does not hold."""
         if self.held:
             return None
-        names = "; ".join(
-            f"{check.name} ({check.because})" for check in self.checks if check.ok is False
-        )
         return ChecksFailed(
-            f"what is promised does not hold: {names}",
+            f"what is promised does not hold: {_failures(self.checks)}",
             state=f"{_UNCHANGED}; only scratch tables were written, and dropped",
             fix="correct the job so that the same input gives the same rows, or report it",
         )

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.core.publication.publication import PublishOutcome
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.publication import Pointer, Publication, RequiredRewrite
+from lakehouse_backfill.domain.publication import (
+    CommitResult,
+    Pointer,
+    Publication,
+    RequiredRewrite,
+)
 from lakehouse_backfill.domain.run import RunStatus
 from lakehouse_backfill.errors import BackfillError, OutcomeUnknown
 from lakehouse_backfill.results.base import Record, Result, RunResult, optional
@@ -60,24 +65,26 @@ class PublishResult(RunResult):
         warnings: tuple[str, ...] = (),
     ) -> PublishResult:
         """Describe a publication, and the checks and hooks that followed it."""
-        row, swap = outcome.publication, outcome.swap
-        return cls(
+        swap = outcome.swap
+        return cls.from_fields(
+            outcome.publication,
             **run_fields(status),
-            version=row.version,
-            table=row.table,
-            snapshot_id=row.snapshot_id,
-            files_added=swap.files_added if swap else 0,
-            files_removed=swap.files_removed if swap else 0,
-            rows_added=swap.rows_added if swap else 0,
-            rows_removed=swap.rows_removed if swap else 0,
-            seconds=round(swap.seconds, 3) if swap else 0.0,
+            **_swap_fields(swap),
             attempts=swap.attempts if swap else 0,
             was_published=outcome.was_published,
-            supersedes=row.supersedes,
             checks_after=after.checks if after else None,
             hooks=after.calls if after else None,
             warnings=warnings,
         )
+
+
+def _swap_fields(swap: CommitResult | None) -> dict[str, Any]:
+    """Return what a swap changed; zeros where there was none."""
+    counts = ("files_added", "files_removed", "rows_added", "rows_removed")
+    return {
+        **{name: getattr(swap, name, 0) for name in counts},
+        "seconds": round(swap.seconds, 3) if swap else 0.0,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +103,8 @@ class PublishPreviewResult(Result):
     @classmethod
     def of(cls, plan: Plan, pointer: Pointer) -> PublishPreviewResult:
         """Describe the publication of a plan on the product's pointer."""
-        return cls(
-            run_id=plan.run_id,
-            product=plan.product,
+        return cls.from_fields(
+            plan,
             version=pointer.last_version + 1,
             table=plan.resolved.target.table,
             partitions=plan.resolved.scope.partitions,
@@ -134,31 +140,18 @@ class RollbackResult(Result):
     @classmethod
     def of(cls, outcome: RollbackOutcome) -> RollbackResult:
         """Describe a rollback by one swap."""
-        row, swap = outcome.publication, outcome.swap
-        return cls(
-            product=row.product,
-            version=row.version,
-            table=row.table,
-            snapshot_id=swap.snapshot_id,
+        row = outcome.publication
+        return cls.from_fields(
+            row,
+            snapshot_id=outcome.swap.snapshot_id,
             partitions=row.scope.partitions if row.scope else (),
-            files_added=swap.files_added,
-            files_removed=swap.files_removed,
-            rows_added=swap.rows_added,
-            rows_removed=swap.rows_removed,
-            seconds=round(swap.seconds, 3),
-            reason=row.reason,
+            **_swap_fields(outcome.swap),
         )
 
     @classmethod
     def of_pointer(cls, row: Publication) -> RollbackResult:
         """Describe where the pointer of a pinned product went; no table was changed."""
-        return cls(
-            product=row.product,
-            version=row.version,
-            table=row.table,
-            snapshot_id=row.snapshot_id,
-            reason=row.reason,
-        )
+        return cls.from_fields(row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,19 +208,12 @@ class VersionLine(Record):
     @classmethod
     def of(cls, row: Publication) -> VersionLine:
         """Describe a row of the pointer's table."""
-        return cls(
-            version=row.version,
-            action=row.action,
-            run_id=row.run_id,
-            table=row.table,
-            snapshot_id=row.snapshot_id,
+        return cls.from_fields(
+            row,
             accepted_at=row.at,
             accepted_by=row.accepted_by or (row.by,),
-            approved_by=row.approved_by,
             published_by=row.by,
-            supersedes=row.supersedes,
             partitions=len(row.scope.partitions) if row.scope else 0,
-            reason=row.reason,
         )
 
 
@@ -258,12 +244,8 @@ class DualReadResult(RunResult):
     @classmethod
     def of(cls, outcome: DualReadOutcome) -> DualReadResult:
         """Describe a comparison."""
-        return cls(
-            **run_fields(outcome.status),
-            digest=outcome.digest,
-            comparison=outcome.comparison,
-            equal=outcome.comparison.equal,
-            readers=outcome.readers,
+        return cls.from_fields(
+            outcome, **run_fields(outcome.status), equal=outcome.comparison.equal
         )
 
 
@@ -301,16 +283,8 @@ class RetentionLine(Record):
     @classmethod
     def of(cls, item: RetentionItem) -> RetentionLine:
         """Describe an item; empty texts become None."""
-        return cls(
-            name=item.name,
-            kind=item.kind,
-            because=item.because,
-            product=item.product or None,
-            owner=item.owner or None,
-            until=item.until or None,
-            snapshot_id=item.snapshot_id,
-            run_id=item.run_id or None,
-        )
+        texts = {name: getattr(item, name) or None for name in ("product", "owner", "run_id")}
+        return cls.from_fields(item, **texts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -95,32 +95,20 @@ class PlanResult(Result):
         """Describe a plan, its registered run and the proof of its warm-up, if there are any."""
         resolved, target = plan.resolved, plan.resolved.manifest.target
         undo = command_line("rollback", plan.product, "--reason", "TEXT")
-        return cls(
-            run_id=plan.run_id,
-            product=plan.product,
+        return cls.from_fields(
+            plan,
             state=status.state.value if status else None,
-            manifest_hash=plan.manifest_hash,
-            revises=plan.revises,
             target=resolved.target.table,
-            shadow_table=plan.shadow_table,
             publish_mode=target.publish_mode,
             publishing=publish_modes.MODE_MEANINGS[target.publish_mode],
             rows=row_changes.describe_row_predicate(target) or None,
             schema_change=tuple(describe_schema_step(step) for step in target.schema_change),
             partitions=resolved.scope.partitions,
             partition_field=resolved.scope.field,
-            places=plan.places,
             chunks=resolved.chunks,
             pins=_planned_pins(resolved),
-            estimate=plan.estimate,
-            consumers=plan.consumers,
-            conflicts=plan.conflicts,
-            checklist=plan.checklist,
-            way=plan.way,
-            notes=plan.notes,
             undo=f"{command_line('cancel', plan.run_id)}; after publication: {undo}",
             warm_up_proof=proof,
-            warnings=plan.warnings,
         )
 
     def _repr_html_(self) -> str:
@@ -132,20 +120,11 @@ class PlanResult(Result):
 
 def _planned_pins(resolved: ResolvedManifest) -> tuple[PlannedPin, ...]:
     target = resolved.target
-    names = [field.name for field in fields(PlannedPin)]
-    sources = [
-        PlannedPin(**{name: getattr(pin, name) for name in names}) for pin in resolved.sources
-    ]
+    mode = "tag" if target.snapshot_id is not None else None
     return (
-        *sources,
-        PlannedPin(
-            name="target",
-            role="target",
-            table=target.table,
-            requested=target.table,
-            snapshot_id=target.snapshot_id,
-            schema_id=target.schema_id,
-            mode="tag" if target.snapshot_id is not None else None,
+        *map(PlannedPin.from_fields, resolved.sources),
+        PlannedPin.from_fields(
+            target, name="target", role="target", requested=target.table, mode=mode
         ),
     )
 
@@ -283,13 +262,10 @@ class RejudgeResult(Result):
     @classmethod
     def of(cls, product: str, found: AcceptedValidation) -> RejudgeResult:
         """Describe the checks of an accepted version."""
-        accepted = found.accepted
-        return cls(
+        return cls.from_fields(
+            found.accepted,
             product=product,
-            version=accepted.version,
-            table=accepted.table,
-            snapshot_id=accepted.snapshot_id,
-            changed_since=tuple(accepted.drifted),
+            changed_since=tuple(found.accepted.drifted),
             passed=found.passed,
             checks=found.checks,
         )
@@ -392,9 +368,8 @@ class RunLine(Record):
         next_command = summary.next_command
         if _all_waived(gates):
             next_command = command_line("run", status.run_id)
-        return cls(
-            is_safe=summary.is_safe,
-            readers_see=summary.readers_see,
+        return cls.from_fields(
+            summary,
             next_command=next_command,
             **run_fields(status),
             at=status.at,
