@@ -12,7 +12,14 @@ import typer
 
 from lakehouse_backfill.cli.commands import after, before, during, proof, repair
 from lakehouse_backfill.cli.group import PHASES, BackfillGroup
-from lakehouse_backfill.cli.session import Session, disable_huge_pages, open_project, tune_gc
+from lakehouse_backfill.cli.session import (
+    Session,
+    disable_huge_pages,
+    open_project,
+    print_result,
+    tune_gc,
+)
+from lakehouse_backfill.results.base import Result
 
 app = typer.Typer(
     cls=BackfillGroup,
@@ -32,12 +39,9 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-product_commands = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-audit_commands = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-shadow_commands = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
-def _help_text(command: Callable[..., None]) -> str:
+def _help_text(command: Callable[..., Result]) -> str:
     """Keep the lines of the examples: the mark tells typer not to wrap what follows."""
     return inspect.cleandoc(command.__doc__ or "").replace("\nExamples:", "\n\b\nExamples:")
 
@@ -83,6 +87,12 @@ def program(
     context.obj = Session(folder=project, profile=profile, json=json, quiet=quiet, opener=opener)
 
 
+def _add(group: typer.Typer, name: str, command: Callable[..., Result], phase: str = "") -> None:
+    group.command(name, help=_help_text(command), rich_help_panel=phase or None)(
+        print_result(command)
+    )
+
+
 _BEFORE, _DURING, _AFTER, _REPAIR = PHASES
 for _phase, _commands in (
     (_BEFORE, (before.init, before.doctor, before.demo)),
@@ -96,28 +106,22 @@ for _phase, _commands in (
     (_REPAIR, (repair.rollback, repair.recover, repair.maintain)),
 ):
     for _command in _commands:
-        app.command(help=_help_text(_command), rich_help_panel=_phase)(_command)
-product_commands.command("add", help=_help_text(before.product_add))(before.product_add)
-app.add_typer(
-    product_commands,
-    name="product",
-    help="Draft a contract: product add.",
-    rich_help_panel=_BEFORE,
-)
-shadow_commands.command("open", help=_help_text(during.shadow_open))(during.shadow_open)
-shadow_commands.command("close", help=_help_text(during.shadow_close))(during.shadow_close)
-app.add_typer(
-    shadow_commands, name="shadow", help="Let another engine write: shadow open, shadow close.",
-    rich_help_panel=_DURING,
-)  # fmt: skip
-audit_commands.command("verify", help=_help_text(proof.audit_verify))(proof.audit_verify)
-audit_commands.command("guarantees", help=_help_text(proof.audit_guarantees))(
-    proof.audit_guarantees
-)
-app.add_typer(
-    audit_commands, name="audit", help="Check log and promises: audit verify, audit guarantees.",
-    rich_help_panel=_AFTER,
-)  # fmt: skip
+        _add(app, _command.__name__.replace("_", "-"), _command, _phase)
+for _name, _phase, _summary, _members in (
+    ("product", _BEFORE, "Draft a contract: product add.", {"add": before.product_add}),
+    (
+        "shadow", _DURING, "Let another engine write: shadow open, shadow close.",
+        {"open": during.shadow_open, "close": during.shadow_close},
+    ),
+    (
+        "audit", _AFTER, "Check log and promises: audit verify, audit guarantees.",
+        {"verify": proof.audit_verify, "guarantees": proof.audit_guarantees},
+    ),
+):  # fmt: skip
+    _group = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+    for _word, _member in _members.items():
+        _add(_group, _word, _member)
+    app.add_typer(_group, name=_name, help=_summary, rich_help_panel=_phase)
 
 
 def run() -> None:

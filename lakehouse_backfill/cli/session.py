@@ -10,11 +10,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -187,6 +188,21 @@ def current_session(context: typer.Context) -> Session:
     if found is None:
         raise RuntimeError("commands run below the program's callback")
     return found
+
+
+def current_project(context: typer.Context, *, computes: bool = False) -> Project:
+    """Open the project of a command."""
+    return current_session(context).project(computes=computes)
+
+
+def print_result(command: Callable[..., Result]) -> Callable[..., None]:
+    """Make the function of a command print what it returns; typer reads its parameters."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        current_session(options["context"]).show(options["context"], command(**options))
+
+    return run
 
 
 def acting_person(by: str | None) -> str:

@@ -17,10 +17,11 @@ from lakehouse_backfill.cli.session import (
     RunArgument,
     TakeOverOption,
     acting_person,
-    current_session,
+    current_project,
     split_list,
 )
 from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.results.base import Result
 
 if TYPE_CHECKING:
     from lakehouse_backfill.results.comparison import DiffPreviewResult, DiffResult
@@ -30,20 +31,18 @@ def reconcile(
     context: typer.Context,
     old: Annotated[str, typer.Argument(metavar="OLD", help=TABLE_STATE_HELP)],
     new: Annotated[str, typer.Argument(metavar="NEW", help=TABLE_STATE_HELP)],
-) -> None:
+) -> Result:
     """Compare count and checksum of each partition.
 
     Examples:
       lakehouse-backfill reconcile silver.orders@before-fix silver.orders
     """
-    current_session(context).show(
-        context, current_session(context).project(computes=True).reconcile(old, new)
-    )
+    return current_project(context, computes=True).reconcile(old, new)
 
 
 def accept(
     context: typer.Context, run: RunArgument, by: ByOption = None, reason: ReasonOption = ""
-) -> None:
+) -> Result:
     """Accept the result of a run, before it is published.
 
     The acceptance is bound to the digest of checks and diff: staging again invalidates it.
@@ -51,22 +50,18 @@ def accept(
     Examples:
       lakehouse-backfill accept bf-4f1c09a2d7 --by ana
     """
-    current_session(context).show(
-        context, current_session(context).project().accept(run, acting_person(by), reason)
-    )
+    return current_project(context).accept(run, acting_person(by), reason)
 
 
 def reject(
     context: typer.Context, run: RunArgument, reason: ReasonOption, by: ByOption = None
-) -> None:
+) -> Result:
     """Reject a run; nothing is deleted.
 
     Examples:
       lakehouse-backfill reject bf-4f1c09a2d7 --reason "SJU is missing"
     """
-    current_session(context).show(
-        context, current_session(context).project().reject(run, acting_person(by), reason)
-    )
+    return current_project(context).reject(run, acting_person(by), reason)
 
 
 def waive(
@@ -79,7 +74,7 @@ def waive(
     reason: ReasonOption = "",
     *,
     show: Annotated[bool, typer.Option("--list", help="List the failed gates only.")] = False,
-) -> None:
+) -> Result:
     """Record that a failed gate does not stop a run.
 
     The waiver is bound to exactly what was judged: another input, chunk or result needs another
@@ -92,9 +87,7 @@ def waive(
     if gate is None and not show:
         raise ConfigError("no gate is named", fix=f"lakehouse-backfill waive {run} --list")
     named = None if show else gate
-    current_session(context).show(
-        context, current_session(context).project().waive(run, named, acting_person(by), reason)
-    )
+    return current_project(context).waive(run, named, acting_person(by), reason)
 
 
 def publish(
@@ -107,7 +100,7 @@ def publish(
     by: ByOption = None,
     dry_run: DryRunOption = False,
     take_over: TakeOverOption = False,
-) -> None:
+) -> Result:
     """Make an accepted result visible to readers.
 
     One metadata-only commit: all of the run's partitions, or none. Live commits in other partitions
@@ -119,30 +112,23 @@ def publish(
       lakehouse-backfill publish bf-4f1c09a2d7
       lakehouse-backfill publish bf-4f1c09a2d7 bf-77aa01b2c3
     """
-    project = current_session(context).project()
-    if len(runs) == 1:
-        who = acting_person(by)
-        current_session(context).show(
-            context,
-            project.preview_publish(runs[0], who)
-            if dry_run
-            else project.publish(runs[0], who, take_over=take_over),
-        )
-        return
+    project = current_project(context)
+    if len(runs) > 1:
+        if dry_run:
+            raise typer.BadParameter("--dry-run takes one run")
+        return project.publish_together(tuple(runs), acting_person(by), take_over=take_over)
     if dry_run:
-        raise typer.BadParameter("--dry-run takes one run")
-    current_session(context).show(
-        context, project.publish_together(tuple(runs), acting_person(by), take_over=take_over)
-    )
+        return project.preview_publish(runs[0], acting_person(by))
+    return project.publish(runs[0], acting_person(by), take_over=take_over)
 
 
-def versions(context: typer.Context, product: ProductArgument) -> None:
+def versions(context: typer.Context, product: ProductArgument) -> Result:
     """List the accepted output versions of a product, newest first.
 
     Examples:
       lakehouse-backfill versions silver.orders
     """
-    current_session(context).show(context, current_session(context).project().versions(product))
+    return current_project(context).versions(product)
 
 
 def evidence(
@@ -151,14 +137,14 @@ def evidence(
     export: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Where page and archive are written.")
     ] = None,
-) -> None:
+) -> Result:
     """Write the evidence page and the archive of a run.
 
     Examples:
       lakehouse-backfill evidence bf-4f1c09a2d7
       lakehouse-backfill evidence bf-4f1c09a2d7 --export audit/
     """
-    current_session(context).show(context, current_session(context).project().evidence(run, export))
+    return current_project(context).evidence(run, export)
 
 
 OldArgument = Annotated[
@@ -214,7 +200,7 @@ def diff(
     fail_on_difference: FailOnDifferenceOption = False,
     attribute: AttributeOption = False,
     partitions: PartitionsOption = 4,
-) -> None:
+) -> Result:
     """Compare old and new rows by key.
 
     For a run: its candidate against what it replaces. Files that both sides share are not read.
@@ -230,7 +216,7 @@ def diff(
     """
     columns = split_list([key]) if key else None
     # Only job code, which attribution runs, and a diff that is to run on Spark may need pandas.
-    project = current_session(context).project(computes=attribute or engine == "spark")
+    project = current_project(context, computes=attribute or engine == "spark")
     who, ignored, limits = acting_person(by), split_list(ignore), split_list(tolerance)
     found: DiffResult | DiffPreviewResult
     if attribute:
@@ -245,8 +231,7 @@ def diff(
         found = project.diff(
             old, new, columns, where, engine, samples, who, ignored, limits, local_limit
         )
-    found = replace(found, must_be_equal=fail_on_difference or None)
-    current_session(context).show(context, found)
+    return replace(found, must_be_equal=fail_on_difference or None)
 
 
 def dual_read(
@@ -270,7 +255,7 @@ def dual_read(
         typer.Option(metavar="REASON", help="Record that a difference was reviewed and is right."),
     ] = None,
     by: ByOption = None,
-) -> None:
+) -> Result:
     """Compare a reader's query on the accepted version and on the candidate.
 
     Runs it twice in DuckDB, which reaches nothing but the relation `product`; starts no JVM. The
@@ -281,8 +266,7 @@ def dual_read(
       lakehouse-backfill dual-read bf-4f1c09a2d7 --reader app --columns order_id,amount
       lakehouse-backfill dual-read bf-1 --reader app --sql app.sql --accept-difference "was wrong"
     """
-    project = current_session(context).project()
-    done = project.dual_read(
+    project = current_project(context)
+    return project.dual_read(
         run, reader, sql, split_list(columns), tolerance, accept_difference, acting_person(by)
     )
-    current_session(context).show(context, done)

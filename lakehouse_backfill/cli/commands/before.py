@@ -15,14 +15,16 @@ from lakehouse_backfill.cli.session import (
     ReasonOption,
     RunArgument,
     acting_person,
+    current_project,
     current_session,
 )
+from lakehouse_backfill.results.base import Result
 
 
 def init(
-    context: typer.Context,
+    context: typer.Context,  # noqa: ARG001 (read by what prints the result)
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new project's folder.")],
-) -> None:
+) -> Result:
     """Create the files of a new project.
 
     Existing files are not overwritten.
@@ -33,11 +35,10 @@ def init(
     from lakehouse_backfill.config.scaffold import create_project as make
     from lakehouse_backfill.results.proof import InitResult
 
-    result = InitResult(project=str(folder), files=tuple(make(folder)))
-    current_session(context).show(context, result)
+    return InitResult(project=str(folder), files=tuple(make(folder)))
 
 
-def doctor(context: typer.Context) -> None:
+def doctor(context: typer.Context) -> Result:
     """Check Java, jars, catalog and permissions.
 
     Each fault is printed with its fix. Exit code 6 when there is one.
@@ -46,7 +47,7 @@ def doctor(context: typer.Context) -> None:
       lakehouse-backfill doctor
       lakehouse-backfill --profile prod doctor
     """
-    current_session(context).show(context, current_session(context).project().doctor())
+    return current_project(context).doctor()
 
 
 def demo(
@@ -54,7 +55,7 @@ def demo(
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Where the demo creates its project.")
     ] = Path("lakehouse-demo"),
-) -> None:
+) -> Result:
     """Run a guided restatement of a real table.
 
     The project folder is kept, so that you can continue in it.
@@ -65,14 +66,14 @@ def demo(
     """
     from lakehouse_backfill.demo import story
 
-    current_session(context).show(context, story.run_demo(folder, current_session(context).echo))
+    return story.run_demo(folder, current_session(context).echo)
 
 
 def product_add(
     context: typer.Context,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="namespace.table")],
     owner: Annotated[str | None, typer.Option(metavar="WHO", help="Who owns the product.")] = None,
-) -> None:
+) -> Result:
     """Draft the contract of an existing table.
 
     Columns and partitions come from its metadata; key candidates are tested on its data.
@@ -80,9 +81,7 @@ def product_add(
     Examples:
       lakehouse-backfill product add silver.orders --owner ana
     """
-    current_session(context).show(
-        context, current_session(context).project(computes=True).add_product(table, owner)
-    )
+    return current_project(context, computes=True).add_product(table, owner)
 
 
 def new(
@@ -93,7 +92,7 @@ def new(
     reason: ReasonOption,
     reason_code: ReasonCodeOption = "bug_fix",
     by: ByOption = None,
-) -> None:
+) -> Result:
     """Draft a run manifest for a product.
 
     The range is half-open: --to is the first partition that is not restated.
@@ -102,17 +101,16 @@ def new(
       lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01
           --reason "rates of January were late" --reason-code late_data
     """
-    project = current_session(context).project()
-    drafted = project.new_manifest(product, from_, to, reason, reason_code, acting_person(by))
-    current_session(context).show(context, drafted)
+    project = current_project(context)
+    return project.new_manifest(product, from_, to, reason, reason_code, acting_person(by))
 
 
 def schema(
-    context: typer.Context,
+    context: typer.Context,  # noqa: ARG001 (read by what prints the result)
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="manifest, contract or profiles")
     ] = "manifest",
-) -> None:
+) -> Result:
     """Print the JSON Schema of a declaration, for editors.
 
     Examples:
@@ -121,7 +119,7 @@ def schema(
     from lakehouse_backfill.config.scaffold import json_schema
     from lakehouse_backfill.results.proof import SchemaResult
 
-    current_session(context).show(context, SchemaResult(kind=kind, schema=json_schema(kind)))
+    return SchemaResult(kind=kind, schema=json_schema(kind))
 
 
 def plan(
@@ -137,7 +135,7 @@ def plan(
     ] = False,
     dry_run: DryRunOption = False,
     by: ByOption = None,
-) -> None:
+) -> Result:
     """Resolve, pin and estimate a run, and register it.
 
     Shows what would change, what is read, the cost, the consumers, and how to undo the run.
@@ -148,16 +146,14 @@ def plan(
       lakehouse-backfill plan jobs/orders/january.yaml --dry-run
       lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
     """
-    project, who = current_session(context).project(computes=prove_warm_up), acting_person(by)
+    project, who = current_project(context, computes=prove_warm_up), acting_person(by)
     file = manifest.resolve() if manifest.is_file() else manifest
-    current_session(context).show(
-        context, project.plan(file, revise, who, dry_run=dry_run, prove_warm_up=prove_warm_up)
-    )
+    return project.plan(file, revise, who, dry_run=dry_run, prove_warm_up=prove_warm_up)
 
 
 def approve(
     context: typer.Context, run: RunArgument, by: ByOption = None, reason: ReasonOption = ""
-) -> None:
+) -> Result:
     """Approve the intent of a run, before it stages.
 
     The approval is bound to the manifest hash: another plan needs another approval.
@@ -165,6 +161,4 @@ def approve(
     Examples:
       lakehouse-backfill approve bf-4f1c09a2d7 --by ana
     """
-    current_session(context).show(
-        context, current_session(context).project().approve(run, acting_person(by), reason)
-    )
+    return current_project(context).approve(run, acting_person(by), reason)

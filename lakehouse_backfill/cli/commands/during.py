@@ -12,9 +12,10 @@ from lakehouse_backfill.cli.session import (
     RunArgument,
     TakeOverOption,
     acting_person,
-    current_session,
+    current_project,
     split_list,
 )
+from lakehouse_backfill.results.base import Result
 
 ACCEPTED_SUFFIX = "@accepted"
 
@@ -25,7 +26,7 @@ def run(
     by: ByOption = None,
     *,
     take_over: TakeOverOption = False,
-) -> None:
+) -> Result:
     """Stage and validate a run, and publish it unless that is manual.
 
     Continues where the run stopped: finished chunks are not computed again.
@@ -33,8 +34,8 @@ def run(
     Examples:
       lakehouse-backfill run bf-4f1c09a2d7
     """
-    project = current_session(context).project(computes=True)
-    current_session(context).show(context, project.run(run, acting_person(by), take_over=take_over))
+    project = current_project(context, computes=True)
+    return project.run(run, acting_person(by), take_over=take_over)
 
 
 def stage(
@@ -43,7 +44,7 @@ def stage(
     by: ByOption = None,
     *,
     take_over: TakeOverOption = False,
-) -> None:
+) -> Result:
     """Compute the missing chunks into the run's shadow table.
 
     The target is not changed. Staging a finished chunk again changes nothing.
@@ -51,10 +52,8 @@ def stage(
     Examples:
       lakehouse-backfill stage bf-4f1c09a2d7
     """
-    project = current_session(context).project(computes=True)
-    current_session(context).show(
-        context, project.stage(run, acting_person(by), take_over=take_over)
-    )
+    project = current_project(context, computes=True)
+    return project.stage(run, acting_person(by), take_over=take_over)
 
 
 def validate(
@@ -73,7 +72,7 @@ def validate(
     by: ByOption = None,
     *,
     take_over: TakeOverOption = False,
-) -> None:
+) -> Result:
     """Run every gate on the staged result.
 
     Suites, reconciliation, keyed diff and edge check. Exit code 3 when a gate is closed.
@@ -86,14 +85,10 @@ def validate(
     product, is_published, _ = run.partition(ACCEPTED_SUFFIX)
     if not is_published and (suite or partitions):
         raise typer.BadParameter(f"--suite and --partitions go with PRODUCT{ACCEPTED_SUFFIX}")
-    project = current_session(context).project(computes=True)
+    project = current_project(context, computes=True)
     if is_published:
-        found = project.rejudge(product, split_list(suite), split_list(partitions))
-        current_session(context).show(context, found)
-        return
-    current_session(context).show(
-        context, project.validate(run, acting_person(by), take_over=take_over)
-    )
+        return project.rejudge(product, split_list(suite), split_list(partitions))
+    return project.validate(run, acting_person(by), take_over=take_over)
 
 
 def status(
@@ -103,7 +98,7 @@ def status(
     ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Also the closed runs.")] = False,
-) -> None:
+) -> Result:
     """Show whether data is safe, what readers see, and the next command.
 
     Without a run: the open runs; runs that wait for a person come first.
@@ -113,32 +108,30 @@ def status(
       lakehouse-backfill status bf-4f1c09a2d7
       lakehouse-backfill status --all --json
     """
-    current_session(context).show(
-        context, current_session(context).project().status(run, all=everything)
-    )
+    return current_project(context).status(run, all=everything)
 
 
-def log(context: typer.Context, run: RunArgument) -> None:
+def log(context: typer.Context, run: RunArgument) -> Result:
     """List the events of a run, oldest first.
 
     Examples:
       lakehouse-backfill log bf-4f1c09a2d7
     """
-    current_session(context).show(context, current_session(context).project().log(run))
+    return current_project(context).log(run)
 
 
-def chunks(context: typer.Context, run: RunArgument) -> None:
+def chunks(context: typer.Context, run: RunArgument) -> Result:
     """List the chunks of a run with rows, checksums and seconds.
 
     Examples:
       lakehouse-backfill chunks bf-4f1c09a2d7
     """
-    current_session(context).show(context, current_session(context).project().chunks(run))
+    return current_project(context).chunks(run)
 
 
 def cancel(
     context: typer.Context, run: RunArgument, by: ByOption = None, reason: ReasonOption = ""
-) -> None:
+) -> Result:
     """Close a run before publication.
 
     Readers see no change; the shadow table and the evidence are kept.
@@ -146,9 +139,7 @@ def cancel(
     Examples:
       lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"
     """
-    current_session(context).show(
-        context, current_session(context).project().cancel(run, acting_person(by), reason)
-    )
+    return current_project(context).cancel(run, acting_person(by), reason)
 
 
 def shadow_open(
@@ -157,7 +148,7 @@ def shadow_open(
     by: ByOption = None,
     *,
     take_over: TakeOverOption = False,
-) -> None:
+) -> Result:
     """Create the run's shadow table for another engine to write.
 
     The manifest says transform.writer: external. The pinned input is judged first. Write only the
@@ -167,10 +158,8 @@ def shadow_open(
       lakehouse-backfill shadow open bf-4f1c09a2d7
       lakehouse-backfill shadow open bf-4f1c09a2d7 --json
     """
-    project = current_session(context).project(computes=True)
-    current_session(context).show(
-        context, project.shadow_open(run, acting_person(by), take_over=take_over)
-    )
+    project = current_project(context, computes=True)
+    return project.shadow_open(run, acting_person(by), take_over=take_over)
 
 
 def shadow_close(
@@ -179,7 +168,7 @@ def shadow_close(
     by: ByOption = None,
     *,
     take_over: TakeOverOption = False,
-) -> None:
+) -> Result:
     """Check and fingerprint what another engine wrote into the shadow.
 
     Shuts that engine out, proves that only the run's partitions changed, then counts, hashes and
@@ -188,7 +177,5 @@ def shadow_close(
     Examples:
       lakehouse-backfill shadow close bf-4f1c09a2d7
     """
-    project = current_session(context).project(computes=True)
-    current_session(context).show(
-        context, project.shadow_close(run, acting_person(by), take_over=take_over)
-    )
+    project = current_project(context, computes=True)
+    return project.shadow_close(run, acting_person(by), take_over=take_over)

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.session import RunArgument, current_session
+from lakehouse_backfill.cli.session import RunArgument, current_project
+from lakehouse_backfill.results.base import Result
 
 
-def audit_verify(context: typer.Context) -> None:
+def audit_verify(context: typer.Context) -> Result:
     """Check that the log of runs was not edited.
 
     Finds events that were edited, forged, moved or deleted. Keep the printed heads elsewhere:
@@ -20,7 +21,7 @@ def audit_verify(context: typer.Context) -> None:
       lakehouse-backfill audit verify
       lakehouse-backfill audit verify --json
     """
-    current_session(context).show(context, current_session(context).project().audit_verify())
+    return current_project(context).audit_verify()
 
 
 def audit_guarantees(
@@ -28,7 +29,7 @@ def audit_guarantees(
     product: Annotated[
         str | None, typer.Argument(metavar="[PRODUCT]", help="One product; all if left out.")
     ] = None,
-) -> None:
+) -> Result:
     """Test determinism, idempotence, pins and fences on a sample.
 
     One chunk of the newest published run is computed twice into a scratch table, which is dropped;
@@ -38,8 +39,7 @@ def audit_guarantees(
       lakehouse-backfill audit guarantees
       lakehouse-backfill audit guarantees silver.orders --json
     """
-    found = current_session(context).project(computes=True).audit_guarantees(product)
-    current_session(context).show(context, found)
+    return current_project(context, computes=True).audit_guarantees(product)
 
 
 def verify(
@@ -51,7 +51,7 @@ def verify(
     ] = None,
     *,
     deep: Annotated[bool, typer.Option("--deep", help="Read the data files too.")] = False,
-) -> None:
+) -> Result:
     """Check that the stored data is what was accepted.
 
     Sizes of data files, hashes of metadata, log, ledger, pointer, archive, evidence files; no data
@@ -63,11 +63,11 @@ def verify(
       lakehouse-backfill verify bf-4f1c09a2d7 --deep --json
       lakehouse-backfill verify bf-4f1c09a2d7 --evidence audit/
     """
-    project = current_session(context).project(computes=deep)
-    current_session(context).show(context, project.verify(run, deep=deep, evidence=evidence))
+    project = current_project(context, computes=deep)
+    return project.verify(run, deep=deep, evidence=evidence)
 
 
-def reproduce(context: typer.Context, run: RunArgument) -> None:
+def reproduce(context: typer.Context, run: RunArgument) -> Result:
     """Run the archived code of a run on its pinned inputs again.
 
     Writes a scratch table, which is never published and is dropped at the end. Each partition
@@ -77,6 +77,4 @@ def reproduce(context: typer.Context, run: RunArgument) -> None:
       lakehouse-backfill reproduce bf-4f1c09a2d7
       lakehouse-backfill reproduce bf-4f1c09a2d7 --json
     """
-    current_session(context).show(
-        context, current_session(context).project(computes=True).reproduce(run)
-    )
+    return current_project(context, computes=True).reproduce(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,12 +12,10 @@ from lakehouse_backfill.cli.session import (
     ReasonOption,
     TakeOverOption,
     acting_person,
-    current_session,
+    current_project,
     split_list,
 )
-
-if TYPE_CHECKING:
-    from lakehouse_backfill.results.base import Result
+from lakehouse_backfill.results.base import Result
 
 
 def rollback(
@@ -36,7 +34,7 @@ def rollback(
     *,
     by: ByOption = None,
     dry_run: DryRunOption = False,
-) -> None:
+) -> Result:
     """Go back to an accepted output version.
 
     Only the partitions of the restatement go back; later live commits in other partitions are
@@ -48,19 +46,16 @@ def rollback(
       lakehouse-backfill rollback silver.orders --partitions 2026-01-07 --reason "one day"
       lakehouse-backfill rollback gold.daily gold.monthly --reason "wrong rates"
     """
-    project, only = current_session(context).project(), split_list(partitions)
-    back: Result
+    project, only = current_project(context), split_list(partitions)
     if len(products) > 1:
         if to is not None or only:
             raise typer.BadParameter("--to and --partitions take one product")
-        back = project.rollback_together(
+        return project.rollback_together(
             tuple(products), reason, acting_person(by), dry_run=dry_run
         )
-    elif dry_run:
-        back = project.preview_rollback(products[0], to, only)
-    else:
-        back = project.rollback(products[0], to, only, reason, acting_person(by))
-    current_session(context).show(context, back)
+    if dry_run:
+        return project.preview_rollback(products[0], to, only)
+    return project.rollback(products[0], to, only, reason, acting_person(by))
 
 
 def recover(
@@ -71,7 +66,7 @@ def recover(
     by: ByOption = None,
     take_over: TakeOverOption = False,
     dry_run: DryRunOption = False,
-) -> None:
+) -> Result:
     """Finish or undo interrupted work.
 
     Reads the lake first, then acts: interrupted publications and rollbacks are finished, or
@@ -84,12 +79,9 @@ def recover(
     """
     if (run is None) is not everything:
         raise typer.BadParameter("name a run, or give --all")
-    found = (
-        current_session(context)
-        .project()
-        .recover(run, acting_person(by), dry_run=dry_run, take_over=take_over)
+    return current_project(context).recover(
+        run, acting_person(by), dry_run=dry_run, take_over=take_over
     )
-    current_session(context).show(context, found)
 
 
 def maintain(
@@ -110,7 +102,7 @@ def maintain(
     *,
     by: ByOption = None,
     dry_run: DryRunOption = False,
-) -> None:
+) -> Result:
     """Remove expired shadows, pins and versions; list what is kept, and why.
 
     Changes metadata alone: no data file is deleted. What an open run, a lease, or a version that
@@ -128,9 +120,4 @@ def maintain(
     if erasure and product not in (None, erasure):
         raise typer.BadParameter("--product and --erasure name different products")
     who = acting_person(by)
-    found = (
-        current_session(context)
-        .project()
-        .maintain(who, erasure or product, reason, dry_run=dry_run)
-    )
-    current_session(context).show(context, found)
+    return current_project(context).maintain(who, erasure or product, reason, dry_run=dry_run)
