@@ -18,7 +18,7 @@ from lakehouse_backfill.adapters.local.inspecting import (
 from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.domain.partitions import Chunk, ScopeField
+from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.errors import ChecksFailed, ConfigError
 from lakehouse_backfill.project import Project
@@ -26,8 +26,6 @@ from lakehouse_backfill.wiring.adapters import Adapters
 from tests.support.spark.lake import DAYS, Lake, PlanMaker
 
 pytestmark = pytest.mark.lake
-
-BY_DAY = ScopeField(column="at", transform="day", type="timestamp")
 
 
 @pytest.fixture(params=["spark", "local"])
