@@ -301,7 +301,7 @@ PROCESSED_EVENT = ControlTable(
 
 PIN_LEASE = ControlTable(
     "pin_lease",
-    "One row when a run pins a snapshot, before the tag is made, and one when the pin is let go; "
+    "One row when a run pins a snapshot, before the tag is created, and one when the pin ends; "
     "the newest row of a table and tag counts.",
     (
         ("table_name", "string!", "The table whose snapshot is pinned."),
@@ -310,7 +310,7 @@ PIN_LEASE = ControlTable(
         ("run_id", "string!", "The run that needs it."),
         ("data_product", "string!", "The product that the run restates."),
         ("owner", "string!", "Who asked for the run."),
-        ("reason", "string!", "Why it is pinned; for a row that ends it: why it was let go."),
+        ("reason", "string!", "Why it is pinned; in a row that ends the pin: why it ended."),
         ("until", "timestamptz!", "Kept until then, and for as long as the run is open."),
         ("action", "string!", "grant or end."),
         ("acted_at", "timestamptz!", "When the row was written."),
