@@ -108,7 +108,7 @@ class Measured:
         }
         if self.setting.variant == "B":
             acts |= {
-                "Spark, shuffled": diff_spark.differ(spark, self.setting, "shuffle"),
+                "Spark, grouped by key": diff_spark.differ(spark, self.setting, "groups"),
                 "Spark scan": diff_spark.scan_whole(spark, self.setting),
                 "Spark checksum by month": diff_spark.checksum(spark, self.setting),
                 "Spark EXCEPT ALL of the changed months": diff_spark.except_all(
@@ -178,7 +178,7 @@ _RATIOS: tuple[_Row, ...] = (
      {"B": (2.5, 2.0)}),
     ("Spark / Spark scan of the changed months", "Spark", "Spark scan of the changed months",
      {"B": (1.8, 1.3)}),
-    ("  by a shuffle", "Spark, shuffled", "Spark scan of the changed months", {}),
+    ("  grouped by key", "Spark, grouped by key", "Spark scan of the changed months", {}),
     ("Spark checksum by month / Spark scan", "Spark checksum by month", "Spark scan",
      {"B": (0.6, 0.45)}),
     ("local / Iceberg changelog view", "local beside Spark", "Iceberg changelog view",

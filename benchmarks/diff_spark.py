@@ -23,14 +23,17 @@ def session(folder: Path, memory: str) -> Any:
 
 
 def differ(spark: Any, setting: Setting, way: str) -> Callable[[], Counts]:
-    """Compare with our engine on Spark: by whole partitions in `tasks`, or by a `shuffle`."""
+    """Compare with our engine on Spark: by whole partitions in `tasks`, or in `groups` by key."""
     from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
-    from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
-    from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
+    from lakehouse_backfill.adapters.local.distributed.key_groups import GroupedDiffer
+    from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
+    from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
     from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
 
-    tasks = ParallelDiffer(LocalDiffer(setting.lake.catalog()), SparkWorkers(spark), 64 << 20)
-    differ: Any = tasks if way == "tasks" else SparkDiffer(spark, "lake")
+    local = LocalDiffer(setting.lake.catalog())
+    tasks = ParallelDiffer(local, SparkWorkers(spark), 64 << 20)
+    groups = GroupedDiffer(local, SparkRowGroups(spark, "lake"))
+    differ: Any = tasks if way == "tasks" else groups
 
     def compare() -> Counts:
         found = differ.diff(setting.request()).summary

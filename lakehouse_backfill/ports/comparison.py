@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.diff import DiffPreview
 from lakehouse_backfill.domain.manifest import Tolerance
-from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.partitions import RowRange, Scope
 from lakehouse_backfill.domain.publication import CommitResult
 from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
@@ -128,5 +128,48 @@ class Workers(Protocol):
         """Run each task's parts together; yield the answers in the order of the parts.
 
         Consecutive small tasks may be run as one.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Rows of one snapshot to group: those of the given files, each with the file's number."""
+
+    table: str
+    snapshot_id: int | None
+    #: Path and number of each file; without files there are no rows.
+    files: Mapping[str, int]
+    #: The columns to read, by the name that workers see.
+    columns: Mapping[str, str]
+    #: The ranges that hold the rows; empty when every row of the files is meant.
+    rows: tuple[RowRange, ...] = ()
+    #: How the columns derive from the snapshot's own.
+    change: SchemaChange = ()
+
+
+#: Returns numbered answers for Arrow tables of rows; the first argument is what all calls have in
+#: common. Each table has the source's columns, and `number` of each row's file.
+RowFunction = Callable[..., Iterable[tuple[int, bytes]]]
+
+
+class RowGroups(Protocol):
+    """An engine that reads every kind of file, and sends rows to workers with this product.
+
+    Raises Unsupported where workers lack this product; NotFound; EnvironmentDown.
+    """
+
+    def scan(self, source: RowSource, work: RowFunction, common: bytes) -> Iterator[bytes]:
+        """Call `work(common, rows)` on parts of the rows; yield the answers."""
+        ...
+
+    def cogroup(
+        self, sides: tuple[RowSource, RowSource], by: Sequence[str], groups: int,
+        work: RowFunction, common: bytes,
+    ) -> Iterator[tuple[int, list[bytes]]]:  # fmt: skip
+        """Call `work(common, old, new)` on groups of the rows of both sides.
+
+        Rows that are equal in number and in the columns `by` are in one group. Yields the answers
+        by their numbers, in ascending order; memory holds those of one number at a time.
         """
         ...

@@ -272,15 +272,19 @@ class Adapters:
         if engine == "local":
             return local
         if engine == "spark":
-            from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
-            from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
+            from lakehouse_backfill.adapters.local.distributed.key_groups import (
+                DistributedDiffer,
+                GroupedDiffer,
+            )
+            from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
+            from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
             from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
-            from lakehouse_backfill.wiring.dispatch import SparkDifferWithFallback
 
             limit = self.profile.task_diff_limit_mib * 1024 * 1024
-            tasks = ParallelDiffer(local, SparkWorkers(self.spark), limit)
-            return SparkDifferWithFallback(
-                tasks, SparkDiffer(self.spark, self.profile.catalog["name"])
+            groups = SparkRowGroups(self.spark, self.profile.catalog["name"])
+            return DistributedDiffer(
+                ParallelDiffer(local, SparkWorkers(self.spark), limit),
+                GroupedDiffer(local, groups),
             )
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
 

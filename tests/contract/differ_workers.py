@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pyiceberg.catalog import Catalog
 
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
+from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
 from lakehouse_backfill.ports.comparison import PartFunction
 
 

@@ -15,9 +15,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_backfill.adapters.local.diff import compare, parallel
+from lakehouse_backfill.adapters.local.diff import compare
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
+from lakehouse_backfill.adapters.local.distributed import parallel
+from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound, Unsupported
 from lakehouse_backfill.ports.comparison import PartFunction
 from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer
-from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
+from lakehouse_backfill.adapters.local.distributed.key_groups import GroupedDiffer
+from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
+from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
 from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-SHUFFLED_CASES = [
+GROUPED_CASES = [
     pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "spark" in case.engines
 ]
 TASK_CASES = [
@@ -34,6 +34,11 @@ _numbers = itertools.count(1)
 def in_tasks(spark: SparkSession, catalog: Catalog) -> ParallelDiffer:
     """Compare every partition in a Spark task of its own."""
     return ParallelDiffer(LocalDiffer(catalog), SparkWorkers(spark), 1 << 40, least_rows=1)
+
+
+def grouped(spark: SparkSession, catalog: Catalog, group_rows: int = 2) -> GroupedDiffer:
+    """Compare rows that Spark groups by key, a few to a group."""
+    return GroupedDiffer(LocalDiffer(catalog), SparkRowGroups(spark, "lake"), group_rows)
 
 
 @pytest.fixture
@@ -50,16 +55,11 @@ def test_a_diff_in_tasks_is_what_comparing_row_by_row_gives(
 
 
 @pytest.mark.req("Q5")
-@pytest.mark.parametrize("case", SHUFFLED_CASES)
-def test_a_diff_is_what_comparing_row_by_row_gives(
-    spark: SparkSession, make: Maker, case: Case
+@pytest.mark.parametrize("case", GROUPED_CASES)
+def test_a_diff_by_groups_is_what_comparing_row_by_row_gives(
+    spark: SparkSession, catalog: Catalog, make: Maker, case: Case
 ) -> None:
-    built = case.build(make)
-    if case.name == "scope column renamed later":
-        # Iceberg's metadata tables know columns by their current names only: the counts of rows
-        # are right, those of files include other partitions.
-        built = replace(built, files=None)
-    check(SparkDiffer(spark, "lake"), built)
+    check(grouped(spark, catalog), case.build(make))
 
 
 @pytest.mark.req("Q5")
@@ -69,7 +69,7 @@ def test_partitions_whose_files_are_shared_are_not_read(
     built = next(case for case in CASES if case.name == "same snapshot").build(make)
     for task in catalog.load_table(built.request.old_table).scan().plan_files():
         Path(task.file.file_path.removeprefix("file://")).unlink()
-    check(SparkDiffer(spark, "lake"), built)
+    check(grouped(spark, catalog), built)
 
 
 BAD_REQUESTS = [
@@ -95,17 +95,17 @@ def test_a_request_that_does_not_fit_says_why(
     first, second = append(table, simple()), append(table, simple(1))
     base = make.request(table, first, second, ("d", "k"))
     request = DiffRequest(**{**base.__dict__, **change})
-    for differ in (SparkDiffer(spark, "lake"), in_tasks(spark, catalog)):
+    for differ in (grouped(spark, catalog), in_tasks(spark, catalog)):
         with pytest.raises(error, match=words):
             differ.diff(request)
 
 
 @pytest.mark.req("Q5")
-def test_a_nested_key_is_refused(spark: SparkSession, make: Maker) -> None:
+def test_a_nested_key_is_refused(spark: SparkSession, catalog: Catalog, make: Maker) -> None:
     built = next(case for case in CASES if case.name == "nested types").build(make)
     request = DiffRequest(**{**built.request.__dict__, "key": ("st",)})
     with pytest.raises(Unsupported, match="key column st"):
-        SparkDiffer(spark, "lake").diff(request)
+        grouped(spark, catalog).diff(request)
 
 
 @pytest.mark.req("Q5")
@@ -122,7 +122,7 @@ def test_the_weight_of_a_diff_is_that_of_the_files_only_one_side_has(
         for snapshot_id in (built.request.old_snapshot_id, built.request.new_snapshot_id)
     ]
     expected = sum(size for path, size in sizes[1].items() if path not in sizes[0])
-    assert SparkDiffer(spark, "lake").weigh(built.request) == expected > 0
+    assert grouped(spark, catalog).weigh(built.request) == expected > 0
 
 
 @pytest.mark.req("Q5")
@@ -148,7 +148,7 @@ def test_all_engines_see_what_deletion_vectors_hide(spark: SparkSession, catalog
         local = LocalDiffer(catalog).diff(request)
         total = local.summary
         assert (total.added, total.removed, total.changed) == counts
-        for differ in (SparkDiffer(spark, "lake"), in_tasks(spark, catalog)):
+        for differ in (grouped(spark, catalog), in_tasks(spark, catalog)):
             found = differ.diff(request)
             assert found.partitions == local.partitions
             assert found.samples == local.samples

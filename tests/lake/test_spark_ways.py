@@ -1,4 +1,4 @@
-"""Comparing on Spark in tasks, or by a shuffle: which way is taken, and that both say the same."""
+"""Comparing on Spark in tasks, or grouped by key: which is chosen, and that both agree."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import pytest
 from pyiceberg.types import LongType
 
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
-from lakehouse_backfill.adapters.local.diff.parallel import ParallelDiffer, compare_parts
-from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
+from lakehouse_backfill.adapters.local.distributed.key_groups import (
+    DistributedDiffer,
+    GroupedDiffer,
+)
+from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer, compare_parts
+from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
 from lakehouse_backfill.adapters.spark.session import python_workers
 from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.wiring.dispatch import SparkDifferWithFallback
 from tests.contract.differ_cases import CASES, Built, Maker, append, check
 from tests.support.lakes.deletes import hide_equal_rows
 
@@ -29,11 +32,10 @@ pytestmark = pytest.mark.lake
 _numbers = itertools.count(1)
 
 
-def ways(
-    spark: SparkSession, catalog: Catalog, limit_bytes: int = 1 << 30
-) -> SparkDifferWithFallback:
-    tasks = ParallelDiffer(LocalDiffer(catalog), SparkWorkers(spark), limit_bytes, least_rows=1)
-    return SparkDifferWithFallback(tasks, SparkDiffer(spark, "lake"))
+def ways(spark: SparkSession, catalog: Catalog, limit_bytes: int = 1 << 30) -> DistributedDiffer:
+    local = LocalDiffer(catalog)
+    tasks = ParallelDiffer(local, SparkWorkers(spark), limit_bytes, least_rows=1)
+    return DistributedDiffer(tasks, GroupedDiffer(local, SparkRowGroups(spark, "lake")))
 
 
 @pytest.fixture
@@ -69,12 +71,12 @@ def test_partitions_are_compared_in_tasks_and_the_answer_says_so(
 
 
 @pytest.mark.req("Q5")
-def test_a_partition_too_large_for_a_task_is_shuffled(
+def test_a_partition_too_large_for_a_task_is_grouped_by_key(
     spark: SparkSession, catalog: Catalog, built: Built
 ) -> None:
     check(ways(spark, catalog, limit_bytes=0), built)
     found = ways(spark, catalog, limit_bytes=0).diff(built.request)
-    assert found.how.startswith("rows shuffled by key: partition 2024-01-01 has ")
+    assert found.how.startswith("rows grouped by key: partition 2024-01-01 has ")
     assert "more than a worker takes" in found.how
 
 
@@ -86,8 +88,9 @@ def test_workers_without_this_version_are_not_asked(
     monkeypatch.setattr(python_workers, "_worker_counts", WeakKeyDictionary())
     with pytest.raises(Unsupported, match=r"do not have lakehouse-backfill 9\.9"):
         SparkWorkers(spark).count(compare_parts)
-    check(ways(spark, catalog), built)
-    assert "do not have lakehouse-backfill 9.9" in ways(spark, catalog).diff(built.request).how
+    with pytest.raises(Unsupported, match=r"do not have lakehouse-backfill 9\.9") as refused:
+        ways(spark, catalog).diff(built.request)
+    assert "executors" in refused.value.fix
 
 
 @pytest.mark.req("Q5")
@@ -104,7 +107,7 @@ def test_workers_that_cannot_import_the_work_say_why(
 
 
 @pytest.mark.req("Q5")
-def test_equality_deletes_are_left_to_the_shuffle(spark: SparkSession, catalog: Catalog) -> None:
+def test_equality_deletes_are_left_to_sparks_reader(spark: SparkSession, catalog: Catalog) -> None:
     make = Maker(catalog, f"ways{next(_numbers)}")
     table = make.table({"id": LongType(), "v": LongType()})
     before = append(table, [{"id": number, "v": number} for number in range(5)])

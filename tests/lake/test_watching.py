@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+from lakehouse_backfill.adapters.local.distributed.key_groups import GroupedDiffer
 from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
-from lakehouse_backfill.adapters.spark.diff.differ import SparkDiffer
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.contract import Measure, Profile, SourceTotal
 from lakehouse_backfill.errors import ConfigError
@@ -234,7 +235,8 @@ def test_both_engines_report_the_same_distributions(lake: Lake) -> None:
     lake.sql("INSERT OVERWRITE {ns}.t " + rows.replace("{f}", "3"))
     table = lake.table("t")
     request = DiffRequest(table, old, table, lake.head("t"), ("d", "k"))
-    spark = SparkDiffer(lake.spark, lake.name).diff(request).columns
+    groups = SparkRowGroups(lake.spark, lake.name)
+    spark = GroupedDiffer(LocalDiffer(lake.catalog), groups, 2).diff(request).columns
     local = LocalDiffer(lake.catalog, batch_rows=1).diff(request).columns
     assert [c.distribution for c in spark] == [c.distribution for c in local]
     tests = {c.name: c.distribution and c.distribution.test for c in spark}

@@ -251,6 +251,37 @@ def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
         ) from error
 
 
+def _list_with_deletes(catalog: Catalog, name: str, snapshot_id: int | None) -> SnapshotScan:
+    """List all files of a snapshot, each with the delete files that may hide rows of it."""
+    if snapshot_id is None:
+        return SnapshotScan(name)
+    table = load_as_of(catalog, name, snapshot_id)
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    data: list[DataFile] = []
+    deletes: dict[Hashable, set[DataFile]] = {}
+    with translate_scan_errors(name, snapshot_id):
+        for manifest in snapshot.manifests(table.io) if snapshot else ():
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                file = entry.data_file
+                if manifest.content == ManifestContent.DATA:
+                    data.append(file)
+                else:
+                    deletes.setdefault(_place_of_file(table, file), set()).add(file)
+        schema = snapshot_schema(table, snapshot_id)
+    everywhere = deletes.get(None, set())
+    tasks = tuple(
+        FileScanTask(file, deletes.get(_place_of_file(table, file), set()) | everywhere)
+        for file in data
+    )
+    return SnapshotScan(name, table, snapshot_id, schema, tasks, table.specs())
+
+
+def _place_of_file(table: Table, file: DataFile) -> Hashable:
+    """Return the spec and partition of a file; None without a partition: deletes apply anywhere."""
+    is_partitioned = bool(table.specs()[file.spec_id].fields)
+    return (file.spec_id, file.partition) if is_partitioned else None
+
+
 _SnapshotKey = tuple[str, int | None]
 #: Data files of manifests that are cached for later calls.
 _MAX_CACHED_FILES = 20_000
@@ -265,13 +296,29 @@ class SnapshotLister:
         self._manifests: dict[str, tuple[str, ...] | None] = {}
 
     def list_both(
-        self, old: _SnapshotKey, new: _SnapshotKey, ranges: Sequence[RowRange] = ()
+        self,
+        old: _SnapshotKey,
+        new: _SnapshotKey,
+        ranges: Sequence[RowRange] = (),
+        *,
+        any_deletes: bool = False,
     ) -> tuple[SnapshotScan, SnapshotScan]:
         """List the files of two snapshots as `plan_scan` does; read shared metadata once.
 
         Two cases go to `plan_scan`: ranges, which skip manifests by their summaries, and delete
-        files, which must be matched with data files.
+        files, which must be matched with data files. With `any_deletes` equality deletes are
+        listed too, each with all files of its partition; PyIceberg cannot read these files.
         """
+        try:
+            return self._list_readable(old, new, ranges)
+        except Unsupported:
+            if not any_deletes:
+                raise
+        return _list_with_deletes(self._catalog, *old), _list_with_deletes(self._catalog, *new)
+
+    def _list_readable(
+        self, old: _SnapshotKey, new: _SnapshotKey, ranges: Sequence[RowRange]
+    ) -> tuple[SnapshotScan, SnapshotScan]:
         if ranges:
             return plan_scan(self._catalog, *old, ranges), plan_scan(self._catalog, *new, ranges)
         try:

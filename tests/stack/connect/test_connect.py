@@ -64,7 +64,7 @@ KINDS = {
         3, "rewrite", "function.py", _by_vectors, _back_by_a_command, has_checks=True
     ),
     "format 2 with equality deletes": Kind(
-        2, "rewrite", "query.sql", _by_equality, _back, compared="rows shuffled by key: "
+        2, "rewrite", "query.sql", _by_equality, _back, compared="rows grouped by key: "
     ),
     "format 2": Kind(2, "pyiceberg", "plain.py", lambda lab: None, _back, ()),
 }

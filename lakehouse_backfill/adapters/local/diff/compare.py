@@ -38,7 +38,7 @@ from lakehouse_backfill.adapters.local.diff.distributions import (
 )
 from lakehouse_backfill.adapters.local.diff.hash_join import HashJoin, prepare_sides
 from lakehouse_backfill.adapters.local.diff.sort_merge import are_sortable, sorted_pairs
-from lakehouse_backfill.adapters.local.diff.tally import Tally
+from lakehouse_backfill.adapters.local.diff.tally import RowOrder, Tally, row_order
 from lakehouse_backfill.adapters.local.diff.values import CHANGE_KINDS
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, is_duckdb_error
 from lakehouse_backfill.adapters.local.parquet import keep_freed_memory
@@ -129,9 +129,11 @@ class ChangeCollector:
         kind: ChangeKind = row["kind"]
         shown = [c for c in self._compared if kind != "changed" or row[f"d_{c.slot}"]]
         old, new = ({c.name: row[f"{side}_{c.slot}"] for c in shown} for side in ("o", "n"))
+        key = self._key(row)
         self._tally.add_sample(
             kind,
-            self._key(row),
+            row_order(row[PARTITION_SLOT], key.values()),
+            key,
             None if kind == "added" else old,
             None if kind == "removed" else new,
         )
@@ -154,8 +156,10 @@ class ChangeCollector:
         for row in self._fetch_rows(f"SELECT * FROM ({query}) ORDER BY {order} LIMIT {limit}"):
             values = {column.name: row[column.slot] for column in self._compared}
             old, new = (None, values) if kind == "added" else (values, None)
+            key = self._key(row)
+            place = row_order(row[PARTITION_SLOT], (*key.values(), *values.values()))
             for _ in range(min(int(row["times"]), limit)):
-                self._tally.add_sample(kind, self._key(row), old, new)
+                self._tally.add_sample(kind, place, key, old, new)
 
     def _key(self, row: dict[str, Any]) -> dict[str, Any]:
         return {key.name: row[key.slot] for key in self._keys}
@@ -181,32 +185,33 @@ _BATCH_ROWS = 20_000
 
 def iterate_differing_rows(
     db: duckdb.DuckDBPyConnection, tally: Tally, *, has_bags: bool
-) -> Iterator[DifferingRow]:
+) -> Iterator[tuple[RowOrder, DifferingRow]]:
     """Yield the changed, added and removed rows of the tables `pairs` and `bags`."""
     keys = [column for column in tally.columns if column.use == "key"]
     values = [column for column in tally.columns if column.use == "compared"]
     for row in _iterate_rows(db, "pairs", [PARTITION_SLOT, *(key.slot for key in keys)]):
         key = _values_by_name(row, keys)
         old, new = ({**key, **_values_by_name(row, values, f"{side}_")} for side in ("o", "n"))
-        yield DifferingRow(
-            partition=tally.labels[row[PARTITION_SLOT]],
-            key=key,
-            old=None if row["kind"] == "added" else old,
-            new=None if row["kind"] == "removed" else new,
+        yield (
+            row_order(row[PARTITION_SLOT], (row[each.slot] for each in keys)),
+            DifferingRow(
+                partition=tally.labels[row[PARTITION_SLOT]],
+                key=key,
+                old=None if row["kind"] == "added" else old,
+                new=None if row["kind"] == "removed" else new,
+            ),
         )
     columns = [*keys, *values]
     if not has_bags:
         return
     for row in _iterate_rows(db, "bags", [PARTITION_SLOT, *(column.slot for column in columns)]):
-        values_by_name = _values_by_name(row, columns)
-        label, key = (
-            tally.labels[row[PARTITION_SLOT]],
-            _values_by_name(row, keys) if keys else values_by_name,
-        )
+        order = row_order(row[PARTITION_SLOT], (row[column.slot] for column in columns))
+        whole, label = _values_by_name(row, columns), tally.labels[row[PARTITION_SLOT]]
+        key = _values_by_name(row, keys) if keys else whole
         for _ in range(int(row["removed"])):
-            yield DifferingRow(partition=label, key=key, old=values_by_name, new=None)
+            yield order, DifferingRow(partition=label, key=key, old=whole, new=None)
         for _ in range(int(row["added"])):
-            yield DifferingRow(partition=label, key=key, old=None, new=values_by_name)
+            yield order, DifferingRow(partition=label, key=key, old=None, new=whole)
 
 
 def _values_by_name(
@@ -312,7 +317,9 @@ class BatchComparison:
         self._count_filled_columns()
         return candidates
 
-    def iterate_differing(self, old: pa.Table, new: pa.Table) -> Iterator[DifferingRow]:
+    def iterate_differing(
+        self, old: pa.Table, new: pa.Table
+    ) -> Iterator[tuple[RowOrder, DifferingRow]]:
         """Yield the differing rows of some partitions, by partition and key."""
         with self._translate_errors():
             old, new = prepare_sides(old, new)

@@ -141,7 +141,7 @@ class LocalDiffer:
         comparison = BatchComparison(self._engine, Tally(plan.labels, plan.columns, 0), None)
         try:
             for old, new in self._read_batches(plan, plan.columns):
-                yield from comparison.iterate_differing(old, new)
+                yield from (row for _, row in comparison.iterate_differing(old, new))
         finally:
             comparison.close()
 
@@ -157,13 +157,18 @@ class LocalDiffer:
         """
         return build_preview(self.plan_diff(request))
 
-    def plan_diff(self, request: DiffRequest) -> DiffPlan:
-        """Return the plan of the diff. Raises as `diff` does."""
+    def plan_diff(self, request: DiffRequest, *, any_deletes: bool = False) -> DiffPlan:
+        """Return the plan of the diff. Raises as `diff` does.
+
+        With `any_deletes` also where rows are hidden by equality deletes: another engine reads
+        them.
+        """
         rows = scope_row_ranges(request.scope) if request.scope else ()
         listed = self._listing.list_both(
             (request.old_table, request.old_snapshot_id),
             (request.new_table, request.new_snapshot_id),
             rows,
+            any_deletes=any_deletes,
         )
         return DiffPlan.for_request(request, *listed, rows)
 

@@ -317,7 +317,7 @@ class SideReader:
 
     def _partition_column(self, table: pa.Table, piece: FilePiece, field: ScopeField | None) -> Any:
         if field is not None:
-            return _number_partitions(table[field.column], field, self.partition_numbers)
+            return number_partitions(table[field.column], field, self.partition_numbers)
         return pa.repeat(pa.scalar(self.partition_numbers[piece.label], pa.int32()), table.num_rows)
 
     def _with_slots(
@@ -378,7 +378,8 @@ def arrow_type(column: DiffColumn, own: Any = None) -> pa.DataType:
     return Schema(own or column.known_field).as_arrow().field(0).type
 
 
-def _number_partitions(values: Any, field: ScopeField, numbers: dict[str | None, int]) -> Any:
+def number_partitions(values: Any, field: ScopeField, numbers: dict[str | None, int]) -> Any:
+    """Return the number of the partition that each value of the field's column belongs to."""
     if field.transform != "identity":
         values = pc.floor_temporal(values, unit=field.transform)
     encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")

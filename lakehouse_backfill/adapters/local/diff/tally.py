@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from lakehouse_backfill.adapters.local.diff.columns import ChangeKind, DiffColumn, SideName
@@ -26,10 +27,26 @@ from lakehouse_backfill.domain.checks import (
     Distribution,
     PartitionDiff,
 )
-from lakehouse_backfill.domain.serialization import to_json_value
+from lakehouse_backfill.domain.serialization import canonical_json, to_json_value
 from lakehouse_backfill.domain.table import AddedColumn
 
 _NULL = "null"
+#: Where a row stands among the rows of a diff: by partition, then value by value.
+RowOrder = tuple[Any, ...]
+
+
+def row_order(partition: int, values: Iterable[Any]) -> RowOrder:
+    """Return the place of a row: nulls come first, NaN last, nested values by their text."""
+    return (partition, *map(_order_of_value, values))
+
+
+def _order_of_value(value: Any) -> tuple[int, Any]:
+    if value is None:
+        return (0, 0)
+    if isinstance(value, (dict, list)):
+        return (1, canonical_json(to_json_value(value)))
+    # Only NaN differs from itself.
+    return (2, 0) if value != value else (1, value)
 
 
 @dataclass
@@ -116,7 +133,7 @@ class Tally:
     #: Rows with equal key that changed in a column, by partition and the column's slot.
     changed_cells: Counter[tuple[int, str]] = field(default_factory=Counter)
     profiles: dict[tuple[str, SideName], ColumnProfile] = field(default_factory=dict)
-    samples: dict[ChangeKind, list[DiffSample]] = field(default_factory=dict)
+    samples: dict[ChangeKind, list[tuple[RowOrder, DiffSample]]] = field(default_factory=dict)
     duplicate_keys: int = 0
     #: Columns that only the new side has; their rows with a value are counted.
     added_columns: tuple[str, ...] = ()
@@ -129,14 +146,15 @@ class Tally:
         return self.partition_counts.setdefault(partition, PartitionCounts())
 
     def merge(self, other: Tally) -> None:
-        """Add another tally; the first samples are kept, so the order of merges matters."""
+        """Add another tally of the same plan; of the samples of both, the first are kept."""
         for partition, rows in other.partition_counts.items():
             self.counts_of(partition).merge(rows)
         self.changed_cells.update(other.changed_cells)
         for slot_and_side, profile in other.profiles.items():
             self.profiles.setdefault(slot_and_side, ColumnProfile()).merge(profile)
         for kind, samples in other.samples.items():
-            self.samples.setdefault(kind, []).extend(samples[: self.missing_samples(kind)])
+            both = sorted([*self.samples.get(kind, []), *samples], key=itemgetter(0))
+            self.samples[kind] = both[: self.sample_limit]
         self.duplicate_keys += other.duplicate_keys
         self.filled_rows.update(other.filled_rows)
 
@@ -153,13 +171,15 @@ class Tally:
         """Return how many samples of a kind are still missing."""
         return self.sample_limit - len(self.samples.get(kind, []))
 
-    def add_sample(self, kind: ChangeKind, key: dict[str, Any], old: Any, new: Any) -> None:
+    def add_sample(
+        self, kind: ChangeKind, order: RowOrder, key: dict[str, Any], old: Any, new: Any
+    ) -> None:
         """Keep one differing row, unless there are enough."""
         if self.missing_samples(kind) > 0:
             sample = DiffSample(
                 kind=kind, key=to_json_value(key), old=to_json_value(old), new=to_json_value(new)
             )
-            self.samples.setdefault(kind, []).append(sample)
+            self.samples.setdefault(kind, []).append((order, sample))
 
     def partition_diffs(self) -> tuple[PartitionDiff, ...]:
         """Return the partitions that hold rows on a side, in order."""
@@ -180,7 +200,7 @@ class Tally:
     def all_samples(self) -> tuple[DiffSample, ...]:
         """Return the added, removed and changed samples, in this order."""
         kinds: tuple[ChangeKind, ...] = ("added", "removed", "changed")
-        return tuple(sample for kind in kinds for sample in self.samples.get(kind, []))
+        return tuple(sample for kind in kinds for _, sample in self.samples.get(kind, []))
 
     def column_diffs(self) -> tuple[ColumnDiff, ...]:
         """Return the compared columns in table order."""

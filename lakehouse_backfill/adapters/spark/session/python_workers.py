@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ class SparkWorkers:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def count(self, work: PartFunction) -> int:
+    def count(self, work: Callable[..., Any]) -> int:
         """Return how many workers can do this work at a time; a session is probed once.
 
         Raises Unsupported where the workers lack this package, or have another version of it.
@@ -46,7 +46,7 @@ class SparkWorkers:
             if others:
                 raise Unsupported(
                     f"Spark's workers do not have {own}: {others[0]}",
-                    fix="install the same on the executors, or compare by a shuffle",
+                    fix="install the same on the executors, or compare with --engine local",
                 )
             _worker_counts[self._spark] = len(reported)
         return _worker_counts[self._spark]
@@ -62,7 +62,7 @@ class SparkWorkers:
             first += len(parts)
         if not batches:
             return
-        with _worker_errors(), write_guard.allow_own_writes():
+        with worker_errors(), write_guard.allow_own_writes():
             # PySpark makes one partition of each batch of large input. It divides the rows of
             # small input itself, as Spark Connect does: into runs of consecutive parts.
             questions = self._spark.createDataFrame(pa.Table.from_batches(batches))
@@ -90,7 +90,7 @@ def _process_versions() -> str:
 
 
 @contextmanager
-def _worker_errors() -> Iterator[None]:
+def worker_errors() -> Iterator[None]:
     """Raise EnvironmentDown, with a fix, when workers fail."""
     try:
         yield

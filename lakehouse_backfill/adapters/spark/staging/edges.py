@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
-from lakehouse_backfill.adapters.spark.diff import rows
-from lakehouse_backfill.adapters.spark.diff.sides import LABEL
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
 from lakehouse_backfill.domain import partitions
@@ -22,8 +20,10 @@ from lakehouse_backfill.domain.partitions import Scope
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_COUNTS = (rows.ADDED, rows.REMOVED, rows.CHANGED)
 _ACCEPTED = "accepted"
+_LABEL, _HASH = "lhb_label", "lhb_hash"
+_OLD, _NEW, _SAME = "lhb_old", "lhb_new", "lhb_same"
+_COUNTS = _ADDED, _REMOVED, _CHANGED = "lhb_added", "lhb_removed", "lhb_changed"
 RowChanges = dict[str, tuple[int, int, int]]
 MeasureShifts = dict[tuple[str, str], tuple[int, int]]
 
@@ -101,25 +101,70 @@ def _row_differences(
 ) -> RowChanges:
     from pyspark.sql import functions as F
 
-    label = dataframes.raw_label(scope.field)
     sides = [
-        rows.narrow(frame, label, key, row_hash.row_hash_column(frame.schema))
+        frame.select(
+            dataframes.raw_label(scope.field).alias(_LABEL),
+            *_short_keys(key),
+            row_hash.row_hash_column(frame.schema).alias(_HASH),
+        )
         for frame in (accepted, computed)
     ]
     counted = (
-        rows.compared(sides[0], sides[1], key)
-        .groupBy(LABEL)
+        _count_changes(sides[0], sides[1], key)
+        .groupBy(_LABEL)
         .agg(*(F.sum(name).alias(name) for name in _COUNTS))
         .collect()
     )
     return {
-        dataframes.format_label(scope.field, row[LABEL]): (
-            row[rows.ADDED],
-            row[rows.REMOVED],
-            row[rows.CHANGED],
+        dataframes.format_label(scope.field, row[_LABEL]): (
+            row[_ADDED],
+            row[_REMOVED],
+            row[_CHANGED],
         )
         for row in counted
     }
+
+
+def _count_changes(old: DataFrame, new: DataFrame, key: tuple[str, ...]) -> DataFrame:
+    """Return added, removed and changed rows by partition and key, or by row without a key.
+
+    Only partition, key and one 64-bit hash of each row are shuffled. Rows of a key that a side
+    holds more than once are compared as a multiset, and are added or removed, never changed.
+    """
+    from pyspark.sql import functions as F
+
+    by_key = [_LABEL, *_key_names(key)]
+    one, none = F.lit(1).cast("bigint"), F.lit(0).cast("bigint")
+    rows = old.select("*", one.alias(_OLD), none.alias(_NEW)).unionByName(
+        new.select("*", none.alias(_OLD), one.alias(_NEW))
+    )
+    if key:  # So that grouping by key afterwards moves no row again.
+        rows = rows.repartition(*by_key)
+    rows = rows.groupBy(*by_key, _HASH).agg(F.sum(_OLD).alias(_OLD), F.sum(_NEW).alias(_NEW))
+    rows = rows.withColumn(_SAME, F.least(_OLD, _NEW))
+    changed = none
+    if key:
+        rows = rows.groupBy(*by_key).agg(*(F.sum(n).alias(n) for n in (_OLD, _NEW, _SAME)))
+        is_unique = (F.col(_OLD) <= 1) & (F.col(_NEW) <= 1)
+        only = F.least(F.col(_OLD) - F.col(_SAME), F.col(_NEW) - F.col(_SAME))
+        changed = F.when(is_unique, only).otherwise(none)
+    return rows.select(
+        _LABEL,
+        (F.col(_NEW) - F.col(_SAME) - changed).alias(_ADDED),
+        (F.col(_OLD) - F.col(_SAME) - changed).alias(_REMOVED),
+        changed.alias(_CHANGED),
+    )
+
+
+def _key_names(key: tuple[str, ...]) -> list[str]:
+    return [f"lhb_key_{place}" for place in range(len(key))]
+
+
+def _short_keys(key: tuple[str, ...]) -> list[Column]:
+    """Return the key's columns under names that need no quoting."""
+    return [
+        quoted_column(name).alias(short) for name, short in zip(key, _key_names(key), strict=True)
+    ]
 
 
 def _measure_differences(
@@ -130,7 +175,7 @@ def _measure_differences(
 
     if not contract.measures:
         return {}
-    keys = [LABEL, *rows.key_names(contract.key)]
+    keys = [_LABEL, *_key_names(contract.key)]
     sides = [
         _signed_measures(frame, sign, contract, scope)
         for frame, sign in ((accepted, 1), (computed, -1))
@@ -138,12 +183,12 @@ def _measure_differences(
     by_key = sides[0].unionByName(sides[1]).groupBy(*keys)
     names = [f"lhb_measure_{place}" for place in range(len(contract.measures))]
     surplus = by_key.agg(*(F.sum(name).alias(name) for name in names))
-    totals = surplus.groupBy(LABEL).agg(
+    totals = surplus.groupBy(_LABEL).agg(
         *(F.sum(F.greatest(F.col(name), F.lit(0))).alias(f"{name}_twice") for name in names),
         *(F.sum(F.greatest(-F.col(name), F.lit(0))).alias(f"{name}_lost") for name in names),
     )
     return {
-        (dataframes.format_label(scope.field, row[LABEL]), measure.name): (
+        (dataframes.format_label(scope.field, row[_LABEL]), measure.name): (
             _rounded_up(row[f"{name}_twice"]),
             _rounded_up(row[f"{name}_lost"]),
         )
@@ -158,11 +203,8 @@ def _signed_measures(frame: DataFrame, sign: int, contract: Contract, scope: Sco
         (measure_contribution(measure) * sign).alias(f"lhb_measure_{place}")
         for place, measure in enumerate(contract.measures)
     ]
-    named = [
-        quoted_column(name).alias(short)
-        for name, short in zip(contract.key, rows.key_names(contract.key), strict=True)
-    ]
-    return frame.select(dataframes.raw_label(scope.field).alias(LABEL), *named, *values)
+    label = dataframes.raw_label(scope.field).alias(_LABEL)
+    return frame.select(label, *_short_keys(contract.key), *values)
 
 
 def measure_contribution(measure: Measure) -> Column:

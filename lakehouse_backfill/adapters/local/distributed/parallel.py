@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.table import Table
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _NO_FILES = FileSplit([], [], [], SharedFiles(shared=0, old_only=0, new_only=0))
 _ERROR_FIELDS = ("problem", "state", "fix", "field", "faults", "data")
-_FIX = "let the executors read the store, or set task_diff_limit_mib: 0 to compare by a shuffle"
+_FIX = "let the executors read the store, or set task_diff_limit_mib: 0 so that Spark reads it"
 #: The fields of a table's metadata about its history, which reading files does not need.
 _EMPTY_HISTORY: dict[str, Any] = {
     "snapshots": [],
@@ -91,16 +91,15 @@ def serialise_plan(asked: DiffPlan) -> bytes:
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise Unsupported(
             f"the way to the files of {asked.new.name} cannot be sent to workers: {error}",
-            fix="compare by a shuffle",
+            fix="set task_diff_limit_mib: 0 in the profile, so that Spark reads the files",
         ) from error
 
 
 def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
     """Compare parts; return for `merge_tallies` their sums, or the error that ended them."""
     plan: DiffPlan = pickle.loads(common)  # noqa: S301 (made by `serialise_plan`)
-    tally = plan.new_tally()
-    comparison = BatchComparison(_worker_engine(), tally, plan.condition_sql)
-    try:
+
+    def compare(comparison: BatchComparison) -> None:
         old, new = plan.side_readers()
         for serialised in parts:
             part: DiffPart = pickle.loads(serialised)  # noqa: S301 (made by ParallelDiffer)
@@ -110,27 +109,54 @@ def compare_parts(common: bytes, parts: Sequence[bytes]) -> bytes:
                 comparison.compare_batch(
                     *read_both_sides((old, part.old), (new, part.new), plan.columns)
                 )
-    except BackfillError as error:
-        fields = {name: getattr(error, name) for name in _ERROR_FIELDS}
-        return pickle.dumps((type(error), fields))
+
+    return sums_of(plan.new_tally(), plan.condition_sql, compare, len(parts))
+
+
+def sums_of(
+    tally: Tally,
+    condition: str | None,
+    compare: Callable[[BatchComparison], None],
+    parts: int = 1,
+) -> bytes:
+    """Return for `merge_tallies` what `compare` added to the tally, or the error that ended it."""
+    comparison = BatchComparison(worker_engine(), tally, condition)
+    try:
+        compare(comparison)
     except Exception as error:  # noqa: BLE001 (the caller reports it, not a stack trace of Spark)
-        problem = f"a worker could not compare its part: {type(error).__name__}: {error}"
-        return pickle.dumps((EnvironmentDown, {"problem": problem, "fix": _FIX}))
+        return error_answer(error)
     finally:
         comparison.close()
-    return pickle.dumps((replace(tally, labels=[], columns=()), len(parts)))
+    return pickle.dumps((replace(tally, labels=[], columns=()), parts))
 
 
-def merge_tallies(answers: Iterable[bytes], tally: Tally, parts: int) -> None:
-    """Add the sums of all parts to a tally; raise the error that a part ended with."""
+def error_answer(error: Exception) -> bytes:
+    """Return a worker's error as its answer."""
+    if isinstance(error, BackfillError):
+        return pickle.dumps((type(error), {name: getattr(error, name) for name in _ERROR_FIELDS}))
+    problem = f"a worker could not compare its part: {type(error).__name__}: {error}"
+    return pickle.dumps((EnvironmentDown, {"problem": problem, "fix": _FIX}))
+
+
+def raise_answered_error(answer: bytes) -> NoReturn:
+    """Raise the error that a worker answered with."""
+    kind, fields = pickle.loads(answer)  # noqa: S301 (made by `error_answer`)
+    raise kind(**fields)
+
+
+def merge_tallies(answers: Iterable[bytes], tally: Tally, parts: int | None = None) -> None:
+    """Add the sums of all parts to a tally; raise the error that a part ended with.
+
+    Also raises EnvironmentDown when not all of `parts` were answered.
+    """
     merged = 0
     for answer in answers:
         result, detail = pickle.loads(answer)  # noqa: S301 (made by `compare_parts`)
         if not isinstance(result, Tally):
-            raise result(**detail)
+            raise_answered_error(answer)
         tally.merge(result)
         merged += detail
-    if merged != parts:
+    if parts is not None and merged != parts:
         raise EnvironmentDown(f"{merged} of {parts} parts came back from workers", fix=_FIX)
 
 
@@ -147,7 +173,7 @@ def _without_history(side: SnapshotScan) -> SnapshotScan:
 
 
 @lru_cache(1)
-def _worker_engine() -> LazyDuckDB:
+def worker_engine() -> LazyDuckDB:
     """Return the engine of this worker process, with one thread, as other workers run alongside.
 
     The worker process may be killed at any time, so it cannot clean up after itself. The spill
@@ -218,7 +244,7 @@ def _partition_too_large(label: str | None, size: int, limit: int) -> Unsupporte
     return Unsupported(
         f"{subject} has {size / _MEBIBYTE:,.1f} MiB to compare, more than a worker takes "
         f"({limit / _MEBIBYTE:,.0f})",
-        fix="set task_diff_limit_mib in the profile, or compare by a shuffle",
+        fix="set task_diff_limit_mib in the profile, or let Spark group the rows by key",
     )
 
 

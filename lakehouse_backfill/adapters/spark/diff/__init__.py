@@ -1,1 +1,0 @@
-"""Compare two table states on Spark."""
