@@ -26,7 +26,7 @@ from pyiceberg.types import (
 
 from lakehouse_backfill.adapters.iceberg.catalog import fetch_all, load_table, translate_errors
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.metadata import find_snapshot
+from lakehouse_backfill.adapters.iceberg.metadata import find_snapshot, schema_of_snapshot
 from lakehouse_backfill.domain.diff import FileBytes
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
@@ -56,9 +56,7 @@ class IcebergDataFiles:
         A file has the same rows under equal readings. Raises NotFound.
         """
         metadata = load_table(self._catalog, table).metadata
-        schema_id = find_snapshot(metadata, snapshot_id, table).schema_id
-        # Without an id, as v1 writers leave it, readers take the table's current schema.
-        schema = next((s for s in metadata.schemas if s.schema_id == schema_id), metadata.schema())
+        schema = schema_of_snapshot(metadata, find_snapshot(metadata, snapshot_id, table))
         return reading_digest(schema, metadata.properties.get(_NAME_MAPPING_PROPERTY, ""))
 
     def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:

@@ -12,6 +12,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.types import PrimitiveType
 
+from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.table import Column, PartitionField, Snapshot, TableInfo
 from lakehouse_backfill.errors import NotFound, Unsupported
 
@@ -121,6 +122,22 @@ def snapshot_ancestors(
         snapshot = snapshots_by_id[snapshot_id]
         yield snapshot
         snapshot_id = snapshot.parent_snapshot_id
+
+
+def chunk_commits(metadata: TableMetadata) -> Iterator[ChunkCommit]:
+    """Yield the chunks committed to a shadow since its base, newest first."""
+    base = metadata.properties.get(BASE_SNAPSHOT_PROPERTY)
+    for snapshot in snapshot_ancestors(metadata, metadata.current_snapshot_id):
+        if str(snapshot.snapshot_id) == base:
+            return
+        summary = snapshot_summary(snapshot)
+        if CHUNK_ID_PROPERTY in summary:
+            yield ChunkCommit(
+                chunk_id=summary[CHUNK_ID_PROPERTY],
+                snapshot_id=snapshot.snapshot_id,
+                added_rows=int(summary.get("added-records", "0")),
+                properties={k: v for k, v in summary.items() if k.startswith(PROPERTY_PREFIX)},
+            )
 
 
 def find_snapshot(metadata: TableMetadata, snapshot_id: int, name: str) -> IcebergSnapshot:

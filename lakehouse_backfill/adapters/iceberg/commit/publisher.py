@@ -39,13 +39,11 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     BASE_SNAPSHOT_PROPERTY,
     CHUNK_ID_PROPERTY,
     EPOCH_PROPERTY,
-    PROPERTY_PREFIX,
     RUN_ID_PROPERTY,
+    chunk_commits,
     column_ids,
     find_publication_snapshot,
     find_snapshot,
-    snapshot_ancestors,
-    snapshot_summary,
 )
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.core.runs import event_log
@@ -153,20 +151,8 @@ def _require_shadow_epoch(table: Table, request: CarryRequest) -> None:
 
 
 def _find_chunk_commit(table: Table, chunk_id: str) -> ChunkCommit | None:
-    metadata = table.metadata
-    base = metadata.properties.get(BASE_SNAPSHOT_PROPERTY)
-    for snapshot in snapshot_ancestors(metadata, metadata.current_snapshot_id):
-        summary = snapshot_summary(snapshot)
-        if str(snapshot.snapshot_id) == base:
-            break
-        if summary.get(CHUNK_ID_PROPERTY) == chunk_id:
-            return ChunkCommit(
-                chunk_id=chunk_id,
-                snapshot_id=snapshot.snapshot_id,
-                added_rows=int(summary.get("added-records", "0")),
-                properties={k: v for k, v in summary.items() if k.startswith(PROPERTY_PREFIX)},
-            )
-    return None
+    commits = chunk_commits(table.metadata)
+    return next((commit for commit in commits if commit.chunk_id == chunk_id), None)
 
 
 _ROLLBACK_WORDING = ErrorWording(

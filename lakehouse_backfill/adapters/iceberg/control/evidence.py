@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead, row_fields
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     EVIDENCE,
     FILE_FINGERPRINT,
@@ -155,14 +155,6 @@ def _fingerprint(row: dict[str, Any]) -> FileFingerprint:
     )
 
 
-_COLUMN_BY_FIELD = {
-    "table": "table_name",
-    "product": "data_product",
-    "at": "acted_at",
-    "by": "acted_by",
-}
-
-
 class IcebergPinLeases:
     """`ports.control.PinLeases` on PyIceberg."""
 
@@ -189,7 +181,7 @@ class IcebergPinLeases:
         def change(head: LogHead) -> LogAppend[None]:
             active = _active_leases(head)
             changed = [lease for lease in leases if (_lease_key(lease) in active) is is_standing]
-            return LogAppend(result=None, rows=tuple(_lease_row(lease) for lease in changed))
+            return LogAppend(result=None, rows=tuple(PIN_LEASE.row(lease) for lease in changed))
 
         self._log.append(change)
 
@@ -197,7 +189,7 @@ class IcebergPinLeases:
 def _active_leases(head: LogHead) -> dict[tuple[str, str], PinLease]:
     newest: dict[tuple[str, str], PinLease] = {}
     for row in head.rows():
-        lease = PinLease(**row_fields(row, PinLease, _COLUMN_BY_FIELD))
+        lease = PinLease(**PIN_LEASE.fields(row, PinLease))
         newest.pop(_lease_key(lease), None)
         if lease.action == "grant":
             newest[_lease_key(lease)] = lease
@@ -206,7 +198,3 @@ def _active_leases(head: LogHead) -> dict[tuple[str, str], PinLease]:
 
 def _lease_key(lease: PinLease) -> tuple[str, str]:
     return lease.table, lease.tag
-
-
-def _lease_row(lease: PinLease) -> dict[str, Any]:
-    return {_COLUMN_BY_FIELD.get(name, name): value for name, value in lease.model_dump().items()}

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationException
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Reference
@@ -299,19 +298,3 @@ def _unreachable_error(name: str, error: Exception) -> CatalogDown:
         f"the control table {name} cannot be reached: {first_error_line(error)}",
         fix="try again; lakehouse-backfill doctor says what does not answer",
     )
-
-
-def row_fields(
-    row: Mapping[str, Any], model: type[BaseModel], renamed: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return the fields of `model` that the row has a value for; `renamed` maps field to column.
-
-    A field with a default is left out if its value is null or its column is missing.
-    """
-    columns = renamed or {}
-    values = {name: row.get(columns.get(name, name)) for name in model.model_fields}
-    return {
-        name: value
-        for name, value in values.items()
-        if value is not None or model.model_fields[name].is_required()
-    }

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead, row_fields
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.log_files import drop_cached_rows
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     ACCEPTED_OUTPUT_VERSION,
@@ -41,7 +41,7 @@ class IcebergLedger:
 
     def record(self, chunk: ChunkRecord) -> None:
         """Append one row; raises RunMoved when a later epoch than the row's has fenced the run."""
-        row = chunk.model_dump()
+        row = BACKFILL_CHUNK_RUN.row(chunk)
 
         def change(head: LogHead) -> LogAppend[None]:
             require_not_fenced(head, chunk.run_id, chunk.epoch)
@@ -53,13 +53,12 @@ class IcebergLedger:
         """Return the newest row of each chunk of the run, in chunk order."""
         newest: dict[str, ChunkRecord] = {}
         for row in self._log.head().rows({"run_id": run_id}):
-            newest[row["chunk_id"]] = ChunkRecord(**row_fields(row, ChunkRecord))
+            newest[row["chunk_id"]] = ChunkRecord(**BACKFILL_CHUNK_RUN.fields(row, ChunkRecord))
         return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
 
 
 _STATUS_PREFIX = "run."
 _SEAL_COUNT_KEY, _SEAL_SUM_KEY = "audit.events", "audit.sum"
-_COLUMN_BY_FIELD = {"product": "data_product"}
 #: Replaces a missing hash; rows of older releases have neither a hash nor `previous`.
 _REMOVED_HASH = "taken away"
 #: The columns of an event's row that make up a status.
@@ -70,19 +69,17 @@ STATUS_COLUMNS = (
 
 def event_row(event: Event) -> dict[str, Any]:
     """Return the row of a sealed event."""
-    return {
-        **event.model_dump(exclude={"detail", "product"}),
-        "from_state": event.from_state.value,
-        "to_state": event.to_state.value,
-        "detail": canonical_json(event.detail),
-        "data_product": event.product,
-    }
+    return RUN_EVENT.row(
+        event,
+        from_state=event.from_state.value,
+        to_state=event.to_state.value,
+        detail=canonical_json(event.detail),
+    )
 
 
 def read_event(row: Mapping[str, Any]) -> Event:
     """Read a row of `run_event`."""
-    fields = row_fields(row, Event, _COLUMN_BY_FIELD)
-    return Event(**{**fields, "detail": json.loads(row["detail"])})
+    return Event(**{**RUN_EVENT.fields(row, Event), "detail": json.loads(row["detail"])})
 
 
 def read_untrusted_event(row: Mapping[str, Any]) -> Event:
@@ -91,9 +88,7 @@ def read_untrusted_event(row: Mapping[str, Any]) -> Event:
         event = read_event(row)
     except ValueError:
         # Bad JSON or an unknown state: no hash was ever computed over such values.
-        return Event.model_construct(
-            **{**row_fields(row, Event, _COLUMN_BY_FIELD), "detail": row["detail"]}
-        )
+        return Event.model_construct(**{**RUN_EVENT.fields(row, Event), "detail": row["detail"]})
     is_older = row.get("hash") is None and row.get("previous") is None
     return event if event.hash or is_older else event.model_copy(update={"hash": _REMOVED_HASH})
 

@@ -7,10 +7,12 @@ tables have no partitioning, and every column has a doc text, so every engine re
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
+from pydantic import BaseModel
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BooleanType,
@@ -49,12 +51,14 @@ CONTROL_TABLE_PROPERTIES = {
 class ControlTable:
     """One control table: its name, what a row is, and its columns (name, type, meaning).
 
-    A type that ends in `!` is never null; `[string]` is a list of strings.
+    A type that ends in `!` is never null; `[string]` is a list of strings. `renamed` maps a field
+    of the stored value to its column, where the names differ.
     """
 
     name: str
     comment: str
     columns: tuple[tuple[str, str, str], ...]
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def schema(self) -> Schema:
         """Return the Iceberg schema, with a doc text on every column."""
@@ -76,6 +80,23 @@ class ControlTable:
     def properties(self) -> dict[str, str]:
         """Return the table properties."""
         return {**CONTROL_TABLE_PROPERTIES, "comment": self.comment}
+
+    def row(self, value: BaseModel, **replaced: Any) -> dict[str, Any]:
+        """Return the row of a stored value; `replaced` are fields stored in another form."""
+        fields = {**value.model_dump(), **replaced}
+        return {self.renamed.get(name, name): each for name, each in fields.items()}
+
+    def fields(self, row: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+        """Return the fields of `model` that the row has a value for.
+
+        A field with a default is left out if its value is null or its column is missing.
+        """
+        values = {name: row.get(self.renamed.get(name, name)) for name in model.model_fields}
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None or model.model_fields[name].is_required()
+        }
 
     def missing_columns(self, schema: Schema) -> tuple[tuple[str, IcebergType, str], ...]:
         """Return the columns, with type and meaning, that a table of an older release lacks."""
@@ -99,6 +120,13 @@ _PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 CURRENT_VIEW = "accepted_output_current"
 #: Columns that a table of an older release lacks until it is written to: not in the view.
 _NEWER_COLUMNS = ("epoch", "returns_to", "driver", "seal")
+#: The columns of an act: of which table and product, when, by whom.
+_ACT_COLUMNS = {
+    "table": "table_name",
+    "product": "data_product",
+    "at": "acted_at",
+    "by": "acted_by",
+}
 
 PIPELINE_RUN = ControlTable(
     "pipeline_run",
@@ -145,6 +173,7 @@ RUN_EVENT = ControlTable(
         ("previous", "string", "Hash of the event before it; empty for the first one."),
         ("hash", "string", "SHA-256 over the row and `previous`; null: before events had one."),
     ),
+    {"product": "data_product"},
 )
 
 ACCEPTED_OUTPUT_VERSION = ControlTable(
@@ -175,6 +204,7 @@ ACCEPTED_OUTPUT_VERSION = ControlTable(
         ("driver", "string", "The process that acted."),
         ("seal", "string", "SHA-256 of the row and the seal of the product's row before it."),
     ),
+    {**_ACT_COLUMNS, "version": "output_version"},
 )
 
 BACKFILL_CHUNK_RUN = ControlTable(
@@ -316,6 +346,7 @@ PIN_LEASE = ControlTable(
         ("acted_at", "timestamptz!", "When the row was written."),
         ("acted_by", "string!", "Who acted."),
     ),
+    _ACT_COLUMNS,
 )
 
 CONTROL_TABLES = (

@@ -152,25 +152,6 @@ def require_not_fenced(head: LogHead, run_id: str | None, epoch: int) -> None:
         raise event_log.overtaken_error(run_id, epoch, fence)
 
 
-def fenced_runs(tables: ControlTables) -> tuple[str, ...]:
-    """Return the runs that have a fence in one of the tables."""
-    heads = [tables.log(table).head() for table in _FENCED_TABLES]
-    keys = {key for head in heads for key in head.properties if key.startswith(_FENCE_PREFIX)}
-    return tuple(sorted(key.removeprefix(_FENCE_PREFIX) for key in keys))
-
-
-def lift_fences(tables: ControlTables, run_ids: tuple[str, ...]) -> None:
-    """Remove the fences of closed runs; one commit per table that has one of them."""
-    keys = tuple(f"{_FENCE_PREFIX}{run_id}" for run_id in run_ids)
-
-    def change(head: LogHead) -> LogAppend[None]:
-        present_keys = tuple(key for key in keys if key in head.properties)
-        return LogAppend(result=None, remove_properties=present_keys, moves_head=bool(present_keys))
-
-    for table in _FENCED_TABLES:
-        tables.log(table).append(change)
-
-
 _RUN_COLUMNS = ("run_id", "data_product", "target_table", "shadow_table", "requested_by", "reason")
 
 
@@ -197,12 +178,21 @@ class IcebergControlUpkeep:
         }
 
     def fenced(self) -> tuple[str, ...]:
-        """Return the runs that have a fence."""
-        return fenced_runs(self._tables)
+        """Return the runs that have a fence in one of the tables."""
+        heads = [self._tables.log(table).head() for table in _FENCED_TABLES]
+        keys = {key for head in heads for key in head.properties if key.startswith(_FENCE_PREFIX)}
+        return tuple(sorted(key.removeprefix(_FENCE_PREFIX) for key in keys))
 
     def lift(self, run_ids: tuple[str, ...]) -> None:
-        """Remove the fences of closed runs; one commit per table."""
-        lift_fences(self._tables, run_ids)
+        """Remove the fences of closed runs; one commit per table that has one of them."""
+        keys = tuple(f"{_FENCE_PREFIX}{run_id}" for run_id in run_ids)
+
+        def change(head: LogHead) -> LogAppend[None]:
+            present = tuple(key for key in keys if key in head.properties)
+            return LogAppend(result=None, remove_properties=present, moves_head=bool(present))
+
+        for table in _FENCED_TABLES:
+            self._tables.log(table).append(change)
 
     def litter(self, before: datetime) -> OrphanFiles:
         """Count the files written before then that no snapshot of a control table reaches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead, row_fields
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import ACCEPTED_OUTPUT_VERSION
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, require_not_fenced
 from lakehouse_backfill.domain import publication as rules
@@ -14,14 +14,6 @@ from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 
 _POINTER_PREFIX = "pointer."
-#: Columns whose name differs from the field's.
-_COLUMN_BY_FIELD = {
-    "product": "data_product",
-    "version": "output_version",
-    "table": "table_name",
-    "at": "acted_at",
-    "by": "acted_by",
-}
 
 
 class IcebergVersions:
@@ -119,7 +111,7 @@ def _read_untrusted_publication(row: dict[str, Any]) -> Publication:
     try:
         return _publication(row)
     except ValueError:
-        return Publication.model_construct(**row_fields(row, Publication, _COLUMN_BY_FIELD))
+        return Publication.model_construct(**ACCEPTED_OUTPUT_VERSION.fields(row, Publication))
 
 
 def _pointer_key(product: str) -> str:
@@ -137,15 +129,12 @@ def _read_pointer(head: LogHead, product: str) -> Pointer:
 
 def _publication_row(publication: Publication) -> dict[str, Any]:
     scope = publication.scope
-    fields = publication.model_dump(exclude={"scope"})
-    return {
-        **{_COLUMN_BY_FIELD.get(name, name): value for name, value in fields.items()},
-        "scope": None if scope is None else canonical_json(scope),
-    }
+    text = None if scope is None else canonical_json(scope)
+    return ACCEPTED_OUTPUT_VERSION.row(publication, scope=text)
 
 
 def _publication(row: dict[str, Any]) -> Publication:
-    fields = row_fields(row, Publication, _COLUMN_BY_FIELD)
+    fields = ACCEPTED_OUTPUT_VERSION.fields(row, Publication)
     scope = row["scope"]
     fields["scope"] = None if scope is None else Scope.model_validate_json(scope)
     return Publication(**fields)

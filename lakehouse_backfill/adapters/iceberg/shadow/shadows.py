@@ -28,20 +28,17 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     BASE_SNAPSHOT_PROPERTY,
     BEING_BUILT_PROPERTY,
     BUILT_BECAUSE_PROPERTY,
-    CHUNK_ID_PROPERTY,
     DROP_DELETES_PROPERTY,
     EPOCH_PROPERTY,
     FENCE_UUID_PROPERTY,
-    PROPERTY_PREFIX,
     RETIRED_PROPERTY,
     RUN_ID_PROPERTY,
     TARGET_PROPERTY,
     TARGET_UUID_PROPERTY,
+    chunk_commits,
     describe_table,
     find_snapshot,
     refuse_unwritable_format,
-    snapshot_ancestors,
-    snapshot_summary,
 )
 from lakehouse_backfill.adapters.iceberg.schema import evolve_shadow
 from lakehouse_backfill.adapters.iceberg.shadow.built_clone import BuiltClone
@@ -191,24 +188,7 @@ class IcebergShadows(Shadows):
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
         metadata = load_table(self._catalog, shadow).metadata
-        base = metadata.properties.get(BASE_SNAPSHOT_PROPERTY)
-        chunks = []
-        for snapshot in snapshot_ancestors(metadata, metadata.current_snapshot_id):
-            if str(snapshot.snapshot_id) == base:
-                break
-            summary = snapshot_summary(snapshot)
-            if CHUNK_ID_PROPERTY in summary:
-                chunks.append(
-                    ChunkCommit(
-                        chunk_id=summary[CHUNK_ID_PROPERTY],
-                        snapshot_id=snapshot.snapshot_id,
-                        added_rows=int(summary.get("added-records", "0")),
-                        properties={
-                            k: v for k, v in summary.items() if k.startswith(PROPERTY_PREFIX)
-                        },
-                    )
-                )
-        return tuple(reversed(chunks))
+        return tuple(reversed(list(chunk_commits(metadata))))
 
     def keep(
         self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
