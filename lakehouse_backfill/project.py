@@ -353,8 +353,7 @@ class Project:
         """
         from lakehouse_backfill.core.publication.dual_read import candidate
 
-        found = candidate(self.wiring.context, run, by)
-        return self.wiring.read_snapshot(engine, found.table, found.snapshot_id)
+        return self.wiring.read_snapshot(engine, *candidate(self.wiring.context, run, by))
 
     def accept(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
         """Accept the result; the decision is bound to the digest of checks and diff."""

@@ -22,6 +22,18 @@ from tests.unit.config.test_manifests import faults
 
 pytestmark = pytest.mark.req("T11")
 REPOSITORY = Path(__file__).resolve().parents[2]
+#: As the page and the tests name them.
+ANTI_PATTERN_NAMES = (
+    "production consumer group",
+    "live topic",
+    "no transform version",
+    "no input range",
+    "no reference version",
+    "delete-and-insert",
+    "validation after publish only",
+    "last writer wins",
+    "just rerun the DAG",
+)
 PAGE = REPOSITORY / "docs/anti-patterns.md"
 
 
@@ -119,7 +131,7 @@ def test_just_rerun_the_dag_is_refused_for_a_run_that_was_published() -> None:
 def test_the_page_names_each_anti_pattern_with_tests_that_are_there() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     table = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1:]]
-    assert [row[0] for row in table] == list(anti_patterns.ANTI_PATTERN_NAMES)
+    assert [row[0] for row in table] == list(ANTI_PATTERN_NAMES)
     for name, where, instead, tests in table:
         assert where, name
         assert instead, name
@@ -134,6 +146,6 @@ def test_the_page_names_each_anti_pattern_with_tests_that_are_there() -> None:
 def test_the_page_says_what_the_messages_say() -> None:
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     for wish in anti_patterns.ANTI_PATTERNS:
-        assert wish.name in anti_patterns.ANTI_PATTERN_NAMES
+        assert wish.name in ANTI_PATTERN_NAMES
         field = ".".join("NAME" if step == anti_patterns.ANY_NAME else step for step in wish.path)
         assert f"`{field}`" in text, field

@@ -130,13 +130,6 @@ def advertised_endpoints(catalog: Catalog) -> frozenset[str]:
     return frozenset(str(endpoint) for endpoint in getattr(catalog, "_supported_endpoints", ()))
 
 
-def ping_catalog(catalog: Catalog) -> str:
-    """Return what answers under the catalog's name; raises CatalogDown."""
-    with translate_errors():
-        namespaces = catalog.list_namespaces()
-    return f"{catalog.name} ({type(catalog).__name__}) answers with {len(namespaces)} namespaces"
-
-
 @contextmanager
 def translate_errors() -> Iterator[None]:
     """Translate the library's errors into ours; unknown errors pass unchanged."""

@@ -182,12 +182,13 @@ def _is_on_main(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
             return True
         if (snapshot.sequence_number or 0) < (wanted.sequence_number or 0):
             return False
-    return _has_our_tag(metadata, wanted) and not _was_rolled_back(metadata, wanted)
+    return is_tagged(metadata, wanted.snapshot_id) and not _was_rolled_back(metadata, wanted)
 
 
-def _has_our_tag(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
+def is_tagged(metadata: TableMetadata, snapshot_id: int) -> bool:
+    """Return whether a tag of ours holds the snapshot."""
     return any(
-        ref.snapshot_id == wanted.snapshot_id
+        ref.snapshot_id == snapshot_id
         and ref.snapshot_ref_type == SnapshotRefType.TAG
         and name.startswith(TAG_PREFIX)
         for name, ref in metadata.refs.items()

@@ -8,18 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-#: As the page and the tests name them.
-ANTI_PATTERN_NAMES = (
-    "production consumer group",
-    "live topic",
-    "no transform version",
-    "no input range",
-    "no reference version",
-    "delete-and-insert",
-    "validation after publish only",
-    "last writer wins",
-    "just rerun the DAG",
-)
 ANY_NAME = "*"
 
 

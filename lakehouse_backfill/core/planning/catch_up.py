@@ -129,14 +129,3 @@ def origin_run_ids(plan: Plan) -> set[str]:
     catch_up = plan.resolved.catch_up
     found = [catch_up and catch_up.origin(chunk.chunk_id) for chunk in plan.resolved.chunks]
     return {origin.run_id if origin else plan.run_id for origin in found}
-
-
-def inputs_by_partition(plan: Plan) -> dict[str, dict[str, int]]:
-    """Return for each partition its input snapshots and the run that computed it."""
-    own = {pin.name: pin.snapshot_id for pin in plan.resolved.sources}
-    found = {}
-    for chunk in plan.resolved.chunks:
-        origin = plan.resolved.catch_up and plan.resolved.catch_up.origin(chunk.chunk_id)
-        for label in chunk.partitions:
-            found[label] = origin.inputs if origin else own
-    return {label: found[label] for label in plan.resolved.scope.partitions if label in found}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime, timezone
 
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.diff import Checksum
@@ -151,16 +152,14 @@ def check_changes_add_up(
     if plan.resolved.manifest.target.publish_mode != "merge":
         return None
     wanted = old_rows + (counts.inserted_rows or 0) - (counts.deleted_rows or 0)
-    return CheckResult(
-        name="changes add up",
-        group="reconciliation",
+    return gate_registry.gate_result(
+        "changes add up",
         passed=wanted == new_rows,
         detail=f"{old_rows} rows, {counts.inserted_rows or 0} keys inserted, "
         f"{counts.updated_rows or 0} updated, {counts.deleted_rows or 0} deleted: "
         f"{new_rows} rows; {counts.ignored_rows or 0} change rows were older or known",
         observed=new_rows,
         limit=wanted,
-        waivable=False,
     )
 
 
@@ -225,16 +224,14 @@ def check_other_rows_unchanged(
     """Every row that the predicate does not name is as it was, in each partition."""
     wrong = [label for label in scope.partitions if old.get(label) != new.get(label)]
     rows = sum(found.rows for found in old.values())
-    return CheckResult(
-        name="other rows are unchanged",
-        group="reconciliation",
+    return gate_registry.gate_result(
+        "other rows are unchanged",
         passed=not wrong,
         detail=f"{rows} rows carried over, counts and checksums equal"
         if not wrong
         else f"{len(wrong)} partitions differ, first {wrong[0]}",
         observed=len(wrong),
         limit=0,
-        waivable=False,
     )
 
 

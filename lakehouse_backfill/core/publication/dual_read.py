@@ -231,16 +231,11 @@ def reader_records(
     return records
 
 
-@dataclass(frozen=True)
-class CandidateSnapshot:
-    """The table and snapshot that hold a run's candidate."""
+def candidate(context: Context, run_id: str, by: str | None) -> tuple[str, int]:
+    """Return table and snapshot of a run's candidate for a permitted reader.
 
-    table: str
-    snapshot_id: int
-
-
-def candidate(context: Context, run_id: str, by: str | None) -> CandidateSnapshot:
-    """Resolve a run's candidate for a permitted reader; raises NotFound, NotAllowed."""
+    Raises NotFound, NotAllowed.
+    """
     require_candidate_access(context, run_id, by)
     staged = staged_candidate(context, context.runs.plan(run_id))
     if staged.snapshot_id is None:
@@ -248,7 +243,7 @@ def candidate(context: Context, run_id: str, by: str | None) -> CandidateSnapsho
             f"the candidate of {run_id} holds nothing yet",
             fix=f"lakehouse-backfill run {run_id}",
         )
-    return CandidateSnapshot(staged.table, staged.snapshot_id)
+    return staged.table, staged.snapshot_id
 
 
 def require_candidate_access(context: Context, run_id: str, by: str | None) -> None:

@@ -8,7 +8,7 @@ The others guard what a publication rests on: chunks, scope, stored rows, schema
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
 from lakehouse_backfill.domain.manifest import RunManifest
@@ -155,6 +155,32 @@ GATES: tuple[GateSpec, ...] = (
     GateSpec("FILE", "golden", "result", "yes", "rows of the golden file"),
     GateSpec("spot checks", "golden", "result", "yes", "named records"),
 )  # fmt: skip
+
+
+_GATES_BY_NAME = {gate.name: gate for gate in GATES}
+
+
+def gate_result(
+    name: str,
+    *,
+    passed: bool,
+    detail: str,
+    observed: Any = None,
+    limit: Any = None,
+    blocking: bool = True,
+) -> CheckResult:
+    """Build the result of a registered gate, which has a fixed name; its group is the gate's."""
+    gate = _GATES_BY_NAME[name]
+    return CheckResult(
+        name=name,
+        group=gate.group,
+        passed=passed,
+        detail=detail,
+        observed=observed,
+        limit=limit,
+        blocking=blocking,
+        waivable=not gate.why_not,
+    )
 
 
 def why_not_waivable(check: CheckResult) -> str:

@@ -67,22 +67,19 @@ def describe_failed_checks(chunk: ChunkRecord, failed: tuple[CheckResult, ...]) 
 
 def _check_rows_stored(record: ChunkRecord, facts: ChunkFacts) -> CheckResult:
     rows = sum(facts.rows.values())
-    return CheckResult(
-        name="chunk rows are all stored",
-        group="technical",
+    return gate_registry.gate_result(
+        "chunk rows are all stored",
         passed=rows == record.output_rows,
         detail=f"{record.output_rows} computed, {rows} stored",
         observed=rows,
         limit=record.output_rows,
-        waivable=False,
     )
 
 
 def _check_rows_so_far(plan: Plan, rows: int) -> CheckResult:
     limit = plan.resolved.manifest.safety.max_rows
-    return CheckResult(
-        name="row count is in range",
-        group="technical",
+    return gate_registry.gate_result(
+        "row count is in range",
         passed=limit is None or rows <= limit,
         detail=f"{rows} rows up to this chunk" + (f", at most {limit}" if limit else ""),
         observed=rows,
@@ -94,9 +91,8 @@ def _check_rows_inside(plan: Plan, record: ChunkRecord) -> CheckResult:
     """Rows of a warm-up fall outside by design; without one, a job that hits nothing is wrong."""
     outside = record.outside_rows
     reads_more = any(pin.warm_up_days or pin.cool_down_days for pin in plan.resolved.sources)
-    return CheckResult(
-        name="rows lie inside the chunk",
-        group="technical",
+    return gate_registry.gate_result(
+        "rows lie inside the chunk",
         passed=not outside or reads_more,
         detail=f"{record.output_rows} inside, {outside} outside and left out",
         observed=outside,
@@ -111,9 +107,8 @@ def _check_predicate_rows(plan: Plan, record: ChunkRecord) -> tuple[CheckResult,
         return ()
     reads_more = any(pin.warm_up_days or pin.cool_down_days for pin in plan.resolved.sources)
     return (
-        CheckResult(
-            name="rows are those of the row predicate",
-            group="technical",
+        gate_registry.gate_result(
+            "rows are those of the row predicate",
             passed=not record.stray_rows or reads_more,
             detail=f"{record.stray_rows} rows of the partitions are others, and left out; "
             f"{record.carried_rows} carried over",
@@ -126,9 +121,8 @@ def _check_predicate_rows(plan: Plan, record: ChunkRecord) -> tuple[CheckResult,
 def _check_chunk_keys(plan: Plan, facts: ChunkFacts) -> tuple[CheckResult, ...]:
     nulls = [f"{count} rows without {name}" for name, count in facts.null_keys.items() if count]
     return (
-        CheckResult(
-            name="keys have no nulls",
-            group="technical",
+        gate_registry.gate_result(
+            "keys have no nulls",
             passed=not nulls,
             detail=", ".join(nulls) or f"{', '.join(plan.resolved.contract.key)} are never null",
             observed=sum(facts.null_keys.values()),

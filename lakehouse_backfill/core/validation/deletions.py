@@ -18,6 +18,7 @@ from lakehouse_backfill.core.planning.catch_up import (
     excluded_rows,
 )
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
@@ -82,14 +83,12 @@ def deletions_blocked_error(
 def check_no_deleted_rows(named: TombstonedRows, left_out_rows: int) -> CheckResult:
     """Check that no row of the candidate is named by tombstones or deletions."""
     where = f" in {partitions.describe_labels(named.partitions)}" if named.rows else ""
-    return CheckResult(
-        name="no deleted row is written",
-        group="technical",
+    return gate_registry.gate_result(
+        "no deleted row is written",
         passed=not named.rows,
         detail=f"{named.rows} rows{where}; {left_out_rows} were left out",
         observed=named.rows,
         limit=0,
-        waivable=False,
     )
 
 

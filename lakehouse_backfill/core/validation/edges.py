@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning import catch_up, resolve
 from lakehouse_backfill.core.planning.resolve import walk_labels
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, EdgePartition, EdgeReport, EdgeSide
@@ -62,7 +63,7 @@ def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") 
     elif not edge.partitions:
         why_not = "not looked at: these partitions have no order, so nothing lies beyond an edge"
     if edge is None or why_not:
-        return CheckResult(name="edges are closed", group="edge", passed=True, detail=why_not)
+        return gate_registry.gate_result("edges are closed", passed=True, detail=why_not)
     rows = sum(item.differing_rows for item in edge.partitions)
     twice = sum(sum(item.counted_twice.values()) for item in edge.partitions)
     lost = sum(sum(item.lost.values()) for item in edge.partitions)
@@ -74,9 +75,8 @@ def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") 
             f"open at {open_at}: publishing would count {twice} twice and lose {lost} "
             f"(declared totals); {_advice(edge)}"
         )
-    return CheckResult(
-        name="edges are closed",
-        group="edge",
+    return gate_registry.gate_result(
+        "edges are closed",
         passed=edge.is_closed,
         detail=detail,
         observed=rows,

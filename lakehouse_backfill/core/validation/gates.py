@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult, Diff, MeasureTotal, PartitionBalance
 from lakehouse_backfill.domain.contract import Contract, Threshold
@@ -41,14 +42,12 @@ def check_chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckR
     planned = {chunk.chunk_id for chunk in plan.resolved.chunks}
     done = {chunk.chunk_id for chunk in chunks if chunk.status == "done"}
     missing = sorted(planned - done)
-    return CheckResult(
-        name="all chunks are staged",
-        group="technical",
+    return gate_registry.gate_result(
+        "all chunks are staged",
         passed=not missing,
         detail=f"{len(done)} of {len(planned)}" + (f"; missing {missing[0]}" if missing else ""),
         observed=len(done),
         limit=len(planned),
-        waivable=False,
     )
 
 
@@ -62,9 +61,8 @@ def check_partitions_written(plan: Plan, new: dict[str, Checksum], old: set[str]
 
 def check_none_emptied(emptied: Sequence[str]) -> CheckResult:
     """Check that no visible partition loses all its rows; `emptied` are those that do."""
-    return CheckResult(
-        name="no partition becomes empty",
-        group="technical",
+    return gate_registry.gate_result(
+        "no partition becomes empty",
         passed=not emptied,
         detail=f"{len(emptied)} become empty" + (f", first {emptied[0]}" if emptied else ""),
         observed=len(emptied),
@@ -76,9 +74,8 @@ def check_row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
     """Check that the output is not empty, and within the declared maximum."""
     rows = sum(chunk.output_rows for chunk in chunks)
     limit = plan.resolved.manifest.safety.max_rows
-    return CheckResult(
-        name="row count is in range",
-        group="technical",
+    return gate_registry.gate_result(
+        "row count is in range",
         passed=rows > 0 and (limit is None or rows <= limit),
         detail=f"{rows} rows" + (f", at most {limit}" if limit else ""),
         observed=rows,
@@ -94,14 +91,12 @@ def check_outside_unchanged(
     old = Counter(file.content for file in base if not file.is_in(scope))
     new = Counter(file.content for file in shadow if not file.is_in(scope))
     differing = ((old - new) + (new - old)).total()
-    return CheckResult(
-        name="nothing outside the partitions changed",
-        group="technical",
+    return gate_registry.gate_result(
+        "nothing outside the partitions changed",
         passed=old == new,
         detail=f"{(old & new).total()} files shared, {differing} differ",
         observed=differing,
         limit=0,
-        waivable=False,
     )
 
 
@@ -118,9 +113,8 @@ def check_file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> Ch
         if len(file_sizes) > max(ALWAYS_ALLOWED_FILES, 2 * -(-sum(file_sizes) // target))
     ]
     max_files = max((len(file_sizes) for file_sizes in sizes.values()), default=0)
-    return CheckResult(
-        name="files have a sensible size",
-        group="technical",
+    return gate_registry.gate_result(
+        "files have a sensible size",
         passed=not fragmented,
         detail=f"at most {max_files} files in a partition"
         + (f"; too many small ones in {fragmented[0]}" if fragmented else ""),
@@ -142,9 +136,8 @@ def check_lineage_complete(
         if rows - int(total.new or 0)
         > (0 if carried_of is None else carried_of - int(total.old or 0))
     ]
-    return CheckResult(
-        name="lineage is complete",
-        group="technical",
+    return gate_registry.gate_result(
+        "lineage is complete",
         passed=not holes,
         detail=f"{rows} rows" + (f"; {holes[0]} has nulls" if holes else ""),
         observed=len(holes),
@@ -195,16 +188,14 @@ def check_stored_as_computed(
             continue  # Without rows there is no shape to compare.
         if recorded.get(chunk.chunk_id) != total.text:
             differing.append(chunk.chunk_id)
-    return CheckResult(
-        name="stored rows are the computed rows",
-        group="reconciliation",
+    return gate_registry.gate_result(
+        "stored rows are the computed rows",
         passed=not differing,
         detail=f"{len(recorded) - len(differing)} chunk checksums equal"
         + (f"; differs: {differing[0]}" if differing else ""),
         observed=len(differing),
         limit=0,
         blocking=plan.resolved.manifest.validation.checksum == "required",
-        waivable=False,
     )
 
 
@@ -212,14 +203,12 @@ def check_diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckR
     """Check that the diff saw exactly the rows that were counted on both sides."""
     counted = (sum(row.old_count for row in rows), sum(row.new_count for row in rows))
     seen = (diff.summary.old_rows, diff.summary.new_rows)
-    return CheckResult(
-        name="diff and counts agree",
-        group="diff",
+    return gate_registry.gate_result(
+        "diff and counts agree",
         passed=seen == counted,
         detail=f"diff {seen[0]} -> {seen[1]}, counted {counted[0]} -> {counted[1]}",
         observed=list(seen),
         limit=list(counted),
-        waivable=False,
     )
 
 
@@ -228,9 +217,8 @@ def check_keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
 
     Old duplicates do not count: the run may be their correction.
     """
-    return CheckResult(
-        name="keys are unique",
-        group="diff",
+    return gate_registry.gate_result(
+        "keys are unique",
         passed=duplicates == 0,
         detail=f"{duplicates} duplicate keys in the {where}",
         observed=duplicates,
@@ -239,12 +227,10 @@ def check_keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
 
 
 def _schema(detail: str, *, passed: bool) -> CheckResult:
-    return CheckResult(
-        name="columns that consumers rely on",
-        group="schema",
+    return gate_registry.gate_result(
+        "columns that consumers rely on",
         passed=passed,
         detail=detail,
-        waivable=False,
     )
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRefType
 
 from lakehouse_backfill.adapters.iceberg.commit.swap import SwapPart
 from lakehouse_backfill.adapters.iceberg.manifests import (
@@ -23,7 +21,7 @@ from lakehouse_backfill.adapters.iceberg.manifests import (
     applicable_deletes,
     plan_swap,
 )
-from lakehouse_backfill.adapters.iceberg.metadata import TAG_PREFIX, column_ids, find_snapshot
+from lakehouse_backfill.adapters.iceberg.metadata import column_ids, find_snapshot, is_tagged
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, label_sort_key
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
@@ -163,7 +161,7 @@ class RevertPlanner:
     def _untagged_reason(self, restore: PartitionRestore) -> str:
         """Return which snapshot none of our tags holds; empty when both sides are tagged."""
         for snapshot_id in (restore.restore_snapshot_id, restore.since_snapshot_id):
-            if snapshot_id is not None and not _is_tagged(self._table.metadata, snapshot_id):
+            if snapshot_id is not None and not is_tagged(self._table.metadata, snapshot_id):
                 what = (
                     "what its rows are proven by" if self._writes_rows else "files that come back"
                 )
@@ -193,12 +191,3 @@ def _label_paths(reader: ScopedReader, content: ScopeFiles) -> Iterator[tuple[st
     for path, entry in content.data.items():
         for label in sorted(reader.labels.labels_spanned(entry.data_file)):
             yield label, path
-
-
-def _is_tagged(metadata: TableMetadata, snapshot_id: int) -> bool:
-    return any(
-        ref.snapshot_id == snapshot_id
-        and ref.snapshot_ref_type == SnapshotRefType.TAG
-        and name.startswith(TAG_PREFIX)
-        for name, ref in metadata.refs.items()
-    )

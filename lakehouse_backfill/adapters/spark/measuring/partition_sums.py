@@ -38,8 +38,8 @@ _ROWS = "lhb_rows_all"
 NULL_STATE = "null"
 #: Maximum number of groups by partition, file and state on the driver.
 MAX_GROUPS = 200_000
-#: Digits for sums over files: sums of decimals of 38 digits must not be rounded.
-_DIGITS = 100
+#: Digits for totals: sums and products of Spark's decimals (38 digits) must not be rounded.
+_DECIMAL_DIGITS = 100
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _plus(one: Any, other: Any) -> Any:
     if one is None or other is None:
         return other if one is None else one
     with localcontext() as exact:
-        exact.prec = _DIGITS
+        exact.prec = _DECIMAL_DIGITS
         return one + other
 
 
@@ -196,8 +196,6 @@ def _sum_column(measure: Measure, at: int) -> Column:
 
 #: By partition label: the values of all measures.
 ValuesByLabel = Mapping[str, tuple[Any, ...]]
-#: Digits for totals: sums and products of Spark's decimals (38 digits) must not be rounded.
-_DECIMAL_DIGITS = 100
 #: Maximum number of differing partitions in a text.
 _MAX_PARTITIONS_NAMED = 3
 

@@ -107,10 +107,13 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
     ]  # fmt: skip
     assert (world.state(world.run), world.state(run)) == (RunState.SUPERSEDED, RunState.PUBLISHED)
     plan = world.context.runs.plan(run)
-    assert rules.inputs_by_partition(plan) == {
-        DAYS[0]: {"raw": 1},
-        DAYS[1]: {"raw": 2},
-        DAYS[2]: {"raw": 1},
+    assert {pin.name: pin.snapshot_id for pin in plan.resolved.sources} == {"raw": 2}
+    catch_up = plan.resolved.catch_up
+    origins = {chunk.partitions: catch_up.origin(chunk.chunk_id) for chunk in plan.resolved.chunks}
+    assert {labels: origin and origin.inputs for labels, origin in origins.items()} == {
+        (DAYS[0],): {"raw": 1},
+        (DAYS[1],): None,
+        (DAYS[2],): {"raw": 1},
     }
     ledger = {item.chunk_id: item.carried_from for item in world.context.ledger.chunks(run)}
     assert ledger == {
