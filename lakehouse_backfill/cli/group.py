@@ -113,9 +113,12 @@ class BackfillGroup(TyperGroup):
         return context
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and end its errors."""
-        with self._report_errors(ctx.meta[_ARGUMENTS_KEY]):
-            return super().invoke(ctx)
+        """Run the command, print what it returns, and end its errors."""
+        words = ctx.meta[_ARGUMENTS_KEY]
+        with self._report_errors(words):
+            result = super().invoke(ctx)
+            if result is not None:
+                ctx.obj.show(self._command_name(words), result)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by the phase of a restatement in which they are used."""
@@ -152,12 +155,15 @@ class BackfillGroup(TyperGroup):
                     words, UsageError(_usage_message(error), fix="add --help to see what fits")
                 )
 
+    def _command_name(self, words: SplitArguments) -> str:
+        groups = [name for name, item in self.commands.items() if hasattr(item, "commands")]
+        return words.command_name(groups)
+
     def _report_error(self, words: SplitArguments, error: BackfillError) -> None:
         if words.wants_traceback or os.environ.get(DEBUG_VARIABLE):
             sys.stderr.write(clean_text(traceback.format_exc()))
         if words.wants_json:
-            groups = [name for name, item in self.commands.items() if hasattr(item, "commands")]
-            write_json(build_envelope(words.command_name(groups), error=error), sys.stdout)
+            write_json(build_envelope(self._command_name(words), error=error), sys.stdout)
         else:
             sys.stderr.write(f"{clean_text(error)}\n")
         raise typer.Exit(error.exit_code)

@@ -16,7 +16,6 @@ from lakehouse_backfill.cli.session import (
     Session,
     disable_huge_pages,
     open_project,
-    print_result,
     tune_gc,
 )
 from lakehouse_backfill.results.base import Result
@@ -88,9 +87,7 @@ def program(
 
 
 def _add(group: typer.Typer, name: str, command: Callable[..., Result], phase: str = "") -> None:
-    group.command(name, help=_help_text(command), rich_help_panel=phase or None)(
-        print_result(command)
-    )
+    group.command(name, help=_help_text(command), rich_help_panel=phase or None)(command)
 
 
 _BEFORE, _DURING, _AFTER, _REPAIR = PHASES

@@ -10,12 +10,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -152,11 +151,10 @@ class Session:
             load_pyarrow_without_pandas()
         return self.opener(self.folder, self.profile, self._progress())
 
-    def show(self, context: typer.Context, result: Result) -> None:
-        """Print a result, for people or as JSON; exit with the code of the error it stands for."""
+    def show(self, command: str, result: Result) -> None:
+        """Print what a command returned; exit with the code of the error it stands for."""
         error = result.error()
         if self.json:
-            command = context.command_path.partition(" ")[2]
             write_json(build_envelope(command, result.to_dict(), error), sys.stdout)
         else:
             from lakehouse_backfill.cli.render import render_result
@@ -193,16 +191,6 @@ def current_session(context: typer.Context) -> Session:
 def current_project(context: typer.Context, *, computes: bool = False) -> Project:
     """Open the project of a command."""
     return current_session(context).project(computes=computes)
-
-
-def print_result(command: Callable[..., Result]) -> Callable[..., None]:
-    """Make the function of a command print what it returns; typer reads its parameters."""
-
-    @wraps(command)
-    def run(**options: Any) -> None:
-        current_session(options["context"]).show(options["context"], command(**options))
-
-    return run
 
 
 def acting_person(by: str | None) -> str:

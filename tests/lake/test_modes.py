@@ -320,8 +320,9 @@ def test_a_pinned_product_moves_by_its_pointer_alone(make: Make, version: int) -
 
 
 @pytest.mark.req("M1")
-def test_a_result_to_look_at_is_never_published(make: Make) -> None:
-    modes = seeded(make)
+@pytest.mark.parametrize("version", FORMATS)
+def test_a_result_to_look_at_is_never_published(make: Make, version: int) -> None:
+    modes = seeded(make, version)
     head = modes.head().snapshot_id
     run_id, found = modes.validated(target={"publish_mode": "shadow_only"})
     assert found["state"] == "validated"

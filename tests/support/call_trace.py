@@ -26,13 +26,13 @@ class CallTrace:
 
     def enter(self, frame: FrameType) -> None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE):
+        if not _is_module(code.co_filename):
             return
         chain: list[str] = []
         current: FrameType | None = frame
         while current is not None:
             name = current.f_code.co_filename
-            if name.startswith(PACKAGE):
+            if _is_module(name):
                 if current.f_code.co_name == "<module>":
                     return  # bodies of classes, and decorators, that run while a module is imported
                 if not chain or chain[-1] != name:
@@ -45,6 +45,11 @@ class CallTrace:
 
     def chain(self) -> str:
         return " > ".join(str(Path(name).relative_to(PACKAGE)) for name in self.longest)
+
+
+def _is_module(name: str) -> bool:
+    """Templates of a page run as code too, and are left out."""
+    return name.startswith(PACKAGE) and name.endswith(".py")
 
 
 @contextmanager

@@ -63,6 +63,7 @@ READING = {
     "Records": {"by_key", "golden"},
     "Restoring": set(),
     "RowRewriter": {"require_equal"},
+    "RowGroups": {"cogroup", "scan"},
     "Runs": {"code_of", "events", "list", "plan", "status"},
     "Shadows": {"chunks"},
     "Staging": {"edge_checksums", "edges", "load", "prove_warm_up", "remeasure"},
