@@ -35,11 +35,12 @@ from lakehouse_backfill.ports.comparison import DiffRequest
 CORRECTION_EVENTS_MODE = "correction_events"
 
 
-def write_correction_events(
-    context: Context, plan: Plan, reserved: Publication, shadow_snapshot_id: int | None
+def _expose_events(
+    context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
     """Write one event for each key that differs between the accepted rows and the candidate.
 
+    The product's own table stays as it is.
     Raises TargetChanged when the product's table changed in the partitions since the run was
     planned: the events would correct rows that readers no longer see. Raises Unsupported when
     events of another run correct the same partitions.
@@ -52,7 +53,7 @@ def write_correction_events(
         old_table=resolved.target.table,
         old_snapshot_id=resolved.target.snapshot_id,
         new_table=plan.shadow_table,
-        new_snapshot_id=shadow_snapshot_id,
+        new_snapshot_id=accepted.shadow_snapshot_id,
         key=resolved.contract.key,
         scope=resolved.scope,
         ignore=LINEAGE_NAMES,
@@ -168,11 +169,7 @@ def _adopt_shadow(
 ) -> CommitResult:
     """Swap the shadow's files into the target."""
     properties = {
-        "lakehouse-backfill.run-id": plan.run_id,
-        "lakehouse-backfill.output-version": str(reserved.version),
-        "lakehouse-backfill.manifest-hash": plan.manifest_hash,
-        "lakehouse-backfill.result-digest": reserved.result_digest or "",
-        **evidence_digest_property(reserved),
+        **_version_properties(plan, reserved),
         "lakehouse-backfill.epoch": str(reserved.epoch),
         **lineage_properties(plan),
     }
@@ -183,10 +180,16 @@ def _adopt_shadow(
     return context.publisher.adopt(narrow_to_reserved(request, reserved))
 
 
-def evidence_digest_property(reserved: Publication) -> dict[str, str]:
-    """Return the summary property that anchors the archive of the accepted result."""
+def _version_properties(plan: Plan, reserved: Publication) -> dict[str, str]:
+    """Return what identifies a version, with the digest of the accepted result's archive."""
     digest = reserved.evidence_digest
-    return {EVIDENCE_DIGEST_PROPERTY: digest} if digest else {}
+    return {
+        "lakehouse-backfill.run-id": plan.run_id,
+        "lakehouse-backfill.output-version": str(reserved.version),
+        "lakehouse-backfill.manifest-hash": plan.manifest_hash,
+        "lakehouse-backfill.result-digest": reserved.result_digest or "",
+        **({EVIDENCE_DIGEST_PROPERTY: digest} if digest else {}),
+    }
 
 
 def narrow_to_reserved(request: AdoptRequest, reserved: Publication) -> AdoptRequest:
@@ -229,13 +232,7 @@ def _expose_version_table(
     """Keep the version as a table with its own name; it stays when the shadow is dropped."""
     snapshot_id = _judged_snapshot_id(plan, accepted)
     name = publish_modes.version_table(plan.resolved.contract.table, reserved.version)
-    marks = {
-        "lakehouse-backfill.run-id": plan.run_id,
-        "lakehouse-backfill.output-version": str(reserved.version),
-        "lakehouse-backfill.manifest-hash": plan.manifest_hash,
-        "lakehouse-backfill.result-digest": reserved.result_digest or "",
-        **evidence_digest_property(reserved),
-    }
+    marks = _version_properties(plan, reserved)
     context.shadows.keep(plan.shadow_table, snapshot_id, name, marks)
     return _pin_version(context, plan, reserved, name, snapshot_id)
 
@@ -252,13 +249,6 @@ def _pin_version(
     """Pin the snapshot to which the pointer will lead."""
     context.pins.pin(table, snapshot_id, publication_tags(reserved)["after"])
     return CommitResult.of_pointer(table, snapshot_id, plan.resolved.target.snapshot_id)
-
-
-def _expose_events(
-    context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
-) -> CommitResult:
-    """Write the differences to the events table; the product's own table stays as it is."""
-    return write_correction_events(context, plan, reserved, accepted.shadow_snapshot_id)
 
 
 def find_landed_swap(context: Context, plan: Plan, pending: Publication) -> CommitResult | None:

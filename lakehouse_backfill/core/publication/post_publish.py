@@ -226,7 +226,8 @@ def _roll_back_publication(
     failed: tuple[CheckResult, ...],
     by: str,
 ) -> None:
-    reason = f"checks after publish failed: {_check_names(failed)}"
+    names = ", ".join(check.name for check in failed)
+    reason = f"checks after publish failed: {names}"
     group = publication_group(context, plan.run_id)
     if group:
         roll_back_group(context, group, reason, by)
@@ -262,7 +263,3 @@ def _checks_failed_error(
     return ChecksFailed(
         f"{len(failed)} checks after publish failed: {details}", state=state, fix=fix
     )
-
-
-def _check_names(failed: tuple[CheckResult, ...]) -> str:
-    return ", ".join(check.name for check in failed)

@@ -32,7 +32,6 @@ from lakehouse_backfill.core.publication.publication import (
 from lakehouse_backfill.core.publication.rollback import (
     GROUP_DETAIL,
     publication_group,
-    when_pointers_are_free,
 )
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
@@ -44,7 +43,12 @@ from lakehouse_backfill.core.versions.pointer import (
     require_pinned_base,
     visible_publication,
 )
-from lakehouse_backfill.core.versions.reserve import REFUSALS, refresh_view, with_swap
+from lakehouse_backfill.core.versions.reserve import (
+    REFUSALS,
+    refresh_view,
+    when_pointers_are_free,
+    with_swap,
+)
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus

@@ -10,7 +10,7 @@ do, and an interrupted recovery is recovered like any other process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -64,8 +64,7 @@ def halt_hook_actions(context: Context, status: RunStatus, plan: Plan) -> Iterat
 
 
 def _call_halt_hooks(context: Context, plan: Plan, by: str) -> str:  # noqa: ARG001 (as all actions)
-    failed = hooks.notify_halted(context, plan)
-    return f"failed again: {', '.join(failed)}" if failed else "done"
+    return _describe_retry(hooks.notify_halted(context, plan))
 
 
 def runs_out_of_step_with_pointer(
@@ -147,14 +146,17 @@ def _call_release_hooks(context: Context, run: RunStatus, act: str, by: str) -> 
     released = [event for event in context.runs.events(run.run_id) if "problem" in event.detail]
     problem = str(released[-1].detail["problem"]) if released else ""
     plan = context.runs.plan(run.run_id)
-    failed = hooks.notify_released(context, plan, act, run.epoch, problem)
-    return f"failed again: {', '.join(failed)}" if failed else "done"
+    return _describe_retry(hooks.notify_released(context, plan, act, run.epoch, problem))
 
 
 def _complete_post_publish(context: Context, product: str, by: str) -> str:
     post_publish.run_post_publish(context, product, by)
-    pending = post_publish.pending_post_publish(context, product)[1]
-    return f"failed again: {', '.join(pending)}" if pending else "done"
+    return _describe_retry(post_publish.pending_post_publish(context, product)[1])
+
+
+def _describe_retry(failed: Iterable[str]) -> str:
+    names = ", ".join(failed)
+    return f"failed again: {names}" if names else "done"
 
 
 #: The process that stores a younger plan may still be between its two commits.

@@ -5,7 +5,7 @@ A rollback keeps all live commits in other partitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -23,7 +23,6 @@ from lakehouse_backfill.core.versions.pointer import (
     RollbackTarget,
     is_same_rollback,
     newest_published_run,
-    require_no_pending,
     require_pointer_unmoved,
     resolve_rollback,
     visible_publication,
@@ -31,20 +30,20 @@ from lakehouse_backfill.core.versions.pointer import (
 from lakehouse_backfill.core.versions.reserve import (
     REFUSALS,
     finalise_version,
-    is_reservation_active,
     may_release,
     publication_tags,
     refresh_view,
     release_version,
     when_pointer_is_free,
+    when_pointers_are_free,
     with_swap,
 )
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.plan import Plan, declared_schema_change
+from lakehouse_backfill.domain.plan import declared_schema_change
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication, RevertRequest
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import NotFound, PointerMoved, RunMoved, Unsupported
+from lakehouse_backfill.errors import NotFound, RunMoved, Unsupported
 
 
 @dataclass(frozen=True)
@@ -240,13 +239,8 @@ def align_run_states(
     that is being published, stays as it is.
     """
     for run_id in returning:
-        _align_run_state(
-            context,
-            run_id,
-            {RunState.ROLLED_BACK: "reinstate", RunState.ACCEPTED: "reinstate"},
-            by,
-            reason,
-        )
+        verbs = {RunState.ROLLED_BACK: "reinstate", RunState.ACCEPTED: "reinstate"}
+        _align_run_state(context, run_id, verbs, by, reason)
     for run_id in leaving:
         # A run that crashed between the pointer move and its last event counts as published.
         _align_run_state(context, run_id, {RunState.PUBLISHING: "finish publishing"}, by, reason)
@@ -262,25 +256,18 @@ def _align_run_state(
     pending = context.versions.pointer(status.product).pending
     if verb is None or (pending is not None and pending.run_id == run_id):
         return
-    is_visible = visible_publication(context.versions.history(status.product), run_id) is not None
+    history = context.versions.history(status.product)
+    is_visible = visible_publication(history, run_id) is not None
     if is_visible is (verb == "reinstate"):
-        if verb == "reinstate" and not _is_fully_visible(context, plan):
+        is_in_part = steps.is_stepwise(plan) and not steps.is_fully_visible(history, plan)
+        if verb == "reinstate" and is_in_part:
             verb = "reinstate in part"
         with suppress(RunMoved):  # another process moved the run first
             context.move(status, plan, verb, by, reason=reason)
 
 
-def _is_fully_visible(context: Context, plan: Plan) -> bool:
-    """Return whether readers see all steps of a run that was published in steps."""
-    return not steps.is_stepwise(plan) or steps.is_fully_visible(
-        context.versions.history(plan.product), plan
-    )
-
-
 #: Detail of a run's "begin publishing" event that names the runs published with it.
 GROUP_DETAIL = "together"
-_MAX_ATTEMPTS, _PAUSE_S = 60, 0.2
-GroupPointerDecision = Callable[[dict[str, Pointer]], tuple[Publication, ...]]
 
 
 def publication_group(context: Context, run_id: str) -> tuple[str, ...]:
@@ -330,36 +317,3 @@ def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: s
             target = plan_rollback(context, plan.product, row.supersedes, ())
             targets.append((plan.resolved.contract, target))
     rollback_together(context, tuple(targets), reason, by)
-
-
-def when_pointers_are_free(
-    context: Context, products: tuple[str, ...], decide: GroupPointerDecision
-) -> dict[str, Pointer]:
-    """Move the pointers by `decide` once no publication or rollback of the products is pending.
-
-    Raises PointerMoved when a pending one was interrupted or takes too long.
-    """
-
-    def when_free(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
-        return () if _first_pending(pointers) else decide(pointers)
-
-    for _ in range(_MAX_ATTEMPTS):
-        moved = context.versions.move_all(products, when_free)
-        pending = _first_pending(moved)
-        if pending is None:
-            return moved
-        if not is_reservation_active(context, pending):
-            break
-        context.clock.sleep(_PAUSE_S)
-    for product, pointer in moved.items():
-        require_no_pending(pointer, product, None)
-    raise PointerMoved(
-        f"the pointers of {', '.join(products)} change faster than they can be read",
-        state="nothing was published",
-        fix="try again",
-    )
-
-
-def _first_pending(pointers: dict[str, Pointer]) -> Publication | None:
-    pending = (pointer.pending for pointer in pointers.values())
-    return next((publication for publication in pending if publication is not None), None)

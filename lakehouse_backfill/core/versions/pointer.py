@@ -23,20 +23,18 @@ from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupport
 ACCEPTED_ACTIONS = ("baseline", "publish", "rollback")
 
 
-def require_no_pending(pointer: Pointer, product: str, run_id: str | None) -> None:
-    """Raise PointerMoved, which names the other actor, when another publication is in progress."""
-    pending = pointer.pending
-    if pending is not None and (run_id is None or pending.run_id != run_id):
-        what = f"version {pending.version} is being published"
-        if pending.run_id is None:
-            what = f"it is being rolled back to version {pending.returns_to}"
-        raise PointerMoved(
-            f"{product}: {what} by {pending.by} "
-            f"({pending.run_id or pending.reason}) since {pending.at:%Y-%m-%d %H:%M:%S}Z",
-            state="nothing was changed; what was staged is kept",
-            fix="wait for it, then try again; if it was cut off: lakehouse-backfill recover "
-            + (pending.run_id or "--all"),
-        )
+def pending_error(pending: Publication) -> PointerMoved:
+    """Build the error for a publication or rollback in progress; it names the other actor."""
+    what = f"version {pending.version} is being published"
+    if pending.run_id is None:
+        what = f"it is being rolled back to version {pending.returns_to}"
+    return PointerMoved(
+        f"{pending.product}: {what} by {pending.by} "
+        f"({pending.run_id or pending.reason}) since {pending.at:%Y-%m-%d %H:%M:%S}Z",
+        state="nothing was changed; what was staged is kept",
+        fix="wait for it, then try again; if it was cut off: lakehouse-backfill recover "
+        + (pending.run_id or "--all"),
+    )
 
 
 def resume_reservation(pending: Publication, by: Publication) -> tuple[Publication, ...]:

@@ -9,7 +9,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.pointer import (
     baseline_publication,
     finished_elsewhere_error,
-    require_no_pending,
+    pending_error,
     require_pinned_base,
     resume_reservation,
 )
@@ -32,6 +32,7 @@ REFUSALS = (Blocked, Conflict, NotFound, Unsupported)
 _MAX_ATTEMPTS, _PAUSE_S, _LONGEST_PAUSE_S = 60, 0.05, 0.5
 
 PointerDecision = Callable[[Pointer], tuple[Publication, ...]]
+GroupPointerDecision = Callable[[dict[str, Pointer]], tuple[Publication, ...]]
 
 
 def reserve_version(
@@ -74,21 +75,53 @@ def when_pointer_is_free(
         is_free = pointer.pending is None or is_mine(pointer.pending)
         return decide(pointer) if is_free else ()
 
-    for attempt in range(_MAX_ATTEMPTS):
-        pointer = context.versions.move(product, when_free)
-        if pointer.pending is None:
-            raise OutcomeUnknown(
-                f"{product}: the reserved version is gone",
-                state="nothing was published",
-                fix=f"lakehouse-backfill versions {product}, then repeat the same command",
-            )
-        if is_mine(pointer.pending):
-            return pointer.pending
-        if not is_reservation_active(context, pointer.pending):
-            break
-        context.clock.sleep(min(_PAUSE_S * (attempt + 1), _LONGEST_PAUSE_S))
-    require_no_pending(pointer, product, None)
-    raise OutcomeUnknown(f"{product}: its pointer changes faster than it can be read")
+    def move() -> dict[str, Pointer]:
+        return {product: context.versions.move(product, when_free)}
+
+    pending = _retry_until_free(context, move, is_mine)[product].pending
+    if pending is None:
+        raise OutcomeUnknown(
+            f"{product}: the reserved version is gone",
+            state="nothing was published",
+            fix=f"lakehouse-backfill versions {product}, then repeat the same command",
+        )
+    return pending
+
+
+def when_pointers_are_free(
+    context: Context, products: tuple[str, ...], decide: GroupPointerDecision
+) -> dict[str, Pointer]:
+    """Move the pointers by `decide` once no publication or rollback of the products is pending.
+
+    Raises PointerMoved when a pending one was interrupted or takes too long.
+    """
+
+    def when_free(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
+        is_free = all(pointer.pending is None for pointer in pointers.values())
+        return decide(pointers) if is_free else ()
+
+    return _retry_until_free(
+        context, lambda: context.versions.move_all(products, when_free), lambda _: False
+    )
+
+
+def _retry_until_free(
+    context: Context,
+    move: Callable[[], dict[str, Pointer]],
+    is_mine: Callable[[Publication], bool],
+) -> dict[str, Pointer]:
+    """Repeat a move until no pointer has a pending row of another caller."""
+    attempt = 0
+    while True:
+        attempt += 1
+        pointers = move()
+        pending = (pointer.pending for pointer in pointers.values())
+        other = next((row for row in pending if row is not None and not is_mine(row)), None)
+        if other is None:
+            return pointers
+        if attempt == _MAX_ATTEMPTS or not is_reservation_active(context, other):
+            raise pending_error(other)
+        context.clock.sleep(min(_PAUSE_S * attempt, _LONGEST_PAUSE_S))
 
 
 def is_reservation_active(context: Context, pending: Publication) -> bool:

@@ -6,10 +6,13 @@ from datetime import datetime, timezone
 
 import pytest
 
-from lakehouse_backfill.core.versions.pointer import require_no_pending, resolve_rollback
+from lakehouse_backfill.core.versions.pointer import resolve_rollback
+from lakehouse_backfill.core.versions.reserve import reserve_version
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
-from lakehouse_backfill.domain.publication import PartitionRestore, Pointer, Publication
+from lakehouse_backfill.domain.publication import PartitionRestore, Publication
 from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
+from tests.support.fakes.context import context, declared, lake
+from tests.support.fakes.rollout import accepted_run
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DAY = ScopeField(column="d", transform="identity", type="date")
@@ -107,7 +110,10 @@ def test_a_way_back_that_does_not_exist_is_refused(history, to, only, error) -> 
 
 @pytest.mark.req("U1")
 def test_a_second_publication_of_the_product_has_to_wait_and_is_told_for_whom() -> None:
-    pointer = Pointer(accepted=BASE, pending=FIRST, last_version=1)
-    with pytest.raises(PointerMoved, match="bf-1"):
-        require_no_pending(pointer, "a.b", "bf-2")
-    require_no_pending(pointer, "a.b", "bf-1")
+    found = context(lake())
+    first = accepted_run(found, declared())
+    wanted = FIRST.model_copy(update={"action": "reserve", "run_id": first})
+    reserved = reserve_version(found, wanted, None)
+    with pytest.raises(PointerMoved, match=first):
+        reserve_version(found, wanted.model_copy(update={"run_id": "bf-2", "token": "t2"}), None)
+    assert reserve_version(found, wanted, None) == reserved
