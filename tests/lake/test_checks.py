@@ -12,7 +12,6 @@ import yaml
 
 from lakehouse_backfill.adapters.local.inspecting import (
     InspectingBySize,
-    LocalCounting,
     LocalInspector,
 )
 from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.lake
 
 
 @pytest.fixture(params=["spark", "local"])
-def inspecting(request: Any, lake: Lake) -> LocalCounting:
+def inspecting(request: Any, lake: Lake) -> LocalInspector | SparkInspecting:
     if request.param == "local":
         return LocalInspector(lake.catalog)
     return SparkInspecting(lake.spark, lake.name)
@@ -37,7 +36,7 @@ def inspecting(request: Any, lake: Lake) -> LocalCounting:
 
 @pytest.mark.req("Q0")
 def test_the_days_of_an_input_are_those_with_a_row_where_the_run_reads_it(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalCounting
+    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalInspector | SparkInspecting
 ) -> None:
     maker = daily(partitions=DAYS[3:6], warm_up_days=1)
     lake.sql("DELETE FROM {ns}.src WHERE d = date'2024-01-05'")
@@ -50,7 +49,10 @@ def test_the_days_of_an_input_are_those_with_a_row_where_the_run_reads_it(
 @pytest.mark.req("Q0")
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
 def test_the_hours_of_an_input_are_utc_whatever_the_column(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalCounting, kind: str
+    lake: Lake,
+    daily: Callable[..., PlanMaker],
+    inspecting: LocalInspector | SparkInspecting,
+    kind: str,
 ) -> None:
     maker = daily(source_column="at", partitions=DAYS[4:5])
     lake.sql("DROP TABLE {ns}.src")
@@ -90,7 +92,7 @@ KEYS = [
 def test_one_look_at_a_chunk_counts_rows_null_keys_and_keys_that_stand_twice(
     lake: Lake,
     daily: Callable[..., PlanMaker],
-    inspecting: LocalCounting,
+    inspecting: LocalInspector | SparkInspecting,
     key: list[str],
     facts: ChunkFacts,
 ) -> None:
@@ -104,7 +106,7 @@ def test_one_look_at_a_chunk_counts_rows_null_keys_and_keys_that_stand_twice(
 
 @pytest.mark.req("Q9")
 def test_a_chunk_is_looked_at_as_it_was_committed(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalCounting
+    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalInspector | SparkInspecting
 ) -> None:
     plan, head = daily().make(), lake.head("shadow")
     lake.sql("DELETE FROM {ns}.shadow WHERE d = date'2024-01-05'")

@@ -311,7 +311,7 @@ class ScopedReader:
 
     def live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return the manifest's live entries; raises Unsupported when they cannot be labelled."""
-        live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
+        live = list(filter(is_live_entry, self.entries(manifest)))
         if live and not self.labels.can_label(manifest.partition_spec_id):
             raise self.labels.unlabelled_error(manifest.partition_spec_id, len(live))
         return live
@@ -377,7 +377,7 @@ class ScopedReader:
         A delete file whose spec cannot be labelled applies only to data files of that spec, which
         are refused themselves, unless it names one file or its spec has no partitions.
         """
-        live = [e for e in self.entries(manifest) if e.status != ManifestEntryStatus.DELETED]
+        live = list(filter(is_live_entry, self.entries(manifest)))
         if self.labels.can_label(manifest.partition_spec_id):
             return [entry for entry in live if self.holds(entry)]
         return [e for e in live if is_global_delete(e.data_file) or targeted_data_file(e.data_file)]

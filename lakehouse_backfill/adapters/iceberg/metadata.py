@@ -12,6 +12,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.types import PrimitiveType
 
+from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.table import Column, PartitionField, Snapshot, TableInfo
 from lakehouse_backfill.errors import NotFound, Unsupported
@@ -122,6 +123,20 @@ def snapshot_ancestors(
         snapshot = snapshots_by_id[snapshot_id]
         yield snapshot
         snapshot_id = snapshot.parent_snapshot_id
+
+
+def fenced_epoch(name: str, metadata: TableMetadata, epoch: int, fix: str = "") -> int:
+    """Return the epoch that a shadow is fenced with.
+
+    Raises RunMoved when it is later than `epoch`, Unsupported when the table is no shadow.
+    """
+    properties = metadata.properties
+    if BASE_SNAPSHOT_PROPERTY not in properties:
+        raise Unsupported(f"{name} is not a shadow of ours", fix=fix)
+    current = int(properties.get(EPOCH_PROPERTY, "0"))
+    if current > epoch:
+        raise event_log.overtaken_error(properties.get(RUN_ID_PROPERTY, name), epoch, current)
+    return current
 
 
 def chunk_commits(metadata: TableMetadata) -> Iterator[ChunkCommit]:

@@ -162,24 +162,24 @@ class PartitionLabels:
             fix="rewrite them to the current spec first: CALL system.rewrite_data_files",
         )
 
+    def _spec_sources(self, spec_id: int) -> list[_LabelSource]:
+        """Return the spec's fields of the column, finest first."""
+        sources = [
+            _LabelSource(position, str(field.transform), str(self._column.field_type))
+            for position, field in enumerate(self._specs[spec_id].fields)
+            if field.source_id == self._column.field_id
+        ]
+        return sorted(sources, key=_unit_rank)
+
     def _finest_source(self, spec_id: int) -> _LabelSource | None:
         """Return the spec's finest usable field of the column."""
-        sources = []
-        for position, field in enumerate(self._specs[spec_id].fields):
-            source = _LabelSource(position, str(field.transform), str(self._column.field_type))
-            if field.source_id == self._column.field_id and self._is_fine_enough(source):
-                sources.append(source)
-        return min(sources, key=_unit_rank) if sources else None
+        return next(filter(self._is_fine_enough, self._spec_sources(spec_id)), None)
 
     def _finest_time_source(self, spec_id: int) -> _LabelSource | None:
         """Return the spec's finest time unit of the column, where the scope's unit is finer."""
-        sources = []
-        for position, field in enumerate(self._specs[spec_id].fields):
-            source = _LabelSource(position, str(field.transform), str(self._column.field_type))
-            if field.source_id == self._column.field_id and source.transform in _TIME_UNITS:
-                sources.append(source)
         unit = _unit_rank(_LabelSource(0, self._field.transform, str(self._column.field_type)))
-        return min(sources, key=_unit_rank) if sources and unit > 0 else None
+        sources = [s for s in self._spec_sources(spec_id) if s.transform in _TIME_UNITS]
+        return sources[0] if sources and unit > 0 else None
 
     def coarse_labels(self, file: DataFile) -> tuple[str, ...]:
         """Return the sorted labels that a file of a coarser spec may hold rows of; else ()."""

@@ -6,7 +6,7 @@ Starting Spark takes longer than reading so few rows here.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -141,22 +141,10 @@ def _count_duplicate_keys(held: pa.Table, key: tuple[str, ...]) -> int:
     return int(pc.sum(pc.greater(counted["count_all"], 1)).as_py() or 0)
 
 
-class LocalCounting(Protocol):
-    """The part of `Inspecting` that gives numbers; raises Unsupported for what it leaves alone."""
-
-    def periods(self, of: Plan, name: str, unit: Period) -> tuple[str, ...]:
-        """Label the hours, days or months of which an input holds a row."""
-        ...
-
-    def chunk(self, of: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        """Count the rows that the shadow holds of a chunk, and look at their keys."""
-        ...
-
-
 class InspectingBySize(Inspecting):
     """Both give the same numbers; to begin takes Spark longer than counting few rows."""
 
-    def __init__(self, near: LocalCounting, spark: Inspecting) -> None:
+    def __init__(self, near: LocalInspector, spark: Inspecting) -> None:
         self._near = near
         self._spark = spark
 

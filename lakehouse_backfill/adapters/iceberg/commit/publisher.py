@@ -36,17 +36,15 @@ from lakehouse_backfill.adapters.iceberg.commit.swap import (
 from lakehouse_backfill.adapters.iceberg.commit.writers import RowRewriteFinalizer
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader, ScopeFiles
 from lakehouse_backfill.adapters.iceberg.metadata import (
-    BASE_SNAPSHOT_PROPERTY,
     CHUNK_ID_PROPERTY,
-    EPOCH_PROPERTY,
     RUN_ID_PROPERTY,
     chunk_commits,
     column_ids,
+    fenced_epoch,
     find_publication_snapshot,
     find_snapshot,
 )
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import (
@@ -140,14 +138,7 @@ class IcebergChunkCarrier(Carrying):
 
 
 def _require_shadow_epoch(table: Table, request: CarryRequest) -> None:
-    properties = table.metadata.properties
-    if BASE_SNAPSHOT_PROPERTY not in properties:
-        raise Unsupported(f"{request.shadow} is not a shadow of ours", fix="stage the run again")
-    current_epoch = int(properties.get(EPOCH_PROPERTY, "0"))
-    if current_epoch > request.epoch:
-        raise event_log.overtaken_error(
-            properties.get(RUN_ID_PROPERTY, request.shadow), request.epoch, current_epoch
-        )
+    fenced_epoch(request.shadow, table.metadata, request.epoch, "stage the run again")
 
 
 def _find_chunk_commit(table: Table, chunk_id: str) -> ChunkCommit | None:

@@ -7,7 +7,12 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import (
+    LogAppend,
+    LogHead,
+    row_fields,
+    stored_row,
+)
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     EVIDENCE,
     FILE_FINGERPRINT,
@@ -119,18 +124,11 @@ def _read_fingerprints(head: LogHead, paths: Collection[str]) -> list[FileFinger
 
 
 def _fingerprint_row(one: FileFingerprint) -> dict[str, Any]:
+    checksum = one.checksum
     return {
-        "file_path": one.path,
-        "table_name": one.table,
-        "partition": one.partition,
-        "row_count": one.checksum.rows,
-        "size_bytes": one.size_bytes,
-        "checksum": one.checksum.text,
-        "sha256": one.sha256,
-        "recorded_at": one.at,
-        "shape": one.checksum.shape,
-        "reading": one.reading,
-        "run_id": one.run_id,
+        **stored_row(FILE_FINGERPRINT, one, checksum=checksum.text),
+        "row_count": checksum.rows,
+        "shape": checksum.shape,
     }
 
 
@@ -143,15 +141,7 @@ def _fingerprint(row: dict[str, Any]) -> FileFingerprint:
     # The text of a checksum contains only the first digits of its shape.
     checksum = checksum.model_copy(update={"shape": row["shape"]})
     return FileFingerprint(
-        path=row["file_path"],
-        table=row["table_name"],
-        reading=row["reading"],
-        partition=row["partition"],
-        size_bytes=row["size_bytes"],
-        checksum=checksum,
-        sha256=row["sha256"],
-        run_id=row["run_id"],
-        at=row["recorded_at"],
+        **{**row_fields(FILE_FINGERPRINT, row, FileFingerprint), "checksum": checksum}
     )
 
 
@@ -181,7 +171,9 @@ class IcebergPinLeases:
         def change(head: LogHead) -> LogAppend[None]:
             active = _active_leases(head)
             changed = [lease for lease in leases if (_lease_key(lease) in active) is is_standing]
-            return LogAppend(result=None, rows=tuple(PIN_LEASE.row(lease) for lease in changed))
+            return LogAppend(
+                result=None, rows=tuple(stored_row(PIN_LEASE, lease) for lease in changed)
+            )
 
         self._log.append(change)
 
@@ -189,7 +181,7 @@ class IcebergPinLeases:
 def _active_leases(head: LogHead) -> dict[tuple[str, str], PinLease]:
     newest: dict[tuple[str, str], PinLease] = {}
     for row in head.rows():
-        lease = PinLease(**PIN_LEASE.fields(row, PinLease))
+        lease = PinLease(**row_fields(PIN_LEASE, row, PinLease))
         newest.pop(_lease_key(lease), None)
         if lease.action == "grant":
             newest[_lease_key(lease)] = lease

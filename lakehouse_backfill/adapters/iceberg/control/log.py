@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from pydantic import BaseModel
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationException
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Reference
@@ -298,3 +299,24 @@ def _unreachable_error(name: str, error: Exception) -> CatalogDown:
         f"the control table {name} cannot be reached: {first_error_line(error)}",
         fix="try again; lakehouse-backfill doctor says what does not answer",
     )
+
+
+def stored_row(table: ControlTable, value: BaseModel, **replaced: Any) -> dict[str, Any]:
+    """Return the row of a stored value; `replaced` are fields stored in another form."""
+    fields = {**value.model_dump(), **replaced}
+    return {table.renamed.get(name, name): each for name, each in fields.items()}
+
+
+def row_fields(
+    table: ControlTable, row: Mapping[str, Any], model: type[BaseModel]
+) -> dict[str, Any]:
+    """Return the fields of `model` that the row has a value for.
+
+    A field with a default is left out if its value is null or its column is missing.
+    """
+    values = {name: row.get(table.renamed.get(name, name)) for name in model.model_fields}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None or model.model_fields[name].is_required()
+    }

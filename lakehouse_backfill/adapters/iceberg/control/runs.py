@@ -13,7 +13,12 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import (
+    LogAppend,
+    LogHead,
+    row_fields,
+    stored_row,
+)
 from lakehouse_backfill.adapters.iceberg.control.log_files import drop_cached_rows
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     ACCEPTED_OUTPUT_VERSION,
@@ -41,7 +46,7 @@ class IcebergLedger:
 
     def record(self, chunk: ChunkRecord) -> None:
         """Append one row; raises RunMoved when a later epoch than the row's has fenced the run."""
-        row = BACKFILL_CHUNK_RUN.row(chunk)
+        row = stored_row(BACKFILL_CHUNK_RUN, chunk)
 
         def change(head: LogHead) -> LogAppend[None]:
             require_not_fenced(head, chunk.run_id, chunk.epoch)
@@ -53,7 +58,9 @@ class IcebergLedger:
         """Return the newest row of each chunk of the run, in chunk order."""
         newest: dict[str, ChunkRecord] = {}
         for row in self._log.head().rows({"run_id": run_id}):
-            newest[row["chunk_id"]] = ChunkRecord(**BACKFILL_CHUNK_RUN.fields(row, ChunkRecord))
+            newest[row["chunk_id"]] = ChunkRecord(
+                **row_fields(BACKFILL_CHUNK_RUN, row, ChunkRecord)
+            )
         return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
 
 
@@ -69,7 +76,8 @@ STATUS_COLUMNS = (
 
 def event_row(event: Event) -> dict[str, Any]:
     """Return the row of a sealed event."""
-    return RUN_EVENT.row(
+    return stored_row(
+        RUN_EVENT,
         event,
         from_state=event.from_state.value,
         to_state=event.to_state.value,
@@ -79,7 +87,7 @@ def event_row(event: Event) -> dict[str, Any]:
 
 def read_event(row: Mapping[str, Any]) -> Event:
     """Read a row of `run_event`."""
-    return Event(**{**RUN_EVENT.fields(row, Event), "detail": json.loads(row["detail"])})
+    return Event(**{**row_fields(RUN_EVENT, row, Event), "detail": json.loads(row["detail"])})
 
 
 def read_untrusted_event(row: Mapping[str, Any]) -> Event:
@@ -88,7 +96,9 @@ def read_untrusted_event(row: Mapping[str, Any]) -> Event:
         event = read_event(row)
     except ValueError:
         # Bad JSON or an unknown state: no hash was ever computed over such values.
-        return Event.model_construct(**{**RUN_EVENT.fields(row, Event), "detail": row["detail"]})
+        return Event.model_construct(
+            **{**row_fields(RUN_EVENT, row, Event), "detail": row["detail"]}
+        )
     is_older = row.get("hash") is None and row.get("previous") is None
     return event if event.hash or is_older else event.model_copy(update={"hash": _REMOVED_HASH})
 

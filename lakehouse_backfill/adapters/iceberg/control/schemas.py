@@ -10,9 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
-from pydantic import BaseModel
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BooleanType,
@@ -80,23 +78,6 @@ class ControlTable:
     def properties(self) -> dict[str, str]:
         """Return the table properties."""
         return {**CONTROL_TABLE_PROPERTIES, "comment": self.comment}
-
-    def row(self, value: BaseModel, **replaced: Any) -> dict[str, Any]:
-        """Return the row of a stored value; `replaced` are fields stored in another form."""
-        fields = {**value.model_dump(), **replaced}
-        return {self.renamed.get(name, name): each for name, each in fields.items()}
-
-    def fields(self, row: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-        """Return the fields of `model` that the row has a value for.
-
-        A field with a default is left out if its value is null or its column is missing.
-        """
-        values = {name: row.get(self.renamed.get(name, name)) for name in model.model_fields}
-        return {
-            name: value
-            for name, value in values.items()
-            if value is not None or model.model_fields[name].is_required()
-        }
 
     def missing_columns(self, schema: Schema) -> tuple[tuple[str, IcebergType, str], ...]:
         """Return the columns, with type and meaning, that a table of an older release lacks."""
@@ -252,6 +233,7 @@ FILE_FINGERPRINT = ControlTable(
         ("reading", "string", "Digest of what the columns are in the table, field ids too."),
         ("run_id", "string", "The run that hashed it; null: a command beside runs."),
     ),
+    {"path": "file_path", "table": "table_name", "at": "recorded_at"},
 )
 
 EVIDENCE = ControlTable(

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import (
+    LogAppend,
+    LogHead,
+    row_fields,
+    stored_row,
+)
 from lakehouse_backfill.adapters.iceberg.control.schemas import ACCEPTED_OUTPUT_VERSION
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, require_not_fenced
 from lakehouse_backfill.domain import publication as rules
@@ -111,7 +116,7 @@ def _read_untrusted_publication(row: dict[str, Any]) -> Publication:
     try:
         return _publication(row)
     except ValueError:
-        return Publication.model_construct(**ACCEPTED_OUTPUT_VERSION.fields(row, Publication))
+        return Publication.model_construct(**row_fields(ACCEPTED_OUTPUT_VERSION, row, Publication))
 
 
 def _pointer_key(product: str) -> str:
@@ -130,11 +135,11 @@ def _read_pointer(head: LogHead, product: str) -> Pointer:
 def _publication_row(publication: Publication) -> dict[str, Any]:
     scope = publication.scope
     text = None if scope is None else canonical_json(scope)
-    return ACCEPTED_OUTPUT_VERSION.row(publication, scope=text)
+    return stored_row(ACCEPTED_OUTPUT_VERSION, publication, scope=text)
 
 
 def _publication(row: dict[str, Any]) -> Publication:
-    fields = ACCEPTED_OUTPUT_VERSION.fields(row, Publication)
+    fields = row_fields(ACCEPTED_OUTPUT_VERSION, row, Publication)
     scope = row["scope"]
     fields["scope"] = None if scope is None else Scope.model_validate_json(scope)
     return Publication(**fields)

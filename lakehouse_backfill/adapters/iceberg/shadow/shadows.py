@@ -32,11 +32,11 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     EPOCH_PROPERTY,
     FENCE_UUID_PROPERTY,
     RETIRED_PROPERTY,
-    RUN_ID_PROPERTY,
     TARGET_PROPERTY,
     TARGET_UUID_PROPERTY,
     chunk_commits,
     describe_table,
+    fenced_epoch,
     find_snapshot,
     refuse_unwritable_format,
 )
@@ -49,7 +49,6 @@ from lakehouse_backfill.adapters.iceberg.shadow.clone import (
     require_marks,
 )
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.publication import ChunkCommit, CloneCommit
 from lakehouse_backfill.domain.table import SchemaChange, TableInfo
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
@@ -101,16 +100,9 @@ def _commit_fence(
 
 
 def _is_fenced(table: Table, epoch: int) -> bool:
-    properties = table.metadata.properties
-    if BASE_SNAPSHOT_PROPERTY not in properties:
-        raise Unsupported(f"{'.'.join(table.name())} is not a shadow of ours")
-    current_epoch = int(properties.get(EPOCH_PROPERTY, "0"))
-    if current_epoch > epoch:
-        raise event_log.overtaken_error(
-            properties.get(RUN_ID_PROPERTY, ".".join(table.name())), epoch, current_epoch
-        )
+    current_epoch = fenced_epoch(".".join(table.name()), table.metadata, epoch)
     # The property alone is no proof: a catalog may store it and not change the UUID.
-    return current_epoch == epoch and properties.get(FENCE_UUID_PROPERTY) == str(
+    return current_epoch == epoch and table.metadata.properties.get(FENCE_UUID_PROPERTY) == str(
         table.metadata.table_uuid
     )
 
