@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.ratios import environment
 from benchmarks.tpch import KEY, TABLE, Lake, Truth
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
+from lakehouse_backfill.cli.session import keep_freed_memory
 from lakehouse_backfill.ports.comparison import DiffRequest
 
 Counts = tuple[int, int, int] | None
@@ -66,7 +67,11 @@ class Setting:
 
 
 def local(setting: Setting, **options: Any) -> Callable[[], Counts]:
-    """Compare with our engine in this process, planning included; one differ serves all rounds."""
+    """Compare with our engine in this process, planning included; one differ serves all rounds.
+
+    The process keeps freed memory, as the command line's does.
+    """
+    keep_freed_memory()
     differ = LocalDiffer(setting.lake.catalog())
 
     def compare() -> Counts:

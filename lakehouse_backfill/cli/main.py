@@ -15,6 +15,7 @@ from lakehouse_backfill.cli.group import PHASES, BackfillGroup
 from lakehouse_backfill.cli.session import (
     Session,
     disable_huge_pages,
+    keep_freed_memory,
     open_project,
     tune_gc,
 )
@@ -125,4 +126,5 @@ def run() -> None:
     """Run the program; the entry point of both console scripts."""
     tune_gc()
     disable_huge_pages()
+    keep_freed_memory()
     app(prog_name="lakehouse-backfill")

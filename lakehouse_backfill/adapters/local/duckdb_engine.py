@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def start_duckdb(spill: str, threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """Start an in-memory DuckDB in UTC that can access no network and no file except `spill`."""
+def start_duckdb(spill: str = "", threads: int | None = None) -> duckdb.DuckDBPyConnection:
+    """Start an in-memory DuckDB in UTC that can access no network and no file but those of `spill`.
+
+    Without a folder to spill to, queries must fit in memory.
+    """
     import duckdb
 
     connection = duckdb.connect(":memory:", config={"temp_directory": spill})

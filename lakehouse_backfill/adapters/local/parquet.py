@@ -11,9 +11,7 @@ then takes longer than filling them: a third of the time of a small diff.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -28,29 +26,6 @@ from lakehouse_backfill.adapters.local.scan import SnapshotScan, read_files, tra
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
-
-
-_MEBIBYTE = 1024 * 1024
-#: Parameters of glibc's `mallopt` and their values: the bytes that may stay free at the end of the
-#: heap, and the largest array that is allocated in the heap (the maximum that glibc accepts).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_TRIM_BYTES, _MAX_HEAP_ARRAY_BYTES = 256 * _MEBIBYTE, 32 * _MEBIBYTE
-
-
-@lru_cache(1)
-def keep_freed_memory() -> bool:
-    """Configure glibc to keep freed memory; return whether it does (only glibc can).
-
-    Holds for the whole process from then on.
-    """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    settings = ((_TRIM_THRESHOLD, _TRIM_BYTES), (_MMAP_THRESHOLD, _MAX_HEAP_ARRAY_BYTES))
-    results = [mallopt(name, value) for name, value in settings]
-    return all(results)
 
 
 def thread_pool(name: str, threads: int) -> ThreadPoolExecutor:

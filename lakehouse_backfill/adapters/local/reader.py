@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakehouse_backfill.adapters.local.duckdb_engine import start_duckdb
 from lakehouse_backfill.adapters.local.scan import (
     SnapshotScan,
     filter_of_keys,
@@ -79,10 +80,8 @@ def find_key(catalog: Any, info: TableInfo) -> tuple[str, ...]:
     ]
     if info.snapshot_id is None or not columns:
         return ()
-    import duckdb
-
     sample = _sample_rows(catalog, info.table, columns)
-    with duckdb.connect() as connection:
+    with start_duckdb() as connection:
         connection.register("rows_to_try", sample)
         for size in range(1, min(MAX_KEY_COLUMNS, len(columns)) + 1):
             for candidate in combinations(columns, size):

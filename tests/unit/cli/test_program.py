@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import platform
 import subprocess
 import sys
 from datetime import datetime
@@ -16,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from lakehouse_backfill.cli.group import SplitArguments, split_arguments
 from lakehouse_backfill.cli.main import app
-from lakehouse_backfill.cli.session import REASON_CODES
+from lakehouse_backfill.cli.session import REASON_CODES, keep_freed_memory
 from lakehouse_backfill.domain.manifest import ReasonCode
 from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, PointerMoved
 from tests.support.fakes.project import CHECKS, FakeProject
@@ -433,3 +434,7 @@ def test_a_name_that_is_none_is_a_wrong_command_line(by: str) -> None:
     result = CliRunner().invoke(app, ["approve", "bf-1", "--by", by], obj=project.open)
     assert (result.exit_code, project.calls) == (2, [])
     assert "the name of who acts" in result.stderr
+
+
+def test_freed_memory_is_kept_where_the_c_library_can() -> None:
+    assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")

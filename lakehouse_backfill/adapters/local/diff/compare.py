@@ -41,7 +41,6 @@ from lakehouse_backfill.adapters.local.diff.sort_merge import are_sortable, sort
 from lakehouse_backfill.adapters.local.diff.tally import RowOrder, Tally, row_order
 from lakehouse_backfill.adapters.local.diff.values import CHANGE_KINDS
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, is_duckdb_error
-from lakehouse_backfill.adapters.local.parquet import keep_freed_memory
 from lakehouse_backfill.domain.rollout import DifferingRow
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ConfigError, Unsupported
@@ -237,7 +236,6 @@ class BatchComparison:
     """Compares batches of both sides; the tally is complete after `close`."""
 
     def __init__(self, engine: LazyDuckDB, tally: Tally, condition: str | None) -> None:
-        keep_freed_memory()
         self._background = ThreadPoolExecutor(1, thread_name_prefix="count")
         self._engine = engine
         self._tally = tally

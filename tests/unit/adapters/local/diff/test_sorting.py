@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections import Counter
 from typing import Any
 
@@ -18,7 +17,7 @@ from lakehouse_backfill.adapters.local.diff import sort_merge
 from lakehouse_backfill.adapters.local.diff.columns import resolve_diff_columns
 from lakehouse_backfill.adapters.local.diff.sort_merge import are_sortable, sorted_pairs
 from lakehouse_backfill.adapters.local.diff.values import as_large_type
-from lakehouse_backfill.adapters.local.parquet import keep_freed_memory, thread_pool
+from lakehouse_backfill.adapters.local.parquet import thread_pool
 
 WIDEST = 2**63 - 1
 SCHEMA = Schema(
@@ -144,7 +143,3 @@ def test_threads_stay_but_not_beyond_a_fork() -> None:
         is_alive = thread_pool("file", 2).submit(os.getpid).result(timeout=20) == os.getpid()
         os._exit(0 if is_alive else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_freed_memory_is_kept_where_the_c_library_can() -> None:
-    assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
