@@ -152,7 +152,7 @@ def require_approved_files(context: Context, plan: Plan) -> None:
     kept = {
         one["file"]: one["sha256"]
         for one in archived_code(context, plan.run_id)
-        if _is_archived(one)
+        if one["text"] is not None
     }
     code = code_files(resolved)
     for file, approved in planned.items():
@@ -172,10 +172,6 @@ def require_approved_files(context: Context, plan: Plan) -> None:
                 f"was {approved[:12]}",
                 file,
             )
-
-
-def _is_archived(one: dict[str, Any]) -> bool:
-    return one["text"] is not None
 
 
 def _changed_file_error(plan: Plan, problem: str, file: str) -> ApprovalMissing:

@@ -254,7 +254,7 @@ def _pin_version(
 def find_landed_swap(context: Context, plan: Plan, pending: Publication) -> CommitResult | None:
     """Find the commit that carries the token of a publication; None when nothing has landed."""
     resolved = plan.resolved
-    if resolved.manifest.target.publish_mode == "correction_events":
+    if resolved.manifest.target.publish_mode == CORRECTION_EVENTS_MODE:
         sink = corrections.correction_sink(resolved.manifest, resolved.contract)
         return context.corrections.find(sink.table, pending.token)
     return context.publisher.find(resolved.target.table, pending.token)
@@ -282,7 +282,7 @@ def compare_published_rows(context: Context, plan: Plan, row: Publication) -> di
     mode = plan.resolved.manifest.target.publish_mode
     if (
         publish_modes.is_pinned_product(plan)
-        or mode == "correction_events"
+        or mode == CORRECTION_EVENTS_MODE
         or row.snapshot_id is None
     ):
         return None

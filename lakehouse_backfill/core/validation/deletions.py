@@ -231,7 +231,7 @@ def live_changes(
         drifts = context.publisher.drifts(target.table, scope, target.snapshot_id)
     except TargetChanged:
         raise error from None
-    named = newly_tombstoned_rows(context, plan, _shadow_head(context, plan))
+    named = newly_tombstoned_rows(context, plan, head_snapshot_id(context, plan.shadow_table))
     labels = drifted_partitions(scope, drifts)
     error.data |= {"conflicts": drifts_as_json(drifts)}
     if not labels and not named.rows:
@@ -373,7 +373,3 @@ def current_tombstones(context: Context, contract: Contract) -> tuple[TombstoneP
         )
         for item in contract.tombstones
     )
-
-
-def _shadow_head(context: Context, plan: Plan) -> int | None:
-    return head_snapshot_id(context, plan.shadow_table)
