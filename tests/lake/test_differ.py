@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, LongType
 
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.adapters.local.distributed.key_groups import GroupedDiffer
@@ -15,8 +18,9 @@ from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
 from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
-from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
+from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, day, simple
 from tests.contract.differ_more_cases import MORE_CASES
+from tests.support.lakes.deletes import hide_equal_rows
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -25,8 +29,15 @@ if TYPE_CHECKING:
 GROUPED_CASES = [
     pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "spark" in case.engines
 ]
+#: Of each kind one, as tests/contract compares all cases in such parts, without Spark.
+IN_TASKS = (
+    "all primitive types", "nested types", "nulls in keys and values", "duplicate keys", "no key",
+    "condition", "null partition", "two layouts", "empty old side", "evolved layout",
+    "rows deleted merge-on-read", "several files in a partition", "tolerance of decimals",
+    "a file listed twice, with a condition",
+)  # fmt: skip
 TASK_CASES = [
-    pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "local" in case.engines
+    pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if case.name in IN_TASKS
 ]
 _numbers = itertools.count(1)
 
@@ -60,6 +71,26 @@ def test_a_diff_by_groups_is_what_comparing_row_by_row_gives(
     spark: SparkSession, catalog: Catalog, make: Maker, case: Case
 ) -> None:
     check(grouped(spark, catalog), case.build(make))
+
+
+@pytest.mark.req("Q5")
+def test_only_partitions_with_new_equality_deletes_are_compared(
+    spark: SparkSession, catalog: Catalog, make: Maker
+) -> None:
+    columns = {"id": LongType(), "d": DateType(), "v": LongType()}
+    table = make.table(columns, [("d", IdentityTransform())])
+    rows = [{"id": number, "d": day(number % 3), "v": number} for number in range(30)]
+    before = append(table, rows)
+    partition = ((day(1) - date(1970, 1, 1)).days,)
+    after = hide_equal_rows(table, 1, 4, 5, partition=partition, spec_id=table.spec().spec_id)
+    found = grouped(spark, catalog).diff(make.request(table, before, after, ("id",)))
+    counts = [(each.partition, each.removed, each.unchanged) for each in found.partitions]
+    assert counts == [("2024-01-01", 0, 10), ("2024-01-02", 2, 8), ("2024-01-03", 0, 10)]
+    assert (found.files.shared, found.files.old_only, found.files.new_only) == (2, 1, 1)
+    later = append(table, [{"id": 99, "d": day(1), "v": 1}])
+    found = grouped(spark, catalog).diff(make.request(table, after, later, ("id",)))
+    counts = [(each.partition, each.added, each.unchanged) for each in found.partitions]
+    assert counts == [("2024-01-01", 0, 10), ("2024-01-02", 1, 8), ("2024-01-03", 0, 10)]
 
 
 @pytest.mark.req("Q5")
