@@ -14,7 +14,7 @@ from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
 from lakehouse_backfill.results.runs import ShadowOpenResult
 from tests.support.spark.lake import Lake
-from tests.support.spark.modes import Modes, expected, seeded
+from tests.support.spark.modes import BY_PARTITION, Modes, expected, seeded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +53,7 @@ def modes(lake: Lake, profile: Profile, lake_folder: Path) -> Modes:
 
 def opened(modes: Modes) -> tuple[str, Theirs]:
     """Plan, approve and open a run that another engine writes; gives it and that engine."""
-    run_id = modes.plan(transform={"writer": "external"})
+    run_id = modes.plan(transform={"writer": "external"}, **BY_PARTITION)
     found = modes.project.shadow_open(run_id, "ann")
     assert (found.state, found.partitions) == ("paused", ("2024-01-02", "2024-01-03"))
     return run_id, Theirs(modes, found)
