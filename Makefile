@@ -10,10 +10,11 @@ RUN := .venv/bin/python -m
 ARGS ?=
 PYTEST := $(RUN) pytest
 # The tests of `make test`, the longest first; those with Spark as two, each with a session.
-PARTS := lake-a-i lake-j-z contract unit
+PARTS := lake-a-i lake-j-z contract-a-l contract-m-z unit
 FILES_lake-a-i := $(wildcard tests/lake/test_[a-i]*.py)
 FILES_lake-j-z := $(wildcard tests/lake/test_[j-z]*.py)
-FILES_contract := tests/contract
+FILES_contract-a-l := $(wildcard tests/contract/test_[a-l]*.py)
+FILES_contract-m-z := $(wildcard tests/contract/test_[m-z]*.py)
 FILES_unit := tests/unit
 # What each part proved, until all are judged together.
 PROOFS := .tools/proofs
