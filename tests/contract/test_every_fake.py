@@ -10,6 +10,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 #: Fake -> the suites that run on it and on the real adapter.
 SUITES = {
+    "FakeCompute": "contract/test_compute_rules.py",
     "FakeCarrying": "contract/test_lake_readers_both.py",
     "FakeControlUpkeep": "contract/test_lake_readers_both.py",
     "FakeCorrections": "contract/test_corrections.py",
@@ -34,8 +35,6 @@ WITHOUT_PORT = {
     "FakeTable": "a table of FakeLake",
     "_FakeJudge": "a judge of FakeCompute",
 }
-#: A suite is owed: its real adapter needs Spark.
-OWED = {"FakeCompute"}
 #: Builds the fake and the real lake for the suites.
 BUILDER = "tests.support.lakes.both"
 
@@ -47,7 +46,7 @@ def _fakes() -> set[str]:
 
 
 def test_every_fake_has_a_contract_suite():
-    assert _fakes() == SUITES.keys() | WITHOUT_PORT.keys() | OWED
+    assert _fakes() == SUITES.keys() | WITHOUT_PORT.keys()
 
 
 @pytest.mark.parametrize("fake", SUITES)
