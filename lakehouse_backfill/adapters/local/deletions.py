@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakehouse_backfill.adapters.local.duckdb_engine import start_duckdb
+from lakehouse_backfill.adapters.local.duckdb_engine import start_with_spill_folder
 from lakehouse_backfill.adapters.local.scan import (
     SnapshotScan,
     filter_of_ranges,
@@ -56,7 +56,7 @@ class LocalDeletionFinder(DeletionFinder):
         columns = _comparable_columns(before)
         compared = key or columns
         rows = scope_row_ranges(scope)
-        with start_duckdb() as duck:
+        with start_with_spill_folder() as duck:
             old_rows = _register_rows(duck, "old", before, compared, rows)
             new_rows = _register_rows(duck, "new", after, compared, rows)
             missing = old_rows.distinct().except_(new_rows.distinct())
@@ -100,7 +100,7 @@ class LocalDeletionFinder(DeletionFinder):
         needed = tuple(dict.fromkeys(name for columns, _ in names for name in columns))
         candidate = _read_rows(side, needed, scope_row_ranges(scope))
         row_numbers: set[int] = set()
-        with start_duckdb() as duck:
+        with start_with_spill_folder() as duck:
             for columns, table in names:
                 row_numbers.update(_matching_row_numbers(duck, candidate, columns, table))
         return len(row_numbers)
@@ -116,7 +116,7 @@ class LocalDeletionFinder(DeletionFinder):
     ) -> tuple[tuple[str, ...], pa.Table]:
         scope = Scope(field=field, partitions=erasure.partitions)
         rows = scope_row_ranges(scope)
-        with start_duckdb() as duck:
+        with start_with_spill_folder() as duck:
             old_rows, new_rows = (
                 _register_rows(
                     duck,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from functools import cached_property
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import duckdb
 
 
-def start_duckdb(spill: str = "", threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """Start an in-memory DuckDB in UTC that can access no network and no file but those of `spill`.
-
-    Without a folder to spill to, queries must fit in memory.
-    """
+def start_duckdb(spill: str, threads: int | None = None) -> duckdb.DuckDBPyConnection:
+    """Start an in-memory DuckDB in UTC that can access no network and no file except `spill`."""
     import duckdb
 
     connection = duckdb.connect(":memory:", config={"temp_directory": spill})
@@ -26,6 +25,14 @@ def start_duckdb(spill: str = "", threads: int | None = None) -> duckdb.DuckDBPy
         connection.execute(f"SET threads = {threads:d}")
     # This must come last: it also locks the spill folder.
     connection.execute("SET enable_external_access = false")
+    return connection
+
+
+def start_with_spill_folder() -> duckdb.DuckDBPyConnection:
+    """Start a DuckDB whose queries may exceed memory; its folder goes with the connection."""
+    spill = TemporaryDirectory(prefix="lhb-duckdb-")
+    connection = start_duckdb(spill.name)
+    weakref.finalize(connection, spill.cleanup)
     return connection
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakehouse_backfill.adapters.local.duckdb_engine import start_duckdb
+from lakehouse_backfill.adapters.local.duckdb_engine import start_with_spill_folder
 from lakehouse_backfill.adapters.local.scan import (
     SnapshotScan,
     filter_of_keys,
@@ -81,7 +81,7 @@ def find_key(catalog: Any, info: TableInfo) -> tuple[str, ...]:
     if info.snapshot_id is None or not columns:
         return ()
     sample = _sample_rows(catalog, info.table, columns)
-    with start_duckdb() as connection:
+    with start_with_spill_folder() as connection:
         connection.register("rows_to_try", sample)
         for size in range(1, min(MAX_KEY_COLUMNS, len(columns)) + 1):
             for candidate in combinations(columns, size):

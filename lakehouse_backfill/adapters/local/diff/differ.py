@@ -6,11 +6,9 @@ compared partition by partition, with small partitions together.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
@@ -22,7 +20,7 @@ from lakehouse_backfill.adapters.local.diff.layout import (
 )
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan
 from lakehouse_backfill.adapters.local.diff.tally import Tally
-from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_duckdb
+from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_with_spill_folder
 from lakehouse_backfill.adapters.local.scan import SnapshotLister
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.diff import DiffPreview, FileTotals, PartitionPreview
@@ -30,7 +28,6 @@ from lakehouse_backfill.domain.partitions import scope_row_ranges
 from lakehouse_backfill.domain.rollout import DifferingRow
 
 if TYPE_CHECKING:
-    import duckdb
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
 
@@ -123,7 +120,7 @@ class LocalDiffer:
         self._listing = SnapshotLister(catalog)
         self._batch_rows = batch_rows
         # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
-        self._engine = LazyDuckDB(_start_with_spill_folder)
+        self._engine = LazyDuckDB(start_with_spill_folder)
 
     def diff(self, request: DiffRequest) -> Diff:
         """Compare by key; shared files are skipped. Raises NotFound, Unsupported, ConfigError."""
@@ -218,13 +215,6 @@ class LocalDiffer:
                 comparison.compare_batch(old_rows, new_rows)
         finally:
             comparison.close()
-
-
-def _start_with_spill_folder() -> duckdb.DuckDBPyConnection:
-    spill = TemporaryDirectory(prefix="lhb-diff-")
-    connection = start_duckdb(spill.name)
-    weakref.finalize(connection, spill.cleanup)
-    return connection
 
 
 def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
