@@ -3,6 +3,8 @@
 # Left by another project's shell, these would send Python or Spark to another installation.
 unexport SPARK_HOME SPARK_CONF_DIR SPARK_DIST_CLASSPATH PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
 unexport PYSPARK_DRIVER_PYTHON_OPTS PYSPARK_SUBMIT_ARGS PYTHONHOME PYTHONPATH VIRTUAL_ENV
+# With it, each of the thousands of processes that tests start would compile the whole package.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 RUN := .venv/bin/python -m

@@ -5,17 +5,23 @@ Jinja2 escapes every value. Numbers, moments and long texts are written the same
 
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import BytecodeCache, Environment
+    from jinja2.bccache import Bucket
 
 #: Longer values are cut on the page; the archive beside it holds them whole.
 MAX_TEXT = 400
@@ -44,6 +50,7 @@ def _environment() -> Environment:
 
     environment = Environment(
         loader=PackageLoader("lakehouse_backfill.report"),
+        bytecode_cache=_bytecode_cache(),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,
@@ -65,6 +72,25 @@ def _environment() -> Environment:
     }
     environment.globals |= {"table": PageTable, "max_fields": MAX_FIELDS}
     return environment
+
+
+def _bytecode_cache() -> BytecodeCache | None:
+    """Keep compiled templates beside this module's own bytecode, or nowhere if nobody may write.
+
+    To compile them takes longer than the rest of a page. A template that changed is compiled anew.
+    """
+    from jinja2 import FileSystemBytecodeCache
+
+    class Cache(FileSystemBytecodeCache):
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            # A full disk costs time, not the page.
+            with suppress(OSError):
+                super().dump_bytecode(bucket)
+
+    folder = Path(cache_from_source(__file__)).parent
+    if sys.dont_write_bytecode or not os.access(folder, os.W_OK):
+        return None
+    return Cache(str(folder), f"%s.{sys.implementation.cache_tag}.template")
 
 
 def _shown(value: Any) -> Any:
