@@ -6,7 +6,7 @@ A publication row is one row of `accepted_output_version`, sealed by a hash chai
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import reduce
@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from lakehouse_backfill.domain.partitions import RowRange, Scope
 from lakehouse_backfill.domain.serialization import Value, added_later, digest
 from lakehouse_backfill.domain.table import SchemaStep
+from lakehouse_backfill.errors import Tampered
 
 PublicationAction = Literal["baseline", "reserve", "publish", "rollback", "release", "expire"]
 
@@ -213,7 +214,7 @@ def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | 
         if row.action not in get_args(PublicationAction) or not isinstance(row.version, int):
             return f"{product}: a row of its versions was edited: '{row.action}' is no act"
     if pointer is None:
-        return f"{product}: its pointer is gone, or was edited: it cannot be read"
+        return unreadable_pointer_fault(product)
     expected = reduce(apply_to_pointer, rows, Pointer())
     for name in ("accepted", "pending"):
         expected_row, pointer_row = getattr(expected, name), getattr(pointer, name)
@@ -231,6 +232,57 @@ def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | 
             f"{expected.expirations}"
         )
     return _seal_fault(product, rows, pointer)
+
+
+def unreadable_pointer_fault(product: str) -> str:
+    """Describe a pointer that is missing although the product has rows, or that is no pointer."""
+    return f"{product}: its pointer is gone, or was edited: it cannot be read"
+
+
+def tampered_pointer_error(fault: str) -> Tampered:
+    """Build the error for a pointer that does not fit its rows."""
+    return Tampered(
+        fault,
+        state="nothing was written; readers see what they saw before",
+        fix="lakehouse-backfill audit verify, then lakehouse-backfill recover --all: it writes the "
+        "pointer again if the rows that lead to it are whole",
+    )
+
+
+def require_whole_pointer(
+    product: str, rows: Iterable[Publication], pointer: Pointer | None
+) -> None:
+    """Raise Tampered unless the pointer is the one that its rows, oldest first, lead to."""
+    fault = pointer_fault(product, rows, pointer)
+    if fault is not None:
+        raise tampered_pointer_error(fault)
+
+
+def rebuilt_pointer(
+    product: str, rows: tuple[Publication, ...], tokens: Collection[str]
+) -> Pointer:
+    """Return the pointer that the rows, oldest first, lead to.
+
+    `tokens` are those of the publications that the logs of the runs know. Raises Tampered when a
+    row was edited, or is missing as far as seals and tokens tell.
+    """
+    pointer = Pointer()
+    for row in rows:
+        if row.action not in get_args(PublicationAction) or not isinstance(row.version, int):
+            break
+        pointer = apply_to_pointer(pointer, row)
+    fault = pointer_fault(product, rows, pointer)
+    missing = sorted(set(tokens) - {row.token for row in rows if row.action == "publish"})
+    if fault is None and missing:
+        fault = f"{product}: the row of a publication that its run records is gone ({missing[0]})"
+    if fault is not None:
+        raise Tampered(
+            fault,
+            state="the pointer was not written; readers see what they saw before",
+            fix="bring back the table accepted_output_version as it was: its earlier snapshots and "
+            "metadata files hold it (docs/recovery.md)",
+        )
+    return pointer
 
 
 def _seal_fault(product: str, rows: tuple[Publication, ...], pointer: Pointer) -> str | None:

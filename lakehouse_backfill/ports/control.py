@@ -123,6 +123,10 @@ class Versions(Protocol):
         """Read the current state: one table load, however long the history."""
         ...
 
+    def whole_pointer(self, product: str) -> Pointer:
+        """Read the current state; raises Tampered unless the product's rows lead to it."""
+        ...
+
     @side_effect
     def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
         """Append the rows that `decide` returns for the current pointer, in one conditional commit.
@@ -130,7 +134,8 @@ class Versions(Protocol):
         After a concurrent move, `decide` runs again on the new pointer. Rows with action reserve
         set `pending`; publish, rollback and baseline set `accepted` and clear `pending`; release
         clears `pending`. Without rows nothing is committed. Raises RunMoved when a later epoch than
-        a row's has fenced its run.
+        a row's has fenced its run; Tampered, before it decides, when the pointer is not the one
+        that the product's rows lead to.
         """
         ...
 
@@ -155,7 +160,19 @@ class Versions(Protocol):
         ...
 
     def pending(self) -> tuple[Publication, ...]:
-        """Return the reservations of all products, from one table load."""
+        """Return the reservations of all products, from one table load.
+
+        A pointer that cannot be read has none; `rebuild` writes it again.
+        """
+        ...
+
+    @side_effect
+    def rebuild(self, product: str, tokens: Collection[str]) -> Pointer:
+        """Write the pointer that the product's rows lead to; nothing when it is there.
+
+        `tokens` are those of the publications that the runs record. Raises Tampered when a row was
+        edited, or is missing as far as seals and tokens tell.
+        """
         ...
 
 

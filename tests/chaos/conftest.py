@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -12,6 +13,7 @@ import pytest
 from tests.chaos.cases import Work
 from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, TARGET, Lab
+from tests.chaos.oracle import CONTROL
 
 #: As many cases run at once.
 LABS = 2
@@ -85,9 +87,23 @@ def _prepare(lab: Lab) -> None:
     _drop_tags(lab)
     lab.save("published without tags")
     lab.restore("published")
+    _edit_pointer(lab)
+    lab.save("pointer edited")
+    lab.restore("published")
     back = ("rollback", "silver.t", "--to", "0", "--reason", "wrong", *BY)
     lab.killed(*back, hook=Kill("Publisher.swap:committed"))
     lab.save("rollback cut off")
+
+
+def _edit_pointer(lab: Lab) -> None:
+    """Do what somebody does who wants readers to get another version."""
+    catalog = lab.catalog()
+    table = catalog.load_table(f"{CONTROL}.accepted_output_version")
+    pointer = json.loads(table.properties[f"pointer.{TARGET}"])
+    pointer["accepted"]["version"] = pointer["last_version"] = 7
+    with table.transaction() as change:
+        change.set_properties({f"pointer.{TARGET}": json.dumps(pointer)})
+    catalog.engine.dispose()
 
 
 def _drop_tags(lab: Lab) -> None:

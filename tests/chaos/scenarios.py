@@ -137,4 +137,7 @@ SCENARIOS = (
     Scenario("recover a rollback", "rollback cut off", _RECOVER_ALL, (_RECOVER_ALL,), (
         *_method("Versions.move"), *_method("Publisher.revert"), *_MOVE, *_APPEND,
     )),
+    Scenario("rebuild a pointer", "pointer edited", _RECOVER_ALL, (_RECOVER_ALL,), _method(
+        "Versions.rebuild", *_commit("ControlLog.accepted_output_version"),
+    )),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from lakehouse_backfill.core.runs.lifecycle import next_event
 from lakehouse_backfill.domain import publication as pointer_rules
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from lakehouse_backfill.domain.serialization import digest
+from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
 from tests.support.examples.plans import NOON, a_first_event, a_plan
@@ -285,6 +285,38 @@ def test_each_row_is_sealed_over_the_one_before_it_and_the_pointer_knows_the_las
         assert pointer_rules.pointer_fault(PRODUCT, edited, pointer) is not None
         gone = (*rows[:at], *rows[at + 1 :])
         assert pointer_rules.pointer_fault(PRODUCT, gone, pointer) is not None
+
+
+def _edit_pointer(versions: Versions, folder: Path, pointer: Pointer) -> None:
+    """Change the pointer as anybody may who can write the table's properties."""
+    if isinstance(versions, FakeVersions):
+        versions.states[PRODUCT] = pointer
+        return
+    table = catalog_of(folder).load_table("lakehouse_backfill.accepted_output_version")
+    with table.transaction() as change:
+        change.set_properties({f"pointer.{PRODUCT}": canonical_json(pointer)})
+
+
+@pytest.mark.req("U12", "V4")
+def test_an_edited_pointer_takes_no_row_until_it_is_rebuilt(versions: Versions, tmp_path: Path):
+    rows = [a_row(version, action) for version, action in enumerate(("baseline", "publish"))]
+    for row in rows:
+        whole = versions.move(PRODUCT, lambda _, row=row: (row,))
+    more = a_row(2, "reserve")
+    for edited in (
+        whole.model_copy(update={"accepted": rows[0]}),
+        whole.model_copy(update={"last_version": 0}),
+        Pointer(),
+    ):
+        _edit_pointer(versions, tmp_path, edited)
+        with pytest.raises(Tampered, match=PRODUCT) as refused:
+            versions.move(PRODUCT, lambda _: (more,))
+        assert "recover --all" in refused.value.fix
+        assert bare(versions.history(PRODUCT)) == tuple(reversed(rows))
+        with pytest.raises(Tampered, match="the row of a publication that its run records is gone"):
+            versions.rebuild(PRODUCT, {"another"})
+        assert versions.rebuild(PRODUCT, {rows[1].token}) == whole == versions.pointer(PRODUCT)
+    assert bare(versions.move(PRODUCT, lambda _: (more,))).pending == more
 
 
 def test_a_decision_sees_the_pointer_and_may_leave_it_alone(versions: Versions):

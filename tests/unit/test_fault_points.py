@@ -73,7 +73,7 @@ READING = {
     "StoredFiles": {"files", "metadata", "sizes"},
     "Tables": {"describe", "estimate", "files", "places", "resolve", "scope_field", "positions"},
     "Upkeep": {"dangers", "shadows", "tags", "would_let_go", "written"},
-    "Versions": {"history", "pending", "pointer", "pointers"},
+    "Versions": {"history", "pending", "pointer", "pointers", "whole_pointer"},
     "Views": set(),
     "Workers": {"answers", "count"},
 }

@@ -225,11 +225,12 @@ def require_published_rows_match(context: Context, plan: Plan, row: Publication)
 def check_publishable(
     context: Context, plan: Plan, events: tuple[Event, ...], by: str
 ) -> AcceptedResult:
-    """Check roles, decisions and gates, and that the shadow is unchanged; return what was accepted.
+    """Check the pointer, roles, decisions, gates and the shadow; return what was accepted.
 
-    Raises NotAllowed, ApprovalMissing, ChecksFailed, Blocked, TargetChanged, Unsupported.
+    Raises NotAllowed, ApprovalMissing, ChecksFailed, Blocked, Tampered, TargetChanged, Unsupported.
     """
     contract = plan.resolved.contract
+    context.versions.whole_pointer(plan.product)
     publish_modes.require_publishable_mode(plan)
     lifecycle.require_not_retired(events)
     roles.require_role(contract, "publish", by)

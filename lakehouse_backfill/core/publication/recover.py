@@ -27,7 +27,7 @@ from lakehouse_backfill.core.versions.reserve import (
     release_version,
 )
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.publication import Publication, pointer_fault
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.errors import BackfillError, NotFound
 
@@ -219,6 +219,8 @@ def _find_actions(
     else:
         open_runs = [context.runs.status(run_id)]
         context.require_no_other_driver(open_runs[0])
+    products = {open_runs[0].product} if run_id is not None else None
+    yield from _pointer_actions(context, products)
     for status in open_runs:
         try:
             yield from _run_actions(context, status)
@@ -228,7 +230,6 @@ def _find_actions(
             yield RecoveryAction(
                 status.run_id, "look at the run", error.problem, partial(_raise_error, error)
             )
-    products = {open_runs[0].product} if run_id is not None else None
     yield from _reservation_actions(context, products)
     yield from runs_out_of_step_with_pointer(context, products)
     yield from post_publish_actions(context, products)
@@ -236,6 +237,31 @@ def _find_actions(
 
 def _raise_error(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as all actions)
     raise error
+
+
+def _pointer_actions(context: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
+    """Yield an action for each pointer that is not the one that its rows lead to."""
+    for product, (rows, found) in context.audit.products().items():
+        fault = pointer_fault(product, rows, found)
+        if fault is not None and (products is None or product in products):
+            execute = partial(_rebuild_pointer, context, product, rows)
+            yield RecoveryAction(product, "rebuild the pointer", fault, execute)
+
+
+def _rebuild_pointer(context: Context, product: str, rows: tuple[Publication, ...], by: str) -> str:
+    """Write the pointer again from its rows, unless a run knows of a row that is missing."""
+    history = tuple(reversed(rows))
+    runs = [run for run in context.runs.list(open_only=False) if run.product == product]
+    for run in runs:
+        is_visible = pointer.visible_publication(history, run.run_id) is not None
+        if is_visible is CONTRADICTED_BY_VISIBILITY.get(run.state):
+            raise pointer.row_missing_error(product, run, is_visible=is_visible)
+    events = (event for run in runs for event in context.runs.events(run.run_id))
+    published = (event.detail for event in events if event.verb == "finish publishing")
+    tokens = {str(detail["token"]) for detail in published if "token" in detail}
+    rebuilt = context.versions.rebuild(product, tokens).accepted
+    context.journal.log("pointer rebuilt", product=product, by=by)
+    return f"version {rebuilt.version} is accepted" if rebuilt else "nothing is accepted yet"
 
 
 def _draft_actions(context: Context, run_id: str | None) -> Iterator[RecoveryAction]:

@@ -59,8 +59,9 @@ def plan_rollback(
 ) -> RollbackTarget:
     """Resolve the target of a rollback; nothing is changed.
 
-    Raises NotFound, Blocked, Unsupported.
+    Raises NotFound, Blocked, Tampered (the pointer is not the one of its rows), Unsupported.
     """
+    context.versions.whole_pointer(product)
     history = context.versions.history(product)
     target = resolve_rollback(history, product, to, partitions)
     retention.require_version_kept(history, product, target.version)

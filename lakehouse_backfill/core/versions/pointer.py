@@ -18,7 +18,8 @@ from lakehouse_backfill.domain.publication import (
     Publication,
     RequiredRewrite,
 )
-from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
+from lakehouse_backfill.domain.run import RunStatus
+from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Tampered, Unsupported
 
 ACCEPTED_ACTIONS = ("baseline", "publish", "rollback")
 
@@ -56,6 +57,18 @@ def finished_elsewhere_error(row: Publication, pointer: Pointer) -> PointerMoved
         f"{now} is accepted now",
         state="this process moved no pointer",
         fix=f"lakehouse-backfill versions {row.product}",
+    )
+
+
+def row_missing_error(product: str, run: RunStatus, *, is_visible: bool) -> Tampered:
+    """Build the error for rows of a product that contradict the state of a run."""
+    seen = "readers see its output" if is_visible else "readers do not see its output"
+    return Tampered(
+        f"{product}: by its rows {seen}, but {run.run_id} is {run.state.value}: rows are missing, "
+        "or the run was cut off",
+        state="the pointer was not written; readers see what they saw before",
+        fix="bring back the table accepted_output_version as it was: its earlier snapshots and "
+        "metadata files hold it (docs/recovery.md)",
     )
 
 

@@ -155,6 +155,11 @@ class FakeVersions:
     def pointer(self, product: str) -> Pointer:
         return self.states.get(product, Pointer())
 
+    def whole_pointer(self, product: str) -> Pointer:
+        pointer = self.pointer(product)
+        pointer_rules.require_whole_pointer(product, self._rows(product), pointer)
+        return pointer
+
     def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
         return self.move_all((product,), lambda found: decide(found[product]))[product]
 
@@ -163,7 +168,7 @@ class FakeVersions:
         products: tuple[str, ...],
         decide: Callable[[dict[str, Pointer]], tuple[Publication, ...]],
     ) -> dict[str, Pointer]:
-        pointers = self.pointers(products)
+        pointers = {product: self.whole_pointer(product) for product in products}
         rows = []
         for row in decide(dict(pointers)):
             if row.product not in pointers:
@@ -176,6 +181,13 @@ class FakeVersions:
         self.rows.extend(rows)
         self.states |= pointers
         return pointers
+
+    def rebuild(self, product: str, tokens: Collection[str]) -> Pointer:
+        self.states[product] = pointer_rules.rebuilt_pointer(product, self._rows(product), tokens)
+        return self.states[product]
+
+    def _rows(self, product: str) -> tuple[Publication, ...]:
+        return tuple(reversed(self.history(product)))
 
     def pointers(self, products: tuple[str, ...]) -> dict[str, Pointer]:
         return {product: self.pointer(product) for product in products}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control.log import (
@@ -31,10 +31,15 @@ class IcebergVersions:
         """Read the current pointer: one table load, whatever the length of the history."""
         return _read_pointer(self._log.head(), product)
 
+    def whole_pointer(self, product: str) -> Pointer:
+        """Read the current pointer; raises Tampered unless the product's rows lead to it."""
+        return _read_whole_pointer(self._log.head(), product)
+
     def move(self, product: str, decide: Callable[[Pointer], tuple[Publication, ...]]) -> Pointer:
         """Append the rows that `decide` returns for the current pointer, in one commit.
 
-        Raises RunMoved when a later epoch than a row's has fenced its run.
+        Raises RunMoved when a later epoch than a row's has fenced its run; Tampered when the
+        pointer is not the one that the product's rows lead to.
         """
         pointers_by_product = self.move_all((product,), lambda pointers: decide(pointers[product]))
         return pointers_by_product[product]
@@ -47,7 +52,7 @@ class IcebergVersions:
         """Move the pointers of several products in one conditional commit, otherwise as `move`."""
 
         def change(head: LogHead) -> LogAppend[dict[str, Pointer]]:
-            pointers = {product: _read_pointer(head, product) for product in products}
+            pointers = {product: _read_whole_pointer(head, product) for product in products}
             rows = []
             for row in decide(dict(pointers)):
                 if row.product not in pointers:
@@ -81,13 +86,32 @@ class IcebergVersions:
         return tuple(_publication(row) for row in reversed(rows))
 
     def pending(self) -> tuple[Publication, ...]:
-        """Return the reservations of all products by product name, from one table load."""
+        """Return the reservations of all products by product name, from one table load.
+
+        A pointer that cannot be read has none: `recover` rebuilds it first.
+        """
         head = self._log.head()
         products = sorted(
             key.removeprefix(_POINTER_PREFIX) for key in head.properties if _is_pointer_key(key)
         )
-        reservations = (_read_pointer(head, product).pending for product in products)
-        return tuple(reservation for reservation in reservations if reservation is not None)
+        pointers = (_read_untrusted_pointer(head, product) for product in products)
+        return tuple(pointer.pending for pointer in pointers if pointer and pointer.pending)
+
+    def rebuild(self, product: str, tokens: Collection[str]) -> Pointer:
+        """Write the pointer that the product's rows lead to.
+
+        Raises Tampered when a row was edited, or when the row of one of the tokens is missing.
+        """
+
+        def change(head: LogHead) -> LogAppend[Pointer]:
+            rows = _untrusted_rows(head, product)
+            pointer = rules.rebuilt_pointer(product, rows, tokens)
+            if pointer == _read_untrusted_pointer(head, product):
+                return LogAppend(result=pointer)
+            properties = {_pointer_key(product): canonical_json(pointer)}
+            return LogAppend(result=pointer, set_properties=properties, moves_head=True)
+
+        return self._log.append(change)
 
 
 def read_products(head: LogHead) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
@@ -101,6 +125,19 @@ def read_products(head: LogHead) -> dict[str, tuple[tuple[Publication, ...], Poi
         product: (tuple(rows[product]), _read_untrusted_pointer(head, product))
         for product in sorted(rows)
     }
+
+
+def _untrusted_rows(head: LogHead, product: str) -> tuple[Publication, ...]:
+    rows = head.rows({"data_product": product})
+    return tuple(_read_untrusted_publication(row) for row in rows)
+
+
+def _read_whole_pointer(head: LogHead, product: str) -> Pointer:
+    """Read a pointer to move it; raises Tampered unless the product's rows lead to it."""
+    rows, pointer = _untrusted_rows(head, product), _read_untrusted_pointer(head, product)
+    if rows or _pointer_key(product) in head.properties:
+        rules.require_whole_pointer(product, rows, pointer)
+    return pointer or Pointer()
 
 
 def _read_untrusted_pointer(head: LogHead, product: str) -> Pointer | None:
@@ -128,8 +165,12 @@ def _is_pointer_key(key: str) -> bool:
 
 
 def _read_pointer(head: LogHead, product: str) -> Pointer:
-    text = head.properties.get(_pointer_key(product))
-    return Pointer.model_validate_json(text) if text else Pointer()
+    if _pointer_key(product) not in head.properties:
+        return Pointer()
+    pointer = _read_untrusted_pointer(head, product)
+    if pointer is None:
+        raise rules.tampered_pointer_error(rules.unreadable_pointer_fault(product))
+    return pointer
 
 
 def _publication_row(publication: Publication) -> dict[str, Any]:
