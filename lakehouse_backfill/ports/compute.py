@@ -286,10 +286,7 @@ class Judge(Protocol):
         ...
 
     def judge_all(
-        self,
-        frame: Frame,
-        suites: tuple[tuple[str, dict[str, list[Any]]], ...],
-        group: CheckGroup,
+        self, frame: Frame, suites: tuple[tuple[str, dict[str, list[Any]]], ...], group: CheckGroup
     ) -> tuple[CheckResult, ...]:
         """Run several suite files, each with its parameters, over one read of a frame.
 

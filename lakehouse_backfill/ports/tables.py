@@ -56,11 +56,7 @@ class Tables(Protocol):
         ...
 
     def files(
-        self,
-        table: str,
-        snapshot_id: int | None,
-        field: ScopeField,
-        counting: Collection[str] = (),
+        self, table: str, snapshot_id: int | None, field: ScopeField, counting: Collection[str] = ()
     ) -> list[LiveFile]:
         """List the live data files of a snapshot, each with its partition label for `field`.
 

@@ -283,8 +283,7 @@ class Adapters:
             limit = self.profile.task_diff_limit_mib * 1024 * 1024
             groups = SparkRowGroups(self.spark, self.profile.catalog["name"])
             return DistributedDiffer(
-                ParallelDiffer(local, SparkWorkers(self.spark), limit),
-                GroupedDiffer(local, groups),
+                ParallelDiffer(local, SparkWorkers(self.spark), limit), GroupedDiffer(local, groups)
             )
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
 

@@ -33,7 +33,20 @@ def archive_acceptance(
 
     `found` is the validation with its digest. Raises NotFound when the candidate is gone.
     """
-    document = _archive_document(context, plan, status, found, by)
+    digest, validation = found
+    events = context.runs.events(plan.run_id)
+    document = {
+        "form": _ARCHIVE_FORMAT,
+        "run_id": plan.run_id,
+        "product": plan.product,
+        "manifest_hash": plan.manifest_hash,
+        "result_digest": digest,
+        "approved_by": list(roles.decision_makers(events, "approve", plan.manifest_hash)),
+        "accepted_by": [*roles.decision_makers(events, "accept", digest), *by],
+        "log": {"seq": status.seq, "head": status.head},
+        "candidate": _candidate_document(context, plan, validation.shadow_snapshot_id),
+        "chunks": [_chunk_entry(record) for record in context.ledger.chunks(plan.run_id)],
+    }
     # No lease is needed to decide; the number of the run's last event passes every fence.
     return context.evidence.record(plan.run_id, ACCEPTANCE, document, status.seq)
 
@@ -48,29 +61,6 @@ def archive_digests(events: tuple[Event, ...], result_digest: str | None) -> tup
     verbs = ("accept", roles.CARRIED_DECISION_VERBS["accept"])
     made = [e for e in events if e.verb in verbs and e.detail.get("bound_to") == result_digest]
     return tuple(e.detail.get("archive") for e in sorted(made, key=lambda event: event.seq))
-
-
-def _archive_document(
-    context: Context,
-    plan: Plan,
-    status: RunStatus,
-    found: tuple[str, ValidationResult],
-    by: tuple[str, ...],
-) -> dict[str, Any]:
-    digest, validation = found
-    events = context.runs.events(plan.run_id)
-    return {
-        "form": _ARCHIVE_FORMAT,
-        "run_id": plan.run_id,
-        "product": plan.product,
-        "manifest_hash": plan.manifest_hash,
-        "result_digest": digest,
-        "approved_by": list(roles.decision_makers(events, "approve", plan.manifest_hash)),
-        "accepted_by": [*roles.decision_makers(events, "accept", digest), *by],
-        "log": {"seq": status.seq, "head": status.head},
-        "candidate": _candidate_document(context, plan, validation.shadow_snapshot_id),
-        "chunks": [_chunk_entry(record) for record in context.ledger.chunks(plan.run_id)],
-    }
 
 
 def _candidate_document(context: Context, plan: Plan, snapshot_id: int | None) -> dict[str, Any]:

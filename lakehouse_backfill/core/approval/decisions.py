@@ -163,7 +163,7 @@ def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     Raises NotAllowed, Blocked (open checklist), Conflict (an overlapping open run).
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
-    _require_decider(context, plan, "approve", by)
+    require_decider(context, plan, "approve", by)
     open_questions = checklist.unanswered_questions(plan.checklist)
     if open_questions:
         raise Blocked(
@@ -180,7 +180,7 @@ def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
 def accept(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record the decision on the result, bound to the digest of checks and diff."""
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
-    _require_decider(context, plan, "accept", by)
+    require_decider(context, plan, "accept", by)
     lifecycle.require_legal_move(status, "accept")
     events = trusted_events(context, status)
     found = logged_validation(context, events, run_id)
@@ -264,9 +264,9 @@ def require_gates_open(
         )
 
 
-def _require_decider(context: Context, plan: Plan, role: str, by: str) -> None:
-    contract = plan.resolved.contract
-    roles.require_role(contract, role, by)
+def require_decider(context: Context, plan: Plan, role: str, by: str) -> None:
+    """Raise NotAllowed unless `by` has the role, and four eyes where they are required."""
+    roles.require_role(plan.resolved.contract, role, by)
     roles.require_four_eyes(plan, context.profile.environment, by)
 
 
@@ -312,9 +312,7 @@ def waive(context: Context, run_id: str, gate: str, by: str, reason: str) -> Run
     Blocked (it guards the data itself).
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
-    contract = plan.resolved.contract
-    roles.require_role(contract, "waive", by)
-    roles.require_four_eyes(plan, context.profile.environment, by)
+    require_decider(context, plan, "waive", by)
     if not reason.strip():
         raise ConfigError("a waiver needs a reason", fix="add --reason TEXT")
     lifecycle.require_legal_move(status, "waive")
@@ -399,15 +397,9 @@ def _stopping_checks(
 
 
 def _to_failed_gate(
-    run_id: str,
-    check: CheckResult,
-    judged: WaiverSubject,
-    standing: tuple[Waiver, ...],
+    run_id: str, check: CheckResult, judged: WaiverSubject, standing: tuple[Waiver, ...]
 ) -> FailedGate:
-    why_not, waiver = (
-        gate_registry.why_not_waivable(check),
-        find_waiver(check, judged, standing),
-    )
+    why_not, waiver = gate_registry.why_not_waivable(check), find_waiver(check, judged, standing)
     return FailedGate(
         name=check.name,
         group=check.group,

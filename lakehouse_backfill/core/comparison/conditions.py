@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sqlglot import exp
-
 
 #: Every engine subtracts decimals of more digits than this as floating-point numbers.
 EXACT_DIGITS = 37
@@ -107,7 +103,7 @@ def condition_columns(text: str) -> tuple[str, ...]:
     from sqlglot import exp
 
     tree = _parse(text)
-    return tuple(dict.fromkeys(_root_name(node) for node in tree.find_all(exp.Column)))
+    return tuple(dict.fromkeys(str(node.parts[0].name) for node in tree.find_all(exp.Column)))
 
 
 def render_condition(text: str, columns: Mapping[str, str], dialect: Dialect) -> str:
@@ -138,8 +134,7 @@ def _match(name: str, columns: Mapping[str, str], text: str) -> str:
     if len(matches) == 1:
         return matches[0]
     raise ConfigError(
-        f"no column {name} for the condition {text!r}",
-        fix=f"use one of: {', '.join(columns)}",
+        f"no column {name} for the condition {text!r}", fix=f"use one of: {', '.join(columns)}"
     )
 
 
@@ -178,10 +173,6 @@ def _require_safe_expression(tree: Any, text: str) -> Any:
     if not isinstance(tree, exp.Condition):
         raise _condition_error(text, "it is not an expression")
     return tree
-
-
-def _root_name(node: exp.Column) -> str:
-    return str(node.parts[0].name)
 
 
 def _condition_error(text: str, problem: str) -> ConfigError:

@@ -45,10 +45,7 @@ def reconcile(context: Context, sides: TableSides) -> tuple[PartitionBalance, ..
     scope = _all_partitions(context, sides, info, (old.snapshot_id, new.snapshot_id))
     left = fingerprints.partition_checksums(context, sides.old.table, old.snapshot_id, scope)
     right = fingerprints.partition_checksums(context, sides.new.table, new.snapshot_id, scope)
-    checksums = [*left.values(), *right.values()]
-    return fingerprints.partition_balances(
-        scope.partitions, left, right, checksums[0].shape if checksums else ""
-    )
+    return fingerprints.partition_balances(scope.partitions, left, right)
 
 
 def _all_partitions(
@@ -118,7 +115,7 @@ def request_for_run(context: Context, run_id: str, asked: DiffOptions) -> DiffRe
     shadow = context.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(f"{run_id} has no staged candidate", fix=f"lakehouse-backfill run {run_id}")
-    request = candidate_request(plan, shadow, asked.samples, asked.where)
+    request = candidate_request(plan, shadow.snapshot_id, asked.samples, asked.where)
     return replace(
         request,
         key=asked.key or request.key,
@@ -128,14 +125,14 @@ def request_for_run(context: Context, run_id: str, asked: DiffOptions) -> DiffRe
 
 
 def candidate_request(
-    plan: Plan, shadow: TableInfo, samples: int, where: str | None = None
+    plan: Plan, shadow_snapshot_id: int | None, samples: int = 5, where: str | None = None
 ) -> DiffRequest:
     """Build the request for a candidate against what it replaces, in the run's partitions."""
     return DiffRequest(
         old_table=plan.resolved.target.table,
         old_snapshot_id=plan.resolved.target.snapshot_id,
-        new_table=shadow.table,
-        new_snapshot_id=shadow.snapshot_id,
+        new_table=plan.shadow_table,
+        new_snapshot_id=shadow_snapshot_id,
         key=plan.resolved.contract.key,
         scope=plan.resolved.scope,
         ignore=LINEAGE_NAMES,
@@ -230,7 +227,7 @@ def with_known_equal(context: Context, request: DiffRequest) -> DiffRequest:
     Fingerprints do not cover columns that a run adds: then no partition counts as known, nor where
     files do not belong to partitions. Raises Tampered.
     """
-    if request.change or None in _snapshots(request):
+    if request.change or None in (request.old_snapshot_id, request.new_snapshot_id):
         return request
     try:
         return replace(request, known_equal=_equal_by_fingerprint(context, request))
@@ -261,10 +258,6 @@ def _states(request: DiffRequest) -> tuple[tuple[str, int | None], tuple[str, in
         (request.old_table, request.old_snapshot_id),
         (request.new_table, request.new_snapshot_id),
     )
-
-
-def _snapshots(request: DiffRequest) -> tuple[int | None, int | None]:
-    return request.old_snapshot_id, request.new_snapshot_id
 
 
 def _differing_scope(context: Context, request: DiffRequest) -> Scope | None:

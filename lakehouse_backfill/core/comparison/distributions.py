@@ -186,15 +186,6 @@ def are_scaled_bins_finer(exponent: int, low: Any, high: Any) -> bool:
     return exponent >= math.frexp(float(high))[1] - 1 - BIN_DIGITS
 
 
-def equal_width_counts(counted: Mapping[int, int], exponent: int) -> dict[int, int]:
-    """Return scaled counts as counts in bins of width 2^exponent, which must be coarser."""
-    coarse: dict[int, int] = {}
-    for number, rows in counted.items():
-        wide = equal_width_bin(number, exponent)
-        coarse[wide] = coarse.get(wide, 0) + rows
-    return coarse
-
-
 @lru_cache(maxsize=BIN_CACHE_SIZE)
 def equal_width_bin(number: int, exponent: int) -> int:
     """Return the bin of width 2^exponent that holds a scaled bin of non-negative numbers.

@@ -143,30 +143,16 @@ def select_unstored(
     stored: Sequence[FileFingerprint], found: Sequence[FileFingerprint]
 ) -> tuple[FileFingerprint, ...]:
     """Return the fingerprints that are not stored yet; raises Tampered on a contradiction."""
-    contents = _Contents()
-    for fingerprint in stored:
-        contents.add(fingerprint)
-    return tuple([fingerprint for fingerprint in found if contents.add(fingerprint)])
-
-
-def deduplicate_fingerprints(stored: Sequence[FileFingerprint]) -> tuple[FileFingerprint, ...]:
-    """Return one per file, reading and partition; raises Tampered when rows contradict."""
-    return select_unstored((), stored)
-
-
-class _Contents:
-    """The contents of files by reading and partition; a file's bytes are the same under all."""
-
-    def __init__(self) -> None:
-        self._rows: dict[tuple[str, str, str | None], FileFingerprint] = {}
-        self._bytes: dict[str, FileFingerprint] = {}
-
-    def add(self, one: FileFingerprint) -> bool:
-        """Add a fingerprint; return whether it is new. Raises Tampered."""
+    rows: dict[tuple[str, str, str | None], FileFingerprint] = {}
+    contents: dict[str, FileFingerprint] = {}
+    unstored = []
+    for number, one in enumerate((*stored, *found)):
         content_key = (one.path, one.reading, one.partition)
-        is_new = content_key not in self._rows
-        known_rows = self._rows.setdefault(content_key, one)
-        known_bytes = self._bytes.setdefault(one.path, one)
+        if number >= len(stored) and content_key not in rows:
+            unstored.append(one)
+        known_rows = rows.setdefault(content_key, one)
+        # A file's bytes are the same under all readings and partitions.
+        known_bytes = contents.setdefault(one.path, one)
         if (known_bytes.size_bytes, known_bytes.sha256) != (one.size_bytes, one.sha256):
             raise tampered_file_error(
                 one.path, f"SHA-256 {one.sha256[:12]}…, known was {known_bytes.sha256[:12]}…"
@@ -175,7 +161,12 @@ class _Contents:
             raise tampered_file_error(
                 one.path, f"rows {one.checksum.text}, known were {known_rows.checksum.text}"
             )
-        return is_new
+    return tuple(unstored)
+
+
+def deduplicate_fingerprints(stored: Sequence[FileFingerprint]) -> tuple[FileFingerprint, ...]:
+    """Return one per file, reading and partition; raises Tampered when rows contradict."""
+    return select_unstored((), stored)
 
 
 def tampered_file_error(path: str, what: str) -> Tampered:
@@ -336,11 +327,16 @@ def _require_file_bytes(digests: dict[str, FileBytes], each: LiveFile) -> FileBy
     return content
 
 
+def checksum_shape(*sides: Mapping[str, Checksum]) -> str:
+    """Return the shape of the first checksum; empty when there is none."""
+    return next((checksum.shape for side in sides for checksum in side.values()), "")
+
+
 def partition_balances(
-    labels: tuple[str, ...], old: dict[str, Checksum], new: dict[str, Checksum], shape: str
+    labels: tuple[str, ...], old: dict[str, Checksum], new: dict[str, Checksum]
 ) -> tuple[PartitionBalance, ...]:
     """Pair count and checksum of each partition; a partition without rows counts 0."""
-    empty = Checksum.empty(shape)
+    empty = Checksum.empty(checksum_shape(new, old))
     rows = []
     for label in labels:
         before, after = old.get(label, empty), new.get(label, empty)

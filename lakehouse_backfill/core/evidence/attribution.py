@@ -23,7 +23,7 @@ from lakehouse_backfill.core.comparison.diff import (
     request_for_run,
 )
 from lakehouse_backfill.core.planning import job_code, publish_modes
-from lakehouse_backfill.core.planning.pins import is_pin_expired
+from lakehouse_backfill.core.planning.pins import expired_pins
 from lakehouse_backfill.core.publication.dual_read import staged_candidate
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
@@ -75,10 +75,8 @@ def find_factors(
     whole = ComparedState("computed", frozenset(range(len(factors))))
     start, final = value_of[ComparedState("computed")], value_of[whole]
     published = value_of.get(ComparedState("published"), replaced)
-    was_kept, kept = (
-        value_of.get(ComparedState("was_kept"), start),
-        value_of.get(ComparedState("kept"), final),
-    )
+    was_kept = value_of.get(ComparedState("was_kept"), start)
+    kept = value_of.get(ComparedState("kept"), final)
     factors_found: list[Factor] = []
     if replaced != published:
         factors_found.append(DELETED_FACTOR if replaced == ABSENT_ROW else LIVE_WRITE_FACTOR)
@@ -266,7 +264,7 @@ def _attribute_partition(
     request = InputSwapRequest(
         partition=label,
         new=plan,
-        candidate=TableState.model_validate(staged_candidate(context, plan).model_dump()),
+        candidate=staged_candidate(context, plan),
         replaced=TableState(table=target.table, snapshot_id=target.snapshot_id),
         old_pins=past.pins,
         old=past.old_plan,
@@ -295,10 +293,14 @@ def _unexplained_partition(
 ) -> PartitionCauses:
     """Build the result of a partition that cannot be explained, with the reasons."""
     notes = tuple(note for note in (past.reason, why) if note)
+    columns = {cell.column: cell.changed for cell in diff.cells if cell.partition == label}
+    group = ExplainedRows(
+        cause="unexplained", factors=(UNEXPLAINED_FACTOR,), rows=rows, columns=columns
+    )
     return PartitionCauses(
         partition=label, changed_rows=rows, basis="none",
         made_by=past.old_plan.run_id if past.old_plan else None,
-        groups=(_unexplained_group(label, rows, diff),), live=past.live_commits, notes=notes,
+        groups=(group,), live=past.live_commits, notes=notes,
     )  # fmt: skip
 
 
@@ -320,13 +322,6 @@ def _group_patterns(swapped: InputSwapResult, samples: int) -> tuple[ExplainedRo
     return tuple(sorted(groups.values(), key=lambda group: (-group.rows, group.cause)))
 
 
-def _unexplained_group(label: str, rows: int, diff: Diff) -> ExplainedRows:
-    columns = {cell.column: cell.changed for cell in diff.cells if cell.partition == label}
-    return ExplainedRows(
-        cause="unexplained", factors=(UNEXPLAINED_FACTOR,), rows=rows, columns=columns
-    )
-
-
 def _partition_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigin:
     """Find the run, or the inputs, that produced the rows which the candidate replaces."""
     if publish_modes.is_externally_written(plan):
@@ -335,11 +330,9 @@ def _partition_origin(context: Context, plan: Plan, label: str) -> _PartitionOri
         )
     row = publication_of_partition(context.versions.history(plan.product), plan, label)
     try:
-        return (
-            _known_origin(context, plan, label, row)
-            if row
-            else _assumed_origin(context, plan, label)
-        )
+        if row is None:
+            return _assumed_origin(context, plan, label)
+        return _known_origin(context, plan, label, row)
     except BackfillError as error:
         return _PartitionOrigin("none", reason=f"what made it cannot be repeated: {error.problem}")
 
@@ -349,11 +342,7 @@ def _known_origin(context: Context, plan: Plan, label: str, row: Publication) ->
     old = _computing_run(context, context.runs.plan(str(row.run_id)), label)
     if publish_modes.is_externally_written(old):
         return _PartitionOrigin("none", reason=f"{old.run_id} was computed by another engine")
-    expired = [
-        f"{pin.table}@{pin.snapshot_id}"
-        for pin in old.resolved.sources
-        if is_pin_expired(context, pin)
-    ]
+    expired = [f"{pin.table}@{pin.snapshot_id}" for pin in expired_pins(context, old)]
     if expired:
         return _PartitionOrigin(
             "none", old, reason=f"what {old.run_id} read is gone: {', '.join(expired)}"
@@ -374,14 +363,7 @@ def _known_origin(context: Context, plan: Plan, label: str, row: Publication) ->
 def _computing_run(context: Context, plan: Plan, label: str) -> Plan:
     """Return the run that computed a partition; a catch-up run carries some over from another."""
     catch_up = plan.resolved.catch_up
-    chunk = next(
-        (
-            candidate_chunk
-            for candidate_chunk in plan.resolved.chunks
-            if label in candidate_chunk.partitions
-        ),
-        None,
-    )
+    chunk = next((one for one in plan.resolved.chunks if label in one.partitions), None)
     origin = catch_up.origin(chunk.chunk_id) if catch_up and chunk else None
     return context.runs.plan(origin.run_id) if origin else plan
 

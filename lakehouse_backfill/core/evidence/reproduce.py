@@ -8,7 +8,7 @@ tests determinism, idempotence, pins and fences on a sample (O7).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -22,17 +22,16 @@ from lakehouse_backfill.core.evidence.deep_verify import (
 )
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.job_code import code_files
-from lakehouse_backfill.core.planning.pins import is_pin_expired, pin_name
+from lakehouse_backfill.core.planning.pins import expired_pins, pin_name, snapshot_exists
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import ValidationResult
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, SourcePin, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.serialization import digest
-from lakehouse_backfill.domain.table import StoredCheck, TableRef
+from lakehouse_backfill.domain.table import StoredCheck
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     BackfillError,
@@ -71,13 +70,13 @@ class ScratchTable:
         self.records[chunk.chunk_id] = record
         return record
 
-    def checksums(
-        self, partitions: tuple[str, ...], ignore: tuple[str, ...] = ()
-    ) -> dict[str, Checksum]:
-        """Read the partitions and sum their rows, without lineage columns and `ignore`."""
+    def checksums(self, partitions: tuple[str, ...]) -> dict[str, str]:
+        """Read the partitions and sum their rows, without lineage columns and added ones."""
         scope = self.plan.resolved.scope.model_copy(update={"partitions": partitions})
+        ignored = (*LINEAGE_NAMES, *table.added_column_names(declared_schema_change(self.plan)))
         measuring = self.context.compute().measuring
-        return measuring.checksums(self.table, self.snapshot_id, scope, (*LINEAGE_NAMES, *ignore))
+        found = measuring.checksums(self.table, self.snapshot_id, scope, ignored)
+        return {label: checksum.text for label, checksum in found.items()}
 
 
 @contextmanager
@@ -112,15 +111,11 @@ def open_scratch_table(context: Context, plan: Plan, purpose: str) -> Iterator[S
 
 def require_input_snapshots(context: Context, plan: Plan) -> None:
     """Raise NotFound, naming each, when snapshots that the run read are gone."""
-    missing = [
-        f"{pin.name} ({pin.table}@{pin.snapshot_id})"
-        for pin in plan.resolved.sources
-        if is_pin_expired(context, pin)
-    ]
+    missing = [f"{pin.name} ({pin.table}@{pin.snapshot_id})" for pin in expired_pins(context, plan)]
     missing += [
         f"tombstones {pin.table}@{pin.snapshot_id}"
         for pin in plan.resolved.tombstones
-        if pin.snapshot_id is not None and not _snapshot_exists(context, pin.table, pin.snapshot_id)
+        if pin.snapshot_id is not None and not snapshot_exists(context, pin.table, pin.snapshot_id)
     ]
     if missing:
         raise NotFound(
@@ -160,7 +155,7 @@ def _base_snapshot(context: Context, plan: Plan) -> int | None:
     Raises NotFound when it is gone and rows of it stay in the run's partitions.
     """
     target = plan.resolved.target
-    if target.snapshot_id is None or _snapshot_exists(context, target.table, target.snapshot_id):
+    if target.snapshot_id is None or snapshot_exists(context, target.table, target.snapshot_id):
         return target.snapshot_id
     if publish_modes.carries_base_rows(plan):
         raise NotFound(
@@ -169,14 +164,6 @@ def _base_snapshot(context: Context, plan: Plan) -> int | None:
             fix=f"lakehouse-backfill verify {plan.run_id} --deep",
         )
     return None
-
-
-def _snapshot_exists(context: Context, table: str, snapshot_id: int) -> bool:
-    try:
-        context.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
-    except NotFound:
-        return False
-    return True
 
 
 def _plan_with_origin_inputs(plan: Plan, chunk: Chunk) -> Plan:
@@ -255,14 +242,14 @@ def _check_computation(context: Context, plan: Plan, chunk: Chunk) -> tuple[Stor
     try:
         with open_scratch_table(context, plan, "audit") as scratch:
             first = scratch.compute(chunk)
-            first_checksums = _scratch_checksums(scratch, chunk)
+            first_checksums = scratch.checksums(chunk.partitions)
             second = scratch.compute(chunk)
             return (
                 _check_determinism(record, first, second),
                 check_each_equal(
                     _IDEMPOTENCE,
                     first_checksums,
-                    _scratch_checksums(scratch, chunk),
+                    scratch.checksums(chunk.partitions),
                     "partitions, staged twice",
                 ),
                 _check_fencing(context, scratch, chunk),
@@ -271,12 +258,6 @@ def _check_computation(context: Context, plan: Plan, chunk: Chunk) -> tuple[Stor
         return tuple(
             unknown_check(name, error.problem) for name in (_DETERMINISM, _IDEMPOTENCE, _FENCES)
         )
-
-
-def _scratch_checksums(again: ScratchTable, chunk: Chunk) -> dict[str, str]:
-    change = declared_schema_change(again.plan)
-    found = again.checksums(chunk.partitions, tuple(table.added_column_names(change)))
-    return {label: checksum.text for label, checksum in found.items()}
 
 
 def _check_determinism(known: ChunkRecord, first: ChunkRecord, second: ChunkRecord) -> StoredCheck:
@@ -311,14 +292,11 @@ def _check_pins(context: Context, plan: Plan) -> StoredCheck:
         return unknown_check(_PINS, f"all pins {pin_name(plan.run_id)}* were let go")
     expected = {f"{lease.table}@{lease.tag}": lease.snapshot_id for lease in leases}
     found = {
-        f"{active.table}@{active.tag}": context.pins.pinned(active.table, active.tag)
-        for active in leases
+        f"{lease.table}@{lease.tag}": snapshot_id
+        for lease in leases
+        if (snapshot_id := context.pins.pinned(lease.table, lease.tag)) is not None
     }
-    return check_each_equal(_PINS, expected, _without_missing(found.items()), "tags of pins")
-
-
-def _without_missing(found: Iterable[tuple[str, int | None]]) -> dict[str, int]:
-    return {name: snapshot_id for name, snapshot_id in found if snapshot_id is not None}
+    return check_each_equal(_PINS, expected, found, "tags of pins")
 
 
 @dataclass(frozen=True)
@@ -368,15 +346,12 @@ def reproduce(context: Context, run_id: str) -> ReproduceOutcome:
             record = scratch.compute(chunk)
             context.progress.advance(1, record.output_rows)
         context.progress.finish()
-        added = table.added_column_names(declared_schema_change(plan))
-        sums = scratch.checksums(plan.resolved.scope.partitions, tuple(added))
+        checksums = scratch.checksums(plan.resolved.scope.partitions)
         return ReproduceOutcome(
             run_id=run_id,
             code=digest(code_files(plan.resolved)),
             scratch_table=scratch.table,
-            partitions=_compare_checksums(
-                validation[1], {label: checksum.text for label, checksum in sums.items()}
-            ),
+            partitions=_compare_checksums(validation[1], checksums),
             notes=_carry_over_notes(plan),
         )
 

@@ -7,7 +7,7 @@ everything that the acceptance of one run rests on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lakehouse_backfill.core.approval import acceptance
@@ -195,15 +195,13 @@ def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredC
         return subject, (failed_check(name, error.problem),)
     if document is None:
         return subject, (failed_check(name, f"the log names {digest[:12]}, which is not stored"),)
-    archived = VerifySubject(context, subject.plan, subject.events, subject.publications, document)
-    expected = [subject.plan.manifest_hash, bound_to, _log_head_at(subject, document["log"]["seq"])]
+    archived = replace(subject, archive=document)
+    seq = document["log"]["seq"]
+    head = next((event.hash for event in subject.events if event.seq == seq), "")
+    expected = [subject.plan.manifest_hash, bound_to, head]
     recorded = [document["manifest_hash"], document["result_digest"], document["log"]["head"]]
     because = "its digest is that of the log; its manifest hash, result digest and head of the log"
     return archived, (check_equal(name, expected, recorded, because),)
-
-
-def _log_head_at(subject: VerifySubject, seq: int) -> str:
-    return next((event.hash for event in subject.events if event.seq == seq), "")
 
 
 def _check_control_rows(subject: VerifySubject) -> list[StoredCheck]:
@@ -333,10 +331,8 @@ def _check_snapshot_files(
     stored_table = row.table
     if row.is_rewritten:
         # The accepted files are in the candidate's table; the version lists other files.
-        stored_table, names[2] = (
-            archive["candidate"]["table"],
-            f"files of the candidate of {row.name}",
-        )
+        stored_table = archive["candidate"]["table"]
+        names[2] = f"files of the candidate of {row.name}"
     return [
         unknown_check(names[0], deep_verify.REWRITTEN_ROWS_REASON)
         if row.is_rewritten

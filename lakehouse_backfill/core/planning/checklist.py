@@ -103,9 +103,7 @@ def _about_readers(resolved: ResolvedManifest, estimate: Estimate) -> tuple[_Che
             f"write consumers in {file}, and whether each tolerates restatement; [] says: nobody",
         ),
         _ChecklistItem(
-            "What about privacy?",
-            _privacy(contract),
-            f"write {' and '.join(missing)} in {file}",
+            "What about privacy?", _privacy(contract), f"write {' and '.join(missing)} in {file}"
         ),
         _ChecklistItem("What does it cost, how far can it reach?", _cost(resolved, estimate)),
         _ChecklistItem(

@@ -192,6 +192,11 @@ def estimate_warnings(
         texts.append("the pinned input holds no rows in the range: the output would be empty")
     if resolved.git_commit and resolved.git_commit.endswith("-dirty"):
         texts.append("the project has changes that are in no git commit; their hashes are kept")
+    intolerant = [
+        f"{item.name} does not tolerate restatement"
+        for item in resolved.contract.consumers or ()
+        if not item.tolerates_restatement
+    ]
     mode = resolved.manifest.target.publish_mode
     broken = affected_consumers(
         resolved.contract, mode, context.tables.positions(resolved.target.table)
@@ -199,7 +204,7 @@ def estimate_warnings(
     place = write_path.staging_location_notes(
         resolved.manifest.compute.staging_location, context.tables.describe(resolved.target.table)
     )
-    return (*texts, *_intolerant(resolved.contract), *broken, *place)
+    return (*texts, *intolerant, *broken, *place)
 
 
 def _is_ahead(context: Context, resolved: ResolvedManifest, label: str) -> bool:
@@ -207,14 +212,6 @@ def _is_ahead(context: Context, resolved: ResolvedManifest, label: str) -> bool:
     if lower is None or isinstance(lower, int | str):
         return False
     return resolve.to_utc_instant(lower) > context.clock.now()
-
-
-def _intolerant(contract: Contract) -> list[str]:
-    return [
-        f"{item.name} does not tolerate restatement"
-        for item in contract.consumers or ()
-        if not item.tolerates_restatement
-    ]
 
 
 def _column_type(context: Context, pin: SourcePin) -> str:

@@ -131,8 +131,7 @@ def _archive_entry(context: Context, plan: Plan, file: str, sha256: str) -> dict
     text = context.file_text(file)
     if context.code_hash(file) != sha256:
         raise ApprovalMissing(
-            f"{file} was edited while {plan.run_id} was being planned",
-            fix="plan again",
+            f"{file} was edited while {plan.run_id} was being planned", fix="plan again"
         )
     return {
         "file": file,

@@ -103,13 +103,19 @@ def _resolve_snapshot(context: Context, ref: TableRef, field: str) -> Snapshot:
         raise
 
 
-def is_pin_expired(context: Context, pin: SourcePin) -> bool:
-    """Return whether the pinned snapshot is gone from its table."""
+def snapshot_exists(context: Context, table: str, snapshot_id: int) -> bool:
+    """Return whether a table still has a snapshot."""
     try:
-        context.tables.resolve(TableRef(table=pin.table, at=str(pin.snapshot_id)))
+        context.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
     except NotFound:
-        return True
-    return False
+        return False
+    return True
+
+
+def expired_pins(context: Context, plan: Plan) -> list[SourcePin]:
+    """List the plan's inputs whose pinned snapshot is gone from its table."""
+    pins = plan.resolved.sources
+    return [pin for pin in pins if not snapshot_exists(context, pin.table, pin.snapshot_id)]
 
 
 def require_pinned_snapshots(context: Context, plan: Plan) -> None:
@@ -117,7 +123,7 @@ def require_pinned_snapshots(context: Context, plan: Plan) -> None:
 
     The tags keep what they name; who drops one, or reads with `lease_only`, may lose it.
     """
-    gone = [pin for pin in plan.resolved.sources if is_pin_expired(context, pin)]
+    gone = expired_pins(context, plan)
     if gone:
         names = ", ".join(f"{pin.name} ({pin.table}@{pin.snapshot_id})" for pin in gone)
         raise NotFound(

@@ -349,19 +349,10 @@ def _scope_field(context: Context, declared: DeclaredRun, base: TableInfo | None
 
 
 def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:
-    if base is None:
-        return TargetPin(
-            table=contract.table, uuid=None, snapshot_id=None, schema_id=None, spec_id=None,
-            format_version=None,
-        )  # fmt: skip
-    return TargetPin(
-        table=base.table,
-        uuid=base.uuid,
-        snapshot_id=base.snapshot_id,
-        schema_id=base.schema_id,
-        spec_id=base.spec_id,
-        format_version=base.format_version,
-    )
+    """Pin the state of the target; of a table that does not exist nothing but the name is known."""
+    names = ("uuid", "snapshot_id", "schema_id", "spec_id", "format_version")
+    facts = {name: getattr(base, name, None) for name in names}
+    return TargetPin(table=base.table if base else contract.table, **facts)
 
 
 def _target_notes(resolved: ResolvedManifest) -> tuple[str, ...]:

@@ -196,10 +196,7 @@ def _periods(field: ScopeField, span: TimeSpan) -> Iterator[str]:
 
 
 def _start(field: ScopeField, label: str) -> datetime:
-    lower = partitions.partition_row_range(field, label).lower
-    if not isinstance(lower, date):
-        raise TypeError(f"{label} is no period")
-    return to_utc_instant(lower)
+    return _bound_instant(partitions.partition_row_range(field, label), "lower")
 
 
 _PARTITIONS = "target.partitions"

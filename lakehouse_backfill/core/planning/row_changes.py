@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime, timezone
+from functools import partial
+from typing import Any
 
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult
@@ -275,22 +277,15 @@ def _typed_value(name: str, kind: str, value: RowValue) -> RowValue:
         ) from error
 
 
-def _parse_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
+def _only(kind: type[Any]) -> Callable[[object], Any]:
+    """Return a parser that takes values of one type as they are; a boolean is no number."""
 
+    def parse(value: object) -> Any:
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise TypeError(value)
+        return value
 
-def _parse_integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(value)
-    return value
-
-
-def _parse_boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(value)
-    return value
+    return parse
 
 
 def _parse_date(value: object) -> date:
@@ -299,33 +294,23 @@ def _parse_date(value: object) -> date:
     return value if isinstance(value, date) else date.fromisoformat(value)
 
 
-def _parse_instant(value: object) -> datetime:
-    """An instant with its offset; one without is in no time zone, which Iceberg keeps apart."""
-    found = datetime.fromisoformat(_iso(value)) if not isinstance(value, datetime) else value
-    if found.tzinfo is None:
+def _parse_timestamp(value: object, *, has_zone: bool) -> datetime:
+    """An instant with its offset, or a time in no time zone, which Iceberg keeps apart."""
+    text = value if isinstance(value, datetime) else _only(str)(value).replace("Z", "+00:00")
+    found = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+    if (found.tzinfo is not None) is not has_zone:
         raise ValueError(value)
-    return found.astimezone(timezone.utc)
-
-
-def _parse_local_timestamp(value: object) -> datetime:
-    found = datetime.fromisoformat(_iso(value)) if not isinstance(value, datetime) else value
-    if found.tzinfo is not None:
-        raise ValueError(value)
-    return found
-
-
-def _iso(value: object) -> str:
-    return _parse_text(value).replace("Z", "+00:00")
+    return found.astimezone(timezone.utc) if has_zone else found
 
 
 _PARSERS: dict[str, Callable[[object], RowValue]] = {
-    "string": _parse_text,
-    "int": _parse_integer,
-    "long": _parse_integer,
-    "boolean": _parse_boolean,
+    "string": _only(str),
+    "int": _only(int),
+    "long": _only(int),
+    "boolean": _only(bool),
     "date": _parse_date,
-    "timestamp": _parse_local_timestamp,
-    "timestamptz": _parse_instant,
+    "timestamp": partial(_parse_timestamp, has_zone=False),
+    "timestamptz": partial(_parse_timestamp, has_zone=True),
 }
 _EXAMPLES = {
     "string": 'text (quote it), e.g. "A"',

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from lakehouse_backfill.core.approval.decisions import trusted_events
+from lakehouse_backfill.core.approval.decisions import require_decider, trusted_events
 from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
@@ -77,7 +77,7 @@ def reader_comparisons(
     return tuple(comparisons.values())
 
 
-def require_reader_agreement(plan: Plan, events: Iterable[Event], snapshot_id: int | None) -> None:
+def require_dual_reads(plan: Plan, events: Iterable[Event], snapshot_id: int | None) -> None:
     """Raise unless each required reader has compared exactly this candidate and agrees with it.
 
     ApprovalMissing: a comparison is missing. ChecksFailed: results differ, and the difference is
@@ -176,8 +176,7 @@ def _require_reviewer(context: Context, plan: Plan, by: str, reason: str) -> Non
     Accepting a difference is a waiver: it needs the same role, and four eyes where they are
     required.
     """
-    roles.require_role(plan.resolved.contract, "waive", by)
-    roles.require_four_eyes(plan, context.profile.environment, by)
+    require_decider(context, plan, "waive", by)
     if not reason.strip():
         raise ConfigError(
             "accepting a difference needs a reason", fix="add it: --accept-difference REASON"
@@ -203,11 +202,6 @@ def staged_candidate(context: Context, plan: Plan) -> TableState:
             f"{plan.run_id} has no staged candidate", fix=f"lakehouse-backfill run {plan.run_id}"
         )
     return TableState(table=plan.shadow_table, snapshot_id=shadow.snapshot_id)
-
-
-def require_dual_reads(plan: Plan, events: tuple[Event, ...], snapshot_id: int | None) -> None:
-    """Raise ApprovalMissing or ChecksFailed unless the required readers agree."""
-    require_reader_agreement(plan, events, snapshot_id)
 
 
 def reader_records(
@@ -240,8 +234,7 @@ def candidate(context: Context, run_id: str, by: str | None) -> tuple[str, int]:
     staged = staged_candidate(context, context.runs.plan(run_id))
     if staged.snapshot_id is None:
         raise NotFound(
-            f"the candidate of {run_id} holds nothing yet",
-            fix=f"lakehouse-backfill run {run_id}",
+            f"the candidate of {run_id} holds nothing yet", fix=f"lakehouse-backfill run {run_id}"
         )
     return staged.table, staged.snapshot_id
 

@@ -20,17 +20,13 @@ from lakehouse_backfill.core.planning.publish_modes import adopt_request
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
-from lakehouse_backfill.core.versions.reserve import (
-    publication_tags,
-)
+from lakehouse_backfill.core.versions.reserve import publication_tags
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, Publication
 from lakehouse_backfill.domain.rollout import CompensationRequest, CorrectionEventsRequest
-from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.errors import Blocked, ChecksFailed, Tampered, Unsupported
-from lakehouse_backfill.ports.comparison import DiffRequest
 
 CORRECTION_EVENTS_MODE = "correction_events"
 
@@ -49,15 +45,7 @@ def _expose_events(
     corrections.require_unchanged_target(
         plan, _target_changes(context, plan), context.versions.history(plan.product)
     )
-    request = DiffRequest(
-        old_table=resolved.target.table,
-        old_snapshot_id=resolved.target.snapshot_id,
-        new_table=plan.shadow_table,
-        new_snapshot_id=accepted.shadow_snapshot_id,
-        key=resolved.contract.key,
-        scope=resolved.scope,
-        ignore=LINEAGE_NAMES,
-    )
+    request = diff.candidate_request(plan, accepted.shadow_snapshot_id)
     return context.corrections.write(
         CorrectionEventsRequest(
             sink=corrections.correction_sink(resolved.manifest, resolved.contract),
@@ -331,7 +319,7 @@ def _compare_with_accepted(
 ) -> dict[str, Any]:
     scope = row.scope or plan.resolved.scope
     accepted_checksums = {each["partition"]: each["new_checksum"] for each in judged["balances"]}
-    shape = next((each.shape for each in known.checksums.values()), "")
+    shape = fingerprints.checksum_shape(known.checksums)
     differing = [
         label
         for label in scope.partitions

@@ -7,7 +7,6 @@ Results are recorded under the token of the publication or rollback. After a cra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
@@ -65,11 +64,8 @@ def run_checks_and_hooks(context: Context, plan: Plan, row: Publication, by: str
 
 def post_publish_outcome(context: Context, plan: Plan, row: Publication) -> PostPublishOutcome:
     """Return the recorded checks and hook calls of a publication."""
-    checks = _recorded_checks(context, plan, row) or {"checks": []}
-    return PostPublishOutcome(
-        tuple(CheckResult.model_validate(check) for check in checks["checks"]),
-        hooks.recorded_hook_calls(context, plan, row.token),
-    )
+    checks = _recorded_checks(context, plan, row) or ()
+    return PostPublishOutcome(checks, hooks.recorded_hook_calls(context, plan, row.token))
 
 
 def pending_post_publish(context: Context, product: str) -> tuple[str | None, tuple[str, ...]]:
@@ -136,7 +132,7 @@ def _run_checks(
         return ()
     recorded = _recorded_checks(context, plan, row)
     if recorded is not None:
-        return tuple(CheckResult.model_validate(check) for check in recorded["checks"])
+        return recorded
     results = (_check_visible_rows(context, plan, row), *_run_suites(context, plan, row))
     document = {
         "token": row.token,
@@ -165,9 +161,13 @@ def _visible_scope(plan: Plan, row: Publication) -> Scope | None:
     return plan.resolved.scope if steps.is_stepwise(plan) else row.scope
 
 
-def _recorded_checks(context: Context, plan: Plan, row: Publication) -> dict[str, Any] | None:
+def _recorded_checks(
+    context: Context, plan: Plan, row: Publication
+) -> tuple[CheckResult, ...] | None:
     recorded = context.evidence.newest(plan.run_id, POST_PUBLISH_CHECKS)
-    return recorded[1] if recorded is not None and recorded[1].get("token") == row.token else None
+    if recorded is None or recorded[1].get("token") != row.token:
+        return None
+    return tuple(CheckResult.model_validate(check) for check in recorded[1]["checks"])
 
 
 def _check_visible_rows(context: Context, plan: Plan, row: Publication) -> CheckResult:
@@ -220,11 +220,7 @@ def _is_accepted(context: Context, plan: Plan, row: Publication) -> bool:
 
 
 def _roll_back_publication(
-    context: Context,
-    plan: Plan,
-    row: Publication,
-    failed: tuple[CheckResult, ...],
-    by: str,
+    context: Context, plan: Plan, row: Publication, failed: tuple[CheckResult, ...], by: str
 ) -> None:
     names = ", ".join(check.name for check in failed)
     reason = f"checks after publish failed: {names}"

@@ -102,12 +102,7 @@ class ProgressivePublication:
             self._halt_run(step, failed, digest)
 
     def _step_record(
-        self,
-        step: steps.PublishStep,
-        row: Publication,
-        checks: list[CheckResult],
-        *,
-        passed: bool,
+        self, step: steps.PublishStep, row: Publication, checks: list[CheckResult], *, passed: bool
     ) -> dict[str, Any]:
         return {
             "step": step.number,

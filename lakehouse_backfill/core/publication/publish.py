@@ -29,10 +29,7 @@ from lakehouse_backfill.core.publication.publication import (
     reserve_and_expose,
     resume_publication,
 )
-from lakehouse_backfill.core.publication.rollback import (
-    GROUP_DETAIL,
-    publication_group,
-)
+from lakehouse_backfill.core.publication.rollback import GROUP_DETAIL, publication_group
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.stage import stage

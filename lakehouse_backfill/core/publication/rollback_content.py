@@ -27,6 +27,7 @@ from lakehouse_backfill.domain.catch_up import (
     RestoreChunk,
     TableState,
     TombstonedRows,
+    TombstonePin,
 )
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope
@@ -67,7 +68,9 @@ def exclude_deleted_rows(
     if info is None or info.snapshot_id is None:
         return way
     names = tuple(column.name for column in info.columns if column.name not in LINEAGE_NAMES)
-    scan = _DeletionScan(context, contract, way, info.snapshot_id, contract.key or names)
+    tombstones = current_tombstones(context, contract)
+    key = contract.key or names
+    scan = _DeletionScan(context, contract, way, info.snapshot_id, key, tombstones)
     findings = _DeletionFindings()
     for restore in way.restores:
         scan.scan_restore(restore, findings)
@@ -75,7 +78,7 @@ def exclude_deleted_rows(
     if not findings.rewritten and not findings.erasures:
         return replace(way, restores=tuple(findings.restores))
     excluded = ExcludedRows(
-        field=way.scope.field, tombstones=scan.tombstones, erasures=tuple(findings.erasures)
+        field=way.scope.field, tombstones=tombstones, erasures=tuple(findings.erasures)
     )
     labels = tuple(label for label in way.scope.partitions if label in findings.rewritten)
     rewrites = (RequiredRewrite(partitions=labels, because=_EXCLUDED_REASON),) if labels else ()
@@ -107,18 +110,8 @@ def require_no_tombstoned_rollback(
 def _require_reapply_allowed(contract: Contract, found: _DeletionFindings) -> None:
     if deletions.may_reapply_deletions(contract):
         return
-    lost_rows = [finding for finding in found.deleted if finding.rows]
-    if lost_rows:
-        total = DeletedRows(
-            rows=sum(finding.rows for finding in lost_rows),
-            partitions=tuple(
-                dict.fromkeys(label for finding in lost_rows for label in finding.partitions)
-            ),
-            samples=tuple(key for finding in lost_rows for key in finding.samples)[
-                : deletions.MAX_SAMPLE_KEYS
-            ],
-            is_only_deletion=all(finding.is_only_deletion for finding in lost_rows),
-        )
+    total = deletions.sum_deleted(found.deleted)
+    if total.rows:
         raise deletions.deletions_blocked_error(contract, total, found.drifts, "rolled back")
     rows = sum(finding.rows for finding in found.tombstoned)
     if rows:
@@ -126,23 +119,16 @@ def _require_reapply_allowed(contract: Contract, found: _DeletionFindings) -> No
         raise deletions.tombstones_blocked_error(contract, rows, labels, "rolled back")
 
 
+@dataclass(frozen=True)
 class _DeletionScan:
     """Compares the parts of one rollback with the head of the table."""
 
-    def __init__(
-        self,
-        context: Context,
-        contract: Contract,
-        way: RollbackTarget,
-        head: int,
-        key: tuple[str, ...],
-    ) -> None:
-        self._context = context
-        self._table = contract.table
-        self._target = way
-        self._head = head
-        self._key = key
-        self.tombstones = current_tombstones(context, contract)
+    context: Context
+    contract: Contract
+    target: RollbackTarget
+    head: int
+    key: tuple[str, ...]
+    tombstones: tuple[TombstonePin, ...]
 
     def scan_restore(self, restore: PartitionRestore, found: _DeletionFindings) -> None:
         """Find deleted rows that one part would restore; split off partitions that need it."""
@@ -171,26 +157,26 @@ class _DeletionScan:
     ) -> None:
         erasures = tuple(
             Erasure(
-                table=self._table,
+                table=self.contract.table,
                 before_snapshot_id=before,
                 after_snapshot_id=after,
                 partitions=(label,),
-                key=self._key,
+                key=self.key,
             )
             for (before, after), _ in lost
         )
-        state = TableState(table=self._table, snapshot_id=restore.restore_snapshot_id)
+        state = TableState(table=self.contract.table, snapshot_id=restore.restore_snapshot_id)
         excluded = ExcludedRows(
-            field=self._target.scope.field, tombstones=self.tombstones, erasures=erasures
+            field=self.target.scope.field, tombstones=self.tombstones, erasures=erasures
         )
         if excluded.is_empty:
             return
-        tombstoned = self._context.erasing.named(state, (label,), excluded)
-        newest = [deleted for window, deleted in lost if window[1] == self._head]
+        tombstoned = self.context.erasing.named(state, (label,), excluded)
+        newest = [deleted for window, deleted in lost if window[1] == self.head]
         if newest and all(deleted.is_only_deletion for deleted in newest):
             # Live commits since then only deleted rows: the rollback loses no other change.
             found.restores.append(
-                restore.model_copy(update={"partitions": (label,), "since_snapshot_id": self._head})
+                restore.model_copy(update={"partitions": (label,), "since_snapshot_id": self.head})
             )
         if tombstoned.rows:
             found.tombstoned.append(tombstoned)
@@ -203,9 +189,9 @@ class _DeletionScan:
 
     def _note_drifts(self, since: int, label: str, found: _DeletionFindings) -> None:
         """Collect the live commits that changed the partition, as far as history still has them."""
-        scope = Scope(field=self._target.scope.field, partitions=(label,))
+        scope = Scope(field=self.target.scope.field, partitions=(label,))
         with suppress(TargetChanged, NotFound):
-            for drift in self._context.publisher.drifts(self._table, scope, since):
+            for drift in self.context.publisher.drifts(self.contract.table, scope, since):
                 if not drift.writer.startswith("run ") and drift not in found.drifts:
                     found.drifts.append(drift)
 
@@ -213,7 +199,7 @@ class _DeletionScan:
         self, restore: PartitionRestore
     ) -> list[tuple[tuple[int, int], DeletedRows]]:
         """List the windows of live commits in which partitions lost rows, one entry a partition."""
-        scope = Scope(field=self._target.scope.field, partitions=restore.partitions)
+        scope = Scope(field=self.target.scope.field, partitions=restore.partitions)
         results = []
         for window in self._live_windows(restore):
             if self._deleted_rows(window, scope).rows:
@@ -223,8 +209,8 @@ class _DeletionScan:
         return [(window, deleted) for window, deleted in results if deleted.rows]
 
     def _deleted_rows(self, window: tuple[int, int], scope: Scope) -> DeletedRows:
-        old, new = (TableState(table=self._table, snapshot_id=at) for at in window)
-        return self._context.erasing.gone(old, new, scope, self._key)
+        old, new = (TableState(table=self.contract.table, snapshot_id=at) for at in window)
+        return self.context.erasing.gone(old, new, scope, self.key)
 
     def _live_windows(self, restore: PartitionRestore) -> Iterator[tuple[int, int]]:
         """Yield the windows of live commits on the partitions, up to the head.
@@ -232,17 +218,14 @@ class _DeletionScan:
         A window is the interval between two publications or rollbacks that touched them.
         """
         # Correction events are in another table, whose snapshots do not belong to this one.
-        own = [row for row in self._target.undone if row.table == self._table]
-        touching = [row for row in reversed(own) if _is_touching(row, restore)]
+        wanted = set(restore.partitions)
+        own = [row for row in self.target.undone if row.table == self.contract.table]
+        touching = [row for row in reversed(own) if row.scope and wanted & {*row.scope.partitions}]
         starts = [row.snapshot_id for row in touching]
-        ends = [*(row.before_snapshot_id for row in touching[1:]), self._head]
+        ends = [*(row.before_snapshot_id for row in touching[1:]), self.head]
         for start, end in zip(starts, ends, strict=True):
             if start is not None and end is not None and start != end:
                 yield start, end
-
-
-def _is_touching(row: Publication, restore: PartitionRestore) -> bool:
-    return row.scope is not None and not set(row.scope.partitions).isdisjoint(restore.partitions)
 
 
 #: Types that readers widen. Nested types are compared as a whole.

@@ -119,7 +119,8 @@ def _halt_act_id(event: Event) -> str:
 def pending_hooks(context: Context, plan: Plan, on: HookMoment, act: str) -> tuple[str, ...]:
     """Return the hooks of a moment that have not succeeded for the action."""
     hooks = [hook for hook in plan.resolved.contract.hooks if hook.on == on]
-    return tuple(hook.name for hook in hooks if not _has_succeeded(context, plan, hook, act))
+    calls = {hook.name: _recorded_call(context, plan, hook, act) for hook in hooks}
+    return tuple(name for name, call in calls.items() if call is None or not call.is_ok)
 
 
 def recorded_hook_calls(context: Context, plan: Plan, act: str) -> tuple[HookCall, ...]:
@@ -148,11 +149,6 @@ def _call_hook(
         "hook called", hook=hook.name, on=hook.on, ok=call.is_ok, detail=call.detail
     )
     return call
-
-
-def _has_succeeded(context: Context, plan: Plan, hook: Hook, act: str) -> bool:
-    recorded = _recorded_call(context, plan, hook, act)
-    return recorded is not None and recorded.is_ok
 
 
 def _recorded_call(context: Context, plan: Plan, hook: Hook, act: str) -> HookCall | None:

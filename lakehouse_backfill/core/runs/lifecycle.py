@@ -9,6 +9,7 @@ from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from lakehouse_backfill.errors import Blocked, IllegalMove
 
 S = RunState
+_JUDGEABLE = frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED})
 
 #: verb -> (states it may start from, state it leads to)
 MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
@@ -25,14 +26,8 @@ MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
     "fail": (frozenset({S.STAGING}), S.FAILED),
     "halt": (frozenset({S.STAGING}), S.HALTED),
     "pause": (frozenset({S.STAGING}), S.PAUSED),
-    "pass validation": (
-        frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
-        S.VALIDATED,
-    ),
-    "fail validation": (
-        frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
-        S.REJECTED,
-    ),
+    "pass validation": (_JUDGEABLE, S.VALIDATED),
+    "fail validation": (_JUDGEABLE, S.REJECTED),
     # When every failed gate was waived for exactly this result.
     "pass by waiver": (frozenset({S.REJECTED}), S.VALIDATED),
     "accept": (frozenset({S.VALIDATED}), S.ACCEPTED),
@@ -71,7 +66,7 @@ _COMPARABLE = frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.ROLLED_BACK})
 
 #: verb -> states in which it may be noted; a note does not change the state
 NOTES: dict[str, frozenset[RunState]] = {
-    "begin validation": frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED}),
+    "begin validation": _JUDGEABLE,
     "waive": frozenset({S.HALTED, S.REJECTED}),
     # The run's shadow and pins are removed: no further move is possible.
     "retire": frozenset({S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}),

@@ -13,6 +13,7 @@ The pinned input is judged before staging costs anything (Q0).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -135,29 +136,23 @@ def _check_chunk_keys(plan: Plan, facts: ChunkFacts) -> tuple[CheckResult, ...]:
 CHUNK_CHECKS = "chunk-checks"
 
 
+@dataclass
 class ChunkChecks:
     """Judges the chunks of one staging, from what the shadow holds of them."""
 
-    def __init__(
-        self,
-        context: Context,
-        compute: ComputePorts,
-        plan: Plan,
-        waived: tuple[decisions.Waiver, ...],
-    ) -> None:
-        self._context = context
-        self._compute = compute
-        self._plan = plan
-        self._waived = waived
-        self._results: dict[str, tuple[CheckResult, ...]] = {}
-        self._records: dict[str, ChunkRecord] = {}
-        self._parameters: dict[str, dict[str, list[Any]]] = {}
+    context: Context
+    compute: ComputePorts
+    plan: Plan
+    waived: tuple[decisions.Waiver, ...]
+    _results: dict[str, tuple[CheckResult, ...]] = field(default_factory=dict)
+    _records: dict[str, ChunkRecord] = field(default_factory=dict)
+    _parameters: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
 
     def judge(self, chunk: Chunk, record: ChunkRecord, rows_before: int, epoch: int) -> ChunkRecord:
         """Return the chunk's row for the ledger: done, or failed with its problem."""
-        plan = self._plan
-        with self._context.journal.bind(**plan.labels).span("check chunk", chunk_id=chunk.chunk_id):
-            facts = self._compute.inspecting.chunk(plan, chunk, record.snapshot_id)
+        plan = self.plan
+        with self.context.journal.bind(**plan.labels).span("check chunk", chunk_id=chunk.chunk_id):
+            facts = self.compute.inspecting.chunk(plan, chunk, record.snapshot_id)
             empty = empty_chunk_partitions(record, facts)
             emptied = tuple(label for label in empty if label in self._partitions_with_rows)
             results = [
@@ -168,7 +163,7 @@ class ChunkChecks:
             gate_registry.apply_gate_choices(results, plan.resolved.manifest.validation.gates)
         )
         failed = decisions.failed_blocking_checks(checks)
-        closed = decisions.unwaived_failures(checks, decisions.chunk_subject(record), self._waived)
+        closed = decisions.unwaived_failures(checks, decisions.chunk_subject(record), self.waived)
         problem = describe_failed_checks(record, closed or failed) if failed else ""
         judged = record.model_copy(
             update={
@@ -185,12 +180,12 @@ class ChunkChecks:
         if record.status == "done":
             return
         judged, run_id = decisions.chunk_subject(record), record.run_id
-        closed = decisions.unwaived_failures(self._results[record.chunk_id], judged, self._waived)
+        closed = decisions.unwaived_failures(self._results[record.chunk_id], judged, self.waived)
         raise ChecksFailed(
             record.problem,
             state="the run is halted: this chunk stays in the shadow, later ones were not "
             "computed; readers see what they saw before",
-            fix=f"correct job or input: {errors.plan_command(self._plan.manifest_file, run_id)}; "
+            fix=f"correct job or input: {errors.plan_command(self.plan.manifest_file, run_id)}; "
             f"or let it pass, for the record: {decisions.waive_instructions(run_id, closed)}",
             stop=decisions.stop_detail(judged, self._store_verdicts(record.epoch), closed),
         )
@@ -202,7 +197,7 @@ class ChunkChecks:
 
     @cached_property
     def _earlier_verdicts(self) -> dict[str, dict[str, Any]]:
-        before = self._context.evidence.newest(self._plan.run_id, CHUNK_CHECKS)
+        before = self.context.evidence.newest(self.plan.run_id, CHUNK_CHECKS)
         return {item["chunk_id"]: item for item in before[1]["chunks"]} if before else {}
 
     def finish(self, epoch: int) -> None:
@@ -221,24 +216,24 @@ class ChunkChecks:
             }
             for chunk_id, checks in self._results.items()
         }
-        wanted = [chunk.chunk_id for chunk in self._plan.resolved.chunks]
+        wanted = [chunk.chunk_id for chunk in self.plan.resolved.chunks]
         if len(found) < len(wanted):
             found = self._earlier_verdicts | found
         document = {"chunks": [found[name] for name in wanted if name in found]}
-        return self._context.evidence.record(self._plan.run_id, CHUNK_CHECKS, document, epoch)
+        return self.context.evidence.record(self.plan.run_id, CHUNK_CHECKS, document, epoch)
 
     def _row_suite_results(self, chunk: Chunk, record: ChunkRecord) -> list[CheckResult]:
         """What the suites of the output say of single rows."""
-        wanted = [suite for suite in declared_suites(self._plan) if suite.on == "output"]
-        if self._plan.resolved.manifest.validation.chunk_checks == "counts" or not wanted:
+        wanted = [suite for suite in declared_suites(self.plan) if suite.on == "output"]
+        if self.plan.resolved.manifest.validation.chunk_checks == "counts" or not wanted:
             return []
-        frame = self._compute.inspecting.rows(self._plan, chunk, record.snapshot_id)
+        frame = self.compute.inspecting.rows(self.plan, chunk, record.snapshot_id)
         results: list[CheckResult] = []
         for number, suite in enumerate(wanted):
             place = f"{number} {suite.file}"
             if place not in self._parameters:
-                self._parameters[place] = suite_parameters(self._compute, self._plan, suite)
-            results += self._compute.judge.judge(
+                self._parameters[place] = suite_parameters(self.compute, self.plan, suite)
+            results += self.compute.judge.judge(
                 frame, suite.file, self._parameters[place], "quality", rows_only=True
             )
         return results
@@ -246,7 +241,7 @@ class ChunkChecks:
     @cached_property
     def _partitions_with_rows(self) -> frozenset[str]:
         """The partitions that hold rows in what readers see; from metadata, and only if asked."""
-        files = base_files(self._context, self._plan)
+        files = base_files(self.context, self.plan)
         return frozenset(file.partition or "" for file in files if file.rows)
 
 

@@ -14,12 +14,7 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.domain.table import TableInfo
-from lakehouse_backfill.errors import (
-    Blocked,
-    ChecksFailed,  # noqa: F401
-    Unsupported,
-    WriteForbidden,
-)
+from lakehouse_backfill.errors import Blocked, Unsupported, WriteForbidden
 
 PAUSED_FOR_EXTERNAL_WRITER = "another engine writes the shadow"
 

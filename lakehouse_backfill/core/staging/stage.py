@@ -28,12 +28,6 @@ from lakehouse_backfill.domain.run import ChunkRecord, RunStatus
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
 
 
-def find_carried_chunk(plan: Plan, chunk: Chunk) -> CarriedChunk | None:
-    """Return what is known of a chunk that is taken over; None: the run makes it itself."""
-    catch_up = plan.resolved.catch_up
-    return None if catch_up is None else catch_up.carried_chunk(chunk.chunk_id)
-
-
 def carry_chunk(
     context: Context,
     plan: Plan,
@@ -54,11 +48,21 @@ def carry_chunk(
     context.journal.bind(**plan.labels).log(
         "chunk carried over", chunk_id=chunk.chunk_id, carried_from=source.run_id
     )
-    return _carried_record(context, plan, chunk, source, commit).model_copy(
-        update={
-            "seconds": round((context.clock.now() - started).total_seconds(), 3),
-            "epoch": epoch,
-        }
+    finished = context.clock.now()
+    return ChunkRecord(
+        run_id=plan.run_id,
+        chunk_id=chunk.chunk_id,
+        partitions=chunk.partitions,
+        status="done",
+        input_rows=0,
+        output_rows=source.rows,
+        outside_rows=0,
+        checksum=source.checksum,
+        seconds=round((finished - started).total_seconds(), 3),
+        snapshot_id=commit.snapshot_id,
+        finished_at=finished,
+        carried_from=source.run_id,
+        epoch=epoch,
     )
 
 
@@ -86,25 +90,6 @@ def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -
         chunk_id=chunk.chunk_id,
         epoch=epoch,
         properties={f"lakehouse-backfill.{name}": text for name, text in said.items()},
-    )
-
-
-def _carried_record(
-    context: Context, plan: Plan, chunk: Chunk, source: CarriedChunk, commit: ChunkCommit
-) -> ChunkRecord:
-    return ChunkRecord(
-        run_id=plan.run_id,
-        chunk_id=chunk.chunk_id,
-        partitions=chunk.partitions,
-        status="done",
-        input_rows=0,
-        output_rows=source.rows,
-        outside_rows=0,
-        checksum=source.checksum,
-        seconds=0.0,
-        snapshot_id=commit.snapshot_id,
-        finished_at=context.clock.now(),
-        carried_from=source.run_id,
     )
 
 
@@ -223,7 +208,8 @@ class _ChunkStager:
     ) -> ChunkRecord:
         """Return the row of a chunk that is in the shadow now: `known`, if it is still right."""
         staging, epoch = self.compute.staging, self.lease.epoch
-        source = find_carried_chunk(self.plan, chunk)
+        catch_up = self.plan.resolved.catch_up
+        source = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
         if source is not None:
             return carry_chunk(self.context, self.plan, chunk, source, known, epoch)
         journal = self.context.journal.bind(**self.plan.labels)

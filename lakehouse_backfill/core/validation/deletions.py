@@ -165,7 +165,7 @@ def require_no_deleted_rows(context: Context, plan: Plan, shadow_snapshot_id: in
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
     left_out = ExcludedRows(field=resolved.scope.field, erasures=tuple(erasures))
     if context.erasing.named(state, resolved.scope.partitions, left_out).rows:
-        raise deletions_blocked_error(resolved.contract, _sum_deleted(deleted), ())
+        raise deletions_blocked_error(resolved.contract, sum_deleted(deleted.values()), ())
 
 
 def _live_windows(context: Context, plan: Plan) -> Iterator[tuple[int, int, str]]:
@@ -239,7 +239,7 @@ def live_changes(
     deleted = _deleted_by_partition(context, plan, labels, head)
     lost = tuple(label for label in labels if label in deleted and deleted[label].rows)
     if lost and not may_reapply_deletions(contract):
-        raise deletions_blocked_error(contract, _sum_deleted(deleted), drifts) from error
+        raise deletions_blocked_error(contract, sum_deleted(deleted.values()), drifts) from error
     if named.rows and not may_reapply_deletions(contract):
         raise error
     only_deleted = {label for label in lost if deleted[label].is_only_deletion}
@@ -353,11 +353,12 @@ def _erasures(plan: Plan, labels: tuple[str, ...], head: int | None) -> tuple[Er
     )
 
 
-def _sum_deleted(found: dict[str, DeletedRows]) -> DeletedRows:
-    lost = [deleted for deleted in found.values() if deleted.rows]
+def sum_deleted(found: Iterable[DeletedRows]) -> DeletedRows:
+    """Sum what was deleted in several partitions or windows."""
+    lost = [deleted for deleted in found if deleted.rows]
     return DeletedRows(
         rows=sum(deleted.rows for deleted in lost),
-        partitions=tuple(label for label, deleted in found.items() if deleted.rows),
+        partitions=tuple(dict.fromkeys(label for one in lost for label in one.partitions)),
         samples=tuple(key for deleted in lost for key in deleted.samples)[:MAX_SAMPLE_KEYS],
         is_only_deletion=all(deleted.is_only_deletion for deleted in lost),
     )

@@ -153,10 +153,7 @@ def check_schema_kept(
     A declared change is allowed, and nothing else: the new name, and the new type.
     """
     results = []
-    names, types = (
-        table.renamed_columns(change),
-        table.widened_columns(change),
-    )
+    names, types = table.renamed_columns(change), table.widened_columns(change)
     before = {new: old for old, new in names.items()}
     for declared in contract.columns:
         column = shadow.column(names.get(declared.name, declared.name))
@@ -227,11 +224,7 @@ def check_keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
 
 
 def _schema(detail: str, *, passed: bool) -> CheckResult:
-    return gate_registry.gate_result(
-        "columns that consumers rely on",
-        passed=passed,
-        detail=detail,
-    )
+    return gate_registry.gate_result("columns that consumers rely on", passed=passed, detail=detail)
 
 
 def _normalise_type(type_text: str) -> str:

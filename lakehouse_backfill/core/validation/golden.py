@@ -34,7 +34,7 @@ def typed_cell(value: Any, type_text: str) -> Any:
     if value is None:
         return None
     kind = type_text.partition("(")[0].partition("[")[0].strip()
-    parse: Callable[[Any], Any] = _PARSERS.get(kind, _as_text)
+    parse: Callable[[Any], Any] = _PARSERS.get(kind, str)
     try:
         return parse(value)
     except (InvalidOperation, TypeError, ArithmeticError) as error:
@@ -157,23 +157,11 @@ def _show(value: Any) -> str:
     return value.isoformat() if isinstance(value, (date, datetime, time)) else str(value)
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
-
-
 def _as_integer(value: Any) -> int:
     number = Decimal(str(value))
     if number != number.to_integral_value():
         raise ValueError(f"{value!r} is no whole number")
     return int(number)
-
-
-def _as_decimal(value: Any) -> Decimal:
-    return Decimal(str(value))
-
-
-def _as_double(value: Any) -> float:
-    return float(value)
 
 
 def _as_single(value: Any) -> float:
@@ -220,13 +208,13 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "int": _as_integer,
     "long": _as_integer,
     "float": _as_single,
-    "double": _as_double,
-    "decimal": _as_decimal,
+    "double": float,
+    "decimal": lambda value: Decimal(str(value)),
     "date": as_date,
     "time": _as_time,
     "timestamp": _as_instant,
     "timestamptz": _as_instant,
-    "string": _as_text,
+    "string": str,
     "uuid": _as_uuid,
     "fixed": _as_bytes,
     "binary": _as_bytes,

@@ -36,7 +36,7 @@ from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
-from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, RunStatus
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, RunStatus
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.domain.table import LiveFile, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, NotFound
@@ -80,10 +80,8 @@ def look_up_base(context: Context, plan: Plan, measures: tuple[Measure, ...]) ->
     With a declared schema change nothing counts as known: a file reads as other rows.
     """
     scope, target = plan.resolved.scope, plan.resolved.target
-    change, counted_columns = (
-        declared_schema_change(plan),
-        {measure.count for measure in measures if measure.count},
-    )
+    change = declared_schema_change(plan)
+    counted_columns = {measure.count for measure in measures if measure.count}
     base = fingerprints.look_up_fingerprints(
         context, target.table, target.snapshot_id, scope, rely=not change, counting=counted_columns
     )
@@ -105,24 +103,15 @@ def publish_mode_checks(
     if plan.resolved.manifest.target.row_predicate:
         checks.append(_check_other_rows(context, compute, plan, shadow_snapshot_id))
     # Chunks carried over from an earlier shadow were counted there.
-    merged = {label for chunk in _counted_chunks(context, plan) for label in chunk.partitions}
+    records = [
+        one for one in context.ledger.chunks(plan.run_id) if ChunkCounts.from_record(one).known
+    ]
+    merged = {label for record in records for label in record.partitions}
+    counts = reduce(ChunkCounts.__add__, map(ChunkCounts.from_record, records), ChunkCounts())
     old = sum(balance.old_count for balance in balances if balance.partition in merged)
     new = sum(balance.new_count for balance in balances if balance.partition in merged)
-    sum_check = row_changes.check_changes_add_up(plan, sum_chunk_counts(context, plan), old, new)
+    sum_check = row_changes.check_changes_add_up(plan, counts, old, new)
     return [*checks, *([sum_check] if sum_check else [])]
-
-
-def sum_chunk_counts(context: Context, plan: Plan) -> ChunkCounts:
-    """Sum what the chunks of the run carried over and merged."""
-    records = _counted_chunks(context, plan)
-    return reduce(
-        ChunkCounts.__add__, (ChunkCounts.from_record(record) for record in records), ChunkCounts()
-    )
-
-
-def _counted_chunks(context: Context, plan: Plan) -> list[ChunkRecord]:
-    records = context.ledger.chunks(plan.run_id)
-    return [record for record in records if ChunkCounts.from_record(record).known]
 
 
 def _check_other_rows(
@@ -193,24 +182,13 @@ class _Measurements:
     #: Rows and measures of earlier partitions, by label.
     earlier: anomalies.MeasuresByLabel
 
-    @property
-    def shape(self) -> str:
-        """Return the shape of the checksums; empty when neither side holds a row."""
-        return checksum_shape(self.new) or checksum_shape(self.old)
-
-
-def checksum_shape(found: dict[str, Checksum]) -> str:
-    """Return the shape of the checksums; empty when there is none."""
-    return next((checksum.shape for checksum in found.values()), "")
-
 
 def _judge(context: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
     context.progress.start("validate", 5, "steps")
     compute = context.compute()
     measured = _measure(context, compute, plan)
-    balances = fingerprints.partition_balances(
-        plan.resolved.scope.partitions, measured.old, measured.new, measured.shape
-    )
+    labels = plan.resolved.scope.partitions
+    balances = fingerprints.partition_balances(labels, measured.old, measured.new)
     checks = [
         *_technical(context, plan, measured),
         *_lineage(plan, measured),
@@ -262,10 +240,8 @@ def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measuremen
     scope, target = plan.resolved.scope, plan.resolved.target
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
-    request, change = (
-        candidate_request(plan, shadow, MAX_DIFF_SAMPLES),
-        declared_schema_change(plan),
-    )
+    request = candidate_request(plan, shadow.snapshot_id, MAX_DIFF_SAMPLES)
+    change = declared_schema_change(plan)
     known = look_up_base(context, plan, measures + lineage)
     base = known.base
     # The candidate is always read: it is what people accept.
@@ -311,15 +287,14 @@ def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measuremen
 
 def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[CheckResult, ...]:
     chunks = context.ledger.chunks(plan.run_id)
+    shape = fingerprints.checksum_shape(seen.stored, seen.new, seen.old)
     return (
         gates.check_chunks_complete(plan, chunks),
         gates.check_row_count(plan, chunks),
         gates.check_partitions_written(plan, seen.new, set(seen.old)),
         gates.check_outside_unchanged(seen.old_files, seen.new_files, plan),
         gates.check_file_sizes(plan, seen.new_files, seen.shadow),
-        gates.check_stored_as_computed(
-            plan, chunks, seen.stored, checksum_shape(seen.stored) or seen.shape
-        ),
+        gates.check_stored_as_computed(plan, chunks, seen.stored, shape),
     )
 
 
@@ -327,7 +302,7 @@ def _duplicates(context: Context, plan: Plan, seen: _Measurements) -> int:
     """Count the candidate's own duplicate keys; the diff counts those of both sides."""
     if not seen.diff.duplicate_keys:
         return 0
-    request = candidate_request(plan, seen.shadow, samples=0)
+    request = candidate_request(plan, seen.shadow.snapshot_id, samples=0)
     new_only = replace(request, old_table=request.new_table, old_snapshot_id=None)
     return context.differ(seen.diff.engine).diff(new_only).duplicate_keys
 

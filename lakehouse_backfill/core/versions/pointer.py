@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain import partitions
@@ -73,10 +74,7 @@ def row_missing_error(product: str, run: RunStatus, *, is_visible: bool) -> Tamp
 
 
 def require_pinned_base(
-    pointer: Pointer,
-    wanted: Publication,
-    head: int | None,
-    base: tuple[str, int | None],
+    pointer: Pointer, wanted: Publication, head: int | None, base: tuple[str, int | None]
 ) -> None:
     """Raise PointerMoved unless readers of a pinned product see the state that a run starts from.
 
@@ -85,14 +83,10 @@ def require_pinned_base(
     accepted = pointer.accepted
     seen = (accepted.table, accepted.snapshot_id) if accepted else (wanted.table, head)
     if seen != base:
-        winner = (
-            ""
-            if accepted is None
-            else (
-                f" (version {accepted.version}, {accepted.action} by {accepted.by}"
-                + (f", run {accepted.run_id})" if accepted.run_id else ")")
-            )
-        )
+        winner = ""
+        if accepted is not None:
+            run = f", run {accepted.run_id}" if accepted.run_id else ""
+            winner = f" (version {accepted.version}, {accepted.action} by {accepted.by}{run})"
         raise PointerMoved(
             f"{wanted.product}: {wanted.run_id} starts from {base[0]}@{base[1]}, but readers see "
             f"{seen[0]}@{seen[1]} by now{winner}, which the run does not contain",
@@ -179,31 +173,45 @@ def visible_publication(history: tuple[Publication, ...], run_id: str) -> Public
     return next(publications, None)
 
 
-def rolled_back_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tuple[str, ...]]:
-    """Return the run's newest output version, and its partitions that were rolled back since.
+class RunVisibility(NamedTuple):
+    """The partitions that a run published, those that are visible, and those that others replaced.
+
+    `version` is its newest output version; 0 before the first.
+    """
+
+    version: int
+    published: frozenset[str]
+    visible: frozenset[str]
+    replaced: frozenset[str]
+
+
+def run_visibility(history: tuple[Publication, ...], run_id: str) -> RunVisibility:
+    """Replay the history of a product for one run.
 
     A rollback of some partitions makes a version of its own; a rollback to an existing version
     restores what readers saw at that version.
     """
     nothing: frozenset[str] = frozenset()
     state_at: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
-    newest_version, published, visible, replaced = 0, nothing, nothing, nothing
+    version, published, visible, replaced = 0, nothing, nothing, nothing
     for row in reversed([row for row in history if row.action in ACCEPTED_ACTIONS]):
         labels = frozenset(row.scope.partitions) if row.scope else nothing
         if row.action == "publish" and row.run_id == run_id:
             # A run that is published in steps has one such row for each step.
-            newest_version, published, visible, replaced = (
-                row.version,
-                published | labels,
-                visible | labels,
-                replaced - labels,
-            )
+            version, published = row.version, published | labels
+            visible, replaced = visible | labels, replaced - labels
         elif row.action == "publish":
             replaced |= labels  # the output of another run replaced it, which is no rollback
         elif row.action == "rollback":
             visible, replaced = state_at.get(row.version, (visible - labels, replaced - labels))
         state_at[row.version] = visible, replaced
-    return newest_version, tuple(sorted(published - visible - replaced))
+    return RunVisibility(version, published, visible, replaced)
+
+
+def rolled_back_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tuple[str, ...]]:
+    """Return the run's newest output version, and its partitions that were rolled back since."""
+    seen = run_visibility(history, run_id)
+    return seen.version, tuple(sorted(seen.published - seen.visible - seen.replaced))
 
 
 def is_same_rollback(pending: Publication, wanted: Publication, *, is_partial: bool) -> bool:

@@ -106,9 +106,7 @@ def when_pointers_are_free(
 
 
 def _retry_until_free(
-    context: Context,
-    move: Callable[[], dict[str, Pointer]],
-    is_mine: Callable[[Publication], bool],
+    context: Context, move: Callable[[], dict[str, Pointer]], is_mine: Callable[[Publication], bool]
 ) -> dict[str, Pointer]:
     """Repeat a move until no pointer has a pending row of another caller."""
     attempt = 0

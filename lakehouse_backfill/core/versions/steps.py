@@ -5,13 +5,12 @@ Histories are tuples of publications, the newest first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.core.versions.pointer import ACCEPTED_ACTIONS
+from lakehouse_backfill.core.versions.pointer import run_visibility
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.contract import Contract, PartitionValue
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
@@ -122,7 +121,8 @@ def _ordered_partitions(declared: Progressive, scope: Scope) -> list[str]:
         return list(scope.partitions)
     first: list[str] = []
     for number, value in enumerate(declared.order):
-        label = _order_label(scope, value, number)
+        with attach_error_field(f"{_FIELD}.order[{number}]"):
+            label = partitions.whole_partition_label(scope.field, value)
         if label not in scope.partitions or label in first:
             problem = "is named twice" if label in first else "is not one of the run's partitions"
             raise ConfigError(
@@ -134,23 +134,9 @@ def _ordered_partitions(declared: Progressive, scope: Scope) -> list[str]:
     return first + [label for label in scope.partitions if label not in first]
 
 
-def _order_label(scope: Scope, value: PartitionValue, number: int) -> str:
-    with attach_error_field(f"{_FIELD}.order[{number}]"):
-        return partitions.whole_partition_label(scope.field, value)
-
-
 def visible_partitions(history: tuple[Publication, ...], run_id: str) -> frozenset[str]:
     """Return the run's partitions that it published and that were not rolled back since."""
-    visible: frozenset[str] = frozenset()
-    visible_at: dict[int, frozenset[str]] = {}
-    for row in reversed([row for row in history if row.action in ACCEPTED_ACTIONS]):
-        labels = frozenset(row.scope.partitions) if row.scope else frozenset()
-        if row.action == "publish" and row.run_id == run_id:
-            visible |= labels
-        elif row.action == "rollback":
-            visible = visible_at.get(row.version, visible - labels)
-        visible_at[row.version] = visible
-    return visible
+    return run_visibility(history, run_id).visible
 
 
 def is_fully_visible(history: tuple[Publication, ...], plan: Plan) -> bool:
@@ -173,11 +159,7 @@ def preview_steps(plan: Plan) -> list[list[str]]:
 
 def newest_step_records(document: dict[str, Any] | None) -> dict[int, dict[str, Any]]:
     """Return the newest record of each step by its number."""
-    return {int(record["step"]): record for record in _step_records(document)}
-
-
-def _step_records(document: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    yield from (document or {}).get("steps", ())
+    return {int(record["step"]): record for record in (document or {}).get("steps", ())}
 
 
 def newest_step_publication(
