@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.system.journal import JsonJournal
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from lakehouse_backfill.ports.compute import Views
 
 
-Made = TypeVar("Made")
 STATE_FOLDER = ".lakehouse-backfill"
 LOCK_FILE = "requirements.lock"
 
@@ -125,7 +124,7 @@ class Adapters:
             ways=writers.choose,
             erasing=LocalDeletionFinder(catalog),
             **control_ports(catalog, profile, writers),
-            compute=_make_once(self._make_compute_ports),
+            compute=cache(self._make_compute_ports),
             differ=self._make_differ,
             records=_LazyRecords(self),
             views=views_port(catalog, profile, lambda: self.spark),
@@ -307,17 +306,6 @@ class _LazyRecords:
         return rows_by_key(self._adapters.catalog, table, snapshot_id, keys)[0]
 
 
-def _make_once(make: Callable[[], Made]) -> Callable[[], Made]:
-    made: list[Made] = []
-
-    def get() -> Made:
-        if not made:
-            made.append(make())
-        return made[0]
-
-    return get
-
-
 def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> TableWriters:
     """Make what chooses the writer of a table; `spark` starts a JVM, when a table needs it."""
     from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
@@ -341,7 +329,7 @@ def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> T
 
         return SparkRewrites(spark, name)
 
-    return TableWriters(catalog, jvm_state, _make_once(java), _make_once(rows))
+    return TableWriters(catalog, jvm_state, cache(java), cache(rows))
 
 
 def control_ports(catalog: Any, profile: Profile, writers: TableWriters) -> dict[str, Any]:

@@ -146,11 +146,6 @@ def carries_base_rows(plan: Plan) -> bool:
     return is_merge(plan) or bool(plan.resolved.manifest.target.row_predicate)
 
 
-def is_append(plan: Plan) -> bool:
-    """Return whether the run only adds rows, to partitions that hold none."""
-    return plan.resolved.manifest.target.publish_mode == "append"
-
-
 def version_table(table: str, version: int) -> str:
     """Name the table of an output version; nobody else's table is ever taken."""
     return f"{table}_v{version}"
@@ -249,6 +244,7 @@ def adopt_request(
     """Ask for the run's partitions of the shadow, in place of the target's."""
     # Another engine knows nothing of chunks: what it wrote was measured when the shadow was closed.
     chunks = () if is_externally_written(plan) else plan.resolved.chunks
+    mode = plan.resolved.manifest.target.publish_mode
     return AdoptRequest(
         target=plan.resolved.target.table,
         base_snapshot_id=plan.resolved.target.snapshot_id,
@@ -260,7 +256,7 @@ def adopt_request(
         tags=tags,
         properties=properties,
         is_frozen=plan.resolved.manifest.safety.freeze,
-        operation="append" if is_append(plan) else "overwrite",
+        operation="append" if mode == "append" else "overwrite",
         schema_change=declared_schema_change(plan),
         base_schema_id=plan.resolved.target.schema_id,
     )

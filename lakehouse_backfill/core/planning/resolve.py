@@ -253,7 +253,8 @@ def cut_chunks(scope: Scope, partitions_per_chunk: int) -> tuple[Chunk, ...]:
 
 def make_chunk_id(number: int, label: str) -> str:
     """Name the chunk that begins with a partition."""
-    return f"c{number:04d}-{_safe_text(label)}"
+    safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in label)
+    return f"c{number:04d}-{safe[:40]}"
 
 
 def check_input_ranges(
@@ -292,10 +293,6 @@ def _next_day(moment: datetime) -> date:
     if moment.timetz().replace(tzinfo=None) == time() or moment.date() == date.max:
         return moment.date()
     return moment.date() + timedelta(days=1)
-
-
-def _safe_text(label: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in label)[:40]
 
 
 def edge_labels(scope: Scope, count: int) -> EdgeLabels:

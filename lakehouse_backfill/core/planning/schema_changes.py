@@ -78,72 +78,53 @@ def require_no_row_rewrite(manifest: RunManifest, table: str, way: str) -> None:
 
 def _require_whole_publication(manifest: RunManifest) -> None:
     """Refuse what would publish other than all of the run's rows at once, with its columns."""
-    for field, problem, instead in _UNFIT:
-        if problem(manifest):
+    for field, is_unfit, problem, instead in _UNFIT:
+        if is_unfit(manifest):
+            mode = manifest.target.publish_mode
             raise Unsupported(
-                f"{SCHEMA_CHANGE_FIELD} does not fit {field}: {problem(manifest)}",
+                f"{SCHEMA_CHANGE_FIELD} does not fit {field}: {problem.format(mode=mode)}",
                 state=NOTHING_PLANNED,
                 fix=f"{instead}, or remove {SCHEMA_CHANGE_FIELD}",
                 field=field,
             )
 
 
-def _mode_problem(manifest: RunManifest) -> str:
-    mode = manifest.target.publish_mode
-    return (
-        ""
-        if mode in SCHEMA_CHANGE_MODES
-        else f"the columns of the target do not change with {mode}"
-    )
-
-
-def _problem_when(
-    applies: Callable[[RunManifest], bool], problem: str
-) -> Callable[[RunManifest], str]:
-    return lambda manifest: problem if applies(manifest) else ""
-
-
-#: Field, the problem with it if there is one, and what to do instead.
-_UNFIT: tuple[tuple[str, Callable[[RunManifest], str], str], ...] = (
-    ("target.publish_mode", _mode_problem, f"use {' or '.join(SCHEMA_CHANGE_MODES)}"),
+#: Field, whether what it says does not fit, the problem with it, and what to do instead.
+_UNFIT: tuple[tuple[str, Callable[[RunManifest], bool], str, str], ...] = (
+    (
+        "target.publish_mode",
+        lambda manifest: manifest.target.publish_mode not in SCHEMA_CHANGE_MODES,
+        "the columns of the target do not change with {mode}",
+        f"use {' or '.join(SCHEMA_CHANGE_MODES)}",
+    ),
     (
         "target.row_predicate",
-        _problem_when(
-            lambda manifest: bool(manifest.target.row_predicate),
-            "rows that are carried over were written under the columns of before",
-        ),
+        lambda manifest: bool(manifest.target.row_predicate),
+        "rows that are carried over were written under the columns of before",
         "write whole partitions",
     ),
     (
         "target.progressive",
-        _problem_when(
-            lambda manifest: manifest.target.progressive is not None,
-            "its first step would change the columns of all partitions",
-        ),
+        lambda manifest: manifest.target.progressive is not None,
+        "its first step would change the columns of all partitions",
         "remove it",
     ),
     (
         "target.dual_read",
-        _problem_when(
-            lambda manifest: manifest.target.dual_read is not None,
-            "readers compare rows of equal columns",
-        ),
+        lambda manifest: manifest.target.dual_read is not None,
+        "readers compare rows of equal columns",
         "remove it",
     ),
     (
         "safety.on_conflict",
-        _problem_when(
-            lambda manifest: manifest.safety.on_conflict == "catch_up",
-            "it takes chunks over from a shadow whose columns were changed already",
-        ),
+        lambda manifest: manifest.safety.on_conflict == "catch_up",
+        "it takes chunks over from a shadow whose columns were changed already",
         "write fail, and revise the run after a conflict",
     ),
     (
         "transform.writer",
-        _problem_when(
-            lambda manifest: manifest.transform.writer == "external",
-            "another engine writes the shadow, and knows nothing of its new columns",
-        ),
+        lambda manifest: manifest.transform.writer == "external",
+        "another engine writes the shadow, and knows nothing of its new columns",
         "write job",
     ),
 )

@@ -164,7 +164,14 @@ def require_fitting_mode(
     manifest: RunManifest, contract: Contract, base: TableInfo | None, scoped_by: str
 ) -> None:
     """Raise ConfigError or Unsupported when mode, merge or row predicate do not fit the target."""
-    columns = base.columns if base is not None else _declared_columns(contract)
+    columns = (
+        tuple(
+            Column(field_id=number, name=column.name, type=column.type, required=column.required)
+            for number, column in enumerate(contract.columns, start=1)
+        )
+        if base is None
+        else base.columns
+    )
     row_changes.require_fitting_predicate(manifest, columns, scoped_by)
     row_changes.require_mergeable(manifest, contract, columns)
     row_changes.require_separate_partitions(manifest, contract, scoped_by)
@@ -210,10 +217,3 @@ def _merge_notes(resolved: ResolvedManifest, merge: MergeBy) -> list[str]:
             "and keys of the whole table are read, so that a key that moves is found"
         )
     return found
-
-
-def _declared_columns(contract: Contract) -> tuple[Column, ...]:
-    return tuple(
-        Column(field_id=number, name=column.name, type=column.type, required=column.required)
-        for number, column in enumerate(contract.columns, start=1)
-    )

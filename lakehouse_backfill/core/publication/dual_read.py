@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lakehouse_backfill.core.approval.decisions import require_decider, trusted_events
@@ -54,13 +54,12 @@ def reader_comparisons(
     """
     declared, bound = plan.resolved.manifest.target.dual_read, candidate_binding(plan, snapshot_id)
     required = declared.readers if declared else ()
-    comparisons = {name: ReaderComparison(name, "missing", required=True) for name in required}
+    missing = {name: ReaderComparison(name, "missing", required=True) for name in required}
+    comparisons = dict(missing)
     for event in sorted(events, key=lambda event: event.seq):
         detail = event.detail
         if event.verb == "reject":
-            comparisons = {
-                name: ReaderComparison(name, "missing", required=True) for name in required
-            }
+            comparisons = dict(missing)
         elif event.verb == "dual read" and detail.get("bound_to") == bound:
             name = str(detail["reader"])
             comparisons[name] = ReaderComparison(
@@ -70,9 +69,9 @@ def reader_comparisons(
         elif event.verb == "accept difference":
             known = comparisons.get(str(detail["reader"]))
             if known is not None and known.digest == detail["digest"]:
-                comparisons[known.reader] = ReaderComparison(
-                    known.reader, "accepted", required=known.required, by=known.by, at=known.at,
-                    digest=known.digest, accepted_by=event.actor, reason=str(detail["reason"]),
+                comparisons[known.reader] = replace(
+                    known, outcome="accepted", accepted_by=event.actor,
+                    reason=str(detail["reason"]),
                 )  # fmt: skip
     return tuple(comparisons.values())
 

@@ -84,15 +84,10 @@ def runs_out_of_step_with_pointer(
                 continue
             is_visible = pointer.visible_publication(history, run.run_id) is not None
             if is_visible is CONTRADICTED_BY_VISIBILITY[run.state]:
-                yield _run_state_action(context, run, is_visible=is_visible)
-
-
-def _run_state_action(context: Context, run: RunStatus, *, is_visible: bool) -> RecoveryAction:
-    seen = "readers see its output" if is_visible else "readers do not see its output"
-    because = f"it is {run.state.value}, and {seen}"
-    return RecoveryAction(
-        run.run_id, "tell the run", because, partial(_align_run_state, context, run.run_id)
-    )
+                seen = "readers see its output" if is_visible else "readers do not see its output"
+                because = f"it is {run.state.value}, and {seen}"
+                execute = partial(_align_run_state, context, run.run_id)
+                yield RecoveryAction(run.run_id, "tell the run", because, execute)
 
 
 def _align_run_state(context: Context, run_id: str, by: str) -> str:

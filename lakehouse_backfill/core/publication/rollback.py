@@ -125,14 +125,6 @@ def call_after_rollback_hooks(context: Context, row: Publication) -> None:
         )  # fmt: skip
 
 
-def pinned_rollback_row(
-    context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
-) -> Publication:
-    """Build the row that rolls a pinned product back: only its pointer moves."""
-    swap = _pointer_only_swap(context, contract, way)
-    return with_swap(_new_rollback(context, contract, way, reason, by), swap, "rollback")
-
-
 def _new_rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> Publication:
@@ -292,7 +284,11 @@ def rollback_together(
                 "by a commit of its own",
                 fix=f"lakehouse-backfill rollback {contract.product} --reason TEXT",
             )
-    drafts = {c.product: pinned_rollback_row(context, c, way, reason, by) for c, way in ways}
+    drafts = {}
+    for contract, way in ways:
+        swap = _pointer_only_swap(context, contract, way)
+        row = _new_rollback(context, contract, way, reason, by)
+        drafts[contract.product] = with_swap(row, swap, "rollback")
 
     def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
         for contract, way in ways:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 
 from lakehouse_backfill.core.retention import policy
@@ -53,6 +53,8 @@ def gather_facts(
     tables |= {contract.table for contract in contracts.values()}
     tables |= _version_tables(context, keeping.values())
     tags = {table: context.upkeep.tags(table) for table in sorted(tables)}
+    scratches = filter(policy.SCRATCH_NAME.fullmatch, shadows)
+    scratch_written_at = {name: at for name in scratches if (at := context.upkeep.written(name))}
     return RetentionFacts(
         now=context.clock.now(),
         runs=runs,
@@ -63,15 +65,8 @@ def gather_facts(
         fences=fences,
         erased_tables=_erased_tables(product, contracts, runs) if erasure else frozenset(),
         erasure=erasure,
-        scratch_written_at=_scratch_write_times(context, shadows),
+        scratch_written_at=scratch_written_at,
     )
-
-
-def _scratch_write_times(context: Context, shadows: Iterable[str]) -> dict[str, datetime]:
-    """Return when each scratch table was last written to."""
-    scratches = [name for name in shadows if policy.SCRATCH_NAME.fullmatch(name)]
-    found = {name: context.upkeep.written(name) for name in scratches}
-    return {name: at for name, at in found.items() if at is not None}
 
 
 def _run_facts(
@@ -204,7 +199,10 @@ def maintain(
     facts = gather_facts(
         context, contracts, product, f"erasure, by {by}: {erasure}" if erasure else ""
     )
-    found = _decision_for_product(policy.decide_retention(facts), product)
+    found = policy.decide_retention(facts)
+    if product is not None:
+        found.retired = [item for item in found.retired if item.product == product]
+        found.kept = [item for item in found.kept if item.product == product]
     found = _without_required_tags(context, found, at_once=bool(erasure))
     left = find_leftovers(context, found, facts)
     before = context.clock.now() - CONTROL_FILES_GRACE
@@ -215,15 +213,6 @@ def maintain(
     litter = OrphanFiles() if product else context.control_upkeep.sweep(before)
     context.journal.log("maintained", retired=len(found.retired), kept=len(found.kept), by=by)
     return _maintain_result(found, left, litter)
-
-
-def _decision_for_product(found: RetentionDecision, product: str | None) -> RetentionDecision:
-    if product is None:
-        return found
-    return RetentionDecision(
-        [item for item in found.retired if item.product == product],
-        [item for item in found.kept if item.product == product],
-    )
 
 
 def _maintain_result(

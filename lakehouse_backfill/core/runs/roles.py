@@ -110,18 +110,19 @@ def require_decision(
     manifest_file: str = errors.MANIFEST_PLACEHOLDER,
 ) -> None:
     """Raise ApprovalMissing unless `verb` was decided on exactly `bound_to`."""
+    if decision_makers(events, verb, bound_to):
+        return
     rejected = [event for event in events if event.verb == "reject"]
-    if not decision_makers(events, verb, bound_to) and rejected:
+    if rejected:
         raise ApprovalMissing(
             f"{rejected[-1].actor} rejected {run_id}: {rejected[-1].detail.get('reason') or '-'}",
             fix=f"{errors.plan_command(manifest_file, run_id)}, and let that be approved",
         )
-    if not decision_makers(events, verb, bound_to):
-        raise ApprovalMissing(
-            f"{run_id}: nobody made the decision '{verb}' on what is about to happen "
-            f"({bound_to[:12]}…)",
-            fix=f"lakehouse-backfill {verb} {run_id} --by WHO",
-        )
+    raise ApprovalMissing(
+        f"{run_id}: nobody made the decision '{verb}' on what is about to happen "
+        f"({bound_to[:12]}…)",
+        fix=f"lakehouse-backfill {verb} {run_id} --by WHO",
+    )
 
 
 #: Maximum characters of a reason: it is in the log, on the evidence page and in snapshots.

@@ -62,8 +62,7 @@ def check_golden(
     rows_by_key = _by_key(actual, key, types)
     faults: list[str] = []
     for row in expected:
-        values = {column: typed_cell(cell, types[column]) for column, cell in row.items()}
-        faults += _faults(values, rows_by_key.get(typed_key(row, key, types), []), key, types)
+        faults += _faults(row, rows_by_key, key, types)
     return _result(name, len(expected), faults)
 
 
@@ -77,19 +76,20 @@ def check_spots(
     faults: list[str] = []
     for spot in spots:
         key = tuple(spot.key)
-        _refuse_misfit([{**spot.key, **spot.expect}], key, types, name)
-        values = {
-            column: typed_cell(cell, types[column])
-            for column, cell in {**spot.key, **spot.expect}.items()
-        }
-        rows = _by_key(actual, key, types).get(typed_key(spot.key, key, types), [])
-        faults += _faults(values, rows, key, types)
+        row = {**spot.key, **spot.expect}
+        _refuse_misfit([row], key, types, name)
+        faults += _faults(row, _by_key(actual, key, types), key, types)
     return _result(name, len(spots), faults)
 
 
 def _faults(
-    expected: Row, rows: list[Row], key: tuple[str, ...], types: Mapping[str, str]
+    row: Row,
+    rows_by_key: Mapping[tuple[Any, ...], list[Row]],
+    key: tuple[str, ...],
+    types: Mapping[str, str],
 ) -> list[str]:
+    expected = {column: typed_cell(cell, types[column]) for column, cell in row.items()}
+    rows = rows_by_key.get(typed_key(row, key, types), [])
     label = ", ".join(f"{column}={_show(expected[column])}" for column in key)
     if len(rows) != 1:
         return [f"{label}: " + ("no such row" if not rows else f"{len(rows)} rows, not one")]
