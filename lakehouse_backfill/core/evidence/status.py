@@ -14,11 +14,6 @@ from typing import Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.approval.decisions import (
-    FailedGate,
-    failed_gates,
-    logged_validation_document,
-)
 from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.job_code import archived_code
@@ -235,7 +230,7 @@ def run_has_no_old_rows(context: Context, events: tuple[Event, ...], run_id: str
     False when its validation was edited; `verify` reports that.
     """
     with suppress(Tampered):
-        validation = logged_validation_document(context, events, run_id)
+        validation = decisions.logged_validation_document(context, events, run_id)
         return has_no_old_rows(validation and validation[1])
     return False
 
@@ -300,11 +295,11 @@ def waiver_records(events: tuple[Event, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def stopping_gates(context: Context, status: RunStatus) -> tuple[FailedGate, ...]:
+def stopping_gates(context: Context, status: RunStatus) -> tuple[decisions.FailedGate, ...]:
     """List the gates that stop the run; empty unless it is halted or rejected."""
     if status.state not in (RunState.HALTED, RunState.REJECTED):
         return ()
-    return failed_gates(context, status.run_id)
+    return decisions.failed_gates(context, status.run_id)
 
 
 def accepted_versions(context: Context, product: str) -> list[Publication]:
@@ -324,7 +319,7 @@ def evidence_document(context: Context, run_id: str) -> dict[str, Any]:
     """Build the document of everything that shows why a run was, or was not, accepted."""
     plan, status = context.runs.plan(run_id), context.runs.status(run_id)
     events = context.runs.events(run_id)
-    validation = logged_validation_document(context, events, run_id)
+    validation = decisions.logged_validation_document(context, events, run_id)
     chunk_checks = context.evidence.newest(run_id, CHUNK_CHECKS)
     inputs = context.evidence.newest(run_id, INPUT_CHECKS)
     publication = context.evidence.newest(run_id, PUBLICATION)

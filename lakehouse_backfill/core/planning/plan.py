@@ -29,7 +29,6 @@ from lakehouse_backfill.core.planning import (
     schema_changes,
     write_path,
 )
-from lakehouse_backfill.core.planning.job_code import archive_code, require_code_of_version
 from lakehouse_backfill.core.runs import gate_registry, lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, steps
@@ -202,7 +201,7 @@ def make_plan(
         tombstones=pins.resolve_tombstones(context, declared.contract),
     )
     resolved = amend(resolved) if amend else resolved
-    require_code_of_version(context, resolved)
+    job_code.require_code_of_version(context, resolved)
     notes += _target_notes(resolved) + write_path.publish_mode_notes(context, resolved)
     notes += table.schema_change_notes(manifest.target.schema_change, declared.contract)
     return _complete_plan(context, resolved, declared, by, revise, notes)
@@ -217,7 +216,7 @@ def register_plan(context: Context, plan: Plan, by: str) -> tuple[Plan, RunStatu
     if known is not None and known.state in lifecycle.OPEN_STATES:
         return context.runs.plan(plan.run_id), known
     pins.pin_snapshots(context, plan)
-    archive_code(context, plan)
+    job_code.archive_code(context, plan)
     now = context.clock.now()
     draft = RunStatus(run_id=plan.run_id, product=plan.product, state=RunState.DRAFT, seq=0, at=now)
     event: Event = lifecycle.next_event(

@@ -14,9 +14,7 @@ from typing import Any
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval.acceptance import known_file_fingerprints as known_of
 from lakehouse_backfill.core.comparison import diff, fingerprints
-from lakehouse_backfill.core.comparison.fingerprints import KnownChecksums
 from lakehouse_backfill.core.planning import catch_up, publish_modes
-from lakehouse_backfill.core.planning.publish_modes import adopt_request
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
@@ -162,7 +160,7 @@ def _adopt_shadow(
         **lineage_properties(plan),
     }
     shadow_snapshot_id = accepted.shadow_snapshot_id
-    request = adopt_request(
+    request = publish_modes.adopt_request(
         plan, shadow_snapshot_id, reserved.token, publication_tags(reserved), properties
     )
     return context.publisher.adopt(narrow_to_reserved(request, reserved))
@@ -209,34 +207,19 @@ def lineage_properties(plan: Plan) -> dict[str, str]:
 def _expose_pointer(
     context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
 ) -> CommitResult:
-    """Pin the shadow's snapshot; readers resolve the pointer, so nothing is committed."""
-    snapshot_id = _judged_snapshot_id(plan, accepted)
-    return _pin_version(context, plan, reserved, plan.shadow_table, snapshot_id)
+    """Pin the snapshot to which the pointer will lead: readers resolve it, nothing is committed.
 
-
-def _expose_version_table(
-    context: Context, plan: Plan, reserved: Publication, accepted: AcceptedResult
-) -> CommitResult:
-    """Keep the version as a table with its own name; it stays when the shadow is dropped."""
-    snapshot_id = _judged_snapshot_id(plan, accepted)
-    name = publish_modes.version_table(plan.resolved.contract.table, reserved.version)
-    marks = _version_properties(plan, reserved)
-    context.shadows.keep(plan.shadow_table, snapshot_id, name, marks)
-    return _pin_version(context, plan, reserved, name, snapshot_id)
-
-
-def _judged_snapshot_id(plan: Plan, accepted: AcceptedResult) -> int:
-    if accepted.shadow_snapshot_id is None:
-        raise Blocked(f"{plan.shadow_table} is empty; a pointer cannot lead to it")
-    return accepted.shadow_snapshot_id
-
-
-def _pin_version(
-    context: Context, plan: Plan, reserved: Publication, table: str, snapshot_id: int
-) -> CommitResult:
-    """Pin the snapshot to which the pointer will lead."""
+    A version that keeps a table of its own gets that table first; it outlives the shadow.
+    """
+    table, snapshot_id, resolved = plan.shadow_table, accepted.shadow_snapshot_id, plan.resolved
+    if snapshot_id is None:
+        raise Blocked(f"{table} is empty; a pointer cannot lead to it")
+    if resolved.manifest.target.publish_mode == "versioned":
+        table = publish_modes.version_table(resolved.contract.table, reserved.version)
+        marks = _version_properties(plan, reserved)
+        context.shadows.keep(plan.shadow_table, snapshot_id, table, marks)
     context.pins.pin(table, snapshot_id, publication_tags(reserved)["after"])
-    return CommitResult.of_pointer(table, snapshot_id, plan.resolved.target.snapshot_id)
+    return CommitResult.of_pointer(table, snapshot_id, resolved.target.snapshot_id)
 
 
 def find_landed_swap(context: Context, plan: Plan, pending: Publication) -> CommitResult | None:
@@ -253,7 +236,7 @@ _EXPOSE_BY_MODE: dict[str, Callable[[Context, Plan, Publication, AcceptedResult]
     "append": _adopt_shadow,
     "merge": _adopt_shadow,
     "pointer_swap": _expose_pointer,
-    "versioned": _expose_version_table,
+    "versioned": _expose_pointer,
     "correction_events": _expose_events,
 }
 
@@ -301,7 +284,7 @@ def require_rows_match(found: dict[str, Any] | None, plan: Plan, row: Publicatio
 
 def _published_fingerprints(
     context: Context, plan: Plan, row: Publication
-) -> KnownChecksums | None:
+) -> fingerprints.KnownChecksums | None:
     """Return the known checksums of the published partitions.
 
     None: a file holds rows of partitions outside the scope.
@@ -315,7 +298,7 @@ def _published_fingerprints(
 
 
 def _compare_with_accepted(
-    plan: Plan, row: Publication, judged: dict[str, Any], known: KnownChecksums
+    plan: Plan, row: Publication, judged: dict[str, Any], known: fingerprints.KnownChecksums
 ) -> dict[str, Any]:
     scope = row.scope or plan.resolved.scope
     accepted_checksums = {each["partition"]: each["new_checksum"] for each in judged["balances"]}

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.publication import rollback
-from lakehouse_backfill.core.publication.rollback import publication_group, roll_back_group
 from lakehouse_backfill.core.runs import hooks
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer, steps
@@ -224,9 +223,9 @@ def _roll_back_publication(
 ) -> None:
     names = ", ".join(check.name for check in failed)
     reason = f"checks after publish failed: {names}"
-    group = publication_group(context, plan.run_id)
+    group = rollback.publication_group(context, plan.run_id)
     if group:
-        roll_back_group(context, group, reason, by)
+        rollback.roll_back_group(context, group, reason, by)
         return
     version, labels = row.supersedes, tuple[str, ...]()
     if steps.is_stepwise(plan):

@@ -15,10 +15,6 @@ from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.dual_read import require_dual_reads
-from lakehouse_backfill.core.publication.expose import (
-    AcceptedResult,
-    require_no_published_corrections,
-)
 from lakehouse_backfill.core.publication.rollback import publication_group
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
@@ -91,7 +87,7 @@ class DrivenRun:
     plan: Plan
     status: RunStatus
     events: tuple[Event, ...]
-    accepted: AcceptedResult
+    accepted: expose.AcceptedResult
     by: str
 
     def draft(self, scope: Scope | None = None) -> Publication:
@@ -224,7 +220,7 @@ def require_published_rows_match(context: Context, plan: Plan, row: Publication)
 
 def check_publishable(
     context: Context, plan: Plan, events: tuple[Event, ...], by: str
-) -> AcceptedResult:
+) -> expose.AcceptedResult:
     """Check the pointer, roles, decisions, gates and the shadow; return what was accepted.
 
     Raises NotAllowed, ApprovalMissing, ChecksFailed, Blocked, Tampered, TargetChanged, Unsupported.
@@ -251,8 +247,8 @@ def check_publishable(
             fix=f"lakehouse-backfill validate {plan.run_id}, then accept it again",
         )
     require_dual_reads(plan, events, validation.shadow_snapshot_id)
-    require_no_published_corrections(context, plan)
+    expose.require_no_published_corrections(context, plan)
     require_window_open(plan, context.clock.now())
     deletions.require_no_tombstoned_rows(context, plan, validation.shadow_snapshot_id)
     deletions.require_no_deleted_rows(context, plan, validation.shadow_snapshot_id)
-    return AcceptedResult(digest, validation.shadow_snapshot_id)
+    return expose.AcceptedResult(digest, validation.shadow_snapshot_id)

@@ -327,7 +327,8 @@ def _end_staging(context: Context, status: RunStatus, plan: Plan, by: str) -> st
     if context.tables.describe(plan.shadow_table) is not None:
         staged = len({chunk.chunk_id for chunk in context.shadows.chunks(plan.shadow_table)})
     problem = f"its driver {status.driver} stopped without a word"
-    context.overtake(status, plan, "fail", by, problem=problem, chunks=staged)
+    context.require_no_other_driver(status)
+    context.move(status, plan, "fail", by, problem=problem, chunks=staged)
     return (
         f"failed, with {staged} of {len(plan.resolved.chunks)} chunks staged; "
         f"next: lakehouse-backfill run {plan.run_id}"

@@ -15,7 +15,6 @@ from lakehouse_backfill.core.publication.expose import (
     is_rollback_of_events,
     write_compensating_events,
 )
-from lakehouse_backfill.core.publication.rollback_content import require_no_tombstoned_rollback
 from lakehouse_backfill.core.runs import hooks, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, retention, steps
@@ -218,7 +217,7 @@ def _pointer_only_swap(context: Context, contract: Contract, way: RollbackTarget
     publication = way.publication
     if publication.snapshot_id is None:
         raise NotFound(f"version {publication.version} of {publication.product} had no snapshot")
-    require_no_tombstoned_rollback(context, contract, way)
+    rollback_content.require_no_tombstoned_rollback(context, contract, way)
     before = way.undone[0].snapshot_id
     return CommitResult.of_pointer(publication.table, publication.snapshot_id, before)
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
-from lakehouse_backfill.core.validation.deletions import current_tombstones
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.catch_up import (
     DeletedRows,
@@ -68,7 +67,7 @@ def exclude_deleted_rows(
     if info is None or info.snapshot_id is None:
         return way
     names = tuple(column.name for column in info.columns if column.name not in LINEAGE_NAMES)
-    tombstones = current_tombstones(context, contract)
+    tombstones = deletions.current_tombstones(context, contract)
     key = contract.key or names
     scan = _DeletionScan(context, contract, way, info.snapshot_id, key, tombstones)
     findings = _DeletionFindings()
@@ -94,7 +93,9 @@ def require_no_tombstoned_rollback(
 
     Its pointer moves to a whole earlier table, from which no row can be excluded.
     """
-    excluded = ExcludedRows(field=way.scope.field, tombstones=current_tombstones(context, contract))
+    excluded = ExcludedRows(
+        field=way.scope.field, tombstones=deletions.current_tombstones(context, contract)
+    )
     if excluded.is_empty:
         return
     target = TableState(table=way.publication.table, snapshot_id=way.publication.snapshot_id)

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any
 
 from lakehouse_backfill.core.runs import lifecycle
@@ -165,13 +164,6 @@ class Context:
         lease = Lease(holder=self.driver, until=self.lease_end())
         return self.move(status, plan, verb, actor, lease=lease, **detail)
 
-    def overtake(
-        self, status: RunStatus, plan: Plan, verb: str, actor: str, **detail: Any
-    ) -> RunStatus:
-        """Move a run whose driver is gone, and fence that driver."""
-        self.require_no_other_driver(status)
-        return self.move(status, plan, verb, actor, **detail)
-
     def lease_end(self) -> datetime:
         """Return when a lease that is granted now ends."""
         return self.clock.now() + timedelta(seconds=self.profile.lease_seconds)
@@ -226,12 +218,7 @@ class RenewedLease:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._is_over.set()
         self._thread.join()
 

@@ -275,25 +275,17 @@ def judge_inputs(
     if results:
         document = {"checks": [to_json_value(result.model_dump(mode="json")) for result in results]}
         digest = context.evidence.record(plan.run_id, INPUT_CHECKS, document, epoch)
-        _require_open_gates(
-            plan, results, decisions.unwaived_failures(results, judged, waived), digest
-        )
-
-
-def _require_open_gates(
-    plan: Plan, results: tuple[CheckResult, ...], closed: tuple[CheckResult, ...], digest: str
-) -> None:
-    if not closed:
-        return
-    said = "; ".join(f"{result.name}: {result.detail}" for result in closed)
-    judged = decisions.WaiverSubject(decisions.INPUT_SCOPE, plan.manifest_hash)
-    raise ChecksFailed(
-        f"the pinned input failed {len(closed)} of {len(results)} checks: {said}",
-        state="nothing was staged; readers see what they saw before",
-        fix=f"pin a corrected input: {errors.plan_command(plan.manifest_file, plan.run_id)}; "
-        f"or let it pass, for the record: {decisions.waive_instructions(plan.run_id, closed)}",
-        stop=decisions.stop_detail(judged, digest, closed),
-    )
+        closed = decisions.unwaived_failures(results, judged, waived)
+        if closed:
+            said = "; ".join(f"{result.name}: {result.detail}" for result in closed)
+            replan = errors.plan_command(plan.manifest_file, plan.run_id)
+            raise ChecksFailed(
+                f"the pinned input failed {len(closed)} of {len(results)} checks: {said}",
+                state="nothing was staged; readers see what they saw before",
+                fix=f"pin a corrected input: {replan}; or let it pass, for the record: "
+                f"{decisions.waive_instructions(plan.run_id, closed)}",
+                stop=decisions.stop_detail(judged, digest, closed),
+            )
 
 
 def _completeness_results(compute: ComputePorts, plan: Plan) -> Iterator[CheckResult]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.planning import publish_modes
-from lakehouse_backfill.core.planning.publish_modes import adopt_request
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import open_shadow, stage_run, staging_session
@@ -65,7 +64,9 @@ def _written_chunks(context: Context, plan: Plan) -> tuple[ChunkCommit, ...]:
             fix=f"write the table, then: lakehouse-backfill shadow close {plan.run_id}",
         )
     try:
-        context.publisher.prove(adopt_request(plan, head, token="", tags={}, properties={}))
+        context.publisher.prove(
+            publish_modes.adopt_request(plan, head, token="", tags={}, properties={})
+        )
     except (WriteForbidden, Unsupported) as error:
         raise type(error)(
             error.problem, state=error.state, fix=_write_again_advice(plan)

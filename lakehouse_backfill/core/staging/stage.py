@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.approval.decisions import trusted_events
 from lakehouse_backfill.core.planning import publish_modes, write_path
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
@@ -136,7 +135,7 @@ def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSe
     What goes wrong inside halts the run (checks) or fails it, unless somebody took it over.
     """
     status = context.runs.status(plan.run_id)
-    events = trusted_events(context, status)
+    events = decisions.trusted_events(context, status)
     roles.require_approval(events, plan)
     require_approved_files(context, plan)
     require_pinned_snapshots(context, plan)
@@ -172,7 +171,6 @@ def _stage_chunks(
     open_shadow(context, plan, lease.epoch)
     committed = {item.chunk_id: item for item in listed()}
     recorded = {record.chunk_id: record for record in context.ledger.chunks(plan.run_id)}
-    work = _ChunkStager(context, compute, plan, lease)
     checks = ChunkChecks(context, compute, plan, begun.waived)
     context.progress.start("stage", len(plan.resolved.chunks), "chunks")
     done: list[ChunkRecord] = []
@@ -180,7 +178,8 @@ def _stage_chunks(
     for chunk in plan.resolved.chunks:
         lease.require_held()
         known = recorded.get(chunk.chunk_id)
-        record = work.stage_chunk(chunk, committed.get(chunk.chunk_id), known)
+        commit = committed.get(chunk.chunk_id)
+        record = _stage_chunk(context, plan, begun, chunk, commit, known)
         if record is not known or record.status == "failed" or not checks.is_verdict_stored(record):
             record = checks.judge(chunk, record, rows, lease.epoch)
             context.ledger.record(record)
@@ -194,37 +193,30 @@ def _stage_chunks(
     return done, fresh if committed else 0
 
 
-@dataclass(frozen=True)
-class _ChunkStager:
-    """Brings chunks into the shadow."""
-
-    context: Context
-    compute: ComputePorts
-    plan: Plan
-    lease: RenewedLease
-
-    def stage_chunk(
-        self, chunk: Chunk, commit: ChunkCommit | None, known: ChunkRecord | None
-    ) -> ChunkRecord:
-        """Return the row of a chunk that is in the shadow now: `known`, if it is still right."""
-        staging, epoch = self.compute.staging, self.lease.epoch
-        catch_up = self.plan.resolved.catch_up
-        source = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
-        if source is not None:
-            return carry_chunk(self.context, self.plan, chunk, source, known, epoch)
-        journal = self.context.journal.bind(**self.plan.labels)
-        if commit is None:
-            span = {
-                "chunk_id": chunk.chunk_id,
-                "source_range": f"{chunk.partitions[0]}..{chunk.partitions[-1]}",
-            }
-            with journal.span("stage chunk", **span):
-                return staging.stage(self.plan, chunk, epoch)
-        if known is not None and known.snapshot_id == commit.snapshot_id:
-            return known
-        # The chunk landed, its ledger row did not: a crash in between.
-        journal.log("chunk found in the shadow", chunk_id=chunk.chunk_id)
-        return staging.remeasure(self.plan, chunk, commit.snapshot_id, epoch)
+def _stage_chunk(
+    context: Context,
+    plan: Plan,
+    begun: StagingSession,
+    chunk: Chunk,
+    commit: ChunkCommit | None,
+    known: ChunkRecord | None,
+) -> ChunkRecord:
+    """Return the row of a chunk that is in the shadow now: `known`, if it is still right."""
+    staging, epoch = begun.compute.staging, begun.lease.epoch
+    catch_up = plan.resolved.catch_up
+    source = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
+    if source is not None:
+        return carry_chunk(context, plan, chunk, source, known, epoch)
+    journal = context.journal.bind(**plan.labels)
+    if commit is None:
+        source_range = f"{chunk.partitions[0]}..{chunk.partitions[-1]}"
+        with journal.span("stage chunk", chunk_id=chunk.chunk_id, source_range=source_range):
+            return staging.stage(plan, chunk, epoch)
+    if known is not None and known.snapshot_id == commit.snapshot_id:
+        return known
+    # The chunk landed, its ledger row did not: a crash in between.
+    journal.log("chunk found in the shadow", chunk_id=chunk.chunk_id)
+    return staging.remeasure(plan, chunk, commit.snapshot_id, epoch)
 
 
 def open_shadow(context: Context, plan: Plan, epoch: int) -> None:

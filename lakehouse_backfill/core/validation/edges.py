@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning import catch_up, resolve
-from lakehouse_backfill.core.planning.resolve import walk_labels
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -30,7 +29,9 @@ def next_edge_labels(scope: Scope, side: str, seen: tuple[str, ...]) -> tuple[st
     step = -1 if side == "before" else 1
     if not seen or len(seen) >= MAX_PROBED_PARTITIONS:
         return ()
-    return walk_labels(scope, seen[-1], step, min(len(seen) * 2, MAX_PROBED_PARTITIONS - len(seen)))
+    return resolve.walk_labels(
+        scope, seen[-1], step, min(len(seen) * 2, MAX_PROBED_PARTITIONS - len(seen))
+    )
 
 
 def report_edges(scope: Scope, found: tuple[EdgePartition, ...], tolerance_rows: int) -> EdgeReport:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.approval.decisions import VALIDATION, pass_by_waiver, trusted_events
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
 from lakehouse_backfill.core.planning import publish_modes, row_changes
@@ -20,7 +19,6 @@ from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles
 from lakehouse_backfill.core.runs.context import ComputePorts, Context, RenewedLease
 from lakehouse_backfill.core.validation import anomalies, deletions, edges, gates
-from lakehouse_backfill.core.validation.edges import probe_run_edges
 from lakehouse_backfill.core.validation.golden import golden_checks
 from lakehouse_backfill.core.validation.suites import Stopwatch, suite_checks
 from lakehouse_backfill.domain import table
@@ -143,7 +141,7 @@ def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, Validat
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     lifecycle.require_legal_move(status, "pass validation")
-    roles.require_approval(trusted_events(context, status), plan)
+    roles.require_approval(decisions.trusted_events(context, status), plan)
     require_approved_files(context, plan)
     status = context.drive(status, plan, "begin validation", by)
     watch = Stopwatch(context.clock)
@@ -151,7 +149,7 @@ def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, Validat
         # JSON has no NaN, and totals may hold one.
         document = to_json_value(_judge(context, plan, watch).model_dump(mode="json"))
     result = ValidationResult.model_validate(document)
-    digest = context.evidence.record(run_id, VALIDATION, document, status.epoch)
+    digest = context.evidence.record(run_id, decisions.VALIDATION, document, status.epoch)
     verb = "pass validation" if result.passed else "fail validation"
     failed = [check.name for check in decisions.failed_blocking_checks(result.checks)]
     # The time is not in the document, so that the same result has the same digest.
@@ -159,7 +157,7 @@ def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, Validat
     status = context.move(status, plan, verb, by, digest=digest, failed=failed, spent=spent)
     if failed:
         # Waivers of an equal result hold for this one.
-        status = pass_by_waiver(context, status, plan, by)
+        status = decisions.pass_by_waiver(context, status, plan, by)
     _trace_samples(context, plan, result)
     return status, result, digest
 
@@ -256,7 +254,7 @@ def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measuremen
             old_measures=known.scope_counts(scope), earlier=known.unread_labels if measures else (),
         )  # fmt: skip
         has_edges = target.snapshot_id is not None and not publish_modes.why_no_edge_check(plan)
-        edge = probe_run_edges(context, compute.staging, plan) if has_edges else None
+        edge = edges.probe_run_edges(context, compute.staging, plan) if has_edges else None
         context.progress.advance()
         measured = measure_future.result()
         context.progress.advance()
