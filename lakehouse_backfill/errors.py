@@ -6,6 +6,8 @@ each word is quoted, so that the line can be copied into a shell.
 BackfillError                      code               exit
 ├── ConfigError                    invalid-config      2   declarations are wrong
 ├── NotFound                       not-found           2   a named object does not exist
+│   └── LostFile                   not-found               a file that a table lists is gone
+│       └── DamagedFile            damaged-file            or is there and cannot be read
 ├── Unsupported                    unsupported         2   refused; the fix says what is possible
 ├── IllegalMove                    illegal-move        2   the run's state forbids the verb
 ├── Blocked                        blocked             3   checks, approvals or limits say no
@@ -144,6 +146,26 @@ class NotFound(BackfillError):
 
     code = "not-found"
     exit_code = 2
+
+
+class LostFile(NotFound):
+    """A file that a table lists is gone: what it held is lost to readers, too."""
+
+
+class DamagedFile(LostFile):
+    """A file that a table lists is there, and cannot be read."""
+
+    code = "damaged-file"
+
+    def __init__(self, location: str, cause: Exception) -> None:
+        """Name the file, and what its reader said."""
+        said = next(iter(str(cause).strip().splitlines()), "")
+        super().__init__(
+            f"{location} is damaged: {type(cause).__name__}: {said}",
+            state="no file was deleted; what this command did before it met the file stays",
+            fix="restore the file from the store's own history or from a copy; then give the "
+            "command again, or lakehouse-backfill recover --all",
+        )
 
 
 class Unsupported(BackfillError):

@@ -34,12 +34,13 @@ def _failures(checks: tuple[StoredCheck | GuaranteeCheck, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyResult(Result):
-    """All comparisons of a run, and which data was read for them."""
+    """All comparisons of a run, which data was read for them, and whether anybody accepted it."""
 
     run_id: str
     deep: bool
     files_read: int
     partitions_read_by_spark: int
+    accepted: bool
     intact: bool
     checks: tuple[StoredCheck, ...]
 
@@ -54,6 +55,7 @@ class VerifyResult(Result):
             deep=deep,
             files_read=outcome.data_read.files,
             partitions_read_by_spark=outcome.data_read.partitions_by_spark,
+            accepted=outcome.is_accepted,
             intact=all(check.ok is not False for check in checks),
             checks=checks,
         )
@@ -62,8 +64,9 @@ class VerifyResult(Result):
         """Return Tampered when something stored is not what was accepted."""
         if self.intact:
             return None
+        what = "accepted" if self.accepted else "recorded"
         return Tampered(
-            f"{self.run_id}: what is stored is not what was accepted: {_failures(self.checks)}",
+            f"{self.run_id}: what is stored is not what was {what}: {_failures(self.checks)}",
             state=_UNCHANGED,
             fix="find out who changed it; restore the file from a copy, or put the control table "
             "back to an earlier snapshot; docs/verification.md says what each finding means",

@@ -36,7 +36,14 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
     current_view_select,
 )
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
-from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown, RunMoved, TooBusy, Unsupported
+from lakehouse_backfill.errors import (
+    CatalogDown,
+    LostFile,
+    OutcomeUnknown,
+    RunMoved,
+    TooBusy,
+    Unsupported,
+)
 from tests.support.examples.plans import NOON, a_first_event, a_plan
 
 NAMESPACE = "lakehouse_backfill"
@@ -480,7 +487,7 @@ def test_open_runs_are_known_without_reading_any_row(tables: ControlTables, tmp_
         file.unlink()
     assert runs.list() == (status,)
     assert runs.status(plan.run_id) == status
-    with pytest.raises(CatalogDown):
+    with pytest.raises(LostFile):
         runs.events(plan.run_id)
 
 

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
-from lakehouse_backfill.adapters.iceberg.corrections import IcebergCorrections
+from lakehouse_backfill.adapters.iceberg.commit.corrections import IcebergCorrections
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.core.versions.corrections import CORRECTION_COLUMNS
 from lakehouse_backfill.domain.contract import CorrectionSink

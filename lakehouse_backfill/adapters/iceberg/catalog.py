@@ -32,7 +32,14 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.errors import CatalogDown, ConfigError, NotFound, TooBusy, Unsupported
+from lakehouse_backfill.errors import (
+    CatalogDown,
+    ConfigError,
+    LostFile,
+    NotFound,
+    TooBusy,
+    Unsupported,
+)
 
 _SQL = ("sqlite", "postgresql")
 _SQLITE_WAIT_S = 30
@@ -119,9 +126,9 @@ def load_table_or_none(catalog: Catalog, table: str) -> Table | None:
     """
     try:
         return load_table(catalog, table)
-    except NotFound as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise
+    except LostFile:
+        raise
+    except NotFound:
         return None
 
 
@@ -143,7 +150,7 @@ def translate_errors() -> Iterator[None]:
     except CommitFailedException as error:
         raise TooBusy(f"another writer won: {error}", fix="try again") from error
     except FileNotFoundError as error:
-        raise NotFound(
+        raise LostFile(
             f"a file that the table lists is gone: {error}",
             fix="restore the file, or plan against a newer snapshot",
         ) from error

@@ -43,7 +43,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 
 from lakehouse_backfill.domain.partitions import Bound, RowRange
-from lakehouse_backfill.errors import CatalogDown, NotFound, Unsupported
+from lakehouse_backfill.errors import CatalogDown, LostFile, NotFound, Unsupported
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -233,7 +233,7 @@ def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
             f"there is no table {name}", fix="check the name and the catalog profile"
         ) from error
     except FileNotFoundError as error:
-        raise NotFound(
+        raise LostFile(
             f"a file of {name}@{snapshot_id} is gone: {error}",
             state="nothing was changed; the snapshot cannot be read in full",
             fix="name a newer snapshot, or restore the file from the store's own history",

@@ -65,10 +65,21 @@ def render_audit_verify(page: TextPage, result: AuditVerifyResult) -> None:
 
 def render_verify(page: TextPage, result: VerifyResult) -> None:
     """Draw what was compared, what differs first, and which data was read for it."""
-    is_not = "is" if result.intact else "is NOT"
-    page.line(f"what is stored {is_not} what was accepted", "bold")
+    page.line(_verify_heading(result), "bold")
     page.line(_depth_note(result))
     _check_table(page, result.checks, ("name",))
+
+
+def _verify_heading(result: VerifyResult) -> str:
+    unknown = sum(1 for check in result.checks if check.ok is None)
+    if not result.accepted:
+        is_not = "as" if result.intact else "NOT as"
+        return f"nobody has accepted this run; what is recorded of it is {is_not} it was written"
+    if not result.intact:
+        return "what is stored is NOT what was accepted"
+    if unknown:
+        return f"what could be compared is what was accepted; {unknown} could not be compared"
+    return "what is stored is what was accepted"
 
 
 def _depth_note(result: VerifyResult) -> str:

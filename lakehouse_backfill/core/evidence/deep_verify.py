@@ -21,7 +21,7 @@ from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, ChunkCommit, Publication
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.table import LiveFile, MetadataFile, StoredCheck, TableRef
-from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.errors import LostFile, NotFound
 
 #: Up to this many differences are named; the others are counted.
 MAX_NAMED_DIFFERENCES = 10
@@ -246,6 +246,8 @@ def check_stored_data(
                 check, by_spark = _check_rows(context, plan, snapshot, archive, (result, same))
                 checks.append(check)
                 partitions += by_spark
+        except LostFile as error:
+            checks.append(failed_check(f"bytes and rows of {snapshot.name}", error.problem))
         except NotFound as error:
             checks.append(unknown_check(f"bytes and rows of {snapshot.name}", error.problem))
     return checks, DataRead(files, partitions)

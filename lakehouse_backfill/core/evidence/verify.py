@@ -28,10 +28,11 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.table import StoredCheck, TableRef
-from lakehouse_backfill.errors import NotFound, Tampered, TooBusy
+from lakehouse_backfill.errors import LostFile, NotFound, Tampered, TooBusy
 
 #: Events written during a read look like an edit, so the read is repeated.
 _MAX_READS = 10
+_ACCEPT_VERBS = ("accept", roles.CARRIED_DECISION_VERBS["accept"])
 
 
 def audit_verify(context: Context) -> AuditVerdict:
@@ -60,6 +61,7 @@ class VerifyOutcome:
     run_id: str
     checks: tuple[StoredCheck, ...]
     data_read: deep_verify.DataRead
+    is_accepted: bool = False
 
     @property
     def is_intact(self) -> bool:
@@ -114,8 +116,9 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcom
     ]
     plan, check = _check_plan(context, run_id, events)
     checks.append(check)
+    is_accepted = any(event.verb in _ACCEPT_VERBS for event in events)
     if plan is None:
-        return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ)
+        return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ, is_accepted)
     history = context.versions.history(status.product)
     publications = [
         row for row in reversed(history) if (row.action, row.run_id) == ("publish", run_id)
@@ -125,7 +128,7 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcom
     subject, archived = _check_archive(subject)
     checks += [check, *archived]
     if subject.archive is None:
-        return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ)
+        return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ, is_accepted)
     checks += [*_check_control_rows(subject), *_check_anchors(subject), *_check_files(subject)]
     read = deep_verify.NO_DATA_READ
     if deep:
@@ -133,7 +136,7 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcom
             context, plan, subject.current_publications(), subject.archive, result
         )
         checks += deep_checks
-    return VerifyOutcome(run_id, tuple(checks), read)
+    return VerifyOutcome(run_id, tuple(checks), read, is_accepted)
 
 
 def _check_plan(
@@ -178,11 +181,7 @@ def _check_validation(subject: VerifySubject) -> tuple[dict[str, Any] | None, St
 
 def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredCheck, ...]]:
     name, context, run_id = "archive of the acceptance", subject.context, subject.plan.run_id
-    acceptances = [
-        event
-        for event in subject.events
-        if event.verb in ("accept", roles.CARRIED_DECISION_VERBS["accept"])
-    ]
+    acceptances = [event for event in subject.events if event.verb in _ACCEPT_VERBS]
     if not acceptances:
         return subject, (unknown_check(name, "nobody has accepted the run"),)
     bound_to = str(acceptances[-1].detail.get("bound_to"))
@@ -358,8 +357,10 @@ def _check_snapshot_files(
 
 
 def _compare_or_unknown(name: str, compare: Callable[[], StoredCheck]) -> StoredCheck:
-    """Compare; what retention removed since is reported as unknown."""
+    """Compare; what retention removed since is unknown, what is lost or damaged has failed."""
     try:
         return compare()
+    except LostFile as error:
+        return failed_check(name, error.problem)
     except NotFound as error:
         return unknown_check(name, error.problem)

@@ -34,7 +34,13 @@ from lakehouse_backfill.adapters.iceberg.control import log_files
 from lakehouse_backfill.adapters.iceberg.control.advisory_lock import choose_advisory_lock
 from lakehouse_backfill.adapters.iceberg.control.log_files import import_arrow_writer, stage_commit
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ, ControlTable
-from lakehouse_backfill.errors import BackfillError, CatalogDown, OutcomeUnknown, TooBusy
+from lakehouse_backfill.errors import (
+    BackfillError,
+    CatalogDown,
+    LostFile,
+    OutcomeUnknown,
+    TooBusy,
+)
 from lakehouse_backfill.fault_points import commit_window
 
 T = TypeVar("T")
@@ -111,7 +117,7 @@ class ControlLog:
     def head(self) -> LogHead:
         """Load the current state; a missing table is an empty one, and is not created.
 
-        Raises CatalogDown.
+        Raises CatalogDown, LostFile.
         """
         with _translate_outages(self._name):
             for _ in range(_MAX_RELOADS):
@@ -150,7 +156,7 @@ class ControlLog:
     ) -> LogAppend[T] | None:
         try:
             head = self._ensure_head()
-        except CatalogDown as error:
+        except (CatalogDown, LostFile) as error:
             if effort.is_outcome_known:
                 raise
             effort.record_error(error)
@@ -285,9 +291,16 @@ def _row_filter(where: Mapping[str, FilterValue]) -> BooleanExpression:
 
 @contextmanager
 def _translate_outages(name: str) -> Iterator[None]:
-    """Translate failures to read or write files and catalog into CatalogDown."""
+    """Translate failures to read or write files and catalog into CatalogDown or LostFile."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise LostFile(
+            f"a file of the control table {name} is gone: {error}",
+            state="no file was deleted; what this command did before it met the file stays",
+            fix="give the command again: a concurrent clean-up may have replaced the file; if it "
+            "stays gone, restore it from the store's own history or from a copy",
+        ) from error
     except Exception as error:
         if not is_outage(error):
             raise
