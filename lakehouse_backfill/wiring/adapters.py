@@ -105,7 +105,6 @@ class Adapters:
             IcebergChunkCarrier,
             IcebergPublisher,
         )
-        from lakehouse_backfill.adapters.iceberg.damaged_files import translate_damage_of_ports
         from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
         from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
@@ -141,7 +140,7 @@ class Adapters:
             code_hash=lambda file: file_hash(self.folder, file),
             file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
         )
-        return watch_ports_if_hooked(translate_damage_of_ports(ports))
+        return watch_ports_if_hooked(ports)
 
     def contract(self, product: str) -> Contract:
         """Load the contract of a product; raises NotFound, ConfigError."""

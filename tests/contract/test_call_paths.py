@@ -24,8 +24,8 @@ def command(*words: str) -> CallTrace:
 @pytest.mark.parametrize(
     ("words", "files", "in_a_row"),
     [
-        pytest.param(("status", "first"), 45, 10, id="status"),
-        pytest.param(("versions", PRODUCT), 37, 10, id="versions"),
+        pytest.param(("status", "first"), 46, 10, id="status"),
+        pytest.param(("versions", PRODUCT), 38, 10, id="versions"),
         pytest.param(("publish", "validated", "--by", "ana"), 90, 11, id="publish"),
         pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 85, 11, id="rollback"),
     ],

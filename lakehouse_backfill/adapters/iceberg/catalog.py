@@ -29,12 +29,16 @@ from pyiceberg.exceptions import (
     RESTError,
     UnauthorizedError,
 )
-from pyiceberg.table import Table
+from pyiceberg.io import InputFile
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.table import FileScanTask, Table
 
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import (
+    BackfillError,
     CatalogDown,
     ConfigError,
+    DamagedFile,
     LostFile,
     NotFound,
     TooBusy,
@@ -64,6 +68,12 @@ _OUTAGE_ERRORS = (
     UnauthorizedError,
 )
 #: Libraries below PyIceberg whose errors mean "does not answer"; by name, to import none of them.
+#: Readers report damage as an `OSError` too; it names the format, and an outage does not.
+_FORMAT_WORDS = ("parquet", "thrift", "magic bytes")
+#: PyIceberg's functions that read one file each, which they hold as an argument.
+_FILE_READERS = frozenset(
+    ("table_metadata", "read_manifest_list", "fetch_manifest_entry", "_task_to_record_batches")
+)
 _TRANSPORT_LIBRARIES = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib3", "botocore")
 
 
@@ -155,6 +165,7 @@ def translate_errors() -> Iterator[None]:
             fix="restore the file, or plan against a newer snapshot",
         ) from error
     except Exception as error:
+        require_undamaged(error)
         if not is_outage(error):
             raise
         if _is_read_only(error):
@@ -167,6 +178,34 @@ def translate_errors() -> Iterator[None]:
             f"{first_error_line(error)}",
             fix="try again; lakehouse-backfill doctor says what does not answer",
         ) from error
+
+
+def require_undamaged(error: Exception) -> None:
+    """Raise DamagedFile when the error is a reader's, on a file that it could not read.
+
+    Readers of Avro, JSON and Parquet fail with errors of many types that name no file. The frames
+    of the traceback hold the file that was read.
+    """
+    if isinstance(error, BackfillError):
+        return
+    if is_outage(error) and not any(word in str(error).lower() for word in _FORMAT_WORDS):
+        return
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        if frame.f_code.co_name in _FILE_READERS:
+            found = next(filter(None, map(_file_location, frame.f_locals.values())), found)
+    if found is not None:
+        raise DamagedFile(found, error) from error
+
+
+def _file_location(value: object) -> str | None:
+    if isinstance(value, InputFile):
+        return value.location
+    if isinstance(value, ManifestFile):
+        return str(value.manifest_path)
+    file = value.file if isinstance(value, FileScanTask) else value
+    return str(file.file_path) if isinstance(file, DataFile) else None
 
 
 def is_outage(error: BaseException) -> bool:

@@ -29,6 +29,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     is_lost_race,
     is_outage,
     is_sqlite_locked,
+    require_undamaged,
 )
 from lakehouse_backfill.adapters.iceberg.control import log_files
 from lakehouse_backfill.adapters.iceberg.control.advisory_lock import choose_advisory_lock
@@ -302,6 +303,7 @@ def _translate_outages(name: str) -> Iterator[None]:
             "stays gone, restore it from the store's own history or from a copy",
         ) from error
     except Exception as error:
+        require_undamaged(error)
         if not is_outage(error):
             raise
         raise _unreachable_error(name, error) from error
