@@ -203,7 +203,7 @@ class Project:
             gates = status.stopping_gates(context, one)
             events = context.runs.events(run)
             stands = status.summarise_run_safety(
-                context, one, was_empty=status.run_has_no_old_rows(context, events, run)
+                context, one, was_empty=status.run_has_no_old_rows(context, events, run), look=True
             )
             line = RunLine.of(
                 one, stands, gates,

@@ -106,7 +106,7 @@ def _safety_answer(dossier: Dossier) -> Answer:
         is_untouched = dossier.run.state not in (
             RunState.PUBLISHING, RunState.PUBLISH_HALTED, RunState.PUBLISHED, RunState.ROLLED_BACK,
         )  # fmt: skip
-        big = _mark("good", "✓ nothing was changed") if is_untouched else "unknown"
+        big = _mark("good", "✓ nothing is published") if is_untouched else "unknown"
         return Answer(question, big, (safety.is_safe,))
     failed = [each for each in counted if each.is_open]
     lines = [f"Failed: {_verdict_name(each)}" for each in failed[:_MAX_NAMES]]

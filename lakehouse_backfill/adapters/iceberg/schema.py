@@ -234,7 +234,7 @@ def evolve_shadow(
     if column_ids(table.schema()) != column_ids(base):
         raise Conflict(
             f"{shadow} has other columns than its target had when the run was planned",
-            state="no chunk was written; the target was not touched",
+            state="no chunk was written; nothing was published",
             fix="plan the run again",
         )
     if commits is not None:
@@ -326,7 +326,7 @@ def _require_schema(table: Table, schema_id: int) -> Schema:
     if schema is None:
         raise Conflict(
             f"{'.'.join(table.name())} does not know schema {schema_id} of its target any more",
-            state="no chunk was written; the target was not touched",
+            state="no chunk was written; nothing was published",
             fix="plan the run again",
         )
     return schema

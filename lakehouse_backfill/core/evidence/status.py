@@ -28,7 +28,7 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from lakehouse_backfill.errors import NotFound, Tampered
+from lakehouse_backfill.errors import EnvironmentDown, NotFound, Tampered
 
 S = RunState
 
@@ -43,7 +43,9 @@ class SafetySummary:
 
 
 _OLD = "the accepted version as before; nothing of this run"
-_SAFE = "yes: the target was not touched; work happens in a shadow table"
+#: Completed by what was looked at: the head of the target, or nothing.
+_SAFE = "this run has published nothing"
+_NOT_LOOKED_AT = f"{_SAFE}; whether others changed the target was not looked at"
 
 _SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     S.DRAFT: (_SAFE, _OLD, "plan {manifest}"),
@@ -181,11 +183,12 @@ def list_runs(context: Context, *, everything: bool) -> list[RunStatus]:
 
 
 def summarise_run_safety(
-    context: Context, status: RunStatus, *, was_empty: bool = False
+    context: Context, status: RunStatus, *, was_empty: bool = False, look: bool = False
 ) -> SafetySummary:
     """Return whether data is safe, what readers see, and the next command.
 
-    `was_empty`: its partitions had no rows before.
+    `was_empty`: its partitions had no rows before. With `look`, the target of a run that has
+    published nothing is read; else the summary says that it was not.
     """
     rolled_back: tuple[str, ...] = ()
     version = 0
@@ -198,6 +201,9 @@ def summarise_run_safety(
         manifest_file=_manifest_file(context, status), was_empty=was_empty,
         is_external=_is_external(context, status),
     )  # fmt: skip
+    if summary.is_safe.startswith(_SAFE):
+        target = _look_at_target(context, status) if look else _NOT_LOOKED_AT
+        summary = replace(summary, is_safe=target + summary.is_safe.removeprefix(_SAFE))
     if status.state is RunState.PUBLISH_HALTED:
         with suppress(NotFound, Tampered):
             visible = steps.describe_visible_partitions(
@@ -205,6 +211,22 @@ def summarise_run_safety(
             )
             return replace(summary, readers_see=visible)
     return summary
+
+
+def _look_at_target(context: Context, status: RunStatus) -> str:
+    """Describe the target of a run that has published nothing, from its head of this moment."""
+    try:
+        pinned = context.runs.plan(status.run_id).resolved.target
+        found = context.tables.describe(pinned.table)
+    except (NotFound, Tampered, EnvironmentDown) as error:
+        return f"{_SAFE}; its target could not be looked at: {error.problem}"
+    head = found.snapshot_id if found else None
+    if head == pinned.snapshot_id:
+        return f"yes: {_SAFE}, and {pinned.table} is still at the snapshot that it started from"
+    return (
+        f"{_SAFE}; {pinned.table} was changed by other commits since it was planned (snapshot "
+        f"{pinned.snapshot_id}, now {head}); publish looks at what they changed in its partitions"
+    )
 
 
 def rollout_records(
@@ -330,7 +352,10 @@ def evidence_document(context: Context, run_id: str) -> dict[str, Any]:
         "run": status.model_dump(mode="json"),
         "standing": vars(
             summarise_run_safety(
-                context, status, was_empty=has_no_old_rows(validation and validation[1])
+                context,
+                status,
+                was_empty=has_no_old_rows(validation and validation[1]),
+                look=True,
             )
         ),
         "plan": plan.model_dump(mode="json"),

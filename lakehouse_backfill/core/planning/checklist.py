@@ -164,7 +164,10 @@ def _reference(resolved: ResolvedManifest) -> str:
 
 
 def _side_effects(resolved: ResolvedManifest) -> str:
-    text = "none: the job's session can write nowhere but its shadow"
+    text = (
+        "none declared; the Spark session of the job refuses writes outside its shadow; what its "
+        "code does by other means (files, network, other clients of the catalog) is not looked at"
+    )
     if resolved.manifest.transform.writer == "external":
         text = "those of the engine that writes the shadow: nobody here can refuse them"
     hooks = [f"{hook.name} ({hook.on})" for hook in resolved.contract.hooks]

@@ -84,7 +84,7 @@ def estimate_from_files(
     """Estimate a run from what its pinned inputs and the files that it replaces hold.
 
     `replaced` is None when nothing is there yet; then the output is unknown. Duration and
-    core-hours need earlier runs to learn from, so without history they stay unknown.
+    core-hours are not estimated: nothing of earlier runs is read.
     """
     read = sum(item.size_bytes for item in inputs)
     requests = sum(item.files for item in inputs)
@@ -107,14 +107,25 @@ def estimate_from_files(
         cost_usd=cost,
         basis=(
             "input: whole files after pruning; output: as much as the partitions hold now; "
-            "duration: no history of this transform yet"
+            "duration and core-hours: not estimated, and not in the cost"
         ),
     )
 
 
 def check_limits(manifest: RunManifest, found: Estimate, now: datetime) -> None:
-    """Raise LimitExceeded, with number and limit, when the plan is too large or too late."""
+    """Raise LimitExceeded, with number and limit, when the plan is too large or too late.
+
+    A limit of the cost refuses a plan whose cost is unknown.
+    """
     safety = manifest.safety
+    if safety.max_cost_usd is not None and found.cost_usd is None:
+        raise LimitExceeded(
+            "the cost of the plan is unknown: the profile has no prices of reads, writes or "
+            f"requests; safety.max_cost_usd allows {safety.max_cost_usd}",
+            fix="add prices (read_gb, write_gb, requests_1000) to the profile, or remove "
+            "safety.max_cost_usd",
+            field="safety.max_cost_usd",
+        )
     pairs = (
         ("input bytes", found.input_bytes, safety.max_bytes, "safety.max_bytes"),
         ("output rows", found.output_rows, safety.max_rows, "safety.max_rows"),

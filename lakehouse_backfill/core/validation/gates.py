@@ -278,7 +278,7 @@ def _check_threshold(
         name=f"{item.measure} changes by at most {item.max_change:.1%}{each}",
         group="business",
         passed=worst.share <= item.max_change or not old_rows,
-        detail=f"{where}{worst.old} -> {worst.new} ({_describe_share(worst.share)}){more}",
+        detail=f"{where}{worst.old} -> {worst.new} ({_describe_share(worst)}){more}",
         observed=to_json_value(worst.share),
         limit=item.max_change,
     )
@@ -295,8 +295,11 @@ def _changes(item: Threshold, total: MeasureTotal) -> Iterator[_TotalChange]:
             yield _TotalChange(name, point.old, point.new, _share(point.old, point.new))
 
 
-def _describe_share(share: float) -> str:
-    return f"{share:+.2%}" if math.isfinite(share) else "no share of the old"
+def _describe_share(change: _TotalChange) -> str:
+    if not math.isfinite(change.share):
+        return "no share of the old"
+    is_fall = float(change.new or 0) < float(change.old or 0)
+    return f"{-change.share if is_fall else change.share:+.2%}"
 
 
 def _share(before: Amount, after: Amount) -> float:

@@ -142,7 +142,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 **RUN,
                 "state": "validated",
                 "at": "2026-03-01T12:00:00.123+00:00",
-                "is_safe": "yes: the target was not touched",
+                "is_safe": "yes: nothing was published",
                 "readers_see": "the accepted version as before",
                 "next_command": "lakehouse-backfill accept bf-1 --by WHO",
             }

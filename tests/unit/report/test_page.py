@@ -171,7 +171,7 @@ def test_a_run_that_was_only_planned_has_a_page(document: dict[str, Any]) -> Non
     document["run"]["state"] = "planned"
     page = render_page(document)
     read(page)
-    for text in ("not known yet", "✓ nothing was changed", "nobody yet", "nothing to take back"):
+    for text in ("not known yet", "✓ nothing is published", "nobody yet", "nothing to take back"):
         assert text in page
 
 

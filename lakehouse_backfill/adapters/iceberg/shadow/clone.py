@@ -158,7 +158,7 @@ class FileCloneCommitter(CloneCommitter):
         """Refuse: such tables are written as rows, by commits that cannot change columns."""
         raise Unsupported(
             f"{table} is written row by row, by commits that carry no change of columns",
-            state="no chunk was written; the target was not touched",
+            state="no chunk was written; nothing was published",
             fix="run this command with a Spark of its own: remove spark.remote",
         )
 

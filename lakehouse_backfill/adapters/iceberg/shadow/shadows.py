@@ -111,7 +111,7 @@ def _uuid_unchanged_error(shadow: str) -> Unsupported:
     return Unsupported(
         f"the catalog does not give {shadow} a new UUID, so that a process which was overtaken "
         "could still write into it",
-        state="no chunk was written; the target was not touched",
+        state="no chunk was written; nothing was published",
         fix="use a catalog that changes a table's UUID; lakehouse-backfill doctor tries it out",
     )
 

@@ -203,7 +203,7 @@ class ShadowWriter:
             return _taken_over_error(shadow, "it was fenced during the write")
         return Conflict(
             f"{shadow} was committed to while a chunk was about to be written",
-            state="the chunk was not written; the target was not touched",
+            state="the chunk was not written; nothing was published",
             fix="run the step again",
         )
 
@@ -216,7 +216,7 @@ class ShadowWriter:
         except BackfillError as error:
             raise OutcomeUnknown(
                 f"{doing}: whether the commit landed is unknown: {error.problem}",
-                state="the shadow may hold the chunk; the target was not touched",
+                state="the shadow may hold the chunk; nothing was published",
                 fix="run the step again: it looks before it writes",
             ) from (failure or error)
         if commit is not None:
@@ -224,7 +224,7 @@ class ShadowWriter:
         if failure is None:
             raise OutcomeUnknown(
                 f"{doing}: the commit was reported, but is not in the snapshot log",
-                state="the target was not touched",
+                state="nothing was published",
                 fix="run the step again: it looks before it writes",
             )
         if any(words in str(failure) for words in _TABLE_CHANGED_MESSAGES):

@@ -497,7 +497,7 @@ def test_an_owners_review_is_recorded_with_what_was_seen_and_holds_for_that_resu
         "olga",
         {
             "gate": GATE, "group": "business", "scope": "result",
-            "reason": "a price cut in May", "observed": "100 -> 70 (+30.00%)",
+            "reason": "a price cut in May", "observed": "100 -> 70 (-30.00%)",
         },
     )  # fmt: skip
     judged = found.evidence.newest(run_id, "validation")

@@ -123,7 +123,7 @@ def test_a_plan_past_its_deadline_is_refused() -> None:
 def test_without_history_the_duration_is_unknown_not_zero() -> None:
     estimate = make_plan(context(lake()), declared(), "bob", None).estimate
     assert (estimate.duration_s, estimate.cost_usd) == (None, None)
-    assert "no history" in estimate.basis
+    assert "duration and core-hours: not estimated" in estimate.basis
     assert (estimate.input_files, estimate.output_rows, estimate.output_files) == (1, 20, 2)
 
 
