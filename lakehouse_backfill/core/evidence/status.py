@@ -28,7 +28,7 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from lakehouse_backfill.errors import EnvironmentDown, NotFound, Tampered
+from lakehouse_backfill.errors import EnvironmentDown, NotFound, Tampered, TargetChanged
 
 S = RunState
 
@@ -138,13 +138,15 @@ def summarise_safety(
     manifest_file: str = errors.MANIFEST_PLACEHOLDER,
     was_empty: bool = False,
     is_external: bool = False,
+    after_acceptance: str | None = None,
 ) -> SafetySummary:
     """Return the three answers for a run in `state`.
 
     `gone` are partitions of a published run that were rolled back since its output `version`.
     `driver` is the process that works on the run; unless `is_driven`, that process is gone.
     `manifest_file` is the file that the run was planned from. `was_empty`: its partitions had no
-    rows before. `is_external`: another engine writes its shadow.
+    rows before. `is_external`: another engine writes its shadow. `after_acceptance` replaces the
+    next command of an accepted run that cannot be published.
     """
     is_safe, readers_see, command = _summary_texts(state, was_empty=was_empty)
     activity = _DRIVER_ACTIVITY.get(state, "validating")
@@ -154,6 +156,8 @@ def summarise_safety(
         is_safe += f"; {driver} was {activity} it and is gone"
         if state in _DRIVER_ACTIVITY:
             command = "recover {run}"
+    elif after_acceptance is not None:
+        command = after_acceptance
     elif is_external:
         command = _EXTERNAL_COMMANDS.get(state, command)
     if gone:
@@ -170,7 +174,7 @@ WAITING_FOR_PEOPLE = (
 )  # fmt: skip
 
 #: States after which the same file is planned again: only then is the plan read for its name.
-REPLANNED_STATES = (RunState.HALTED, RunState.REJECTED, RunState.CANCELLED)
+REPLANNED_STATES = (RunState.HALTED, RunState.REJECTED, RunState.CANCELLED, RunState.ACCEPTED)
 #: States before a write of the shadow: only then is the plan read for who writes it.
 EXTERNAL_WRITE_STATES = (RunState.APPROVED, RunState.PAUSED, RunState.FAILED, RunState.HALTED)
 
@@ -200,6 +204,7 @@ def summarise_run_safety(
         driver=status.driver, is_driven=context.is_driven_elsewhere(status),
         manifest_file=_manifest_file(context, status), was_empty=was_empty,
         is_external=_is_external(context, status),
+        after_acceptance=_after_acceptance(context, status),
     )  # fmt: skip
     if summary.is_safe.startswith(_SAFE):
         target = _look_at_target(context, status) if look else _NOT_LOOKED_AT
@@ -260,6 +265,19 @@ def run_has_no_old_rows(context: Context, events: tuple[Event, ...], run_id: str
 def has_no_old_rows(validation: Mapping[str, Any] | None) -> bool:
     """Return whether a validated run brings the first rows of its partitions."""
     return validation is not None and not validation["diff"]["summary"]["old_rows"]
+
+
+def _after_acceptance(context: Context, status: RunStatus) -> str | None:
+    """Return the next command of an accepted run that cannot be published as it is; else None."""
+    if status.state is not RunState.ACCEPTED:
+        return None
+    with suppress(NotFound, Tampered):
+        if publish_modes.is_never_published(context.runs.plan(status.run_id)):
+            return "evidence {run}   (it is never published)"
+        newest = context.runs.events(status.run_id)[-1]
+        if newest.detail.get("stopped_by") == TargetChanged.code:
+            return "plan {manifest} --revise {run}   (its partitions changed since it was planned)"
+    return None
 
 
 def _manifest_file(context: Context, status: RunStatus) -> str:

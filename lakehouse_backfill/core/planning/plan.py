@@ -291,15 +291,24 @@ def _complete_plan(
 def find_conflicting_runs(
     context: Context, resolved: ResolvedManifest, ignore: set[str | None]
 ) -> tuple[ConflictingRun, ...]:
-    """Name the open runs of the product whose partitions overlap."""
+    """Name the open runs of the product whose partitions overlap.
+
+    A run that is never published does not count, and neither does a rejected one: it must not block
+    its repair. If its gates are waived later, the publication that comes second is refused, as the
+    partitions have changed.
+    """
     found = []
     wanted = set(resolved.scope.partitions)
     for status in context.runs.list(open_only=True):
-        if status.run_id in ignore or status.product != resolved.manifest.product:
+        if (
+            status.run_id in ignore
+            or status.product != resolved.manifest.product
+            or status.state is RunState.REJECTED
+        ):
             continue
         other = context.runs.plan(status.run_id)
         overlap = sorted(wanted & set(other.resolved.scope.partitions))
-        if overlap:
+        if overlap and not publish_modes.is_never_published(other):
             found.append(
                 ConflictingRun(
                     run_id=status.run_id, state=status.state.value, partitions=tuple(overlap)

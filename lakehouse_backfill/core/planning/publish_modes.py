@@ -163,10 +163,16 @@ def is_pinned_product(plan: Plan) -> bool:
     return plan.resolved.contract.publication == "pinned"
 
 
+def is_never_published(plan: Plan) -> bool:
+    """Return whether the result of the run stays in its shadow."""
+    manifest = plan.resolved.manifest
+    return manifest.run.mode == "dry_run" or manifest.target.publish_mode == "shadow_only"
+
+
 def require_publishable_mode(plan: Plan) -> None:
     """Raise Blocked for a run that is never published, Unsupported when its mode does not fit."""
     contract, mode = plan.resolved.contract, plan.resolved.manifest.target.publish_mode
-    if plan.resolved.manifest.run.mode == "dry_run" or mode == "shadow_only":
+    if is_never_published(plan):
         raise Blocked(f"{plan.run_id} can never be published: it is a {mode} run")
     if contract.publication not in PUBLICATIONS_BY_MODE.get(mode, frozenset()):
         raise Unsupported(

@@ -182,7 +182,7 @@ def release_publication(
         hooks.notify_released(context, plan, act, status.epoch, error.problem)
     visible = steps.visible_partitions(history, plan.run_id)
     verb = "halt publication" if steps.is_stepwise(plan) and visible else "release"
-    context.move(status, plan, verb, by, problem=error.problem)
+    context.move(status, plan, verb, by, problem=error.problem, stopped_by=error.code)
     if verb in hooks.HALT_VERBS:
         hooks.notify_halted(context, plan)
 
