@@ -122,7 +122,7 @@ REASON_CODES = (
 
 
 def check_reason_code(code: str) -> str:
-    """Return the code back; raises typer.BadParameter when it is none."""
+    """Return the reason code; raises typer.BadParameter when it is none."""
     if code not in REASON_CODES:
         raise typer.BadParameter(f"{code!r} is not one of {', '.join(REASON_CODES)}")
     return code

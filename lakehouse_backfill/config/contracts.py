@@ -171,7 +171,7 @@ def _hook_faults(document: YamlDocument) -> Iterator[Fault]:
 
 def _is_web_address(text: Any) -> bool:
     if not isinstance(text, str):
-        return True  # said elsewhere
+        return True  # another check reports it
     try:
         parts = urlsplit(text)
     except ValueError:

@@ -228,7 +228,7 @@ def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | 
         )
     if expected.expirations != pointer.expirations:
         return (
-            f"{product}: by its pointer {pointer.expirations} versions were let go, by its rows "
+            f"{product}: by its pointer {pointer.expirations} versions have expired, by its rows "
             f"{expected.expirations}"
         )
     return _seal_fault(product, rows, pointer)

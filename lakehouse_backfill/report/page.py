@@ -195,7 +195,7 @@ def _check_archive(file: Path, document: EvidenceDocument) -> StoredCheck:
         because = f"it differs from the lake in {', '.join(differing)}"
         return StoredCheck(name=name, ok=False, found=differing, because=because)
     is_older = len(held["events"]) < len(document["events"])
-    because = "the lake has later events; what it says is of then" if is_older else "as the lake"
+    because = "the lake has later events; this page is older" if is_older else "as the lake"
     return StoredCheck(name=name, ok=True, because=because)
 
 

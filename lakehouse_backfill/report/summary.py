@@ -117,8 +117,8 @@ def _safety_answer(dossier: Dossier) -> Answer:
     passed = sum(1 for each in counted if each.check.passed)
     text = f"{passed:,} of {len(counted):,} checks passed"
     if dossier.run.state is RunState.ROLLED_BACK:
-        # That it passed its checks is not what matters of a run that was taken back.
-        big, lines = _mark("warn", "↩ taken back"), [text, *lines]
+        # That it passed its checks is not what matters of a run that was rolled back.
+        big, lines = _mark("warn", "↩ rolled back"), [text, *lines]
     elif failed:
         big = _mark("bad", f"✗ {text}")
     elif passed < len(counted):

@@ -183,7 +183,7 @@ class RollbackPreviewResult(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackTogetherResult(Result):
-    """The products that went back by one commit, or would."""
+    """The products that were rolled back by one commit, or would."""
 
     rolled_back: tuple[RollbackResult | RollbackPreviewResult, ...]
 

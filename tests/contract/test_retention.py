@@ -208,7 +208,7 @@ def test_versions_that_go_while_a_rollback_is_worked_out_stop_it(lake: Retention
     lake.later(31)
     other = lake.open()
     at("Versions.move:before", lambda: drop_hook_and(lambda: other.maintain(WHO)))
-    with pytest.raises(BackfillError, match="versions were let go meanwhile"):
+    with pytest.raises(BackfillError, match="versions have expired meanwhile"):
         lake.project.rollback(TARGET, 1, reason="wrong", by=WHO)
     assert lake.project.versions(TARGET).versions[0].version == 3
 

@@ -234,12 +234,12 @@ def render_rollback_preview(page: TextPage, result: RollbackPreviewResult) -> No
 
 
 def render_rollback_together(page: TextPage, result: RollbackTogetherResult) -> None:
-    """Draw the products that went back by one commit, or would."""
+    """Draw the products that were rolled back by one commit, or would."""
     rows = [
         (one.product, None, one.version, format_identity(getattr(one, "snapshot_id", None)))
         for one in result.rolled_back
     ]
-    page.table("went back by one commit", _GROUP_COLUMNS, rows)
+    page.table("rolled back by one commit", _GROUP_COLUMNS, rows)
 
 
 def render_versions(page: TextPage, result: VersionsResult) -> None:
@@ -272,10 +272,10 @@ _RETENTION_COLUMNS = ("kind", "name", "owner", "until", "because")
 
 
 def render_maintain(page: TextPage, result: MaintainResult) -> None:
-    """Draw what was let go, what is kept and why, and what is left to clean up."""
+    """Draw what was removed, what is kept and why, and what is left to clean up."""
     if not result.retired:
-        page.line("nothing is to be let go; nothing was changed")
-    title = "would be let go; nothing was changed" if result.dry_run else "let go"
+        page.line("nothing is to be removed; nothing was changed")
+    title = "would be removed; nothing was changed" if result.dry_run else "removed"
     page.table(title, _RETENTION_COLUMNS, [*map(_retention_row, result.retired)], most=50)
     page.table("kept", _RETENTION_COLUMNS, [*map(_retention_row, result.kept)], most=50)
     rows = [

@@ -1,11 +1,7 @@
-"""Maintain: let go of what nothing needs.
+"""Maintain: remove by metadata alone what nothing needs, and report what is kept and why.
 
-What is there to be kept or let go: everything that `maintain` looks at before it decides.
-
-maintain: let go of what nobody needs any more, by metadata alone, and say what is kept and why.
-
-What is let go is worked out first, by reading alone; a dry run shows exactly that. No data file of
-a product is ever deleted here. Each act may be repeated: a second call finds nothing to do, and one
+What is removed is found first, by reading alone; a dry run shows exactly that. No data file of a
+product is ever deleted here. Each act may be repeated: a second call finds nothing to do, and one
 that was killed is finished by the next.
 """
 
@@ -165,7 +161,7 @@ CONTROL_FILES_GRACE = timedelta(days=1)
 
 @dataclass(frozen=True)
 class MaintainOutcome:
-    """What was let go (or, in a dry run, would be) and what is kept, each with its reason."""
+    """What was removed (or, in a dry run, would be) and what is kept, each with its reason."""
 
     retired: tuple[RetentionItem, ...]
     kept: tuple[RetentionItem, ...]
@@ -187,8 +183,9 @@ def maintain(
     `erasure`, a reason, ends all versions but the accepted one of the product, and the leases on
     its tables, early and for the record. Open runs keep everything all the same.
 
-    Order of side effects: versions let go by the pointer; the runs told; shadows dropped; tags and
-    snapshots out, one commit per table; leases ended; fences lifted; control files deleted.
+    Order of side effects: versions expired in the pointer table; the runs informed; shadows
+    dropped; tags and snapshots out, one commit per table; leases ended; fences lifted; control
+    files deleted.
     Raises NotFound, NotAllowed, CatalogDown.
     """
     if erasure:
@@ -328,7 +325,7 @@ def _expire_versions(
 def _record_on_runs(
     context: Context, facts: RetentionFacts, found: RetentionDecision, by: str
 ) -> RetentionDecision:
-    """Record on each run that what it kept is let go, unless it went on meanwhile.
+    """Record on each run that what it kept is removed, unless it went on meanwhile.
 
     A run whose scratch table goes keeps all that it needs: nothing is noted, it can be published.
     """

@@ -1,4 +1,4 @@
-"""What is let go and what is kept, each with its reason: shadows, pins, versions' tags, fences."""
+"""What is removed and what is kept, each with its reason: shadows, pins, versions' tags, fences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RetentionFacts:
 
 @dataclass
 class RetentionDecision:
-    """What is let go, and what is kept."""
+    """What is removed, and what is kept."""
 
     retired: list[RetentionItem] = field(default_factory=list)
     kept: list[RetentionItem] = field(default_factory=list)
@@ -125,7 +125,7 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
 
 
 def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> str:
-    """Describe why what a run has on the tables is kept, or that it is let go (`_OVER`)."""
+    """Describe why what a run has on the tables is kept, or that it is removed (`_OVER`)."""
     if run is None:
         return "no run of this lake is known to need it, and nobody said that it may go"
     if run.ends is None:

@@ -163,7 +163,7 @@ def require_none_expired_since(pointer: Pointer, known: int, product: str) -> No
     """Raise PointerMoved when versions expired after the rollback target was resolved."""
     if pointer.expirations != known:
         raise PointerMoved(
-            f"{product}: versions were let go meanwhile",
+            f"{product}: versions have expired meanwhile",
             state="nothing was rolled back",
             fix=errors.command_line("versions", product),
         )

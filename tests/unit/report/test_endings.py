@@ -60,7 +60,7 @@ def test_a_rolled_back_run_says_first_who_took_it_back_when_and_why(
     assert "↩ rolled back by eva</span>" in first_screen
     assert "Rolled back by eva: wrong rates (2026-03-03 10:15:00 UTC)" in first_screen
     safe = first_screen.split("Is it safe?")[1].split("Who approved?")[0]
-    assert '<p class="big"><span class="mark warn">↩ taken back</span></p>' in safe
+    assert '<p class="big"><span class="mark warn">↩ rolled back</span></p>' in safe
     assert "<p>7 of 8 checks passed</p>" in safe
     assert "✓" not in safe
 

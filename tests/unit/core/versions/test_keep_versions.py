@@ -141,12 +141,12 @@ def test_letting_versions_go_moves_nothing_but_is_counted() -> None:
     assert moved == pointer.model_copy(update={"expirations": 2})
     assert count_expirations(rows) == 2
     require_none_expired_since(moved, 2, "p")
-    with pytest.raises(PointerMoved, match="versions were let go meanwhile"):
+    with pytest.raises(PointerMoved, match="versions have expired meanwhile"):
         require_none_expired_since(moved, 0, "p")
     all_rows = (*reversed(STRAIGHT), *rows)
     assert pointer_fault("p", all_rows, moved) is None
     assert pointer_fault("p", all_rows, pointer) == (
-        "p: by its pointer 0 versions were let go, by its rows 2"
+        "p: by its pointer 0 versions have expired, by its rows 2"
     )
 
 
