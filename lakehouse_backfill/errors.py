@@ -261,6 +261,10 @@ class TargetChanged(Conflict):
     code = "target-changed"
 
 
+class HistoryGone(TargetChanged):
+    """Partitions hold other files than at a snapshot, and the commits in between have expired."""
+
+
 class TooBusy(Conflict):
     """Other writers were first until the time budget ended; a retry may help."""
 

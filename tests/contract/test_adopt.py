@@ -184,6 +184,19 @@ def test_a_compacted_partition_is_no_conflict(days):
     assert (swap.files_removed, swap.rows_removed) == (1, 2)
 
 
+def test_a_publication_that_was_rolled_back_is_no_conflict_after_a_compaction(days):
+    request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
+    days.compact(Scope(field=DAY, partitions=DAYS))
+    swap = days.publisher.adopt(request)
+    days.publisher.revert(days.revert_request(swap, request.scope))
+
+    days.publisher.adopt(
+        request.model_copy(update={"token": "again", "tags": {"before": "b2", "after": "a2"}})
+    )
+
+    assert [one[3] for one in days.rows()] == ["old", "new", "old"]
+
+
 def test_an_append_that_was_compacted_since_is_a_conflict(days):
     request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
     culprit = days.append(row(7, DAYS[1], "live"))

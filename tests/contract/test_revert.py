@@ -203,7 +203,7 @@ def test_a_head_that_was_set_back_outside_is_refused_by_that_name(days, is_writt
     if is_written_since:
         days.append(row(7, DAYS[2], "live"))
 
-    with pytest.raises(TargetChanged, match="history in between is gone: expired or rolled back"):
+    with pytest.raises(TargetChanged, match="main branch was set back to snapshot"):
         days.publisher.revert(days.revert_request(swap, scope))
 
     assert days.publisher.find(TARGET, "token-r1") is None

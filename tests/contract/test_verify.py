@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table import Table
 
 from lakehouse_backfill.errors import Conflict
 from tests.chaos.lab import BY, TARGET, Lab
@@ -246,6 +248,70 @@ def test_after_a_rollback_what_was_accepted_is_still_verified(lab: Lab) -> None:
     lab.must("rollback", TARGET, "--reason", "not yet", *BY)
     found: Found = verify(lab, "--deep")
     assert (found.code, found.bad) == (0, {})
+
+
+def _live(lab: Lab, change: Callable[[Table], None]) -> None:
+    catalog = lab.catalog()
+    change(catalog.load_table(TARGET))
+    catalog.engine.dispose()
+
+
+def _other_rows(table: Table) -> None:
+    table.overwrite(table.scan().to_arrow().slice(0, 1), "d = '2024-01-03'")
+
+
+def _no_rows(table: Table) -> None:
+    table.delete("d = '2024-01-03'")
+
+
+def _set_back(table: Table) -> None:
+    first = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().set_current_snapshot(snapshot_id=first).commit()
+
+
+def _set_back_and_append(table: Table) -> None:
+    row = table.scan("d = '2024-01-06'").to_arrow().slice(0, 1)
+    _set_back(table)
+    table.refresh().append(row)
+
+
+FOREIGN: dict[str, tuple[Callable[[Table], None], str]] = {
+    "overwrite": (_other_rows, "not 2024-01-03: snapshot "),
+    "delete": (_no_rows, "not 2024-01-03: snapshot "),
+    "set back": (_set_back, "not 2024-01-02, 2024-01-03, 2024-01-04: "),
+    "set back, appended": (_set_back_and_append, "main branch was set back to snapshot "),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_readers_get_instead_of_the_accepted_rows_is_told_apart(lab: Lab, name: str) -> None:
+    change, expected = FOREIGN[name]
+    _live(lab, change)
+    for options in ((), ("--deep",)):
+        found = verify(lab, *options)
+        assert (found.code, list(found.bad)) == (3, ["what readers get now"])
+        assert expected in found.bad["what readers get now"]
+    stands = lab.must("status", lab.run).data["runs"][0]
+    assert expected in stands["readers_see"]
+    assert not stands["is_safe"].startswith("yes")
+
+
+def test_a_live_commit_elsewhere_changes_nothing_that_readers_get_of_the_run(lab: Lab) -> None:
+    _live(lab, lambda table: table.delete("d = '2024-01-06'"))
+    assert (verify(lab).code, verify(lab).bad) == (0, {})
+    stands = lab.must("status", lab.run).data["runs"][0]
+    assert stands["readers_see"] == "the restated partitions of this run"
+    assert stands["is_safe"] == "yes: the old partitions are pinned and can come back"
+
+
+def test_old_partitions_that_nothing_holds_are_not_called_restorable(lab: Lab) -> None:
+    def drop_tags(table: Table) -> None:
+        for name in [name for name in table.metadata.refs if name.startswith("lhb-before-")]:
+            table.manage_snapshots().remove_tag(name).commit()
+
+    _live(lab, drop_tags)
+    stands = lab.must("status", lab.run).data["runs"][0]
+    assert stands["is_safe"].startswith("NO: what it replaced cannot be restored: tag lhb-before-")
 
 
 def test_control_tables_are_only_read(lab: Lab) -> None:

@@ -6,6 +6,7 @@ Starts no JVM and reads only the columns that it needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 _SAMPLES = 3
 
 
+@dataclass(frozen=True)
 class LocalDeletionFinder(DeletionFinder):
     """Reads key columns of the tables of one catalog, partition by partition."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    catalog: Catalog
 
     def gone(
         self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]
@@ -106,7 +107,7 @@ class LocalDeletionFinder(DeletionFinder):
         return len(row_numbers)
 
     def _read_tombstones(self, pin: TombstonePin) -> tuple[tuple[str, ...], pa.Table]:
-        side = plan_scan(self._catalog, pin.table, pin.snapshot_id)
+        side = plan_scan(self.catalog, pin.table, pin.snapshot_id)
         keys = _read_rows(side, tuple(pin.columns.values()), ())
         # A null names no row: two unknown people are not the same person.
         return tuple(pin.columns), keys.drop_null() if keys.num_rows else keys
@@ -121,7 +122,7 @@ class LocalDeletionFinder(DeletionFinder):
                 _register_rows(
                     duck,
                     name,
-                    plan_scan(self._catalog, erasure.table, snapshot_id, rows),
+                    plan_scan(self.catalog, erasure.table, snapshot_id, rows),
                     erasure.key,
                     rows,
                 )
@@ -134,7 +135,7 @@ class LocalDeletionFinder(DeletionFinder):
             return erasure.key, missing.to_arrow_table()
 
     def _plan_scope_scan(self, state: TableState, scope: Scope) -> SnapshotScan:
-        return plan_scan(self._catalog, state.table, state.snapshot_id, scope_row_ranges(scope))
+        return plan_scan(self.catalog, state.table, state.snapshot_id, scope_row_ranges(scope))
 
     def _has_no_added_rows(
         self,

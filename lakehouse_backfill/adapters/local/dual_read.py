@@ -208,12 +208,12 @@ def _translate_query_errors(query: ReaderQuery) -> Iterator[None]:
         ) from error
 
 
+@dataclass(frozen=True)
 class LocalDualReader:
     """The `QueryRunner` port on DuckDB over Arrow, without a JVM."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    catalog: Catalog
 
     def compare(self, query: ReaderQuery, old: TableState, new: TableState) -> QueryComparison:
         """Run the query on both states and compare the results as multisets of rows."""
-        return compare_query(self._catalog, query, old, new)
+        return compare_query(self.catalog, query, old, new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark.dataframes import (
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@dataclass(frozen=True)
 class SparkViews:
     """Views in the catalog of the lake; the first view that is made starts the session."""
 
-    def __init__(self, session: Callable[[], SparkSession], catalog: str) -> None:
-        self._session = session
-        self._catalog = catalog
+    session: Callable[[], SparkSession]
+    catalog: str
 
     def show(self, view: str, table: str, snapshot_id: int | None) -> None:
         """Create or replace a view of a table at a snapshot, or at its head.
@@ -30,11 +31,11 @@ class SparkViews:
         The change is atomic: readers see the old or the new view. Raises Unsupported when the
         catalog does not support views.
         """
-        spark = self._session()
+        spark = self.session()
         at = f" VERSION AS OF {int(snapshot_id)}" if snapshot_id is not None else ""
         # The DataFrame API cannot create views. Names are quoted, the id is a number.
-        select = f"SELECT * FROM {quoted_table_name(self._catalog, table)}{at}"  # noqa: S608
-        _create(spark, self._catalog, view, f"CREATE OR REPLACE VIEW {{}} AS {select}")
+        select = f"SELECT * FROM {quoted_table_name(self.catalog, table)}{at}"  # noqa: S608
+        _create(spark, self.catalog, view, f"CREATE OR REPLACE VIEW {{}} AS {select}")
 
 
 def ensure_view(

@@ -23,7 +23,7 @@ from lakehouse_backfill.core.publication.publication import PUBLICATION
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.checks import CHUNK_CHECKS, INPUT_CHECKS
-from lakehouse_backfill.core.versions import pointer, steps
+from lakehouse_backfill.core.versions import pointer, readers, steps
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
@@ -71,7 +71,7 @@ _SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
         "rollback {product} --reason TEXT   (only if you want them back)",
     ),
     S.ROLLED_BACK: (
-        "yes: the old partitions are back, the new ones are kept in the shadow",
+        "yes: the old partitions are back",
         "the version from before this run",
         "publish {run}   (publishes it again)",
     ),
@@ -97,13 +97,18 @@ _FIRST_ROWS_BY_STATE: dict[RunState, tuple[str, str, str]] = {
         "rollback {product} --reason TEXT   (only to empty these partitions again)",
     ),
     S.ROLLED_BACK: (
-        "yes: the partitions are empty again, as before; the new rows are kept in the shadow",
+        "yes: the partitions are empty again, as before",
         "no rows in these partitions, as before this run",
         "publish {run}   (publishes it again)",
     ),
 }
 _NO_ROWS = "no rows in these partitions, as before; nothing of this run"
 
+
+#: States in which readers get, or got, output of the run. Their texts hold if the table was looked
+#: at and nothing was found; `_compare_with_readers` adds what was found.
+_VISIBLE_STATES = frozenset({S.PUBLISHED, S.PUBLISH_HALTED, S.ROLLED_BACK})
+_TABLE_NOT_LOOKED_AT = "; by its log: the table was not looked at"
 
 #: The next command where another engine writes the shadow.
 _EXTERNAL_COMMANDS = {
@@ -196,8 +201,10 @@ def summarise_run_safety(
     """
     rolled_back: tuple[str, ...] = ()
     version = 0
-    if status.state is RunState.PUBLISHED:
+    history: tuple[Publication, ...] = ()
+    if status.state in _VISIBLE_STATES:
         history = context.versions.history(status.product)
+    if status.state is RunState.PUBLISHED:
         version, rolled_back = pointer.rolled_back_since(history, status.run_id)
     summary = summarise_safety(
         status.state, status.run_id, status.product, gone=rolled_back, version=version,
@@ -211,11 +218,36 @@ def summarise_run_safety(
         summary = replace(summary, is_safe=target + summary.is_safe.removeprefix(_SAFE))
     if status.state is RunState.PUBLISH_HALTED:
         with suppress(NotFound, Tampered):
-            visible = steps.describe_visible_partitions(
-                context.versions.history(status.product), context.runs.plan(status.run_id)
-            )
-            return replace(summary, readers_see=visible)
-    return summary
+            visible = steps.describe_visible_partitions(history, context.runs.plan(status.run_id))
+            summary = replace(summary, readers_see=visible)
+    if status.state not in _VISIBLE_STATES:
+        return summary
+    if not look:
+        is_safe = summary.is_safe.removeprefix("yes: ") + _TABLE_NOT_LOOKED_AT
+        return replace(
+            summary, is_safe=is_safe, readers_see=summary.readers_see + _TABLE_NOT_LOOKED_AT
+        )
+    return _compare_with_readers(context, status, summary, history)
+
+
+def _compare_with_readers(
+    context: Context, status: RunStatus, summary: SafetySummary, history: tuple[Publication, ...]
+) -> SafetySummary:
+    """Add what the table shows now: partitions that others changed, old rows that are not held."""
+    view = readers.look_at_readers(context, history, status.run_id)
+    is_safe, exceptions = summary.is_safe, view.exceptions()
+    if view.changed:
+        is_safe = f"other writers changed its partitions; before that, {is_safe}"
+    elif view.unknown:
+        is_safe = f"its partitions could not be compared; by its log, {is_safe}"
+    is_safe = is_safe.replace(", yes: ", ", ")
+    if status.state is not RunState.ROLLED_BACK:
+        with suppress(NotFound, Tampered):
+            is_pinned = publish_modes.is_pinned_product(context.runs.plan(status.run_id))
+            lost = readers.why_not_restorable(context, history, status.run_id, is_pinned=is_pinned)
+            is_safe = f"NO: what it replaced cannot be restored: {lost}" if lost else is_safe
+    see = f"{summary.readers_see}; {exceptions}" if exceptions else summary.readers_see
+    return replace(summary, is_safe=is_safe, readers_see=see)
 
 
 def _look_at_target(context: Context, status: RunStatus) -> str:

@@ -24,6 +24,7 @@ from lakehouse_backfill.core.publication.expose import EVIDENCE_DIGEST_PROPERTY
 from lakehouse_backfill.core.runs import event_log, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
+from lakehouse_backfill.core.versions import readers
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
@@ -52,6 +53,8 @@ def audit_verify(context: Context) -> AuditVerdict:
 
 
 EARLIER_ACCEPTANCE = "an earlier acceptance"
+#: The check that compares the head of the table: it can fail when all evidence is whole.
+READERS_CHECK = "what readers get now"
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcom
     if subject.archive is None:
         return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ, is_accepted)
     checks += [*_check_control_rows(subject), *_check_anchors(subject), *_check_files(subject)]
+    checks += _check_readers(subject)
     read = deep_verify.NO_DATA_READ
     if deep:
         deep_checks, read = deep_verify.check_stored_data(
@@ -319,6 +323,27 @@ def _check_files(subject: VerifySubject) -> list[StoredCheck]:
             for row in subject.earlier_publications()
         ),
     ]
+
+
+def _check_readers(subject: VerifySubject) -> list[StoredCheck]:
+    """Compare the head of the table, which readers get, with the rows of the publications."""
+    run_id = subject.plan.run_id
+    history = subject.context.versions.history(subject.plan.product)
+    view = readers.look_at_readers(subject.context, history, run_id)
+    if view == readers.ReaderView():
+        return []
+    heads = ", ".join(f"{name} at snapshot {head}" for name, head in view.heads.items())
+    total = len(view.same) + len(view.changed) + len(view.unknown)
+    ok = False if view.changed else None if view.unknown else True
+    because = f"{len(view.same)} of {total} partitions as the publications left them; {heads}"
+    check = StoredCheck(
+        name=READERS_CHECK,
+        ok=ok,
+        expected=total,
+        found=len(view.same),
+        because="; ".join(part for part in (view.exceptions(), because) if part),
+    )
+    return [check]
 
 
 def _check_snapshot_files(

@@ -45,7 +45,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
 )
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key
-from lakehouse_backfill.errors import TargetChanged
+from lakehouse_backfill.errors import HistoryGone, TargetChanged
 
 #: Their bounds are never truncated, and decode as little-endian integers in the same order.
 _EXACT_BOUND_TYPES = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)
@@ -231,7 +231,7 @@ def find_drifts(
     """
     if then.deletes_by_file == now.deletes_by_file:
         return ()
-    changes = window.commits()
+    changes = _without_undone(window.commits(), window.metadata, reader, now)
     drifts = tuple(
         drift
         for snapshot in reversed(changes)
@@ -241,18 +241,54 @@ def find_drifts(
     if drifts:
         return drifts
     if not window.is_gapless(changes):
-        raise _target_changed_error(
-            window, verb, "the history in between is gone: expired or rolled back"
-        )
+        raise _gap_error(window, changes, verb)
     violation = compaction_violation(then, now, reader.labels.file_label, window.metadata.schema())
     if violation:
         raise _target_changed_error(window, verb, violation)
     return ()
 
 
-def _target_changed_error(window: CommitWindow, verb: ErrorWording, what: str) -> TargetChanged:
+def _without_undone(
+    changes: list[Snapshot], metadata: TableMetadata, reader: ScopedReader, now: ScopeFiles
+) -> list[Snapshot]:
+    """Leave out publications of ours, and what followed, where the files are again those before.
+
+    After a rollback the partitions hold what they held before the publication: only the commits
+    until then can have changed their rows.
+    """
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    for position in reversed(range(len(changes))):
+        before = by_id.get(changes[position].parent_snapshot_id or 0)
+        if PUBLICATION_PROPERTY not in snapshot_summary(changes[position]) or before is None:
+            continue
+        if reader.scope_files(before).deletes_by_file == now.deletes_by_file:
+            return changes[position + 1 :]
+    return changes
+
+
+def _gap_error(window: CommitWindow, changes: list[Snapshot], verb: ErrorWording) -> TargetChanged:
+    """Build the error for a main branch that does not lead back to the start of the window."""
+    start = changes[-1].parent_snapshot_id if changes else window.head and window.head.snapshot_id
+    # Without a parent, or with one that is not there: expiry removed what was before.
+    is_known = any(snapshot.snapshot_id == start for snapshot in window.metadata.snapshots)
+    if changes and not is_known:
+        return _target_changed_error(
+            window, verb, "the history in between is gone: it has expired", HistoryGone
+        )
+    where = "no rows" if start is None else f"snapshot {start}"
+    return _target_changed_error(
+        window, verb, f"the main branch was set back to {where}, which does not contain it"
+    )
+
+
+def _target_changed_error(
+    window: CommitWindow,
+    verb: ErrorWording,
+    what: str,
+    kind: type[TargetChanged] = TargetChanged,
+) -> TargetChanged:
     since = "it was empty" if window.since_id is None else f"snapshot {window.since_id}"
-    return TargetChanged(
+    return kind(
         f"{window.table} cannot be {verb.name}: since {since}, {what}",
         state=verb.state,
         fix=verb.fix,
@@ -319,6 +355,8 @@ def describe_writer(snapshot: Snapshot) -> str:
     summary = snapshot_summary(snapshot)
     if RUN_ID_PROPERTY in summary:
         return f"run {summary[RUN_ID_PROPERTY]}"
+    if PUBLICATION_PROPERTY in summary:
+        return "a rollback of this toolkit"
     application = summary.get("app-id") or summary.get("spark.app.id")
     engine = summary.get("engine-name") or ("spark" if "spark.app.id" in summary else "")
     return " ".join(part for part in (engine, application) if part) or "an unnamed writer"

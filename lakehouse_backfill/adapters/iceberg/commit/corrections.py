@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -56,12 +57,12 @@ EVENT_BATCH_SIZE = 20_000
 _NO_EVENT_VISIBLE = "no reader sees an event of this act; the product's table was not touched"
 
 
+@dataclass(frozen=True)
 class IcebergCorrections:
     """`ports.comparison.Corrections` on PyIceberg."""
 
-    def __init__(self, catalog: Catalog, budget_s: float = COMMIT_BUDGET_S) -> None:
-        self._catalog = catalog
-        self._budget_s = budget_s
+    catalog: Catalog
+    budget_s: float = COMMIT_BUDGET_S
 
     def write(self, request: CorrectionEventsRequest, rows: Iterable[DifferingRow]) -> CommitResult:
         """Write the events of a publication in one append; nothing if the token's append exists.
@@ -86,7 +87,7 @@ class IcebergCorrections:
 
     def find(self, table: str, token: str) -> CommitResult | None:
         """Look in the table for the append of `token`; None when there is none, or no table."""
-        loaded = load_table_or_none(self._catalog, table)
+        loaded = load_table_or_none(self.catalog, table)
         appended = None if loaded is None else find_publication_snapshot(loaded.metadata, token)
         return None if appended is None else read_commit_result(table, appended, 0.0)
 
@@ -99,23 +100,21 @@ class IcebergCorrections:
         marks: dict[str, str],
     ) -> CommitResult:
         started = time.monotonic()
-        table = load_table(self._catalog, name)
+        table = load_table(self.catalog, name)
         _require_correction_columns(name, table)
         appended = find_publication_snapshot(table.metadata, token)
         if appended is not None:
             return read_commit_result(name, appended, time.monotonic() - started)
         files = list(_write_event_files(table, made))
-        for number in retry_attempts(self._budget_s):
+        for number in retry_attempts(self.budget_s):
             if self._commit(
                 name, token, tag, files, {**marks, f"{PROPERTY_PREFIX}attempts": str(number)}
             ):
-                appended = find_publication_snapshot(
-                    load_table(self._catalog, name).metadata, token
-                )
+                appended = find_publication_snapshot(load_table(self.catalog, name).metadata, token)
                 if appended is not None:
                     return read_commit_result(name, appended, time.monotonic() - started)
         raise TooBusy(
-            f"other writers kept winning on {name} for {self._budget_s:.0f} s",
+            f"other writers kept winning on {name} for {self.budget_s:.0f} s",
             state=_NO_EVENT_VISIBLE,
             fix="try again, or pause the other writer",
         )
@@ -124,7 +123,7 @@ class IcebergCorrections:
         self, name: str, token: str, tag: str, files: list[DataFile], marks: dict[str, str]
     ) -> bool:
         """Append the files to the current head; return False when another writer was first."""
-        table = load_table(self._catalog, name)
+        table = load_table(self.catalog, name)
         if find_publication_snapshot(table.metadata, token) is not None:
             return True
         _require_correction_columns(name, table)
@@ -153,7 +152,7 @@ class IcebergCorrections:
     def _resolve_outcome(self, name: str, token: str, cause: Exception) -> bool:
         try:
             is_appended = (
-                find_publication_snapshot(load_table(self._catalog, name).metadata, token)
+                find_publication_snapshot(load_table(self.catalog, name).metadata, token)
                 is not None
             )
         except BackfillError:
@@ -169,19 +168,19 @@ class IcebergCorrections:
     def _create_if_missing(self, name: str) -> None:
         """Create the table with the documented columns unless it exists."""
         with translate_errors():
-            if self._catalog.table_exists(name):
+            if self.catalog.table_exists(name):
                 return
             with commit_window("Catalog.create_namespace"):
-                self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+                self.catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             try:
                 with commit_window("Catalog.create_table"):
-                    self._catalog.create_table(name, _schema(), properties={"format-version": "2"})
+                    self.catalog.create_table(name, _schema(), properties={"format-version": "2"})
             except TableAlreadyExistsError:
                 return
 
     def _events_to_reverse(self, request: CompensationRequest) -> Iterator[Mapping[str, Any]]:
         """Yield the events to reverse, newest first."""
-        table = load_table(self._catalog, request.table)
+        table = load_table(self.catalog, request.table)
         for token in request.tokens:
             with translate_errors():
                 events = table.scan(row_filter=EqualTo(term="publication", value=token)).to_arrow()

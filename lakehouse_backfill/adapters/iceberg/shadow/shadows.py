@@ -6,6 +6,7 @@ A fence refuses commits of writers that loaded the shadow before a later lease b
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, TableAlreadyExistsError
@@ -116,16 +117,14 @@ def _uuid_unchanged_error(shadow: str) -> Unsupported:
     )
 
 
+@dataclass(frozen=True)
 class IcebergShadows(Shadows):
     """Clones in one namespace of the target's catalog."""
 
-    def __init__(
-        self, catalog: Catalog, shadow_namespace: str, writers: TableWriters | None = None
-    ) -> None:
-        """Use `writers` for tables that PyIceberg cannot write."""
-        self._catalog = catalog
-        self._namespace = shadow_namespace
-        self._writers = writers
+    catalog: Catalog
+    shadow_namespace: str
+    #: For tables that PyIceberg cannot write.
+    writers: TableWriters | None = None
 
     def open(
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
@@ -137,7 +136,7 @@ class IcebergShadows(Shadows):
         table has the name.
         """
         self._refuse_name(shadow)
-        source = load_table(self._catalog, target)
+        source = load_table(self.catalog, target)
         marks = {
             **properties,
             BASE_SNAPSHOT_PROPERTY: "none" if snapshot_id is None else str(snapshot_id),
@@ -161,7 +160,7 @@ class IcebergShadows(Shadows):
         self._refuse_name(shadow)
         commits = self._committer(shadow)
         commit_with_retry(
-            lambda: set_fence(self._catalog, shadow, epoch, commits), f"fence of {shadow}"
+            lambda: set_fence(self.catalog, shadow, epoch, commits), f"fence of {shadow}"
         )
 
     def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
@@ -173,13 +172,13 @@ class IcebergShadows(Shadows):
         self._refuse_name(shadow)
         commits = self._committer(shadow)
         commit_with_retry(
-            lambda: evolve_shadow(self._catalog, shadow, base_schema_id, change, commits),
+            lambda: evolve_shadow(self.catalog, shadow, base_schema_id, change, commits),
             f"columns of {shadow}",
         )
 
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
-        metadata = load_table(self._catalog, shadow).metadata
+        metadata = load_table(self.catalog, shadow).metadata
         return tuple(reversed(list(chunk_commits(metadata))))
 
     def keep(
@@ -192,7 +191,7 @@ class IcebergShadows(Shadows):
         something else.
         """
         namespace = name.rpartition(".")[0]
-        shadows = IcebergShadows(self._catalog, namespace, self._writers)
+        shadows = IcebergShadows(self.catalog, namespace, self.writers)
         return shadows.open(shadow, snapshot_id, name, properties)
 
     def retire(self, shadow: str) -> None:
@@ -202,7 +201,7 @@ class IcebergShadows(Shadows):
         """
         self._refuse_name(shadow)
         try:
-            table = load_table(self._catalog, shadow)
+            table = load_table(self.catalog, shadow)
         except NotFound:
             return
         properties = table.metadata.properties
@@ -213,26 +212,26 @@ class IcebergShadows(Shadows):
             BUILT_BECAUSE_PROPERTY in properties and DROP_DELETES_PROPERTY not in properties
         )
         if is_unknown or properties.get(DROP_DELETES_PROPERTY) == "yes":
-            commit_with_retry(lambda: _mark_retired(self._catalog, shadow), f"end of {shadow}")
+            commit_with_retry(lambda: _mark_retired(self.catalog, shadow), f"end of {shadow}")
             return
         try:
             with translate_errors(), commit_window("Shadows.drop"):
-                self._catalog.drop_table(shadow)
+                self.catalog.drop_table(shadow)
         except NotFound:
             return
 
     def _committer(self, table: str) -> CloneCommitter | None:
-        return self._writers.clone_committer(table) if self._writers else None
+        return self.writers.clone_committer(table) if self.writers else None
 
     def _refuse_name(self, shadow: str) -> None:
-        if shadow.rpartition(".")[0] != self._namespace:
+        if shadow.rpartition(".")[0] != self.shadow_namespace:
             raise Unsupported(
                 f"{shadow} lies outside the namespace of shadows",
-                fix=f"use {self._namespace}.NAME",
+                fix=f"use {self.shadow_namespace}.NAME",
             )
 
     def _existing(self, shadow: str, marks: dict[str, str]) -> Table | None:
-        existing = load_table_or_none(self._catalog, shadow)
+        existing = load_table_or_none(self.catalog, shadow)
         if existing is None:
             return None
         properties = existing.metadata.properties
@@ -256,7 +255,7 @@ class IcebergShadows(Shadows):
             if snapshot_id is not None:
                 find_snapshot(source.metadata, snapshot_id, marks[TARGET_PROPERTY])
             with commit_window("Catalog.create_namespace"):
-                self._catalog.create_namespace_if_not_exists(self._namespace)
+                self.catalog.create_namespace_if_not_exists(self.shadow_namespace)
             location = self._location(source, shadow)
             clone_metadata = build_clone_metadata(source.metadata, snapshot_id, location, marks)
             provider = load_location_provider(location, clone_metadata.properties)
@@ -264,15 +263,15 @@ class IcebergShadows(Shadows):
             _write_metadata_file(source, clone_metadata, file, marks[TARGET_PROPERTY], commits)
             try:
                 with commit_window("Shadows.register"):
-                    self._catalog.register_table(shadow, file)
+                    self.catalog.register_table(shadow, file)
             except TableAlreadyExistsError:
-                existing = self._existing(shadow, marks) or load_table(self._catalog, shadow)
+                existing = self._existing(shadow, marks) or load_table(self.catalog, shadow)
                 return self._resume_clone(existing, source, snapshot_id, marks)
             except Exception as error:
                 if not is_unsupported_by_server(error):
                     raise
                 because = f"the catalog refuses to register a table: {first_error_line(error)}"
-                return BuiltClone(self._catalog).build(shadow, clone_metadata, because)
+                return BuiltClone(self.catalog).build(shadow, clone_metadata, because)
             return self._verify_registered(shadow, clone_metadata)
 
     def _resume_clone(
@@ -289,7 +288,7 @@ class IcebergShadows(Shadows):
         )
         if BEING_BUILT_PROPERTY in found.metadata.properties:
             with translate_errors():
-                return BuiltClone(self._catalog).build(shadow, clone_metadata, "it was begun so")
+                return BuiltClone(self.catalog).build(shadow, clone_metadata, "it was begun so")
         require_clone(shadow, found.metadata, clone_metadata)
         return found
 
@@ -299,7 +298,7 @@ class IcebergShadows(Shadows):
         SeaweedFS's REST catalog answers 200 and returns an empty table: an adopt from that would
         delete the target's partitions.
         """
-        registered = self._catalog.load_table(shadow)
+        registered = self.catalog.load_table(shadow)
         if EPOCH_PROPERTY in registered.metadata.properties:
             # Another process drives the run with this clone now, so it must not be dropped here.
             return registered
@@ -310,15 +309,15 @@ class IcebergShadows(Shadows):
         ]
         if differing:
             with commit_window("Shadows.drop"):
-                self._catalog.drop_table(shadow)
+                self.catalog.drop_table(shadow)
             because = f"the catalog does not keep what is registered: {', '.join(differing)} differ"
-            return BuiltClone(self._catalog).build(shadow, wanted, because)
+            return BuiltClone(self.catalog).build(shadow, wanted, because)
         return registered
 
     def _location(self, source: Table, shadow: str) -> str:
         namespace, _, name = shadow.rpartition(".")
-        namespace_location = self._catalog.load_namespace_properties(namespace).get("location")
-        warehouse = self._catalog.properties.get("warehouse", "")
+        namespace_location = self.catalog.load_namespace_properties(namespace).get("location")
+        warehouse = self.catalog.properties.get("warehouse", "")
         target = source.location().rstrip("/")
         if namespace_location:
             location = f"{namespace_location.rstrip('/')}/{name}"

@@ -131,7 +131,7 @@ def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_
     assert f"lakehouse-backfill publish {run_id} goes on" in halted.value.fix
     assert f"lakehouse-backfill rollback {PRODUCT} --to 0" in halted.value.fix
     assert _state(found, run_id) is RunState.PUBLISH_HALTED
-    stands = status.summarise_run_safety(found, found.runs.status(run_id))
+    stands = status.summarise_run_safety(found, found.runs.status(run_id), look=True)
     assert stands.readers_see == halted.value.state
     assert stands.next_command.startswith(f"lakehouse-backfill publish {run_id}")
     assert _visible(where, run_id) == list(DAYS[:2])
@@ -171,7 +171,7 @@ def test_going_back_by_one_step_leaves_the_others_and_says_which_are_gone() -> N
     publish(found, run_id, "bob")
     _back(found, 1)
     assert _visible(where, run_id) == list(DAYS[:2])
-    stands = status.summarise_run_safety(found, found.runs.status(run_id))
+    stands = status.summarise_run_safety(found, found.runs.status(run_id), look=True)
     assert "except 2020-01-03, 2020-01-04, rolled back since" in stands.readers_see
 
 

@@ -564,17 +564,17 @@ def test_the_status_of_a_run_names_partitions_that_went_back_and_how_they_return
     found = context(lake())
     run_id = _accepted(found)
     published = publish(found, run_id, "ana").publication
-    seen = status.summarise_run_safety(found, found.runs.status(run_id))
+    seen = status.summarise_run_safety(found, found.runs.status(run_id), look=True)
     assert "except" not in seen.readers_see
     one = published.scope.partitions[0] if published.scope else ""
     rollback(found, contract(), plan_rollback(found, PRODUCT, None, (one,)), "x", "ana")
-    seen = status.summarise_run_safety(found, found.runs.status(run_id))
+    seen = status.summarise_run_safety(found, found.runs.status(run_id), look=True)
     assert (
         seen.readers_see == f"the restated partitions of this run, except {one}, rolled back since"
     )
     assert f"rollback {PRODUCT} --to {published.version} --reason" in seen.next_command
     rollback(found, contract(), plan_rollback(found, PRODUCT, published.version, ()), "y", "ana")
-    seen = status.summarise_run_safety(found, found.runs.status(run_id))
+    seen = status.summarise_run_safety(found, found.runs.status(run_id), look=True)
     assert "except" not in seen.readers_see
 
 
