@@ -95,6 +95,13 @@ class Audit(Protocol):
         """Return the number of events and the sum of all runs' newest hashes, as last written."""
         ...
 
+    def recorded_runs(self) -> dict[str, frozenset[str]]:
+        """Return the runs that have rows in each control table that runs write to.
+
+        Raises Tampered when a control table, or a column of it, was dropped.
+        """
+        ...
+
     def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
         """Return the rows of each product, oldest first, and its pointer, all of one moment.
 

@@ -21,6 +21,7 @@ from tests.support.lakes.verified import (
     control_files,
     data_file,
     edit_rows,
+    empty_control_table,
     published,
     verify,
 )
@@ -321,9 +322,7 @@ def test_control_tables_are_only_read(lab: Lab) -> None:
 
 
 def _forget_fingerprints(lab: Lab) -> None:
-    catalog = lab.catalog()
-    catalog.drop_table("lakehouse_backfill.file_fingerprint")
-    catalog.engine.dispose()
+    empty_control_table(lab, "file_fingerprint")
 
 
 def test_rows_that_no_bytes_vouch_for_are_read_again(tmp_path: Path) -> None:

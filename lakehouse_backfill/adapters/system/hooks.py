@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ from lakehouse_backfill.ports.system import Hooks
 _MAX_DETAIL_LENGTH = 500
 
 
+@dataclass(frozen=True)
 class LocalHooks(Hooks):
     """Runs programs in the project's folder, in this process's environment."""
 
-    def __init__(self, project: Path) -> None:
-        self._project = project
+    project: Path
 
     def call(self, hook: Hook, message: dict[str, Any]) -> HookCall:
         """Call the hook with a JSON message and wait for its end; a failure is no error."""
@@ -49,7 +50,7 @@ class LocalHooks(Hooks):
                 text=True,
                 errors="replace",
                 timeout=hook.timeout_seconds,
-                cwd=self._project,
+                cwd=self.project,
                 check=False,
             )
         except subprocess.TimeoutExpired:

@@ -242,12 +242,21 @@ def _compare_with_readers(
         is_safe = f"its partitions could not be compared; by its log, {is_safe}"
     is_safe = is_safe.replace(", yes: ", ", ")
     if status.state is not RunState.ROLLED_BACK:
-        with suppress(NotFound, Tampered):
-            is_pinned = publish_modes.is_pinned_product(context.runs.plan(status.run_id))
-            lost = readers.why_not_restorable(context, history, status.run_id, is_pinned=is_pinned)
-            is_safe = f"NO: what it replaced cannot be restored: {lost}" if lost else is_safe
+        is_safe = _with_restorability(context, status, history, is_safe)
     see = f"{summary.readers_see}; {exceptions}" if exceptions else summary.readers_see
     return replace(summary, is_safe=is_safe, readers_see=see)
+
+
+def _with_restorability(
+    context: Context, status: RunStatus, history: tuple[Publication, ...], is_safe: str
+) -> str:
+    """Replace `is_safe` where the rows that the run replaced are not held any more."""
+    try:
+        is_pinned = publish_modes.is_pinned_product(context.runs.plan(status.run_id))
+    except (NotFound, Tampered) as error:
+        return f"{is_safe.removeprefix('yes: ')}; by its log only: {error.problem}"
+    lost = readers.why_not_restorable(context, history, status.run_id, is_pinned=is_pinned)
+    return f"NO: what it replaced cannot be restored: {lost}" if lost else is_safe
 
 
 def _look_at_target(context: Context, status: RunStatus) -> str:

@@ -7,6 +7,7 @@ everything that the acceptance of one run rests on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,10 +49,38 @@ def audit_verify(context: Context) -> AuditVerdict:
         chains, statuses = context.audit.chains(), context.runs.list(open_only=True)
         if context.audit.seal() == seal:
             products, bad_plans = context.audit.products(), context.audit.bad_plans()
-            return event_log.verify_logs(chains, seal, statuses, products, bad_plans)
+            recorded = {
+                table: frozenset(
+                    run_id
+                    for run_id in runs
+                    # A run without events here may have been registered since they were read.
+                    if run_id in chains or not context.runs.events(run_id)
+                )
+                for table, runs in context.audit.recorded_runs().items()
+            }
+            bad_plans |= _runs_without_ledger(context, chains, recorded)
+            return event_log.verify_logs(chains, seal, statuses, products, bad_plans, recorded)
     raise TooBusy("runs kept moving while their logs were read", fix="try again")
 
 
+def _runs_without_ledger(
+    context: Context, chains: event_log.EventChains, recorded: dict[str, frozenset[str]]
+) -> dict[str, str]:
+    """Return the runs that staged chunks, by their log, of which the chunk ledger has no row."""
+    known = recorded.get(LEDGER_TABLE, chains.keys())
+    missing = {}
+    for run_id in chains.keys() - known:
+        if all(event.verb != "finish staging" for event in chains[run_id]):
+            continue
+        with suppress(NotFound, Tampered):
+            plan = context.runs.plan(run_id)
+            if plan.resolved.chunks and not publish_modes.is_externally_written(plan):
+                missing[run_id] = f"{run_id} staged chunks by its log; {LEDGER_TABLE} has no row"
+    return missing
+
+
+#: The control table of the chunks.
+LEDGER_TABLE = "backfill_chunk_run"
 EARLIER_ACCEPTANCE = "an earlier acceptance"
 #: The check that compares the head of the table: it can fail when all evidence is whole.
 READERS_CHECK = "what readers get now"

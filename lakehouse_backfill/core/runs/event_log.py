@@ -240,11 +240,12 @@ def verify_logs(
     statuses: Iterable[RunStatus] = (),
     products: ProductRows | None = None,
     bad_plans: Mapping[str, str] | None = None,
+    recorded_runs: Mapping[str, frozenset[str]] | None = None,
 ) -> AuditVerdict:
     """Check every chain, the seal over all of them, and the states of the open runs.
 
     Then check that each product's pointer agrees with its rows, and report the first of
-    `bad_plans`.
+    `bad_plans`; `recorded_runs` are the runs that have rows in each of the other control tables.
     """
     events = [event for chain in chains.values() for event in chain]
     heads = _newest_hashes(chains)
@@ -257,7 +258,8 @@ def verify_logs(
         or _seal_fault(events, heads, seal)
         or next((fault for status in statuses if (fault := _status_fault(status, chains))), None)
         or _product_fault(products or {})
-        or next(iter((bad_plans or {}).values()), None),
+        or next(iter((bad_plans or {}).values()), None)
+        or _record_fault(chains, recorded_runs or {}),
         heads=heads,
         products=len(products or {}),
     )
@@ -322,6 +324,28 @@ def _product_fault(products: ProductRows) -> str | None:
         for name, (rows, held) in sorted(products.items())
     )
     return next((fault for fault in faults if fault), None)
+
+
+#: By control table: the events after which a run has a row in it.
+_EVENTS_WITH_ROWS = {
+    "pipeline_run": frozenset({"plan"}),
+    "accepted_output_version": frozenset({"finish publishing"}),
+    "evidence": frozenset({"pass validation", "fail validation"}),
+}
+
+
+def _record_fault(chains: EventChains, recorded_runs: Mapping[str, frozenset[str]]) -> str | None:
+    """Return which run has rows without events, or events without the rows that belong to them."""
+    for table, runs in recorded_runs.items():
+        unlogged = sorted(runs - chains.keys())
+        # A plan without an event was being registered.
+        if unlogged and table != "pipeline_run":
+            return f"{unlogged[0]} has rows in {table}, and no event in the log of runs"
+        for run_id, chain in chains.items():
+            verbs = {event.verb for event in chain} & _EVENTS_WITH_ROWS.get(table, frozenset())
+            if verbs and run_id not in runs:
+                return f"{run_id}: '{min(verbs)}' is in its log, and {table} has no row of it"
+    return None
 
 
 def _event_count_text(events: int) -> str:

@@ -95,6 +95,13 @@ class FakeRuns:
     def chains(self) -> dict[str, tuple[Event, ...]]:
         return {run_id: tuple(events) for run_id, events in self.log.items()}
 
+    def recorded_runs(self) -> dict[str, frozenset[str]]:
+        rows = [row for rows, _ in self.products().values() for row in rows]
+        return {
+            "pipeline_run": frozenset(self.plans),
+            "accepted_output_version": frozenset(row.run_id for row in rows if row.run_id),
+        }
+
     def seal(self) -> tuple[int, str] | None:
         events = [event for log in self.log.values() for event in log]
         return (len(events), event_log.sum_hashes(log[-1].hash for log in self.log.values()))

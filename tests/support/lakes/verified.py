@@ -81,3 +81,12 @@ def edit_rows(lab: Lab, table: str, change: Any) -> int:
             changed += here
             pq.write_table(held.from_pylist(rows, held.schema), path)
     return changed
+
+
+def empty_control_table(lab: Lab, name: str) -> None:
+    """Drop a control table, and create it again without rows."""
+    catalog = lab.catalog()
+    old = catalog.load_table((CONTROL, name))
+    catalog.drop_table((CONTROL, name))
+    catalog.create_table((CONTROL, name), old.schema(), properties=old.properties)
+    catalog.engine.dispose()

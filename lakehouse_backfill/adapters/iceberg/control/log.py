@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel
 from pyiceberg.catalog import Catalog
@@ -40,6 +40,7 @@ from lakehouse_backfill.errors import (
     CatalogDown,
     LostFile,
     OutcomeUnknown,
+    Tampered,
     TooBusy,
 )
 from lakehouse_backfill.fault_points import commit_window
@@ -96,31 +97,43 @@ class LogHead:
         return sorted(rows, key=lambda row: row[LOG_SEQ])
 
 
+class TableSet(Protocol):
+    """All control tables of a lake."""
+
+    def ensure(self) -> None:
+        """Create the missing ones, before the first row is written to any of them."""
+        ...
+
+    def require_all(self) -> None:
+        """Raise Tampered when one of them is gone."""
+        ...
+
+
 class ControlLog:
-    """One control table; `create` creates all control tables before the first row is written."""
+    """One control table of a set."""
 
     def __init__(
         self,
         catalog: Catalog,
         namespace: str,
         table: ControlTable,
-        create: Callable[[], None],
+        tables: TableSet,
         budget_s: float,
     ) -> None:
         self._catalog = catalog
         self._identifier = (namespace, table.name)
-        self._name = table.name
+        self.name = table.name
         self._declared = table
-        self._create = create
+        self._tables = tables
         self._budget_s = budget_s
         self._advisory_lock = choose_advisory_lock(catalog, f"{namespace}.{table.name}")
 
     def head(self) -> LogHead:
-        """Load the current state; a missing table is an empty one, and is not created.
+        """Load the current state; in a new lake the table is empty, and is not created.
 
-        Raises CatalogDown, LostFile.
+        Raises CatalogDown, LostFile; Tampered when the table or a column of it was dropped.
         """
-        with _translate_outages(self._name):
+        with _translate_outages(self.name):
             for _ in range(_MAX_RELOADS):
                 try:
                     return self._load()
@@ -132,9 +145,37 @@ class ControlLog:
 
     def _load(self) -> LogHead:
         try:
+            table = self._catalog.load_table(self._identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return self._load_unless_new()
+        self._require_columns(table)
+        return LogHead(table)
+
+    def _load_unless_new(self) -> LogHead:
+        """Return an empty head in a lake without rows of control tables; else raise Tampered.
+
+        All control tables are created before the first row is written to any of them.
+        """
+        self._tables.require_all()
+        try:  # another process may have created it meanwhile
             return LogHead(self._catalog.load_table(self._identifier))
         except (NoSuchTableError, NoSuchNamespaceError):
             return LogHead(None)
+
+    def _require_columns(self, table: Table) -> None:
+        """Raise Tampered when the table had a column of ours that it has no more.
+
+        A table of an older release lacks columns that it never had.
+        """
+        lost = {name for name, _, _ in self._declared.missing_columns(table.schema())}
+        if not lost:
+            return
+        had = {name for schema in table.metadata.schemas for name in schema.column_names}
+        if dropped := sorted(lost & had):
+            name = ".".join(self._identifier)
+            raise restore_error(
+                f"the control table {name} has lost its columns {', '.join(dropped)}"
+            )
 
     def append(self, decide: Callable[[LogHead], LogAppend[T]]) -> T:
         """Append what `decide` returns for the current state, in one commit; return its result.
@@ -144,7 +185,7 @@ class ControlLog:
         """
         # Importing the writer takes longer than a commit, so it is done before the lock is held.
         import_arrow_writer()
-        retry: _Retry[T] = _Retry(self._name, self._budget_s)
+        retry: _Retry[T] = _Retry(self.name, self._budget_s)
         while True:
             with self._advisory_lock.hold():
                 appended = self._attempt(retry, decide)
@@ -173,19 +214,21 @@ class ControlLog:
         return change if self._commit(transaction, effort, change, token, head) else None
 
     def _ensure_head(self) -> LogHead:
+        with _translate_outages(self.name):
+            self._tables.require_all()
         head = self.head()
         if head.table is None or self._declared.missing_columns(head.table.schema()):
-            self._create()
+            self._tables.ensure()
             head = self.head()
         return head
 
     def _stage(self, head: LogHead, change: LogAppend[Any], token: str) -> Transaction:
         if head.table is None:
             raise CatalogDown(
-                f"the control table {self._name} vanished right after it was made",
+                f"the control table {self.name} vanished right after it was made",
                 fix="lakehouse-backfill doctor",
             )
-        with _translate_outages(self._name):
+        with _translate_outages(self.name):
             return stage_commit(
                 head.table,
                 change.rows,
@@ -203,7 +246,7 @@ class ControlLog:
         head: LogHead,
     ) -> bool:
         try:
-            with commit_window(f"ControlLog.{self._name}"):
+            with commit_window(f"ControlLog.{self.name}"):
                 transaction.commit_transaction()
         except Exception as error:
             is_refused = is_lost_race(error) or isinstance(error, ValidationException)
@@ -307,6 +350,16 @@ def _translate_outages(name: str) -> Iterator[None]:
         if not is_outage(error):
             raise
         raise _unreachable_error(name, error) from error
+
+
+def restore_error(problem: str) -> Tampered:
+    """Build the error for a control table that is gone, or has lost columns."""
+    return Tampered(
+        problem,
+        state="nothing was read as if it were empty; nothing was written",
+        fix="register its newest whole metadata file again: docs/recovery.md, 'A control table is "
+        "gone'",
+    )
 
 
 def _unreachable_error(name: str, error: Exception) -> CatalogDown:

@@ -23,6 +23,8 @@ from lakehouse_backfill.adapters.iceberg.control.log_files import drop_cached_ro
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     ACCEPTED_OUTPUT_VERSION,
     BACKFILL_CHUNK_RUN,
+    CONTROL_TABLES,
+    EVIDENCE,
     PIPELINE_RUN,
     RUN_EVENT,
 )
@@ -200,6 +202,10 @@ def plan_row(plan: Plan) -> dict[str, Any]:
 _PLAN_COLUMNS = ("run_id", "plan", "manifest_hash")
 
 
+#: The control tables that every run which came far enough has rows in.
+_TABLES_OF_RUNS = (PIPELINE_RUN, ACCEPTED_OUTPUT_VERSION, BACKFILL_CHUNK_RUN, EVIDENCE)
+
+
 class IcebergAudit:
     """`ports.control.Audit` on PyIceberg: reads only."""
 
@@ -207,6 +213,22 @@ class IcebergAudit:
         self._plans = tables.log(PIPELINE_RUN)
         self._events = tables.log(RUN_EVENT)
         self._versions = tables.log(ACCEPTED_OUTPUT_VERSION)
+        self._all_tables = tuple(tables.log(table) for table in CONTROL_TABLES)
+
+    def recorded_runs(self) -> dict[str, frozenset[str]]:
+        """Return, by control table whose rows are the work of runs, the runs that have rows.
+
+        Raises Tampered when any control table is gone.
+        """
+        heads = {log.name: log.head() for log in self._all_tables}
+        return {
+            table.name: frozenset(
+                row["run_id"]
+                for row in heads[table.name].rows(columns=("run_id",))
+                if row["run_id"]
+            )
+            for table in _TABLES_OF_RUNS
+        }
 
     def drafts(self) -> tuple[Plan, ...]:
         """Return plans that are stored without a first event: their registration was interrupted.

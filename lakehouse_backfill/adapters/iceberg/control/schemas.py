@@ -344,6 +344,7 @@ CONTROL_TABLES = (
     PROCESSED_EVENT,
     PIN_LEASE,
 )
+CONTROL_TABLE_NAMES = frozenset(table.name for table in CONTROL_TABLES)
 
 
 def current_view_select(catalog: str, namespace: str) -> str:

@@ -29,10 +29,16 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     is_outage,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.control.log import ControlLog, LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import (
+    ControlLog,
+    LogAppend,
+    LogHead,
+    restore_error,
+)
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     ACCEPTED_OUTPUT_VERSION,
     BACKFILL_CHUNK_RUN,
+    CONTROL_TABLE_NAMES,
     CONTROL_TABLES,
     EVIDENCE,
     PIPELINE_RUN,
@@ -54,10 +60,11 @@ class ControlTables:
         self._catalog = catalog
         self._namespace = namespace
         self._budget_s = budget_s
+        self._are_all_there = False
 
     def log(self, table: ControlTable) -> ControlLog:
         """Open one control table."""
-        return ControlLog(self._catalog, self._namespace, table, self.ensure, self._budget_s)
+        return ControlLog(self._catalog, self._namespace, table, self, self._budget_s)
 
     def ensure(self) -> None:
         """Create the missing namespace, control tables, and columns of older releases' tables.
@@ -76,6 +83,38 @@ class ControlTables:
                 state="no run and no version was recorded",
                 fix="lakehouse-backfill doctor",
             ) from error
+
+    def require_all(self) -> None:
+        """Raise Tampered when a control table is gone; each process looks until all are there.
+
+        All are created before the first row is written. So one that is missing beside one with rows
+        was dropped, and to read it as empty would forget runs, versions or evidence.
+        """
+        if self._are_all_there:
+            return
+        missing = CONTROL_TABLE_NAMES - self._present()
+        self._are_all_there = not missing
+        if not missing:
+            return
+        written = next(filter(self._has_rows, sorted(CONTROL_TABLE_NAMES - missing)), None)
+        # Another process may have created them since: those that were written to came last.
+        if written is not None and (gone := sorted(missing - self._present())):
+            raise restore_error(
+                f"the control table {self._namespace}.{gone[0]} is gone, and {written} has rows"
+            )
+
+    def _present(self) -> frozenset[str]:
+        try:
+            return frozenset(name for *_, name in self._catalog.list_tables(self._namespace))
+        except NoSuchNamespaceError:
+            return frozenset()
+
+    def _has_rows(self, name: str) -> bool:
+        try:
+            table = self._catalog.load_table((self._namespace, name))
+        except NoSuchTableError:
+            return False
+        return table.current_snapshot() is not None
 
     def _ensure_namespace(self) -> None:
         try:
