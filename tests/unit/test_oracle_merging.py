@@ -7,10 +7,11 @@ import pytest
 from lakehouse_backfill.domain.run import ChunkCounts
 from tests.support.oracles.merging import Clash, merge
 
+pytestmark = pytest.mark.req("U4")
+
 BASE = [{"k": 1, "v": 10, "ver": 5}, {"k": 2, "v": 20, "ver": 5}, {"k": 3, "v": 30, "ver": 5}]
 
 
-@pytest.mark.req("U4")
 def test_each_key_ends_with_its_newest_row() -> None:
     changes = [
         {"k": 1, "v": 11, "ver": 6, "gone": False},
@@ -29,7 +30,6 @@ def test_each_key_ends_with_its_newest_row() -> None:
     )
 
 
-@pytest.mark.req("U4")
 def test_an_equal_version_with_other_content_is_a_clash() -> None:
     for changes in (
         [{"k": 1, "v": 11, "ver": 5}],

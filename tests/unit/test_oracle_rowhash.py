@@ -51,11 +51,7 @@ many = settings(max_examples=200, deadline=None)
         (b"as", 0, 0x1C330FB2D66BE179),
         (b"asd", 0, 0x631C37CE72A97393),
         (b"asdf", 0, 0x415872F599CEA71E),
-        (
-            b"Call me Ishmael. Some years ago--never mind how long precisely-",
-            0,
-            0x02A2E85470D6FD96,
-        ),
+        (b"Call me Ishmael. Some years ago--never mind how long precisely-", 0, 0x02A2E85470D6FD96),
     ],
 )
 def test_xxh64_is_the_published_one(data: bytes, seed: int, expected: int) -> None:

@@ -64,10 +64,7 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "status bf-1 --all": ("status", ("bf-1", True)),
     "log bf-1": ("log", ("bf-1",)),
     "chunks bf-1": ("chunks", ("bf-1",)),
-    "diff bf-1 --by ana": (
-        "diff",
-        ("bf-1", None, None, None, "auto", 5, "ana", (), (), None),
-    ),
+    "diff bf-1 --by ana": ("diff", ("bf-1", None, None, None, "auto", 5, "ana", (), (), None)),
     "diff a.b@1 a.b --key x,y --where x=1 --engine spark --samples 9 --by ana": (
         "diff",
         ("a.b@1", "a.b", ("x", "y"), "x=1", "spark", 9, "ana", (), (), None),

@@ -57,9 +57,7 @@ def content(catalog: SqlCatalog) -> list[dict[str, Any]]:
 
 
 @pytest.mark.req("O4")
-def test_the_printed_program_restores_old_rows_and_keeps_live_ones(
-    catalog: SqlCatalog,
-) -> None:
+def test_the_printed_program_restores_old_rows_and_keeps_live_ones(catalog: SqlCatalog) -> None:
     table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
     table.append(pa.concat_tables([rows("2013-02-14", 10), rows("2013-02-15", 1)]))
     before = table.current_snapshot()
@@ -77,9 +75,7 @@ def test_the_printed_program_restores_old_rows_and_keeps_live_ones(
 
 
 @pytest.mark.req("O4")
-def test_partitions_that_had_no_rows_before_become_empty_in_one_commit(
-    catalog: SqlCatalog,
-) -> None:
+def test_partitions_that_had_no_rows_before_become_empty_in_one_commit(catalog: SqlCatalog) -> None:
     table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
     table.append(rows("2013-02-14", 10))
     before = table.current_snapshot()

@@ -9,6 +9,8 @@ import pytest
 
 from lakehouse_backfill.report.page import render_page
 
+pytestmark = pytest.mark.req("O4")
+
 
 def ended(document: dict[str, Any], verb: str, state: str, reason: str = "wrong rates") -> str:
     """Let `eva` end the run, and give the page."""
@@ -28,7 +30,7 @@ def section(page: str, anchor: str) -> str:
     return page.split(f'id="{anchor}"')[1].split("</section>")[0]
 
 
-@pytest.mark.req("O4", "Q8")
+@pytest.mark.req("Q8")
 def test_who_rejected_a_run_and_why_stands_on_the_first_screen_and_in_the_decisions(
     document: dict[str, Any],
 ) -> None:
@@ -44,7 +46,7 @@ def test_who_rejected_a_run_and_why_stands_on_the_first_screen_and_in_the_decisi
     assert "Nobody has decided" not in page
 
 
-@pytest.mark.req("O4", "Q8")
+@pytest.mark.req("Q8")
 def test_a_run_that_checks_rejected_names_no_person(document: dict[str, Any]) -> None:
     document["events"] = document["events"][:5]  # staged
     first_screen = ended(document, "fail validation", "rejected").split("</header>")[0]
@@ -52,7 +54,6 @@ def test_a_run_that_checks_rejected_names_no_person(document: dict[str, Any]) ->
     assert "eva" not in first_screen
 
 
-@pytest.mark.req("O4")
 def test_a_rolled_back_run_says_first_who_took_it_back_when_and_why(
     document: dict[str, Any],
 ) -> None:
@@ -65,7 +66,6 @@ def test_a_rolled_back_run_says_first_who_took_it_back_when_and_why(
     assert "✓" not in safe
 
 
-@pytest.mark.req("O4")
 def test_a_run_that_was_published_again_was_not_ended(document: dict[str, Any]) -> None:
     ended(document, "roll back", "rolled_back")
     page = ended(document, "reinstate", "published")
@@ -73,16 +73,13 @@ def test_a_run_that_was_published_again_was_not_ended(document: dict[str, Any]) 
     assert "Rolled back by" not in page.split("</header>")[0]
 
 
-@pytest.mark.req("O4")
 def test_a_cancelled_run_says_by_whom_also_without_a_reason(document: dict[str, Any]) -> None:
     page = ended(document, "cancel", "cancelled", reason="")
     assert "Cancelled by eva: no reason given" in page.split("</header>")[0]
 
 
-@pytest.mark.req("O4", "Q9")
-def test_checks_of_one_name_are_told_apart_by_what_they_are_about(
-    document: dict[str, Any],
-) -> None:
+@pytest.mark.req("Q9")
+def test_checks_of_one_name_are_told_apart_by_what_they_are_about(document: dict[str, Any]) -> None:
     name = "keys are unique"
     document["validation"]["checks"][1]["passed"] = False
     failed = json.loads(json.dumps(document["validation"]["checks"][1]))

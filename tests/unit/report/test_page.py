@@ -267,9 +267,7 @@ def test_a_part_that_nobody_foresaw_as_large_is_left_to_the_archive(
 
 
 @pytest.mark.req("O4", "Q8")
-def test_a_waiver_stands_beside_its_check_and_among_the_decisions(
-    document: dict[str, Any],
-) -> None:
+def test_a_waiver_stands_beside_its_check_and_among_the_decisions(document: dict[str, Any]) -> None:
     page = render_page(document)
     said = "! waived by lead: the old days were wrong by this much"
     assert f'failed</span><div class="warn">{said}</div>' in page

@@ -47,10 +47,7 @@ def test_a_program_that_does_not_end_is_killed(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there_is_an_outcome_and_no_crash(tmp_path: Path) -> None:
     hook = Hook(name="h", on="on_halt", command=("no-such-program-here",))
     call = LocalHooks(tmp_path).call(hook, MESSAGE)
-    assert (call.is_ok, call.detail.split(":")[0]) == (
-        False,
-        "no-such-program-here cannot be run",
-    )
+    assert (call.is_ok, call.detail.split(":")[0]) == (False, "no-such-program-here cannot be run")
 
 
 class _Server(BaseHTTPRequestHandler):
@@ -94,10 +91,7 @@ def test_a_webhook_is_one_post_with_its_token(
     ("path", "said"), [("/broken", "HTTP 500"), ("/moved", "HTTP 302")], ids=["500", "redirect"]
 )
 def test_a_webhook_that_does_not_say_yes_has_failed(
-    path: str,
-    said: str,
-    server: tuple[str, list[tuple[str | None, str]]],
-    tmp_path: Path,
+    path: str, said: str, server: tuple[str, list[tuple[str | None, str]]], tmp_path: Path
 ) -> None:
     hook = Hook(name="h", on="after_publish", webhook=server[0] + path)
     call = LocalHooks(tmp_path).call(hook, MESSAGE)

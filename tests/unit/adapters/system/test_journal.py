@@ -136,10 +136,7 @@ def test_a_record_trace_holds_key_old_and_new(tmp_path: Path) -> None:
         ({"a": [{"Token": "x"}]}, {"a": [{"Token": "[hidden]"}]}),
         ({"DB_PASSWORD": 5}, {"DB_PASSWORD": "[hidden]"}),
         ({"password": None}, {"password": None}),
-        (
-            {"uri": "postgresql://ana:p@ss@db/x?a=1"},
-            {"uri": "postgresql://[hidden]@db/x?a=1"},
-        ),
+        ({"uri": "postgresql://ana:p@ss@db/x?a=1"}, {"uri": "postgresql://[hidden]@db/x?a=1"}),
         ({"u": "jdbc:x?a=1&password=p&b=2"}, {"u": "jdbc:x?a=1&password=[hidden]&b=2"}),
         ({"at": "https://host:8181/x"}, {"at": "https://host:8181/x"}),
     ],

@@ -227,10 +227,7 @@ def test_a_gate_that_guards_the_data_itself_cannot_be_waived() -> None:
 @pytest.mark.req("Q8")
 @pytest.mark.parametrize(
     ("gate", "reason", "error", "says"),
-    [
-        ("edges", "known", NotFound, EDGES),
-        (EDGES, " ", ConfigError, "needs a reason"),
-    ],
+    [("edges", "known", NotFound, EDGES), (EDGES, " ", ConfigError, "needs a reason")],
     ids=["no such gate", "no reason"],
 )
 def test_a_waiver_names_a_failed_gate_and_a_reason(

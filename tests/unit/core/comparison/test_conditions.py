@@ -17,8 +17,9 @@ from lakehouse_backfill.core.comparison.conditions import (
 from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.errors import ConfigError
 
+pytestmark = pytest.mark.req("Q5")
 
-@pytest.mark.req("Q5")
+
 def test_a_tolerance_is_a_distance_or_a_share() -> None:
     assert parse_tolerances(["amount=0.01", "a=b=1%", "n=0"]) == (
         Tolerance(column="amount", limit=Decimal("0.01")),
@@ -27,20 +28,17 @@ def test_a_tolerance_is_a_distance_or_a_share() -> None:
     )
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize("text", ["amount", "=1", "a=x", "a=-1", "a=NaN", "a=inf", "a=1e40", "a=%"])
 def test_what_is_no_tolerance_says_how_to_write_one(text: str) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         parse_tolerances([text])
 
 
-@pytest.mark.req("Q5")
 def test_two_tolerances_of_a_column_are_refused() -> None:
     with pytest.raises(ConfigError, match="two tolerances for column a"):
         parse_tolerances(["a=1", "a=1%"])
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize(
     ("column", "key", "words"),
     [("s", ("k",), "no compared column of numbers"), ("k", ("k",), "no compared"),
@@ -52,7 +50,6 @@ def test_a_tolerance_is_of_a_compared_number(column: str, key: tuple[str, ...], 
         require_applicable_tolerances([one], {"x": "number", "s": "category"}, key)
 
 
-@pytest.mark.req("Q5")
 def test_a_slip_in_an_ignored_column_is_seen() -> None:
     require_ignored_columns_exist(["a", "produced_at"], [["a", "b"], []])
     require_ignored_columns_exist(["anything"], [[], []])
@@ -60,7 +57,6 @@ def test_a_slip_in_an_ignored_column_is_seen() -> None:
         require_ignored_columns_exist(["c"], [["a"], ["b"]])
 
 
-@pytest.mark.req("Q5")
 def test_limits_reach_sql_as_plain_digits() -> None:
     texts = [format_decimal(Decimal(text)) for text in ("1e-7", "1E+3", "0.50")]
     assert texts == ["0.0000001", "1000", "0.50"]
@@ -69,7 +65,6 @@ def test_limits_reach_sql_as_plain_digits() -> None:
 NAMES = {"carrier": "c0", "flights": "c1", "Day": "c2", "st": "c3", "a b": "c4"}
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize(
     ("text", "sql"),
     [
@@ -86,14 +81,12 @@ def test_a_condition_is_written_again_with_our_column_names(text: str, sql: str)
     assert render_condition(text, NAMES, "duckdb") == sql
 
 
-@pytest.mark.req("Q5")
 def test_spark_gets_its_own_quotes() -> None:
     assert render_condition("\"a b\" > 1 AND carrier = 'x'", {**NAMES, "a b": "a b"}, "spark") == (
         "`a b` > 1 AND `c0` = 'x'"
     )
 
 
-@pytest.mark.req("Q5")
 def test_the_columns_of_a_condition_are_named_once() -> None:
     assert condition_columns("flights > 1 AND Day = '2024-01-01' OR flights < 0") == (
         "flights",
@@ -101,7 +94,6 @@ def test_the_columns_of_a_condition_are_named_once() -> None:
     )
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize(
     "text",
     [

@@ -25,6 +25,8 @@ from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, declared, lake
 from tests.support.fakes.lake import FakeLake
 
+pytestmark = pytest.mark.req("Q5")
+
 CODE = Factor(cause="code")
 DAYS = ("2020-01-02", "2020-01-03")
 
@@ -61,7 +63,6 @@ def _no_engine(found: Context) -> Context:
 OTHER = {"run": {"requested_by": "bob", "reason": "again", "reason_code": "bug_fix"}}
 
 
-@pytest.mark.req("Q5")
 def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> None:
     where, compute, found = _lake()
     first = _published(found)
@@ -83,7 +84,6 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
     assert status.evidence_document(found, second)["attribution"]["counts"] == done.counts
 
 
-@pytest.mark.req("Q5")
 def test_no_engine_is_started_where_nothing_differs() -> None:
     where, _, found = _lake()
     _published(found)
@@ -94,7 +94,6 @@ def test_no_engine_is_started_where_nothing_differs() -> None:
     assert (done.partitions, done.counts, done.data()["sampled_share"]) == ((), {}, 1.0)
 
 
-@pytest.mark.req("Q5")
 def test_without_a_maker_and_without_history_all_is_unexplained_and_says_why() -> None:
     _, _, found = _lake()
     run_id = _staged(found)
@@ -106,7 +105,6 @@ def test_without_a_maker_and_without_history_all_is_unexplained_and_says_why() -
     assert (done.sampled_rows, done.changed_rows, done.changed_partitions) == (1, 2, 2)
 
 
-@pytest.mark.req("Q5")
 def test_code_that_is_not_kept_is_no_reason_to_say_nothing() -> None:
     _, compute, found = _lake()
     first = _published(found)
@@ -122,7 +120,6 @@ def test_code_that_is_not_kept_is_no_reason_to_say_nothing() -> None:
     assert done.partitions[0].notes == (f"{first}: its code is gone",)
 
 
-@pytest.mark.req("Q5")
 def test_a_snapshot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     where, _, found = _lake()
     first = _published(found)
@@ -141,7 +138,6 @@ def test_a_snapshot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert part.notes == (f"what {first} read is gone: bronze.raw@1",)
 
 
-@pytest.mark.req("Q5")
 def test_a_run_without_a_candidate_has_nothing_to_attribute() -> None:
     _, _, found = _lake()
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")

@@ -16,6 +16,8 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from tests.support.examples.dossiers import plan
 
+pytestmark = pytest.mark.req("Q5")
+
 CODE, LATE = Factor(cause="code"), Factor(cause="late_input", input="orders")
 UPSTREAM, RATES = Factor(cause="upstream", input="orders"), Factor(cause="reference", input="rates")
 FIVE = (CODE, LATE, UPSTREAM, RATES, Factor(cause="deletion", input="orders"))
@@ -74,7 +76,6 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize(("factors", "row", "causes", "counted"), CASES.values(), ids=CASES)
 def test_a_row_is_explained_by_what_was_swapped(
     factors: tuple[Factor, ...],
@@ -86,7 +87,6 @@ def test_a_row_is_explained_by_what_was_swapped(
     assert (found, attribution.classify_factors(found)) == (causes, counted)
 
 
-@pytest.mark.req("Q5")
 def test_what_tombstones_name_is_a_deletion() -> None:
     states = (REPLACED, *attribution.states_to_compute(1), KEPT, CANDIDATE)
     found = attribution.find_factors(states, (X, X, Y, GONE, GONE), (CODE,))
@@ -96,7 +96,6 @@ def test_what_tombstones_name_is_a_deletion() -> None:
     )
 
 
-@pytest.mark.req("Q5")
 def test_a_deletion_that_the_earlier_run_kept_and_this_one_does_not_is_a_deletion() -> None:
     states = (
         REPLACED,
@@ -112,7 +111,6 @@ def test_a_deletion_that_the_earlier_run_kept_and_this_one_does_not_is_a_deletio
     )
 
 
-@pytest.mark.req("Q5")
 def test_a_state_that_could_not_be_computed_proves_nothing() -> None:
     whole = frozenset({0, 1})
     states = (REPLACED, ComparedState("computed"), ComparedState("computed", whole), CANDIDATE)
@@ -120,7 +118,6 @@ def test_a_state_that_could_not_be_computed_proves_nothing() -> None:
     assert found == (attribution.UNEXPLAINED_FACTOR,)
 
 
-@pytest.mark.req("Q5")
 def test_one_that_is_needed_but_does_not_do_alone_is_not_the_only_cause() -> None:
     """The code and any of two late inputs: without the code nothing changes, nor by it alone."""
 
@@ -132,7 +129,6 @@ def test_one_that_is_needed_but_does_not_do_alone_is_not_the_only_cause() -> Non
     assert attribution.classify_factors(found) == "several"
 
 
-@pytest.mark.req("Q5")
 def test_those_that_move_a_row_alone_are_named_beside_the_one_that_is_needed() -> None:
     def value(new: frozenset[Factor]) -> str:
         late = bool(new & {LATE, UPSTREAM})
@@ -161,7 +157,6 @@ def explained(
     return frozenset(attribution.find_factors(whole, (numbers[0], *numbers, numbers[-1]), factors))
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @given(count=st.integers(1, 5), data=st.data())
 def test_exactly_the_factors_that_act_are_named(
@@ -175,7 +170,6 @@ def test_exactly_the_factors_that_act_are_named(
     assert found == {FIVE[place] for place in acting}
 
 
-@pytest.mark.req("Q5")
 @given(count=st.integers(2, 3), data=st.data())
 def test_the_answer_does_not_depend_on_the_order_of_the_factors(
     count: int, data: st.DataObject
@@ -195,7 +189,6 @@ def test_the_answer_does_not_depend_on_the_order_of_the_factors(
     assert attribution.classify_factors(answer) in CAUSE_CLASSES
 
 
-@pytest.mark.req("Q5")
 def test_each_factor_is_tried_alone_and_left_out() -> None:
     sets = [
         [sorted(state.swapped) for state in attribution.states_to_compute(count)]
@@ -209,7 +202,6 @@ def test_each_factor_is_tried_alone_and_left_out() -> None:
     ]
 
 
-@pytest.mark.req("Q5")
 @given(
     changed=st.dictionaries(st.from_regex(r"[a-z]{3}", fullmatch=True), st.integers(1, 99)),
     most=st.integers(1, 10),
@@ -258,7 +250,6 @@ MADE = {
 }
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize(("history", "made_by"), MADE.values(), ids=MADE)
 def test_the_maker_of_a_partition_is_the_run_whose_rows_readers_had(
     history: tuple[Publication, ...], made_by: tuple[str | None, ...]
@@ -269,7 +260,6 @@ def test_the_maker_of_a_partition_is_the_run_whose_rows_readers_had(
     assert tuple(each.run_id if each else None for each in found) == made_by
 
 
-@pytest.mark.req("Q5")
 def test_other_files_other_config_or_another_mode_are_other_code() -> None:
     one = plan()
     resolved = one.resolved

@@ -16,6 +16,8 @@ from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import ConfigError
 from tests.support.examples.plans import a_plan
 
+pytestmark = pytest.mark.req("Q0")
+
 DAYS = ScopeField(column="day", transform="identity", type="date")
 
 
@@ -76,7 +78,6 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.req("Q0")
 @pytest.mark.parametrize(("of", "partitions", "unit", "expected"), CASES)
 def test_the_periods_that_a_run_reads_are_expected_and_no_others(
     of: SourcePin, partitions: Scope, unit: Any, expected: list[str]
@@ -84,7 +85,6 @@ def test_the_periods_that_a_run_reads_are_expected_and_no_others(
     assert list(resolve.expected_periods(of, partitions, unit)) == expected
 
 
-@pytest.mark.req("Q0")
 def test_a_gap_in_a_complete_source_blocks_and_names_the_first_missing_periods() -> None:
     wanted = tuple(f"2020-01-{day:02d}" for day in range(1, 10))
     found = resolve.check_completeness("raw", source("day"), wanted, wanted[:2])
@@ -96,14 +96,12 @@ def test_a_gap_in_a_complete_source_blocks_and_names_the_first_missing_periods()
     )
 
 
-@pytest.mark.req("Q0")
 def test_a_gap_that_nobody_declared_is_reported_and_never_silent() -> None:
     found = resolve.check_completeness("raw", source(), ("2020-01-01",), ())
     assert (found.passed, found.blocking) == (False, False)
     assert "no row on 1 of 1 days: 2020-01-01" in found.detail
 
 
-@pytest.mark.req("Q0")
 def test_a_source_without_gaps_passes() -> None:
     found = resolve.check_completeness(
         "raw", source("hour"), ("2020-01-01T00",), ("2020-01-01T00",)
@@ -125,7 +123,6 @@ def contract_of(on: str) -> Contract:
     return a_plan().resolved.contract.model_copy(update={"assumptions": (assumed,)})
 
 
-@pytest.mark.req("Q0")
 def test_the_plan_says_what_is_taken_for_granted_of_the_input() -> None:
     pins = a_plan().resolved.sources
     assert resolve.completeness_notes(manifest_of("day"), contract_of("flights"), pins) == (
@@ -134,7 +131,6 @@ def test_the_plan_says_what_is_taken_for_granted_of_the_input() -> None:
     )
 
 
-@pytest.mark.req("Q0")
 def test_what_cannot_be_proven_is_refused_when_it_is_planned() -> None:
     dates = Column(field_id=1, name="time_hour", type="date")
     (flights,) = a_plan().resolved.sources

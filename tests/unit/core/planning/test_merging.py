@@ -16,6 +16,8 @@ from tests.support.examples.plans import a_plan as plan
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.lake import DAY
 
+pytestmark = pytest.mark.req("U4")
+
 TYPES = {
     "day": "date", "id": "long", "amount": "long", "version": "long", "changed_at": "timestamptz",
     "score": "double", "code": "string", "price": "decimal(10, 2)", "is_old": "boolean",
@@ -79,7 +81,6 @@ REFUSED: dict[str, tuple[RunManifest, Any, type[BackfillError], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.req("U4")
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
 def test_a_merge_that_could_not_decide_is_refused_by_field(case: Any) -> None:
     asked, changes, kind, field, fix = case
@@ -88,14 +89,13 @@ def test_a_merge_that_could_not_decide_is_refused_by_field(case: Any) -> None:
     assert (refused.value.field, fix in refused.value.fix) == (field, True), refused.value
 
 
-@pytest.mark.req("U4")
 @pytest.mark.parametrize("version", ["amount", "version", "changed_at", "price"])
 def test_a_version_is_a_number_a_day_or_an_instant(version: str) -> None:
     row_changes.require_mergeable(manifest(merge={"version": version}), contract(), COLUMNS)
     row_changes.require_mergeable(manifest("append"), contract(), COLUMNS)
 
 
-@pytest.mark.req("U4", "U11")
+@pytest.mark.req("U11")
 def test_partitions_are_merged_again_one_by_one_only_where_no_key_can_move() -> None:
     again = manifest(merge={"version": "amount"}, safety={"on_conflict": "catch_up"})
     row_changes.require_separate_partitions(again, contract(), "day")
@@ -114,7 +114,6 @@ CUTS = {
 }
 
 
-@pytest.mark.req("U4")
 @pytest.mark.parametrize(("mode", "key", "size"), CUTS.values(), ids=CUTS)
 def test_partitions_between_which_a_key_may_move_are_one_chunk(
     mode: str, key: list[str], size: int
@@ -124,7 +123,6 @@ def test_partitions_between_which_a_key_may_move_are_one_chunk(
     assert row_changes.chunk_partition_limit(asked, contract(key=key), scope) == size
 
 
-@pytest.mark.req("U4")
 def test_rows_after_a_merge_are_those_before_with_what_came_without_what_went() -> None:
     asked = manifest(merge={"version": "amount"})
     made = plan()
@@ -145,7 +143,7 @@ def test_rows_after_a_merge_are_those_before_with_what_came_without_what_went() 
     assert row_changes.check_changes_add_up(plan(), counts, 7, 9) is None
 
 
-@pytest.mark.req("U4", "X2")
+@pytest.mark.req("X2")
 def test_counts_survive_in_the_summary_of_a_snapshot() -> None:
     counts = ChunkCounts(carried_rows=4, inserted_rows=0, ignored_rows=9)
     assert ChunkCounts.from_properties({"other": "1", **counts.properties}) == counts

@@ -13,6 +13,8 @@ from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes.context import context, declared, lake
 from tests.support.fakes.lake import FakeLake
 
+pytestmark = pytest.mark.req("U1")
+
 DAYS = ("2020-01-02", "2020-01-03")
 
 
@@ -26,7 +28,6 @@ class Coarse(FakeLake):
         return (old, *super().places(table, snapshot_id, scope))
 
 
-@pytest.mark.req("U1")
 def test_a_plan_names_the_tuples_that_its_partitions_stand_for() -> None:
     plan = make_plan(context(lake()), declared(), "bob", None)
     assert plan.places == (
@@ -37,7 +38,6 @@ def test_a_plan_names_the_tuples_that_its_partitions_stand_for() -> None:
     assert not any("partition specs" in note for note in plan.notes)
 
 
-@pytest.mark.req("U1")
 def test_a_file_with_rows_of_two_chunks_is_refused_with_what_to_set() -> None:
     found = dataclasses.replace(context(where := lake()), tables=Coarse(tables=where.tables))
     with pytest.raises(Unsupported, match="hold rows of several chunks") as refused:
@@ -45,7 +45,6 @@ def test_a_file_with_rows_of_two_chunks_is_refused_with_what_to_set() -> None:
     assert "partitions_per_chunk" in refused.value.fix
 
 
-@pytest.mark.req("U1")
 def test_files_of_an_old_spec_in_one_chunk_are_named_in_the_plan() -> None:
     found = dataclasses.replace(context(where := lake()), tables=Coarse(tables=where.tables))
     plan = make_plan(found, declared(limits={"partitions_per_chunk": 2}), "bob", None)

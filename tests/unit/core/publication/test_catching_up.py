@@ -10,10 +10,7 @@ from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning import catch_up as rules
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.catch_up import (
-    carry_over_approval,
-    newest_revision,
-)
+from lakehouse_backfill.core.publication.catch_up import carry_over_approval, newest_revision
 from lakehouse_backfill.core.publication.publish import publish_with_catch_up, run_until_decision
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback

@@ -22,6 +22,8 @@ from tests.support.fakes.context import PRODUCT, context, contract, declared, la
 from tests.support.fakes.lake import FakeLake
 from tests.support.fakes.rollout import accepted_run
 
+pytestmark = pytest.mark.req("U6")
+
 DAYS = ("2020-01-01", "2020-01-02", "2020-01-03", "2020-01-04")
 SUITE = "expectations/step.json"
 
@@ -60,7 +62,6 @@ def _back(found: Context, to: int) -> RollbackOutcome:
     return rollback(found, contract(), way, "wrong", "ana")
 
 
-@pytest.mark.req("U6")
 def test_each_step_is_a_version_of_its_own_and_the_run_is_published_after_the_last() -> None:
     where = lake()
     found = context(where)
@@ -76,7 +77,6 @@ def test_each_step_is_a_version_of_its_own_and_the_run_is_published_after_the_la
     assert publish(found, run_id, "bob").was_published
 
 
-@pytest.mark.req("U6")
 def test_partitions_that_are_named_come_first_in_their_order() -> None:
     found = context(lake())
     run_id = accepted_run(found, _wanted(order=["2020-01-03", "2020-01-01"]))
@@ -94,7 +94,6 @@ class _Clock:
         self.slept.append(seconds)
 
 
-@pytest.mark.req("U6")
 def test_there_is_a_pause_between_steps_and_none_after_the_last() -> None:
     found = context(lake())
     clock = _Clock(found.clock)
@@ -116,7 +115,6 @@ class _Wrong(FakeCompute):
         return found
 
 
-@pytest.mark.req("U6")
 def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_do() -> None:
     where = lake()
     compute = _Wrong(where)
@@ -146,7 +144,6 @@ def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_
     ]  # fmt: skip
 
 
-@pytest.mark.req("U6")
 def test_a_halted_rollout_goes_back_to_the_version_before_its_first_step() -> None:
     where = lake()
     found = context(where, _Wrong(where))
@@ -163,7 +160,6 @@ def test_a_halted_rollout_goes_back_to_the_version_before_its_first_step() -> No
     assert _visible(where, run_id) == list(DAYS)
 
 
-@pytest.mark.req("U6")
 def test_going_back_by_one_step_leaves_the_others_and_says_which_are_gone() -> None:
     where = lake()
     found = context(where)
@@ -175,7 +171,6 @@ def test_going_back_by_one_step_leaves_the_others_and_says_which_are_gone() -> N
     assert "except 2020-01-03, 2020-01-04, rolled back since" in stands.readers_see
 
 
-@pytest.mark.req("U6")
 def test_a_rollback_of_a_rollback_to_a_halted_rollout_is_halted_again() -> None:
     where = lake()
     found = context(where, _Wrong(where))
@@ -188,7 +183,6 @@ def test_a_rollback_of_a_rollback_to_a_halted_rollout_is_halted_again() -> None:
     assert _state(found, run_id) is RunState.PUBLISH_HALTED
 
 
-@pytest.mark.req("U6")
 def test_the_suites_of_a_step_judge_what_readers_see_of_it() -> None:
     where = lake()
     compute = FakeCompute(where)
@@ -206,7 +200,6 @@ def test_the_suites_of_a_step_judge_what_readers_see_of_it() -> None:
         publish(found, run_id, "bob")
 
 
-@pytest.mark.req("U6")
 def test_a_conflict_in_a_later_step_halts_and_one_in_the_first_gives_all_back() -> None:
     where = lake()
     found = context(where)
@@ -243,7 +236,7 @@ class _Dies(FakeLake):
         raise KeyboardInterrupt
 
 
-@pytest.mark.req("U6", "U10")
+@pytest.mark.req("U10")
 @pytest.mark.parametrize("by", ["publish", "recover"])
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the commit", "after it"])
 def test_a_rollout_that_was_cut_off_goes_on_with_its_step_and_repeats_none(
@@ -267,7 +260,7 @@ def test_a_rollout_that_was_cut_off_goes_on_with_its_step_and_repeats_none(
     assert len(tokens) == len(set(tokens)) == 4
 
 
-@pytest.mark.req("U6", "U10")
+@pytest.mark.req("U10")
 def test_a_step_whose_check_was_cut_off_is_checked_before_the_next_one() -> None:
     where = lake()
     compute = FakeCompute(where)
@@ -287,7 +280,6 @@ def test_a_step_whose_check_was_cut_off_is_checked_before_the_next_one() -> None
     ]  # fmt: skip
 
 
-@pytest.mark.req("U6")
 def test_readers_that_resolve_the_product_see_a_step_as_soon_as_it_is_published() -> None:
     where = lake()
     found = context(where, _Wrong(where))
@@ -300,18 +292,13 @@ def test_readers_that_resolve_the_product_see_a_step_as_soon_as_it_is_published(
     }
 
 
-@pytest.mark.req("U6")
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
         ({"publish_mode": "pointer_swap"}, Unsupported, "not published in steps"),
         ({"progressive": {"by": "tenant"}}, Unsupported, "steps by tenant are not possible"),
         ({"progressive": {"order": ["2020-02-01"]}}, ConfigError, "is not one of the run's"),
-        (
-            {"progressive": {"order": ["2020-01-01", "2020-01-01"]}},
-            ConfigError,
-            "is named twice",
-        ),
+        ({"progressive": {"order": ["2020-01-01", "2020-01-01"]}}, ConfigError, "is named twice"),
         (
             {"progressive": {"thresholds": [{"measure": "x", "max_change": 0.1}]}},
             ConfigError,
@@ -332,7 +319,6 @@ def test_steps_that_cannot_be_are_refused_when_planned(
         make_plan(context(lake()), wanted, "bob", None)
 
 
-@pytest.mark.req("U6")
 def test_the_plan_says_in_how_many_steps_it_is_published() -> None:
     plan = make_plan(context(lake()), _wanted(partitions_per_step=3, by="day"), "bob", None)
     assert any(

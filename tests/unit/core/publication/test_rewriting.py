@@ -22,6 +22,8 @@ from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.lake import FakeLake
 
+pytestmark = pytest.mark.req("U12")
+
 DAY = "2020-01-02"
 
 
@@ -81,7 +83,6 @@ def _points(verb: Callable[[Context], None]) -> list[str]:
     return seen
 
 
-@pytest.mark.req("U12")
 def test_a_preview_names_what_is_rewritten_and_why_and_changes_nothing() -> None:
     where, found, _ = _world()
     calls = list(where.calls)
@@ -95,7 +96,6 @@ def test_a_preview_names_what_is_rewritten_and_why_and_changes_nothing() -> None
     assert not [name for name in where.tables if "rollback" in name]
 
 
-@pytest.mark.req("U12")
 def test_what_must_be_is_rewritten_and_the_rest_comes_back_by_itself_in_one_commit() -> None:
     where, found, _ = _world()
     commits = len(where.tables[PRODUCT].contents)
@@ -107,7 +107,7 @@ def test_what_must_be_is_rewritten_and_the_rest_comes_back_by_itself_in_one_comm
     assert not [name for name in where.tables if "rollback" in name]
 
 
-@pytest.mark.req("U12", "T4")
+@pytest.mark.req("T4")
 @pytest.mark.parametrize("dies_at", range(1, len(_points(_back)) + 1))
 @pytest.mark.parametrize("then", ["rollback", "recover"])
 def test_one_that_died_anywhere_is_made_exactly_once(dies_at: int, then: str) -> None:
@@ -138,7 +138,6 @@ def test_one_that_died_anywhere_is_made_exactly_once(dies_at: int, then: str) ->
     assert recover(found, None, "ops") == ()
 
 
-@pytest.mark.req("U12")
 def test_a_live_write_to_the_partition_gives_the_rollback_back_and_drops_its_shadow() -> None:
     where, found, _ = _world()
     where.write(PRODUCT, DAY, "live too")
@@ -150,7 +149,6 @@ def test_a_live_write_to_the_partition_gives_the_rollback_back_and_drops_its_sha
     assert not [name for name in where.tables if "rollback" in name]
 
 
-@pytest.mark.req("U12")
 def test_content_that_is_gone_gives_the_rollback_back() -> None:
     where, found, compute = _world()
 
@@ -167,7 +165,6 @@ def test_content_that_is_gone_gives_the_rollback_back() -> None:
     assert _held(where) == BACK
 
 
-@pytest.mark.req("U12")
 @pytest.mark.parametrize(
     ("then", "pairs"),
     [
@@ -198,7 +195,6 @@ def test_columns_are_paired_by_field_id(
     del compute
 
 
-@pytest.mark.req("U12")
 def test_a_column_of_another_type_is_refused() -> None:
     where, found, _ = _world()
 

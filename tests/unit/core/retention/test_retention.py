@@ -20,6 +20,8 @@ from lakehouse_backfill.domain.publication import Publication, PublicationAction
 from lakehouse_backfill.domain.rollout import PinLease, RunFacts
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 
+pytestmark = pytest.mark.req("U12")
+
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 TABLE, SOURCE = "silver.t", "bronze.s"
 OVER, RUNNING = NOW - timedelta(days=1), NOW + timedelta(days=5)
@@ -56,7 +58,6 @@ def names(found: RetentionDecision) -> tuple[list[str], list[str]]:
     return sorted(i.name for i in found.retired), sorted(i.name for i in found.kept)
 
 
-@pytest.mark.req("U12")
 @pytest.mark.parametrize("state", [one for one in RunState if one is not RunState.DRAFT])
 def test_a_run_keeps_everything_until_it_is_closed_and_its_lease_is_over(state: RunState) -> None:
     closed = state in (
@@ -81,7 +82,6 @@ def test_a_run_keeps_everything_until_it_is_closed_and_its_lease_is_over(state: 
         assert names(found) == ((everything, []) if closed and is_over else ([], everything))
 
 
-@pytest.mark.req("U12")
 def test_a_lease_counts_from_acceptance_and_what_is_noted_later_does_not_prolong_it() -> None:
     days = {"accept": 50, "finish publishing": 40, "retire": 1}
     events = tuple(
@@ -97,7 +97,6 @@ def test_a_lease_counts_from_acceptance_and_what_is_noted_later_does_not_prolong
     assert pin_lease_end(status, events[1:]) == NOW - timedelta(days=10)
 
 
-@pytest.mark.req("U12")
 def test_a_pin_whose_run_was_never_stored_is_kept_for_its_own_lease() -> None:
     pin = a_pin(7)
     young = pin.model_copy(update={"until": RUNNING})
@@ -125,7 +124,6 @@ def pinned(last: int) -> Any:
     )
 
 
-@pytest.mark.req("U12")
 def test_a_kept_version_keeps_its_shadow_and_the_base_that_the_first_was_cloned_from() -> None:
     runs = (
         a_run(1, "published", OVER),
@@ -155,7 +153,6 @@ def test_a_kept_version_keeps_its_shadow_and_the_base_that_the_first_was_cloned_
     assert len(kept) == 2 + 2 + 2 + 1
 
 
-@pytest.mark.req("U12")
 def test_a_pin_that_alone_keeps_an_accepted_version_stays() -> None:
     run = a_run(1, "published", OVER)
     found = decide_retention(
@@ -166,7 +163,6 @@ def test_a_pin_that_alone_keeps_an_accepted_version_stays() -> None:
     }
 
 
-@pytest.mark.req("U12")
 def test_an_erasure_ends_leases_early_but_not_those_of_open_runs() -> None:
     runs = (a_run(1, "published", RUNNING), a_run(2, "staged", None))
     leases = (a_pin(1), a_pin(2), a_pin(1, SOURCE, 5, "-s"))
@@ -182,7 +178,7 @@ def test_an_erasure_ends_leases_early_but_not_those_of_open_runs() -> None:
     assert {item.because for item in found.retired} == {"erasure, by ana: 4711"}
 
 
-@pytest.mark.req("U12", "D5")
+@pytest.mark.req("D5")
 @pytest.mark.parametrize("ends", [None, RUNNING, OVER])
 def test_a_scratch_table_goes_when_nobody_wrote_to_it_for_a_day(ends: datetime | None) -> None:
     run, scratch = a_run(1, "published" if ends else "staged", ends), "shadow.s1__again_0123abcd"
@@ -197,7 +193,6 @@ def test_a_scratch_table_goes_when_nobody_wrote_to_it_for_a_day(ends: datetime |
     assert gone == {23: [], 25: [scratch], None: []}
 
 
-@pytest.mark.req("U12")
 def test_what_is_not_known_to_be_ours_is_kept() -> None:
     found = decide_retention(
         facts(
@@ -210,7 +205,7 @@ def test_what_is_not_known_to_be_ours_is_kept() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.req("U12", "U11")
+@pytest.mark.req("U11")
 def test_a_shadow_that_an_open_revision_takes_chunks_over_from_is_kept() -> None:
     old = a_run(1, "superseded", OVER)
     revision = a_run(2, "approved", None).model_copy(update={"needs": (old.shadow,)})

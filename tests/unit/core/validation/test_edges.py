@@ -20,6 +20,8 @@ from lakehouse_backfill.ports.compute import Staging
 from tests.support.examples.plans import a_plan
 from tests.support.fakes.compute import checksum
 
+pytestmark = pytest.mark.req("Q10")
+
 DAY = ScopeField(column="d", transform="identity", type="date")
 
 
@@ -38,7 +40,6 @@ def _edge(day: str, side: str, changed: int) -> EdgePartition:
     )  # fmt: skip
 
 
-@pytest.mark.req("Q10")
 def test_the_partitions_around_the_scope_are_looked_at_nearest_first() -> None:
     found = resolve.edge_labels(_scope("2020-01-03", "2020-01-04"), 2)
     assert found == resolve.EdgeLabels(
@@ -46,18 +47,15 @@ def test_the_partitions_around_the_scope_are_looked_at_nearest_first() -> None:
     )
 
 
-@pytest.mark.req("Q10")
 def test_a_gap_inside_the_scope_has_edges_too() -> None:
     found = resolve.edge_labels(_scope("2020-01-01", "2020-01-02", "2020-01-06"), 1)
     assert found.inside == ("2020-01-03", "2020-01-05")
 
 
-@pytest.mark.req("Q10")
 def test_no_edge_is_looked_at_when_none_is_asked_for() -> None:
     assert resolve.edge_labels(_scope("2020-01-01"), 0).all_labels == ()
 
 
-@pytest.mark.req("Q10")
 def test_an_open_range_names_the_range_that_closes_it() -> None:
     scope = _scope("2020-01-03", "2020-01-04")
     found = (
@@ -76,7 +74,6 @@ def test_an_open_range_names_the_range_that_closes_it() -> None:
     assert "10 twice" in check.detail
 
 
-@pytest.mark.req("Q10")
 def test_a_side_that_differs_as_far_as_was_looked_closes_nowhere() -> None:
     report = edges.report_edges(_scope("2020-01-03"), (_edge("2020-01-02", "before", 1),), 0)
     assert report == EdgeReport(
@@ -84,13 +81,11 @@ def test_a_side_that_differs_as_far_as_was_looked_closes_nowhere() -> None:
     )
 
 
-@pytest.mark.req("Q10")
 def test_differences_within_the_tolerance_pass() -> None:
     report = edges.report_edges(_scope("2020-01-03"), (_edge("2020-01-02", "before", 1),), 1)
     assert edges.check_edges(report, wanted(edge_tolerance_rows=1)).passed
 
 
-@pytest.mark.req("Q10")
 def test_probing_goes_further_out_and_ends() -> None:
     scope, seen = _scope("2020-06-01"), ("2020-05-31", "2020-05-30")
     rounds = 0
@@ -101,7 +96,6 @@ def test_probing_goes_further_out_and_ends() -> None:
     assert rounds < 6
 
 
-@pytest.mark.req("Q10")
 @pytest.mark.parametrize(
     ("found", "asked", "detail"),
     [
@@ -170,7 +164,6 @@ def days(first: int, stop: int, step: int = 1) -> tuple[str, ...]:
 WIDE = plan(date(2013, 1, 1), date(2013, 3, 1))
 
 
-@pytest.mark.req("Q10")
 def test_closed_edges_are_looked_at_once_and_together() -> None:
     probed = Probed(set())
     report = probe_edges(cast(Staging, probed), WIDE)
@@ -178,7 +171,6 @@ def test_closed_edges_are_looked_at_once_and_together() -> None:
     assert report.is_closed
 
 
-@pytest.mark.req("Q10")
 def test_of_what_is_known_by_checksums_only_what_differs_is_compared_by_key() -> None:
     looked = (*days(14, 12, -1), *days(17, 19))
     closed = Probed(set())
@@ -195,7 +187,6 @@ def test_of_what_is_known_by_checksums_only_what_differs_is_compared_by_key() ->
     assert (is_open.asked, is_open.summed) == ([{"after": ("2013-02-17",)}], [looked])
 
 
-@pytest.mark.req("Q10")
 def test_a_partition_that_only_one_side_has_rows_in_is_compared_by_key() -> None:
     is_gone = Probed({"2013-02-14"})
     nothing = probe_edges(cast(Staging, is_gone), WIDE, lambda _labels: {})
@@ -203,7 +194,6 @@ def test_a_partition_that_only_one_side_has_rows_in_is_compared_by_key() -> None
     assert not nothing.is_closed
 
 
-@pytest.mark.req("Q10")
 def test_only_the_sides_that_are_open_at_their_end_are_followed() -> None:
     probed = Probed({*days(17, 22), "2013-02-14"})
     report = probe_edges(cast(Staging, probed), WIDE)
@@ -211,7 +201,6 @@ def test_only_the_sides_that_are_open_at_their_end_are_followed() -> None:
     assert (report.closing_from, report.closing_to) == ("2013-02-14", "2013-02-22")
 
 
-@pytest.mark.req("Q10")
 def test_both_sides_are_followed_together_as_far_as_the_input_is_declared() -> None:
     probed = Probed({*days(1, 29)})
     report = probe_edges(cast(Staging, probed), plan(date(2013, 2, 12), date(2013, 2, 21)))

@@ -76,10 +76,7 @@ def test_the_old_side_follows_from_the_new_one_and_from_what_differs(
 ) -> None:
     name, shared, gone, come = case
     old, new = _rows(name, [*shared, *gone]), _rows(name, [*shared, *come])
-    found: dict[SideName, pa.Table] = {
-        "old": old.slice(len(shared)),
-        "new": new.slice(len(shared)),
-    }
+    found: dict[SideName, pa.Table] = {"old": old.slice(len(shared)), "new": new.slice(len(shared))}
     raw: dict[SideName, pa.Table] = {"old": old, "new": new}
     by_difference, by_itself = _measured(name, raw, found), _measured(name, raw, None)
     assert by_difference == by_itself

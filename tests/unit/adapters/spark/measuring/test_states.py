@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import state_text
 
+pytestmark = pytest.mark.req("Q4", "Q6")
+
 TEXTS = st.none() | st.text("=nul", max_size=6) | st.sampled_from(["null", "=null", "==null"])
 
 
-@pytest.mark.req("Q4", "Q6")
 def test_the_text_null_is_not_the_missing_value() -> None:
     states = [state_text(value) for value in (None, "null", "=null", "open", "")]
     assert states == ["null", "=null", "==null", "open", ""]
 
 
-@pytest.mark.req("Q4", "Q6")
 @given(TEXTS, TEXTS)
 def test_different_values_are_different_states(one: str | None, other: str | None) -> None:
     assert (state_text(one) == state_text(other)) is (one == other)

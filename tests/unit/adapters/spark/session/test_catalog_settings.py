@@ -92,10 +92,7 @@ def test_spark_meets_the_same_catalog(given: dict[str, str], expected: dict[str,
 
 @pytest.mark.parametrize(
     ("given", "word"),
-    [
-        ({"type": "dynamodb"}, "dynamodb"),
-        ({"type": "sql", "uri": "mysql://host/db"}, "mysql"),
-    ],
+    [({"type": "dynamodb"}, "dynamodb"), ({"type": "sql", "uri": "mysql://host/db"}, "mysql")],
 )
 def test_a_catalog_that_spark_cannot_open_is_refused(given: dict[str, str], word: str) -> None:
     with pytest.raises(ConfigError, match=word):

@@ -22,8 +22,7 @@ def jdk(folder: Path, version: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"),
-    [("17.0.15", 17), ("21", 21), ("25.0.1", 25), ("1.8.0_402", 1)],
+    ("version", "expected"), [("17.0.15", 17), ("21", 21), ("25.0.1", 25), ("1.8.0_402", 1)]
 )
 def test_the_version_is_read_from_the_release_file(
     tmp_path: Path, version: str, expected: int
