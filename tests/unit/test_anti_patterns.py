@@ -17,7 +17,7 @@ from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Fault, IllegalMove
 from tests.support.examples.declarations import MANIFEST, changed
 from tests.support.fakes.context import context, declared, lake
-from tests.support.fakes.rollout import accepted_run
+from tests.support.fakes.steps import accepted_run
 from tests.unit.config.test_manifests import faults
 
 pytestmark = pytest.mark.req("T11")

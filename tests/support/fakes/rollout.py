@@ -6,11 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.domain.publication import CommitResult
 from lakehouse_backfill.domain.rollout import (
@@ -94,13 +89,3 @@ def _swap(table: str, number: int, events: int) -> CommitResult:
         table=table, snapshot_id=number, before_snapshot_id=number - 1 or None, files_added=1,
         files_removed=0, rows_added=events, rows_removed=0, attempts=1, seconds=0.0,
     )  # fmt: skip
-
-
-def accepted_run(found: Context, wanted: Any) -> str:
-    """Plan, approve, stage, validate and accept; give the run's id."""
-    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
-    validate(found, plan.run_id, "bob")
-    decisions.accept(found, plan.run_id, "ana", "")
-    return plan.run_id

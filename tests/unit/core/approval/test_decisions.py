@@ -43,6 +43,7 @@ from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.control import FakeEvidence
 from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.steps import content_of, pending_of, state_of, world
 
 ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
 EDGES, KEYS = "edges are closed", "keys are unique"
@@ -59,8 +60,7 @@ def rejected(found: Context, **changes: Any) -> str:
 
 def open_edge(**changes: Any) -> tuple[Context, str]:
     """A run that one gate stopped: rows before its range would change."""
-    where = lake()
-    found = context(where, FakeCompute(where, open_edges={"2020-01-01"}))
+    _, found = world(open_edges={"2020-01-01"})
     return found, rejected(found, **changes)
 
 
@@ -80,7 +80,7 @@ def test_a_waived_gate_lets_the_result_be_accepted_and_published() -> None:
     assert status.state is RunState.VALIDATED
     decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "bob")
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("Q8")
@@ -101,8 +101,7 @@ def test_a_waiver_is_recorded_with_gate_scope_content_number_and_reason() -> Non
 
 @pytest.mark.req("Q8")
 def test_every_closed_gate_needs_its_own_waiver() -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, open_edges={"2020-01-01"}, duplicates=(1, 1)))
+    _, found = world(open_edges={"2020-01-01"}, duplicates=(1, 1))
     run_id = rejected(found)
     assert waive(found, run_id, EDGES, "ana", "known").state is RunState.REJECTED
     assert [gate.waived_by for gate in failed_gates(found, run_id)] == [None, "ana"]
@@ -112,8 +111,7 @@ def test_every_closed_gate_needs_its_own_waiver() -> None:
 
 @pytest.mark.req("Q8")
 def test_the_same_waiver_again_changes_nothing() -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, open_edges={"2020-01-01"}, duplicates=(1, 1)))
+    _, found = world(open_edges={"2020-01-01"}, duplicates=(1, 1))
     run_id = rejected(found)
     waive(found, run_id, EDGES, "ana", "known")
     before = found.runs.events(run_id)
@@ -123,9 +121,8 @@ def test_the_same_waiver_again_changes_nothing() -> None:
 
 @pytest.mark.req("Q8")
 def test_another_result_needs_another_waiver() -> None:
-    where = lake()
-    compute = FakeCompute(where, open_edges={"2020-01-01"})
-    found = context(where, compute)
+    _, found = world(open_edges={"2020-01-01"})
+    compute = found.compute()
     run_id = rejected(found)
     waive(found, run_id, EDGES, "ana", "known")
     assert validate(found, run_id, "bob")[0].state is RunState.VALIDATED  # The same result.
@@ -158,8 +155,7 @@ def test_a_rejection_takes_waivers_back_and_no_waiver_undoes_a_rejection() -> No
     ids=["waivable", "passed"],
 )
 def test_a_verdict_that_was_edited_is_refused_and_can_be_judged_again(old: str, new: str) -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     run_id = plan.run_id
     decisions.approve(found, run_id, "ana", "")
@@ -207,8 +203,7 @@ def test_with_four_eyes_who_planned_the_run_does_not_waive() -> None:
 
 @pytest.mark.req("Q8")
 def test_a_gate_that_guards_the_data_itself_cannot_be_waived() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     run_id = plan.run_id
     decisions.approve(found, run_id, "ana", "")
@@ -259,8 +254,7 @@ def test_nothing_is_waived_while_another_process_judges_the_run_again() -> None:
 
 @pytest.mark.req("E5", "V4")
 def test_a_decision_is_bound_to_the_validation_that_moved_the_run_not_to_the_newest_one() -> None:
-    where = lake()
-    found = context(where)
+    _, found = world()
     plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     run_id = plan.run_id
     decisions.approve(found, run_id, "ana", "")
@@ -431,27 +425,25 @@ MOVES = [
 def test_what_moved_since_it_was_judged_is_not_published(
     move: Callable[[FakeLake, str], None], refusal: type[BackfillError]
 ) -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     run_id = accepted(found)
     move(where, found.runs.plan(run_id).shadow_table)
-    before = where.tables[PRODUCT].content(where.tables[PRODUCT].head)
+    before = content_of(where)
     with pytest.raises(refusal):
         publish(found, run_id, "bob")
-    assert where.tables[PRODUCT].content(where.tables[PRODUCT].head) == before
-    assert found.versions.pointer(PRODUCT).pending is None
-    assert found.runs.status(run_id).state is RunState.ACCEPTED
+    assert content_of(where) == before
+    assert pending_of(found) is None
+    assert state_of(found, run_id) is RunState.ACCEPTED
 
 
 @pytest.mark.req("Q5", "U11")
 def test_what_moved_elsewhere_does_not_make_a_validation_stale() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     run_id = accepted(found)
     where.write(PRODUCT, "2020-01-05", "live")
     publish(found, run_id, "bob")
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
-    assert where.tables[PRODUCT].content(where.tables[PRODUCT].head)["2020-01-05"] == {"live"}
+    assert state_of(found, run_id) is RunState.PUBLISHED
+    assert content_of(where)["2020-01-05"] == {"live"}
 
 
 def reviewed(**changes: object) -> tuple[Context, str]:

@@ -26,7 +26,7 @@ from tests.support.fakes.context import PRODUCT, context, declared, lake
 from tests.support.fakes.control import FakeFingerprints
 from tests.support.fakes.files import FakeDataFiles
 from tests.support.fakes.lake import DAY, FakeLake
-from tests.support.fakes.rollout import accepted_run
+from tests.support.fakes.steps import accepted_run, state_of, world
 
 SHAPE = "5" * 64
 NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
@@ -234,8 +234,7 @@ def test_of_a_file_that_is_gone_nothing_is_kept() -> None:
 
 @pytest.mark.req("Q4", "D5")
 def test_a_known_file_that_is_read_again_and_has_other_rows_is_named() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     _kept(found, where)
     row = found.fingerprints.rows[0]
     edited = row.checksum.model_copy(update={"total": row.checksum.total ^ 1})
@@ -284,7 +283,7 @@ def test_a_publication_of_other_rows_than_were_accepted_is_named_and_the_way_bac
         publish(found, run_id, "bob")
     assert failed.value.state == f"version 1 of {PRODUCT} is published, and readers see it"
     assert failed.value.fix == f"lakehouse-backfill rollback {PRODUCT} --to 0 --reason TEXT"
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
     for _ in range(2):
         with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
             publish(found, run_id, "bob")
@@ -305,7 +304,7 @@ def test_hooks_are_told_also_of_a_publication_of_other_rows() -> None:
     followed = []
 
     def follow(*_: Any) -> None:
-        followed.append(found.runs.status(run_id).state)
+        followed.append(state_of(found, run_id))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

@@ -18,12 +18,12 @@ from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.diff import Factor
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, declared, lake
 from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.steps import accepted_run, content_of
 
 pytestmark = pytest.mark.req("Q5")
 
@@ -31,17 +31,15 @@ CODE = Factor(cause="code")
 DAYS = ("2020-01-02", "2020-01-03")
 
 
-def _staged(found: Context, **changes: Any) -> str:
+def staged_run(found: Context, **changes: Any) -> str:
     plan, _ = register_plan(found, make_plan(found, declared(**changes), "bob", None), "bob")
     decisions.approve(found, plan.run_id, "ana", "")
     stage(found, plan.run_id, "bob")
     return plan.run_id
 
 
-def _published(found: Context, **changes: Any) -> str:
-    run_id = _staged(found, **changes)
-    validate(found, run_id, "bob")
-    decisions.accept(found, run_id, "ana", "")
+def published_run(found: Context, **changes: Any) -> str:
+    run_id = accepted_run(found, **changes)
     publish(found, run_id, "ana")
     return run_id
 
@@ -65,9 +63,9 @@ OTHER = {"run": {"requested_by": "bob", "reason": "again", "reason_code": "bug_f
 
 def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> None:
     where, compute, found = _lake()
-    first = _published(found)
+    first = published_run(found)
     where.tables["bronze.raw"].commit({"2020-01-01": frozenset({"raw-2"})})
-    second = _staged(found, **OTHER)
+    second = staged_run(found, **OTHER)
     keys = {"bronze.raw": ("day", "id")}
     compared, done = attribute_changes(found, second, AttributionOptions(keys=keys))
     assert [request.partition for request in compute.swaps] == list(DAYS)
@@ -86,17 +84,17 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
 
 def test_no_engine_is_started_where_nothing_differs() -> None:
     where, _, found = _lake()
-    _published(found)
-    second = _staged(found, **OTHER)
+    published_run(found)
+    second = staged_run(found, **OTHER)
     shadow = where.tables[found.runs.plan(second).shadow_table]
-    shadow.commit(where.tables[PRODUCT].content(where.tables[PRODUCT].head))
+    shadow.commit(content_of(where))
     _, done = attribute_changes(_no_engine(found), second, AttributionOptions())
     assert (done.partitions, done.counts, done.data()["sampled_share"]) == ((), {}, 1.0)
 
 
 def test_without_a_maker_and_without_history_all_is_unexplained_and_says_why() -> None:
     _, _, found = _lake()
-    run_id = _staged(found)
+    run_id = staged_run(found)
     _, done = attribute_changes(_no_engine(found), run_id, AttributionOptions(partitions=1))
     (part,) = done.partitions
     assert (part.basis, part.made_by) == ("none", None)
@@ -107,8 +105,8 @@ def test_without_a_maker_and_without_history_all_is_unexplained_and_says_why() -
 
 def test_code_that_is_not_kept_is_no_reason_to_say_nothing() -> None:
     _, compute, found = _lake()
-    first = _published(found)
-    second = _staged(found, **OTHER)
+    first = published_run(found)
+    second = staged_run(found, **OTHER)
 
     def gone(request: Any) -> Never:
         raise ApprovalMissing(f"{request.old.run_id}: its code is gone")
@@ -122,8 +120,8 @@ def test_code_that_is_not_kept_is_no_reason_to_say_nothing() -> None:
 
 def test_a_snapshot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     where, _, found = _lake()
-    first = _published(found)
-    second = _staged(found, **OTHER)
+    first = published_run(found)
+    second = staged_run(found, **OTHER)
     resolve = where.resolve
 
     def expired(ref: Any) -> Any:

@@ -15,11 +15,11 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.errors import TargetChanged
 from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.steps import world
 
 
 def test_the_target_is_called_unchanged_only_where_its_head_was_read() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     plan = make_plan(found, declared(), "bob", None)
     register_plan(found, plan, "bob")
     status = found.runs.status(plan.run_id)
@@ -41,8 +41,7 @@ def test_the_target_is_called_unchanged_only_where_its_head_was_read() -> None:
 
 @pytest.mark.req("P2")
 def test_an_accepted_run_that_cannot_be_published_is_not_offered_publish() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     run = {"requested_by": "bob", "reason": "x", "reason_code": "bug_fix", "mode": "dry_run"}
     dry, conflicting = accepted(found, declared(run=run)), accepted(found, declared())
     assert "evidence" in next_command(found, dry)

@@ -30,6 +30,7 @@ from lakehouse_backfill.errors import (
 )
 from tests.support.examples.plans import a_plan
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.steps import state_of
 
 M4, M8 = pytest.mark.req("M4"), pytest.mark.req("M8")
 HASHES = {"jobs/daily.py": "c0de", "jobs/rates.py": "aa", "expectations/daily.json": "bb"}
@@ -117,7 +118,7 @@ def test_a_file_that_is_not_what_was_approved_is_named_before_anything_is_comput
     with pytest.raises(ApprovalMissing, match=rf"{file} (changed|is gone) since") as caught:
         stage(found, run_id, "bob")
     assert caught.value.fix.startswith(f"put {file} back, or lakehouse-backfill plan m.yaml")
-    assert found.runs.status(run_id).state is RunState.APPROVED
+    assert state_of(found, run_id) is RunState.APPROVED
     hashes.update(HASHES)
     stage(found, run_id, "bob")
     hashes[file] = "0ther"
@@ -197,7 +198,7 @@ def test_a_revision_names_what_it_replaces_and_needs_approval_again() -> None:
     second = planned(found, declared("2020-01-02", "2020-01-05"), revise=first)
     assert second != first
     assert found.runs.plan(second).revises == first
-    assert found.runs.status(first).state is RunState.SUPERSEDED
+    assert state_of(found, first) is RunState.SUPERSEDED
     with pytest.raises(ApprovalMissing, match="nobody made the decision"):
         stage(found, second, "bob")
 

@@ -16,7 +16,7 @@ from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, CommitResult
 from tests.support.fakes.compute import FakeCompute, checksum
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.lake import FakeLake
-from tests.support.fakes.rollout import accepted_run
+from tests.support.fakes.steps import accepted_run, published_run, world
 
 DAYS = ("2020-01-02", "2020-01-03")
 
@@ -37,9 +37,8 @@ class _CutOff(FakeLake):
 
 @pytest.mark.req("U13")
 def test_who_reads_finishes_no_swap_that_was_cut_off() -> None:
-    where = lake()
-    found = context(where)
-    publish(found, accepted_run(found, declared()), "bob")
+    where, found = world()
+    published_run(found, declared())
     run_id = accepted_run(found, declared())
     dying = _CutOff(where.tables, where.must_rewrite, where.calls)
     dying.settled = []
@@ -95,8 +94,7 @@ def test_a_publication_by_rows_is_verified_by_its_rows_and_not_by_the_candidates
     where = lake()
     compute = _Rewritten(where)
     found = context(where, compute)
-    run_id = accepted_run(found, declared())
-    publish(found, run_id, "bob")
+    run_id = published_run(found, declared())
     _by_rows(where, found, run_id)
     compute.scanned.clear()
 
@@ -116,8 +114,7 @@ def test_a_publication_by_rows_is_verified_by_its_rows_and_not_by_the_candidates
 def test_other_rows_of_a_publication_by_rows_are_named_though_the_candidate_is_intact() -> None:
     where = lake()
     found = context(where, _Rewritten(where))
-    run_id = accepted_run(found, declared())
-    publish(found, run_id, "bob")
+    run_id = published_run(found, declared())
     _by_rows(where, found, run_id)
     table = where.tables[PRODUCT]
     table.contents[-1] = {**table.contents[-1], DAYS[1]: frozenset({"other"})}

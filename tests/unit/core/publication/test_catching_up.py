@@ -9,15 +9,18 @@ import pytest
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning import catch_up as rules
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.catch_up import carry_over_approval, newest_revision
-from lakehouse_backfill.core.publication.publish import publish_with_catch_up, run_until_decision
+from lakehouse_backfill.core.publication.publish import (
+    PublishOutcome,
+    publish_with_catch_up,
+    run_until_decision,
+)
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
+from lakehouse_backfill.core.publication.rollback import plan_rollback
 from lakehouse_backfill.core.publication.rollback_content import exclude_deleted_rows
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import (
     ApprovalMissing,
@@ -31,6 +34,7 @@ from tests.support.fakes.catch_up import FakeCarrying, FakeErasing
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.steps import content_of, roll_back, state_of, validated_run
 
 DAYS = tuple(f"2020-01-0{number}" for number in (2, 3, 4))
 FOLLOWS = {"safety": {"on_conflict": "catch_up"}}
@@ -49,24 +53,29 @@ class World:
             self.compute.keys[label] = {f"{name}@new" for name in names}
         self.context: Context = context(self.lake, self.compute)
         wanted = declared("2020-01-02", "2020-01-05", **changes)
-        plan, _ = register_plan(self.context, make_plan(self.context, wanted, "bob", None), "bob")
-        self.run = plan.run_id
-        decisions.approve(self.context, self.run, "ana", "")
-        stage(self.context, self.run, "bob")
-        validate(self.context, self.run, "bob")
+        self.run = validated_run(self.context, wanted)
         decisions.accept(self.context, self.run, "eve", "")
         self.compute.staged.clear()
 
     @property
     def content(self) -> dict[str, frozenset[str]]:
-        table = self.lake.tables[PRODUCT]
-        return table.content(table.head)
+        return content_of(self.lake)
 
     def live(self, label: str, *files: str) -> int:
         return self.lake.write(PRODUCT, label, *files)
 
     def state(self, run: str) -> RunState:
-        return self.context.runs.status(run).state
+        return state_of(self.context, run)
+
+    def publish(self) -> PublishOutcome:
+        return publish_with_catch_up(self.context, self.run, "bob")
+
+    def judged(self) -> ValidationResult:
+        """The validation that the newest decision on the run is about."""
+        events = self.context.runs.events(self.run)
+        found = decisions.logged_validation(self.context, events, self.run)
+        assert found is not None
+        return found[1]
 
     def carried(self) -> list[str]:
         found = self.context.carrying
@@ -79,7 +88,7 @@ def test_a_conflict_names_its_commits_in_data_too() -> None:
     world = World()
     number = world.live(DAYS[1], "old-3@live")
     with pytest.raises(TargetChanged) as raised:
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
     (conflict,) = raised.value.data["conflicts"]
     told = {name: conflict[name] for name in ("snapshot_id", "operation", "writer", "partitions")}
     assert told == {
@@ -94,7 +103,7 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
     world = World(**FOLLOWS)
     world.lake.write("bronze.raw", "2020-01-01", "raw-2")
     world.live(DAYS[1], "old-3@live")
-    done = publish_with_catch_up(world.context, world.run, "bob")
+    done = world.publish()
     run = str(done.publication.run_id)
     assert run != world.run
     assert world.compute.staged == ["load", f"c0003-{DAYS[1]}"]
@@ -122,7 +131,7 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
 def test_decisions_carry_over_in_the_name_of_those_who_made_them() -> None:
     world = World(**FOLLOWS)
     world.live(DAYS[1], "old-3@live")
-    done = publish_with_catch_up(world.context, world.run, "bob")
+    done = world.publish()
     row = done.publication
     assert (row.approved_by, row.accepted_by, row.by) == (("ana",), ("eve",), "bob")
     events = world.context.runs.events(str(row.run_id))
@@ -149,7 +158,7 @@ def test_a_second_conflict_is_followed_too_and_keeps_who_computed_what() -> None
         return through(request)
 
     world.lake.adopt = adopt  # type: ignore[method-assign]
-    done = publish_with_catch_up(world.context, world.run, "bob")
+    done = world.publish()
     plan = world.context.runs.plan(str(done.publication.run_id))
     assert plan.resolved.catch_up is not None
     assert plan.resolved.catch_up.attempt == 2
@@ -170,13 +179,13 @@ def test_a_writer_that_never_stops_makes_it_too_busy_after_the_declared_attempts
 
     world.lake.adopt = always  # type: ignore[method-assign]
     with pytest.raises(TooBusy, match="caught up 2 times") as raised:
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
     assert "pause the writer" in raised.value.fix
     newest = newest_revision(world.context, world.run)
     assert world.state(newest) is RunState.ACCEPTED
     world.lake.adopt = adopt  # type: ignore[method-assign]
     with pytest.raises(TooBusy):
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
 
 
 @pytest.mark.req("U11")
@@ -185,28 +194,24 @@ def test_a_person_looks_when_more_than_the_changed_partitions_differs() -> None:
     world.live(DAYS[1], "old-3@live")
     world.compute.open_edges = {"2020-01-01"}
     with pytest.raises(ChecksFailed, match="did not pass"):
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
     run = newest_revision(world.context, world.run)
     assert world.state(run) is RunState.REJECTED
     world.compute.open_edges = set()
     validate(world.context, run, "bob")
-    found = publish_with_catch_up(world.context, world.run, "bob")
+    found = world.publish()
     assert found.publication.run_id == run
 
 
 @pytest.mark.req("U11")
 def test_objections_name_what_a_person_must_look_at() -> None:
     world = World(**FOLLOWS)
-    found = decisions.logged_validation(
-        world.context, world.context.runs.events(world.run), world.run
-    )
-    assert found is not None
-    old = found[1]
+    old = world.judged()
     other = old.balances[0].model_copy(update={"new_count": 11})
     new = old.model_copy(update={"balances": (other, *old.balances[1:])})
     plan = world.context.runs.plan(world.run)
     world.live(DAYS[1], "old-3@live")
-    publish_with_catch_up(world.context, world.run, "bob")
+    world.publish()
     revised = world.context.runs.plan(newest_revision(world.context, world.run))
     assert revised.resolved.catch_up is not None
     assert rules.reasons_for_review(old, old, revised.resolved.catch_up, ()) == ()
@@ -222,7 +227,7 @@ def test_deleted_rows_block_and_are_counted(follows: dict[str, Any]) -> None:
     world = World(**follows)
     world.live(DAYS[1])
     with pytest.raises(TargetChanged, match=r"1 rows of .* were deleted") as raised:
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
     assert raised.value.data["deletions"]["rows"] == 1
     assert world.state(world.run) is RunState.ACCEPTED
 
@@ -232,7 +237,7 @@ def test_deleted_keys_are_hashed_where_rows_are_confidential() -> None:
     world = World(contract=contract(classification="confidential"))
     world.live(DAYS[1])
     with pytest.raises(TargetChanged) as raised:
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
     (key,) = raised.value.data["deletions"]["keys"]
     assert key.startswith("sha256:")
     assert "old-3" not in str(raised.value) + str(raised.value.data)
@@ -247,7 +252,7 @@ def _with_people(**changes: Any) -> World:
 def test_deleted_rows_are_taken_out_of_the_result_and_nothing_else_changes() -> None:
     world = _with_people(contract=contract(deletions="reapply"))
     world.live(DAYS[1], "p2@old")
-    done = publish_with_catch_up(world.context, world.run, "bob")
+    done = world.publish()
     run = str(done.publication.run_id)
     assert world.content[DAYS[1]] == {"p2@new"}
     assert world.content[DAYS[0]] == {f"{world.run}/{DAYS[0]}"}
@@ -262,7 +267,7 @@ def test_deleted_rows_are_taken_out_of_the_result_and_nothing_else_changes() -> 
 def test_rows_deleted_live_do_not_come_back_from_the_source_when_catching_up() -> None:
     world = _with_people(contract=contract(deletions="reapply"), **FOLLOWS)
     world.live(DAYS[1], "p2@live")
-    publish_with_catch_up(world.context, world.run, "bob")
+    world.publish()
     assert world.content[DAYS[1]] == {"p2@new"}
     assert f"c0003-{DAYS[1]}" in world.compute.staged
 
@@ -272,7 +277,7 @@ def test_without_a_key_deletions_block() -> None:
     world = _with_people(contract=contract(deletions="reapply", key=[]))
     world.live(DAYS[1], "p2@old")
     with pytest.raises(TargetChanged, match="no key"):
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
 
 
 TOMBSTONES = [{"table": "privacy.gone", "columns": {"id": "id"}}]
@@ -285,21 +290,19 @@ def _named(world: World, *people: str) -> None:
 
 @pytest.mark.req("E3")
 def test_people_that_tombstones_name_are_not_staged_and_counted_in_the_gate() -> None:
-    world = World({DAYS[1]: {"p1", "p2"}}, contract=contract(tombstones=TOMBSTONES))
-    found = decisions.logged_validation(
-        world.context, world.context.runs.events(world.run), world.run
-    )
-    assert found is not None
-    assert [c.passed for c in found[1].checks if c.name == "no deleted row is written"] == [True]
+    world = _with_people(contract=contract(tombstones=TOMBSTONES))
+    assert [c.passed for c in world.judged().checks if c.name == "no deleted row is written"] == [
+        True
+    ]
     assert world.context.runs.plan(world.run).resolved.tombstones[0].snapshot_id == 1
 
 
 @pytest.mark.req("E3")
 def test_a_tombstone_that_came_after_staging_blocks_the_publication() -> None:
-    world = World({DAYS[1]: {"p1", "p2"}}, contract=contract(tombstones=TOMBSTONES))
+    world = _with_people(contract=contract(tombstones=TOMBSTONES))
     _named(world, "p2")
     with pytest.raises(TargetChanged, match="tombstones name 10 rows of") as raised:
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
     assert raised.value.data["tombstones"] == {"rows": 10, "partitions": (DAYS[1],)}
     assert world.content[DAYS[1]] == {"p1@old", "p2@old"}
 
@@ -307,9 +310,9 @@ def test_a_tombstone_that_came_after_staging_blocks_the_publication() -> None:
 @pytest.mark.req("E3")
 def test_a_tombstone_that_came_after_staging_is_reapplied_if_the_contract_says_so() -> None:
     wanted = contract(tombstones=TOMBSTONES, deletions="reapply")
-    world = World({DAYS[1]: {"p1", "p2"}}, contract=wanted)
+    world = _with_people(contract=wanted)
     _named(world, "p2")
-    done = publish_with_catch_up(world.context, world.run, "bob")
+    done = world.publish()
     assert world.content[DAYS[1]] == {"p1@new"}
     assert done.publication.accepted_by == ("eve",)
     assert world.compute.staged == ["load", f"c0002-{DAYS[1]}"]
@@ -317,23 +320,18 @@ def test_a_tombstone_that_came_after_staging_is_reapplied_if_the_contract_says_s
 
 @pytest.mark.req("E3")
 def test_a_tombstone_that_names_nobody_of_the_result_stops_nothing() -> None:
-    world = World({DAYS[1]: {"p1", "p2"}}, contract=contract(tombstones=TOMBSTONES))
+    world = _with_people(contract=contract(tombstones=TOMBSTONES))
     _named(world, "p9")
-    assert publish_with_catch_up(world.context, world.run, "bob").publication.run_id == world.run
-
-
-def _rolled_back(world: World, wanted: Any) -> None:
-    way = plan_rollback(world.context, PRODUCT, 0, ())
-    rollback(world.context, wanted, way, "wrong", "bob")
+    assert world.publish().publication.run_id == world.run
 
 
 @pytest.mark.req("E3")
 def test_a_way_back_over_deleted_rows_is_named_and_refused() -> None:
     world = _with_people()
-    publish_with_catch_up(world.context, world.run, "bob")
+    world.publish()
     world.live(DAYS[1], "p1@new")
     with pytest.raises(TargetChanged, match="cannot be rolled back: 1 rows of") as raised:
-        _rolled_back(world, contract())
+        roll_back(world.context, 0)
     assert [one["writer"] for one in raised.value.data["conflicts"]] == ["live"]
     assert world.content[DAYS[1]] == {"p1@new"}
 
@@ -342,7 +340,7 @@ def test_a_way_back_over_deleted_rows_is_named_and_refused() -> None:
 def test_a_way_back_over_deleted_rows_rewrites_their_partitions_without_them() -> None:
     wanted = contract(deletions="reapply")
     world = _with_people(contract=wanted)
-    publish_with_catch_up(world.context, world.run, "bob")
+    world.publish()
     world.live(DAYS[1], "p1@new")
     found = exclude_deleted_rows(
         world.context, wanted, plan_rollback(world.context, PRODUCT, 0, ())
@@ -360,10 +358,10 @@ def test_a_way_back_over_deleted_rows_rewrites_their_partitions_without_them() -
 def test_a_way_back_to_rows_that_tombstones_name_is_refused() -> None:
     wanted = contract(tombstones=TOMBSTONES)
     world = _with_people(contract=wanted)
-    publish_with_catch_up(world.context, world.run, "bob")
+    world.publish()
     _named(world, "p2")
     with pytest.raises(TargetChanged, match="cannot be rolled back: tombstones name 10 rows"):
-        _rolled_back(world, wanted)
+        roll_back(world.context, 0, of=wanted)
 
 
 @pytest.mark.req("U11")
@@ -371,7 +369,7 @@ def test_outside_its_window_a_run_is_not_published_and_hears_when_it_opens() -> 
     # The clock of the fakes stands at 03:04.
     world = World(safety={"publish_window": {"from": "22:00", "to": "02:00"}})
     with pytest.raises(Blocked, match=r"opens at 2026-01-02T22:00\+00:00") as raised:
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
     assert raised.value.data == {"opens_at": "2026-01-02T22:00+00:00"}
     assert world.state(world.run) is RunState.ACCEPTED
 
@@ -382,8 +380,8 @@ def test_the_same_command_goes_on_after_a_staging_that_failed() -> None:
     world.live(DAYS[1], "old-3@live")
     world.compute.dies_at = f"c0003-{DAYS[1]}"
     with pytest.raises(EnvironmentDown):
-        publish_with_catch_up(world.context, world.run, "bob")
-    done = publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
+    done = world.publish()
     assert done.publication.run_id == newest_revision(world.context, world.run)
     assert len(world.carried()) == 2
 
@@ -401,7 +399,7 @@ def test_recovery_carries_the_approval_over_that_was_cut_off() -> None:
 
     runs.append = cut_off  # type: ignore[method-assign]
     with pytest.raises(EnvironmentDown):
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
     runs.append = append  # type: ignore[method-assign]
     run = newest_revision(world.context, world.run)
     done = {item.subject: item.result for item in recover(world.context, None, "bob")}
@@ -424,7 +422,7 @@ def test_an_approval_does_not_carry_over_to_another_intent() -> None:
     world.live(DAYS[1], "old-3@live")
     world.compute.dies_at = f"c0003-{DAYS[1]}"
     with pytest.raises(EnvironmentDown):
-        publish_with_catch_up(world.context, world.run, "bob")
+        world.publish()
     run = newest_revision(world.context, world.run)
     plan = world.context.runs.plan(run)
     other = plan.resolved.model_copy(update={"code_hash": "other"})

@@ -11,13 +11,13 @@ import pytest
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import RollbackOutcome, plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.rollout import FakeCorrections, accepted_run
+from tests.support.fakes.rollout import FakeCorrections
+from tests.support.fakes.steps import accepted_run, published_run, roll_back, state_of, world
 
 pytestmark = pytest.mark.req("U9")
 SINK = "silver.daily_corrections"
@@ -32,25 +32,19 @@ def _wanted(first: str = "2020-01-02", stop: str = "2020-01-04", **sink: Any) ->
     return declared(target=target)
 
 
-def _back(found: Context, to: int, only: tuple[str, ...] = ()) -> RollbackOutcome:
-    way = plan_rollback(found, PRODUCT, to, only)
-    return rollback(found, contract(), way, "wrong", "ana")
-
-
 def _events(found: Context) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = found.corrections.events(SINK)  # type: ignore[attr-defined]
     return events
 
 
 def test_one_event_for_each_key_and_the_table_stays_as_it_is() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     run_id = accepted_run(found, _wanted())
     before = where.tables[PRODUCT].head
     done = publish(found, run_id, "bob")
     assert where.tables[PRODUCT].head == before
     assert done.publication.table == SINK
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
     told = [
         (e["event_type"], e["partition"], json.loads(e["old"])["files"]) for e in _events(found)
     ]
@@ -68,7 +62,7 @@ def test_one_event_for_each_key_and_the_table_stays_as_it_is() -> None:
 
 def test_a_retraction_and_an_addition_where_that_is_asked_for() -> None:
     found = context(lake())
-    publish(found, accepted_run(found, _wanted(**{"as": "retraction"})), "bob")
+    published_run(found, _wanted(**{"as": "retraction"}))
     told = [(e["event_type"], e["old"] is None, e["new"] is None) for e in _events(found)]
     assert told == [("retraction", False, True), ("addition", True, False)] * 2
     retraction, addition = _events(found)[:2]
@@ -77,17 +71,16 @@ def test_a_retraction_and_an_addition_where_that_is_asked_for() -> None:
 
 def test_a_rollback_takes_events_back_by_their_reverse_last_ones_first() -> None:
     found = context(lake())
-    run_id = accepted_run(found, _wanted())
-    publish(found, run_id, "bob")
+    run_id = published_run(found, _wanted())
     written = _events(found)
-    _back(found, 0)
+    roll_back(found, 0)
     taken = _events(found)[2:]
     assert [(e["old"], e["new"]) for e in taken] == [
         (e["new"], e["old"]) for e in reversed(written)
     ]
     assert [e["corrects_event_id"] for e in taken] == [e["event_id"] for e in reversed(written)]
     assert {e["reason_code"] for e in taken} == {"rollback"}
-    assert found.runs.status(run_id).state is RunState.ROLLED_BACK
+    assert state_of(found, run_id) is RunState.ROLLED_BACK
     again = publish(found, run_id, "bob")
     assert again.publication.version == 2
     ids = [e["event_id"] for e in _events(found)]
@@ -96,39 +89,37 @@ def test_a_rollback_takes_events_back_by_their_reverse_last_ones_first() -> None
 
 def test_a_rollback_of_some_partitions_takes_their_events_back() -> None:
     found = context(lake())
-    publish(found, accepted_run(found, _wanted()), "bob")
-    _back(found, 0, ("2020-01-03",))
+    published_run(found, _wanted())
+    roll_back(found, 0, ("2020-01-03",))
     assert [e["partition"] for e in _events(found)[2:]] == ["2020-01-03"]
 
 
 def test_a_rollback_of_events_and_of_the_table_at_once_is_refused() -> None:
     found = context(lake())
-    publish(found, accepted_run(found, _wanted()), "bob")
-    publish(found, accepted_run(found, declared("2020-01-01", "2020-01-02")), "bob")
+    published_run(found, _wanted())
+    published_run(found, declared("2020-01-01", "2020-01-02"))
     with pytest.raises(Unsupported, match="both the table and its correction events"):
-        _back(found, 0)
-    _back(found, 1)
-    _back(found, 0)
+        roll_back(found, 0)
+    roll_back(found, 1)
+    roll_back(found, 0)
 
 
 def test_a_live_change_of_the_rows_to_correct_is_a_conflict() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     run_id = accepted_run(found, _wanted())
     where.write(PRODUCT, "2020-01-03", "live")
     with pytest.raises(TargetChanged):
         publish(found, run_id, "bob")
-    assert (_events(found), found.runs.status(run_id).state) == ([], RunState.ACCEPTED)
+    assert (_events(found), state_of(found, run_id)) == ([], RunState.ACCEPTED)
 
 
 def test_events_on_rows_that_were_corrected_before_wait_until_those_are_taken_back() -> None:
     found = context(lake())
-    first = accepted_run(found, _wanted())
-    publish(found, first, "bob")
+    first = published_run(found, _wanted())
     second = accepted_run(found, _wanted("2020-01-03", "2020-01-05"))
     with pytest.raises(Unsupported, match=f"correction events of {first}"):
         publish(found, second, "bob")
-    _back(found, 0)
+    roll_back(found, 0)
     publish(found, second, "bob")
 
 
@@ -155,7 +146,7 @@ def test_events_of_a_publication_that_was_cut_off_are_written_once(
     else:
         recover(found, run_id, "ana")
     assert len(_events(found)) == 2
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.parametrize(
@@ -179,7 +170,7 @@ def test_the_contract_may_name_the_table_of_events() -> None:
     }
     wanted = declared(target=target, contract=contract(corrections={"table": SINK}))
     found = context(lake())
-    publish(found, accepted_run(found, wanted), "bob")
+    published_run(found, wanted)
     assert len(_events(found)) == 2
     with pytest.raises(ConfigError, match="needs a table for the events"):
         make_plan(context(lake()), declared(target=target), "bob", None)
@@ -194,9 +185,8 @@ def test_a_table_of_events_without_that_mode_is_a_mistake() -> None:
 
 
 def test_a_partition_that_events_stand_for_is_not_replaced_under_them() -> None:
-    where = lake()
-    found = context(where)
-    publish(found, accepted_run(found, _wanted()), "bob")
+    where, found = world()
+    published_run(found, _wanted())
     head = where.tables[PRODUCT].head
     run_id = accepted_run(found, declared("2020-01-03", "2020-01-04"))
     with pytest.raises(
@@ -204,9 +194,9 @@ def test_a_partition_that_events_stand_for_is_not_replaced_under_them() -> None:
     ) as caught:
         publish(found, run_id, "bob")
     assert "rollback" in caught.value.fix
-    assert (where.tables[PRODUCT].head, found.runs.status(run_id).state) == (
+    assert (where.tables[PRODUCT].head, state_of(found, run_id)) == (
         head,
         RunState.ACCEPTED,
     )
-    _back(found, 0)
+    roll_back(found, 0)
     assert publish(found, run_id, "bob").publication.version == 2

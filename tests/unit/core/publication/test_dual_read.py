@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.approval.decisions import accept
 from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.publication.dual_read import dual_read
 from lakehouse_backfill.core.publication.publish import publish
@@ -14,9 +15,16 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.rollout import ReaderQuery
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, ConfigError, NotAllowed
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    ChecksFailed,
+    ConfigError,
+    IllegalMove,
+    NotAllowed,
+)
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.rollout import FakeReading, accepted_run
+from tests.support.fakes.rollout import FakeReading
+from tests.support.fakes.steps import accepted_run, approved_run, state_of
 
 pytestmark = pytest.mark.req("U8")
 ASKED = ReaderQuery(reader="finance", sql="SELECT sum(amount) FROM product")
@@ -60,7 +68,7 @@ def test_publish_names_the_gate_and_the_reader_that_has_not_compared() -> None:
     assert (done.comparison.equal, done.comparison.by) == (True, "fin")
     assert done.comparison.old.table == PRODUCT
     publish(found, run_id, "bob")
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
 
 
 def test_the_comparison_is_evidence_under_its_digest() -> None:
@@ -113,8 +121,6 @@ def test_a_comparison_of_an_earlier_candidate_does_not_count() -> None:
     shadow = found.tables.tables[plan.shadow_table]  # type: ignore[attr-defined]
     shadow.commit(shadow.content(shadow.head))
     validate(found, run_id, "bob")
-    from lakehouse_backfill.core.approval.decisions import accept
-
     accept(found, run_id, "ana", "")
     with pytest.raises(ApprovalMissing, match="did not compare this candidate"):
         publish(found, run_id, "bob")
@@ -139,14 +145,9 @@ def test_only_validators_compare_and_only_waivers_accept_a_difference() -> None:
 
 
 def test_a_run_without_a_result_cannot_be_compared() -> None:
-    from lakehouse_backfill.core.approval import decisions
-    from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-    from lakehouse_backfill.errors import IllegalMove
-
     found = _world()
-    plan, _ = register_plan(found, make_plan(found, _wanted(), "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
+    run_id = approved_run(found, _wanted())
     with pytest.raises(IllegalMove):
-        dual_read(found, plan.run_id, ASKED, "fin")
-    stage(found, plan.run_id, "bob")
-    assert dual_read(found, plan.run_id, ASKED, "fin").comparison.equal
+        dual_read(found, run_id, ASKED, "fin")
+    stage(found, run_id, "bob")
+    assert dual_read(found, run_id, ASKED, "fin").comparison.equal

@@ -9,7 +9,6 @@ import pytest
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
@@ -23,8 +22,8 @@ from lakehouse_backfill.errors import (
     TargetChanged,
     Unsupported,
 )
-from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.steps import content_of, roll_back, world
 
 DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 LATER = {"column": "day", "from": "2020-02-01", "to": "2020-02-03"}
@@ -76,16 +75,14 @@ def test_an_append_is_refused_by_name_where_rows_are() -> None:
 
 @pytest.mark.req("U3")
 def test_an_append_is_refused_when_rows_came_before_it_was_published() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     target = {"publish_mode": "append", "partitions": LATER}
     run_id, _ = validated(found, target=target, sources=WIDE)
     decisions.accept(found, run_id, "ana", "")
     where.write(PRODUCT, "2020-02-01", "live")
     with pytest.raises(TargetChanged):
         publish(found, run_id, "bob")
-    table = where.tables[PRODUCT]
-    assert table.content(table.head)["2020-02-01"] == frozenset({"live"})
+    assert content_of(where)["2020-02-01"] == frozenset({"live"})
 
 
 @pytest.mark.req("U1b")
@@ -99,9 +96,7 @@ def test_a_row_repair_proves_that_other_rows_are_unchanged() -> None:
 
 @pytest.mark.req("U1b")
 def test_a_row_repair_that_changed_other_rows_is_rejected_for_good() -> None:
-    where = lake()
-    compute = FakeCompute(where, touched={"2020-01-03"})
-    found = context(where, compute)
+    _, found = world(touched={"2020-01-03"})
     target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
     run_id, gates = validated(found, target=target)
     assert gates["other rows are unchanged"] == (False, "1 partitions differ, first 2020-01-03")
@@ -116,8 +111,7 @@ STRAYS = {"without a warm-up": (0, True), "with one": (1, False)}
 def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(
     days: int, stops: bool
 ) -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, strays=3))
+    _, found = world(strays=3)
     sources = {"raw": {**WIDE["raw"], "warm_up_days": days}}
     target = {"row_predicate": {"id": 1}, "partitions": DAYS}
     run_id = planned(found, target=target, sources=sources).run_id
@@ -132,9 +126,8 @@ def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(
 
 @pytest.mark.req("U4")
 def test_a_merge_whose_rows_do_not_add_up_is_rejected() -> None:
-    where = lake()
-    compute = FakeCompute(where, merged=ChunkCounts(inserted_rows=1, updated_rows=9))
-    _, gates = validated(context(where, compute), target=MERGE | {"partitions": DAYS})
+    _, found = world(merged=ChunkCounts(inserted_rows=1, updated_rows=9))
+    _, gates = validated(found, target=MERGE | {"partitions": DAYS})
     assert gates["changes add up"] == (
         False,
         "20 rows, 2 keys inserted, 18 updated, 0 deleted: 20 rows; 0 change rows were older or "
@@ -166,7 +159,7 @@ def test_each_version_gets_a_table_of_its_name_and_the_pointer_moves_between_the
     assert resolve_accepted(found, pinned, strict=True).table in where.tables
     published(found, contract=pinned, target=target)
     assert found.views.views["silver.daily_accepted"][0] == f"{PRODUCT}_v2"
-    rollback(found, pinned, plan_rollback(found, PRODUCT, 1, ()), "x", "ana")
+    roll_back(found, 1, of=pinned)
     assert resolve_accepted(found, pinned, strict=True) == accepted
     assert where.calls.count("adopt") == 0
 

@@ -11,7 +11,6 @@ from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
-from lakehouse_backfill.core.publication.rollback import RollbackOutcome, plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult
@@ -20,33 +19,29 @@ from lakehouse_backfill.errors import ChecksFailed, ConfigError, TargetChanged, 
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.lake import FakeLake
-from tests.support.fakes.rollout import accepted_run
+from tests.support.fakes.steps import (
+    accepted_run,
+    content_of,
+    pending_of,
+    published_run,
+    roll_back,
+    state_of,
+    world,
+)
 
 pytestmark = pytest.mark.req("U6")
 
 DAYS = ("2020-01-01", "2020-01-02", "2020-01-03", "2020-01-04")
+SCOPE = {"column": "day", "from": "2020-01-01", "to": "2020-01-05"}
 SUITE = "expectations/step.json"
 
 
 def _wanted(**progressive: Any) -> Any:
-    target = {
-        "partitions": {"column": "day", "from": "2020-01-01", "to": "2020-01-05"},
-        "progressive": progressive,
-    }
-    return declared(target=target)
-
-
-def _files(where: FakeLake, day: str) -> frozenset[str]:
-    table = where.tables[PRODUCT]
-    return table.content(table.head).get(day, frozenset())
+    return declared(target={"partitions": SCOPE, "progressive": progressive})
 
 
 def _visible(where: FakeLake, run_id: str) -> list[str]:
-    return [day for day in DAYS if _files(where, day) == {f"{run_id}/{day}"}]
-
-
-def _state(found: Context, run_id: str) -> RunState:
-    return found.runs.status(run_id).state
+    return [day for day in DAYS if content_of(where).get(day) == {f"{run_id}/{day}"}]
 
 
 def _versions(found: Context) -> list[tuple[int, str, tuple[str, ...]]]:
@@ -57,19 +52,13 @@ def _versions(found: Context) -> list[tuple[int, str, tuple[str, ...]]]:
     ]
 
 
-def _back(found: Context, to: int) -> RollbackOutcome:
-    way = plan_rollback(found, PRODUCT, to, ())
-    return rollback(found, contract(), way, "wrong", "ana")
-
-
 def test_each_step_is_a_version_of_its_own_and_the_run_is_published_after_the_last() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     run_id = accepted_run(found, _wanted(partitions_per_step=2))
     done = publish(found, run_id, "bob")
     assert _versions(found) == [(1, "publish", DAYS[:2]), (2, "publish", DAYS[2:])]
     assert _visible(where, run_id) == list(DAYS)
-    assert (_state(found, run_id), done.publication.version) == (RunState.PUBLISHED, 2)
+    assert (state_of(found, run_id), done.publication.version) == (RunState.PUBLISHED, 2)
     assert done.swap is not None
     assert (done.swap.files_added, done.swap.before_snapshot_id) == (2, 1)
     tokens = {row.token for row in found.versions.history(PRODUCT) if row.action == "publish"}
@@ -79,8 +68,7 @@ def test_each_step_is_a_version_of_its_own_and_the_run_is_published_after_the_la
 
 def test_partitions_that_are_named_come_first_in_their_order() -> None:
     found = context(lake())
-    run_id = accepted_run(found, _wanted(order=["2020-01-03", "2020-01-01"]))
-    publish(found, run_id, "bob")
+    published_run(found, _wanted(order=["2020-01-03", "2020-01-01"]))
     order = [labels[0] for _, _, labels in _versions(found)]
     assert order == ["2020-01-03", "2020-01-01", "2020-01-02", "2020-01-04"]
 
@@ -98,7 +86,7 @@ def test_there_is_a_pause_between_steps_and_none_after_the_last() -> None:
     found = context(lake())
     clock = _Clock(found.clock)
     found = dataclasses.replace(found, clock=clock)
-    publish(found, accepted_run(found, _wanted(pause_seconds=7)), "bob")
+    published_run(found, _wanted(pause_seconds=7))
     assert clock.slept == [7, 7, 7]
 
 
@@ -115,26 +103,31 @@ class _Wrong(FakeCompute):
         return found
 
 
-def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_do() -> None:
+def _halted() -> tuple[FakeLake, Context, str, pytest.ExceptionInfo[ChecksFailed]]:
+    """A rollout of four steps that the check of its second one halted."""
     where = lake()
-    compute = _Wrong(where)
-    found = context(where, compute)
+    found = context(where, _Wrong(where))
     run_id = accepted_run(found, _wanted())
     with pytest.raises(ChecksFailed) as halted:
         publish(found, run_id, "bob")
+    return where, found, run_id, halted
+
+
+def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_do() -> None:
+    where, found, run_id, halted = _halted()
     assert "step 2 of 4, 2020-01-02 failed its check" in halted.value.problem
     assert halted.value.state == (
         "readers see 2020-01-01, 2020-01-02 of this run, and 2020-01-03, 2020-01-04 as before"
     )
     assert f"lakehouse-backfill publish {run_id} goes on" in halted.value.fix
     assert f"lakehouse-backfill rollback {PRODUCT} --to 0" in halted.value.fix
-    assert _state(found, run_id) is RunState.PUBLISH_HALTED
+    assert state_of(found, run_id) is RunState.PUBLISH_HALTED
     stands = status.summarise_run_safety(found, found.runs.status(run_id), look=True)
     assert stands.readers_see == halted.value.state
     assert stands.next_command.startswith(f"lakehouse-backfill publish {run_id}")
     assert _visible(where, run_id) == list(DAYS[:2])
 
-    compute.is_right = True
+    found.compute().is_right = True  # type: ignore[attr-defined]
     publish(found, run_id, "bob")
     assert _visible(where, run_id) == list(DAYS)
     assert [version for version, _, _ in _versions(found)] == [1, 2, 3, 4]
@@ -145,80 +138,68 @@ def test_a_step_that_readers_see_differently_halts_the_rollout_and_says_what_to_
 
 
 def test_a_halted_rollout_goes_back_to_the_version_before_its_first_step() -> None:
-    where = lake()
-    found = context(where, _Wrong(where))
-    run_id = accepted_run(found, _wanted())
-    with pytest.raises(ChecksFailed):
-        publish(found, run_id, "bob")
+    where, found, run_id, _ = _halted()
     where.write(PRODUCT, "2020-01-05", "live")
-    _back(found, 0)
+    roll_back(found, 0)
     assert _visible(where, run_id) == []
-    assert _files(where, "2020-01-05") == {"live"}
-    assert _state(found, run_id) is RunState.ROLLED_BACK
+    assert content_of(where)["2020-01-05"] == {"live"}
+    assert state_of(found, run_id) is RunState.ROLLED_BACK
     found.compute().is_right = True  # type: ignore[attr-defined]
     publish(found, run_id, "bob")
     assert _visible(where, run_id) == list(DAYS)
 
 
 def test_going_back_by_one_step_leaves_the_others_and_says_which_are_gone() -> None:
-    where = lake()
-    found = context(where)
-    run_id = accepted_run(found, _wanted(partitions_per_step=2))
-    publish(found, run_id, "bob")
-    _back(found, 1)
+    where, found = world()
+    run_id = published_run(found, _wanted(partitions_per_step=2))
+    roll_back(found, 1)
     assert _visible(where, run_id) == list(DAYS[:2])
     stands = status.summarise_run_safety(found, found.runs.status(run_id), look=True)
     assert "except 2020-01-03, 2020-01-04, rolled back since" in stands.readers_see
 
 
 def test_a_rollback_of_a_rollback_to_a_halted_rollout_is_halted_again() -> None:
-    where = lake()
-    found = context(where, _Wrong(where))
-    run_id = accepted_run(found, _wanted())
-    with pytest.raises(ChecksFailed):
-        publish(found, run_id, "bob")
-    _back(found, 0)
-    _back(found, 2)
+    where, found, run_id, _ = _halted()
+    roll_back(found, 0)
+    roll_back(found, 2)
     assert _visible(where, run_id) == list(DAYS[:2])
-    assert _state(found, run_id) is RunState.PUBLISH_HALTED
+    assert state_of(found, run_id) is RunState.PUBLISH_HALTED
 
 
 def test_the_suites_of_a_step_judge_what_readers_see_of_it() -> None:
     where = lake()
     compute = FakeCompute(where)
     found = context(where, compute)
-    run_id = accepted_run(found, _wanted(partitions_per_step=2, suites=[{"file": SUITE}]))
-    publish(found, run_id, "bob")
+    run_id = published_run(found, _wanted(partitions_per_step=2, suites=[{"file": SUITE}]))
     judged = [line for line in compute.judged if line.startswith(SUITE)]
     assert judged == [
         f"{SUITE} on {PRODUCT}@2: 2020-01-01, 2020-01-02",
         f"{SUITE} on {PRODUCT}@3: 2020-01-03, 2020-01-04",
     ]
     compute.bad_suites.add(SUITE)
-    _back(found, 0)
+    roll_back(found, 0)
     with pytest.raises(ChecksFailed, match="step 1 of 2"):
         publish(found, run_id, "bob")
 
 
 def test_a_conflict_in_a_later_step_halts_and_one_in_the_first_gives_all_back() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     run_id = accepted_run(found, _wanted())
     where.write(PRODUCT, "2020-01-03", "live")
     with pytest.raises(TargetChanged) as refused:
         publish(found, run_id, "bob")
     assert refused.value.state.startswith("readers see 2020-01-01, 2020-01-02 of")
-    assert _state(found, run_id) is RunState.PUBLISH_HALTED
-    assert found.versions.pointer(PRODUCT).pending is None
+    assert state_of(found, run_id) is RunState.PUBLISH_HALTED
+    assert pending_of(found) is None
     where.write(PRODUCT, "2020-01-03", "old-3")
     publish(found, run_id, "bob")
-    assert _state(found, run_id) is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
 
     other = accepted_run(found, _wanted(partitions_per_step=3))
     where.write(PRODUCT, "2020-01-01", "live")
     with pytest.raises(TargetChanged):
         publish(found, other, "bob")
-    assert _state(found, other) is RunState.ACCEPTED
+    assert state_of(found, other) is RunState.ACCEPTED
 
 
 class _Dies(FakeLake):
@@ -242,14 +223,13 @@ class _Dies(FakeLake):
 def test_a_rollout_that_was_cut_off_goes_on_with_its_step_and_repeats_none(
     by: str, *, is_late: bool
 ) -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     run_id = accepted_run(found, _wanted())
     dying = _Dies(where.tables, where.calls)
     dying.is_late = is_late
     with pytest.raises(KeyboardInterrupt):
         publish(dataclasses.replace(found, publisher=dying), run_id, "bob")
-    assert _state(found, run_id) is RunState.PUBLISHING
+    assert state_of(found, run_id) is RunState.PUBLISHING
     if by == "publish":
         publish(found, run_id, "bob")
     else:
@@ -281,15 +261,10 @@ def test_a_step_whose_check_was_cut_off_is_checked_before_the_next_one() -> None
 
 
 def test_readers_that_resolve_the_product_see_a_step_as_soon_as_it_is_published() -> None:
-    where = lake()
-    found = context(where, _Wrong(where))
-    run_id = accepted_run(found, _wanted())
-    with pytest.raises(ChecksFailed):
-        publish(found, run_id, "bob")
+    where, found, run_id, _ = _halted()
     seen = resolve_accepted(found, contract(), strict=True)
-    assert where.tables[seen.table].content(seen.snapshot_id)["2020-01-02"] == {
-        f"{run_id}/2020-01-02"
-    }
+    day = where.tables[seen.table].content(seen.snapshot_id)["2020-01-02"]
+    assert day == {f"{run_id}/2020-01-02"}
 
 
 @pytest.mark.parametrize(
@@ -309,10 +284,7 @@ def test_readers_that_resolve_the_product_see_a_step_as_soon_as_it_is_published(
 def test_steps_that_cannot_be_are_refused_when_planned(
     changes: dict[str, Any], error: type[Exception], said: str
 ) -> None:
-    target = {
-        "partitions": {"column": "day", "from": "2020-01-01", "to": "2020-01-05"},
-        "progressive": {},
-    } | changes
+    target = {"partitions": SCOPE, "progressive": {}} | changes
     kind = "pinned" if "publish_mode" in changes else "follow"
     wanted = declared(target=target, contract=contract(publication=kind))
     with pytest.raises(error, match=said):

@@ -13,13 +13,12 @@ from lakehouse_backfill.core.planning.job_code import MAX_ARCHIVED_CHARACTERS
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication import publication
 from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.publication.rollback import RollbackOutcome, plan_rollback, rollback
+from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.checks import MeasureTotal
-from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import PublishWindow
 from lakehouse_backfill.domain.publication import CommitResult, RevertRequest
 from lakehouse_backfill.domain.run import RunState
@@ -38,6 +37,15 @@ from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.control import FakeEvidence
 from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.steps import (
+    accepted_run,
+    pending_of,
+    published_run,
+    roll_back,
+    staged_run,
+    state_of,
+    world,
+)
 
 PINNED = contract(publication="pinned")
 WATCHED = contract(
@@ -46,35 +54,10 @@ WATCHED = contract(
 )
 
 
-def _staged(found: Context, wanted: Any = None) -> str:
-    plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
-    return plan.run_id
-
-
-def _accepted(found: Context, wanted: Any = None) -> str:
-    run_id = _staged(found, wanted)
-    validate(found, run_id, "bob")
-    decisions.accept(found, run_id, "ana", "")
-    return run_id
-
-
 def _pinned(first: str, stop: str) -> Any:
     partitions = {"column": "day", "from": first, "to": stop}
     target = {"publish_mode": "pointer_swap", "partitions": partitions}
     return declared(contract=PINNED, target=target)
-
-
-def _back(
-    found: Context, to: int | None = None, only: tuple[str, ...] = (), of: Contract | None = None
-) -> RollbackOutcome:
-    way = plan_rollback(found, PRODUCT, to, only)
-    return rollback(found, of or contract(), way, "wrong", "ana")
-
-
-def _state(found: Context, run_id: str) -> RunState:
-    return found.runs.status(run_id).state
 
 
 def _files(where: FakeLake, day: str) -> frozenset[str]:
@@ -125,27 +108,25 @@ def _killed_before_the_last_event(found: Context, run_id: str) -> None:
     evidence.rows = found.evidence.rows
     with pytest.raises(KeyboardInterrupt):
         publish(dataclasses.replace(found, evidence=evidence), run_id, "bob")
-    assert _state(found, run_id) is RunState.PUBLISHING
+    assert state_of(found, run_id) is RunState.PUBLISHING
 
 
 @pytest.mark.req("U13")
 def test_a_pinned_run_that_does_not_contain_what_was_accepted_since_is_refused() -> None:
-    where = lake()
-    found = context(where)
-    first = _accepted(found, _pinned("2020-01-01", "2020-01-02"))
-    second = _accepted(found, _pinned("2020-01-04", "2020-01-05"))
+    where, found = world()
+    first = accepted_run(found, _pinned("2020-01-01", "2020-01-02"))
+    second = accepted_run(found, _pinned("2020-01-04", "2020-01-05"))
     publish(found, first, "bob")
     with pytest.raises(PointerMoved, match="does not contain"):
         publish(found, second, "bob")
     assert _readers_see(where, found, "2020-01-01") == {f"{first}/2020-01-01"}
-    assert _state(found, second) is RunState.ACCEPTED
+    assert state_of(found, second) is RunState.ACCEPTED
 
 
 @pytest.mark.req("U13")
 def test_a_first_pinned_publication_over_later_writes_is_refused() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found, _pinned("2020-01-01", "2020-01-02"))
+    where, found = world()
+    run_id = accepted_run(found, _pinned("2020-01-01", "2020-01-02"))
     where.write(PRODUCT, "2020-01-05", "live")
     with pytest.raises(PointerMoved):
         publish(found, run_id, "bob")
@@ -153,10 +134,9 @@ def test_a_first_pinned_publication_over_later_writes_is_refused() -> None:
 
 @pytest.mark.req("U13")
 def test_a_pinned_run_starts_from_the_accepted_snapshot_not_from_the_head() -> None:
-    where = lake()
-    found = context(where)
-    publish(found, _accepted(found, _pinned("2020-01-01", "2020-01-02")), "bob")
-    _back(found, of=PINNED)
+    where, found = world()
+    published_run(found, _pinned("2020-01-01", "2020-01-02"))
+    roll_back(found, of=PINNED)
     where.write(PRODUCT, "2020-01-05", "never accepted")
     plan = make_plan(found, _pinned("2020-01-02", "2020-01-03"), "bob", None)
     assert plan.resolved.target.snapshot_id == 1
@@ -164,24 +144,20 @@ def test_a_pinned_run_starts_from_the_accepted_snapshot_not_from_the_head() -> N
 
 @pytest.mark.req("U12")
 def test_a_pinned_product_cannot_go_back_in_some_partitions_only() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found, _pinned("2020-01-01", "2020-01-03"))
-    publish(found, run_id, "bob")
+    where, found = world()
+    run_id = published_run(found, _pinned("2020-01-01", "2020-01-03"))
     with pytest.raises(Unsupported, match="all partitions at once"):
-        _back(found, None, ("2020-01-01",), of=PINNED)
+        roll_back(found, None, ("2020-01-01",), of=PINNED)
     assert _readers_see(where, found, "2020-01-02") == {f"{run_id}/2020-01-02"}
 
 
 @pytest.mark.req("U12")
 def test_a_reinstated_version_that_is_rolled_back_again_can_be_published_again() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
-    publish(found, run_id, "bob")
+    where, found = world()
+    run_id = published_run(found)
     for version in (0, 1, 0):
-        _back(found, version)
-    assert _state(found, run_id) is RunState.ROLLED_BACK
+        roll_back(found, version)
+    assert state_of(found, run_id) is RunState.ROLLED_BACK
     assert publish(found, run_id, "bob").was_published is False
     assert _files(where, "2020-01-02") == {f"{run_id}/2020-01-02"}
 
@@ -189,46 +165,45 @@ def test_a_reinstated_version_that_is_rolled_back_again_can_be_published_again()
 @pytest.mark.req("U12")
 def test_going_back_to_a_version_reinstates_every_run_that_readers_see_at_it() -> None:
     found = context(lake())
-    runs = [_accepted(found)]
+    runs = [accepted_run(found)]
     publish(found, runs[0], "bob")
-    runs.append(_accepted(found, declared("2020-01-04", "2020-01-05")))
+    runs.append(accepted_run(found, declared("2020-01-04", "2020-01-05")))
     publish(found, runs[1], "bob")
-    _back(found, 0)
-    assert [_state(found, run_id) for run_id in runs] == [RunState.ROLLED_BACK] * 2
-    _back(found, 2)
-    assert [_state(found, run_id) for run_id in runs] == [RunState.PUBLISHED] * 2
+    roll_back(found, 0)
+    assert [state_of(found, run_id) for run_id in runs] == [RunState.ROLLED_BACK] * 2
+    roll_back(found, 2)
+    assert [state_of(found, run_id) for run_id in runs] == [RunState.PUBLISHED] * 2
 
 
 @pytest.mark.req("U12")
 def test_a_run_that_could_not_be_published_again_is_reinstated_by_its_version() -> None:
     found = context(lake())
-    run_id = _accepted(found)
-    publish(found, run_id, "bob")
-    _back(found)
+    run_id = published_run(found)
+    roll_back(found)
     with pytest.raises(NotFound):
         publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
-    _back(found, 1)
-    assert _state(found, run_id) is RunState.PUBLISHED
+    roll_back(found, 1)
+    assert state_of(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("U1")
-def test_a_publication_whose_files_are_gone_gives_its_version_back() -> None:
+def test_a_publication_whose_files_are_gone_gives_its_versionroll_back() -> None:
     found = context(lake())
-    run_id = _accepted(found)
+    run_id = accepted_run(found)
     with pytest.raises(NotFound):
         publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
-    assert found.versions.pointer(PRODUCT).pending is None
-    assert _state(found, run_id) is RunState.ACCEPTED
+    assert pending_of(found) is None
+    assert state_of(found, run_id) is RunState.ACCEPTED
 
 
 @pytest.mark.req("U12")
 @pytest.mark.parametrize("error", [Unsupported("delete files"), ChecksFailed("no")], ids=str)
-def test_a_rollback_that_is_refused_gives_its_version_back(error: BackfillError) -> None:
+def test_a_rollback_that_is_refused_gives_its_versionroll_back(error: BackfillError) -> None:
     found = context(lake())
-    publish(found, _accepted(found), "bob")
+    published_run(found)
     with pytest.raises(type(error)):
-        _back(_failing(found, error))
-    assert found.versions.pointer(PRODUCT).pending is None
+        roll_back(_failing(found, error))
+    assert pending_of(found) is None
 
 
 @pytest.mark.req("U12")
@@ -237,25 +212,25 @@ def test_a_rollback_that_is_refused_gives_its_version_back(error: BackfillError)
 def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(
     error: BaseException, late: bool
 ) -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
-    publish(found, run_id, "bob")
+    where, found = world()
+    run_id = published_run(found)
     with pytest.raises(type(error)):
-        _back(_failing(found, error, late=late))
+        roll_back(_failing(found, error, late=late))
     with pytest.raises(PointerMoved, match="is being rolled back"):
-        _back(found, None, ("2020-01-02",))
+        roll_back(found, None, ("2020-01-02",))
     snapshots = len(where.tables[PRODUCT].contents)
-    assert _back(found).publication.version == 0
+    assert roll_back(found).publication.version == 0
     assert len(where.tables[PRODUCT].contents) == snapshots + (not late)
-    assert (_files(where, "2020-01-02"), _state(found, run_id)) == ({"old-2"}, RunState.ROLLED_BACK)
+    assert (_files(where, "2020-01-02"), state_of(found, run_id)) == (
+        {"old-2"},
+        RunState.ROLLED_BACK,
+    )
 
 
 @pytest.mark.req("U12")
 def test_a_rollback_that_moved_the_pointer_but_did_not_tell_the_run_is_made_good() -> None:
     found = context(lake())
-    run_id = _accepted(found)
-    publish(found, run_id, "bob")
+    run_id = published_run(found)
     way = plan_rollback(found, PRODUCT, None, ())
     untold = dataclasses.replace(way, runs_rolled_back=(), runs_reinstated=())
     rollback(found, contract(), untold, "killed before it told the run", "ana")
@@ -265,29 +240,29 @@ def test_a_rollback_that_moved_the_pointer_but_did_not_tell_the_run_is_made_good
 @pytest.mark.req("U1")
 def test_a_publication_cut_off_before_the_last_event_is_finished_after_another_one() -> None:
     found = context(lake())
-    run_id = _accepted(found)
-    other = _accepted(found, declared("2020-01-04", "2020-01-05"))
+    run_id = accepted_run(found)
+    other = accepted_run(found, declared("2020-01-04", "2020-01-05"))
     _killed_before_the_last_event(found, run_id)
     publish(found, other, "bob")
     done = publish(found, run_id, "bob")
     assert (done.was_published, done.publication.version) == (True, 1)
-    assert _state(found, run_id) is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("U12")
 def test_the_rollback_of_a_publication_cut_off_before_the_last_event_reaches_its_run() -> None:
     found = context(lake())
-    run_id = _accepted(found)
+    run_id = accepted_run(found)
     _killed_before_the_last_event(found, run_id)
-    _back(found)
-    assert _state(found, run_id) is RunState.ROLLED_BACK
+    roll_back(found)
+    assert state_of(found, run_id) is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("V3")
 def test_a_revision_of_what_cannot_be_revised_registers_nothing() -> None:
     found = context(lake())
     other = contract(product="silver.other", table=PRODUCT)
-    run_id = _staged(found, declared(contract=other, product="silver.other"))
+    run_id = staged_run(found, declared(contract=other, product="silver.other"))
     with pytest.raises(NotFound):
         make_plan(found, declared(), "bob", "bf-unknown")
     with pytest.raises(ConfigError, match="cannot revise"):
@@ -306,7 +281,10 @@ def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was
     decisions.approve(found, plan.run_id, "ana", "")
     with pytest.raises(ApprovalMissing, match="changed since"):
         stage(edited, plan.run_id, "bob")
-    assert (_state(found, plan.run_id), where.calls.count("open shadow")) == (RunState.APPROVED, 0)
+    assert (state_of(found, plan.run_id), where.calls.count("open shadow")) == (
+        RunState.APPROVED,
+        0,
+    )
     stage(found, plan.run_id, "bob")
     with pytest.raises(ApprovalMissing, match="changed since"):
         validate(edited, plan.run_id, "bob")
@@ -314,12 +292,11 @@ def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was
 
 @pytest.mark.req("E5")
 def test_a_candidate_that_changed_after_it_was_accepted_is_validated_and_accepted_again() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
+    where, found = world()
+    run_id = accepted_run(found)
     shadow = where.tables[found.runs.plan(run_id).shadow_table]
     shadow.commit(shadow.content(shadow.head))
-    with pytest.raises(ApprovalMissing):
+    with pytest.raises(ApprovalMissing, match="changed after validation"):
         publish(found, run_id, "bob")
     validate(found, run_id, "bob")
     with pytest.raises(IllegalMove):
@@ -341,7 +318,7 @@ def test_a_first_publication_passes_the_thresholds_of_change() -> None:
     where.tables.pop(PRODUCT)
     found = _totals(where, None, 100)
     watched = WATCHED.model_copy(update={"lineage_columns": False})
-    run_id = _staged(found, declared(contract=watched))
+    run_id = staged_run(found, declared(contract=watched))
     assert validate(found, run_id, "bob")[1].passed
 
 
@@ -349,7 +326,7 @@ def test_a_first_publication_passes_the_thresholds_of_change() -> None:
 @pytest.mark.parametrize("new", [float("nan"), float("inf")])
 def test_a_total_that_is_no_number_fails_its_threshold_and_is_stored(new: float) -> None:
     found = _totals(lake(), 1.0, new)
-    run_id = _staged(found, declared(contract=WATCHED))
+    run_id = staged_run(found, declared(contract=WATCHED))
     status, result, _ = validate(found, run_id, "bob")
     assert (status.state, result.totals[0].new) == (
         RunState.REJECTED,
@@ -369,13 +346,13 @@ def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
     where = lake()
     viewed = contract(view="silver.daily_accepted")
     found = context(where, views=_NoViews())
-    run_id = _accepted(found, declared(contract=viewed))
+    run_id = accepted_run(found, declared(contract=viewed))
     with pytest.raises(Unsupported):
         publish(found, run_id, "bob")
-    assert _state(found, run_id) is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
     with pytest.raises(Unsupported):
-        _back(found, of=viewed)
-    assert _state(found, run_id) is RunState.ROLLED_BACK
+        roll_back(found, of=viewed)
+    assert state_of(found, run_id) is RunState.ROLLED_BACK
 
 
 CASES = [

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.approval.decisions import waive
 from lakehouse_backfill.core.evidence import status
-from lakehouse_backfill.core.planning.plan import make_plan, prove_warm_up, register_plan
+from lakehouse_backfill.core.planning.plan import make_plan, prove_warm_up
 from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
-from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.domain.run import Lease, RunState
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     Blocked,
@@ -31,46 +28,36 @@ from lakehouse_backfill.errors import (
     LimitExceeded,
     NotAllowed,
     PointerMoved,
-    RunMoved,
     TargetChanged,
 )
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.lake import FakeLake, FixedClock
+from tests.support.fakes.steps import (
+    accepted_run,
+    approved_run,
+    content_of,
+    pending_of,
+    planned_run,
+    published_run,
+    roll_back,
+    staged_run,
+    state_of,
+    world,
+)
 
 ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
-
-
-def _planned(found: Context, wanted: Any = None, revise: str | None = None) -> str:
-    plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", revise), "bob")
-    return plan.run_id
-
-
-def _accepted(found: Context, wanted: Any = None) -> str:
-    run_id = _planned(found, wanted)
-    decisions.approve(found, run_id, "ana", "")
-    stage(found, run_id, "bob")
-    validate(found, run_id, "bob")
-    decisions.accept(found, run_id, "ana", "")
-    return run_id
-
-
-def _files(where: FakeLake) -> dict[str, frozenset[str]]:
-    table = where.tables[PRODUCT]
-    return table.content(table.head)
 
 
 @pytest.mark.req("M3")
 def test_the_same_intent_on_the_same_snapshots_is_the_same_run() -> None:
     found = context(lake())
-    assert _planned(found) == _planned(found)
+    assert planned_run(found) == planned_run(found)
     assert len(found.runs.list()) == 1
 
 
 @pytest.mark.req("M3")
 def test_another_snapshot_of_the_source_gives_another_hash() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     first = make_plan(found, declared(), "bob", None)
     where.write("bronze.raw", "2020-01-01", "raw-2")
     assert make_plan(found, declared(), "bob", None).manifest_hash != first.manifest_hash
@@ -79,7 +66,7 @@ def test_another_snapshot_of_the_source_gives_another_hash() -> None:
 @pytest.mark.req("S1")
 def test_a_plan_pins_its_sources_and_the_base_of_its_target() -> None:
     where = lake()
-    run_id = _planned(context(where))
+    run_id = planned_run(context(where))
     assert where.tables["bronze.raw"].refs == {f"lhb-pin-{run_id}-raw": 1}
     assert where.tables[PRODUCT].refs == {f"lhb-pin-{run_id}": 1}
 
@@ -90,14 +77,13 @@ def test_a_leased_source_is_not_tagged() -> None:
     wanted = declared()
     source = wanted.manifest.sources["raw"].model_copy(update={"pin": "lease_only"})
     manifest = wanted.manifest.model_copy(update={"sources": {"raw": source}})
-    _planned(context(where), dataclasses.replace(wanted, manifest=manifest))
+    planned_run(context(where), dataclasses.replace(wanted, manifest=manifest))
     assert where.tables["bronze.raw"].refs == {}
 
 
 @pytest.mark.req("P1")
 def test_a_dry_run_of_plan_changes_nothing() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     make_plan(found, declared(), "bob", None)
     assert (found.runs.list(), where.calls) == ((), [])
 
@@ -130,7 +116,7 @@ def test_without_history_the_duration_is_unknown_not_zero() -> None:
 @pytest.mark.req("P1")
 def test_a_plan_answers_the_checklist_and_names_what_overlaps() -> None:
     found = context(lake())
-    first = _planned(found)
+    first = planned_run(found)
     plan = make_plan(found, declared("2020-01-03", "2020-01-05"), "bob", None)
     assert [conflict.run_id for conflict in plan.conflicts] == [first]
     assert plan.conflicts[0].partitions == ("2020-01-03",)
@@ -154,9 +140,8 @@ def test_an_input_range_without_room_for_warm_up_is_refused_with_the_range_to_wr
 
 @pytest.mark.req("E5")
 def test_nothing_is_staged_before_the_intent_is_approved() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _planned(found)
+    where, found = world()
+    run_id = planned_run(found)
     with pytest.raises(ApprovalMissing):
         stage(found, run_id, "bob")
     assert where.calls.count("open shadow") == 0
@@ -164,8 +149,8 @@ def test_nothing_is_staged_before_the_intent_is_approved() -> None:
 
 def test_two_open_runs_over_the_same_partitions_are_not_both_approved() -> None:
     found = context(lake())
-    _planned(found)
-    second = _planned(found, declared("2020-01-03", "2020-01-05"))
+    planned_run(found)
+    second = planned_run(found, declared("2020-01-03", "2020-01-05"))
     with pytest.raises(Conflict, match="overlaps open run"):
         decisions.approve(found, second, "ana", "")
 
@@ -173,23 +158,15 @@ def test_two_open_runs_over_the_same_partitions_are_not_both_approved() -> None:
 def test_only_those_whom_the_contract_names_may_decide() -> None:
     wanted = declared(contract=contract(roles={"approve": ["lead"]}))
     found = context(lake())
-    run_id = _planned(found, wanted)
+    run_id = planned_run(found, wanted)
     with pytest.raises(NotAllowed, match="lead"):
         decisions.approve(found, run_id, "ana", "")
-
-
-def test_with_four_eyes_the_requester_does_not_decide() -> None:
-    found = context(lake())
-    run_id = _planned(found, declared(contract=contract(four_eyes=True)))
-    with pytest.raises(NotAllowed, match="four eyes"):
-        decisions.approve(found, run_id, "bob", "")
-    assert decisions.approve(found, run_id, "ana", "").state is RunState.APPROVED
 
 
 @pytest.mark.parametrize("who", ["bob", " bob", "pat"])
 def test_with_four_eyes_neither_requester_nor_planner_decides(who: str) -> None:
     found = context(lake())
-    run_id = _planned(found, declared(contract=contract(four_eyes=True), run=ASKED_BY_PAT))
+    run_id = planned_run(found, declared(contract=contract(four_eyes=True), run=ASKED_BY_PAT))
     with pytest.raises(NotAllowed, match="four eyes"):
         decisions.approve(found, run_id, who, "")
 
@@ -201,7 +178,7 @@ def test_another_profile_is_no_way_around_four_eyes(environments: tuple[str, str
         Profile.model_validate({"catalog": catalog, "environment": name}) for name in environments
     )
     found = context(lake(), profile=planned)
-    run_id = _planned(found)
+    run_id = planned_run(found)
     other = dataclasses.replace(found, profile=decided)
     with pytest.raises(NotAllowed, match="four eyes"):
         decisions.approve(other, run_id, "bob", "")
@@ -210,14 +187,12 @@ def test_another_profile_is_no_way_around_four_eyes(environments: tuple[str, str
 
 @pytest.mark.req("X2", "T2")
 def test_a_run_that_broke_off_redoes_only_what_is_missing() -> None:
-    where = lake()
-    compute = FakeCompute(where, dies_at="c0002-2020-01-03")
-    found = context(where, compute)
-    run_id = _planned(found)
-    decisions.approve(found, run_id, "ana", "")
+    _, found = world(dies_at="c0002-2020-01-03")
+    compute = found.compute()
+    run_id = approved_run(found)
     with pytest.raises(EnvironmentDown):
         stage(found, run_id, "bob")
-    assert found.runs.status(run_id).state is RunState.FAILED
+    assert state_of(found, run_id) is RunState.FAILED
     stage(found, run_id, "bob")
     assert [item for item in compute.staged if item != "load"] == [
         "c0001-2020-01-02", "c0002-2020-01-03",
@@ -229,9 +204,7 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_measured_not_redone() -> 
     where = lake()
     compute = FakeCompute(where)
     found = context(where, compute)
-    run_id = _planned(found)
-    decisions.approve(found, run_id, "ana", "")
-    stage(found, run_id, "bob")
+    run_id = staged_run(found)
     found.ledger.rows.pop(0)
     stage(found, run_id, "bob")
     assert len([item for item in compute.staged if item != "load"]) == 2
@@ -240,40 +213,14 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_measured_not_redone() -> 
     ]  # fmt: skip
 
 
-def _lease(holder: str, minutes: int = 1) -> Lease:
-    return Lease(holder=holder, until=FixedClock().now() + timedelta(minutes=minutes))
-
-
-@pytest.mark.req("V3")
-def test_a_run_driven_by_a_living_process_is_left_alone() -> None:
-    found = context(lake())
-    run_id = _planned(found)
-    decisions.approve(found, run_id, "ana", "")
-    status = found.runs.status(run_id)
-    found.move(status, found.runs.plan(run_id), "begin staging", "bob", lease=_lease("here:2"))
-    with pytest.raises(RunMoved, match="here:2"):
-        stage(found, run_id, "bob")
-
-
-@pytest.mark.req("V3")
-def test_a_run_whose_driver_died_is_taken_over() -> None:
-    found = context(lake())
-    run_id = _planned(found)
-    decisions.approve(found, run_id, "ana", "")
-    status = found.runs.status(run_id)
-    found.move(status, found.runs.plan(run_id), "begin staging", "bob", lease=_lease("here:dead"))
-    assert stage(found, run_id, "bob")[0].state is RunState.STAGED
-
-
 def test_a_bad_input_halts_the_run_before_anything_is_staged() -> None:
     where = lake()
     wanted = declared(contract=contract(suites=[{"file": "expectations/raw.json", "on": "raw"}]))
     found = context(where, FakeCompute(where, bad_suites={"expectations/raw.json"}))
-    run_id = _planned(found, wanted)
-    decisions.approve(found, run_id, "ana", "")
+    run_id = approved_run(found, wanted)
     with pytest.raises(ChecksFailed, match=r"expectations/raw\.json"):
         stage(found, run_id, "bob")
-    assert (found.runs.status(run_id).state, "open shadow" in where.calls) == (
+    assert (state_of(found, run_id), "open shadow" in where.calls) == (
         RunState.HALTED,
         False,
     )
@@ -281,11 +228,8 @@ def test_a_bad_input_halts_the_run_before_anything_is_staged() -> None:
 
 @pytest.mark.req("Q10")
 def test_an_open_edge_rejects_the_run_and_names_the_closing_range() -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, open_edges={"2020-01-01", "2020-01-04"}))
-    run_id = _planned(found)
-    decisions.approve(found, run_id, "ana", "")
-    stage(found, run_id, "bob")
+    _, found = world(open_edges={"2020-01-01", "2020-01-04"})
+    run_id = staged_run(found)
     status, result, _ = validate(found, run_id, "bob")
     assert status.state is RunState.REJECTED
     assert result.edge is not None
@@ -294,10 +238,8 @@ def test_an_open_edge_rejects_the_run_and_names_the_closing_range() -> None:
 
 @pytest.mark.req("Q1", "Q9")
 def test_a_partition_that_would_become_empty_is_not_accepted_silently() -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, empty={"2020-01-03"}))
-    run_id = _planned(found)
-    decisions.approve(found, run_id, "ana", "")
+    _, found = world(empty={"2020-01-03"})
+    run_id = approved_run(found)
     with pytest.raises(ChecksFailed, match="no partition becomes empty: 1 become empty"):
         stage(found, run_id, "bob")
     waive(found, run_id, "no partition becomes empty", "ana", "the shop was closed")
@@ -311,88 +253,33 @@ def test_a_partition_that_would_become_empty_is_not_accepted_silently() -> None:
 
 @pytest.mark.req("U1")
 def test_publication_replaces_the_partitions_and_nothing_else() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
+    where, found = world()
+    run_id = accepted_run(found)
     live = where.write(PRODUCT, "2020-01-05", "live")
     done = publish(found, run_id, "bob")
-    assert _files(where) == {
+    assert content_of(where) == {
         "2020-01-01": {"old-1"}, "2020-01-02": {f"{run_id}/2020-01-02"},
         "2020-01-03": {f"{run_id}/2020-01-03"}, "2020-01-04": {"old-4"}, "2020-01-05": {"live"},
     }  # fmt: skip
     assert (done.publication.version, done.publication.before_snapshot_id) == (1, live)
     assert done.publication.approved_by == ("ana",)
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("U1")
 def test_publishing_twice_changes_nothing() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
+    where, found = world()
+    run_id = accepted_run(found)
     first = publish(found, run_id, "bob")
     again = publish(found, run_id, "bob")
     assert (again.was_published, again.publication.version) == (True, first.publication.version)
     assert where.calls.count("adopt") == 1
 
 
-@pytest.mark.req("U1")
-@pytest.mark.parametrize("stop_after", ["reserve", "adopt", "finalise"])
-def test_a_publication_that_broke_off_is_finished_once(stop_after: str) -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
-    _break_off(found, where, run_id, stop_after)
-    done = publish(found, run_id, "bob")
-    assert done.publication.version == 1
-    taken_up = [] if stop_after == "finalise" else ["reserve"]
-    assert [row.action for row in found.versions.history(PRODUCT)] == [
-        "publish", "baseline", *taken_up, "reserve",
-    ]  # fmt: skip
-    assert len(where.tables[PRODUCT].contents) == 2
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
-
-
-def _break_off(found: Context, where: FakeLake, run_id: str, stop_after: str) -> None:
-    class Broken:
-        def __init__(self, inner: Any, method: str, *, before: bool) -> None:
-            self.inner, self.method, self.before = inner, method, before
-
-        def __getattr__(self, name: str) -> Any:
-            return self._fail if name == self.method else getattr(self.inner, name)
-
-        def _fail(self, *args: Any) -> Any:
-            if not self.before:
-                getattr(self.inner, self.method)(*args)
-            raise KeyboardInterrupt
-
-    broken = {
-        "reserve": {"publisher": Broken(where, "adopt", before=True)},
-        "adopt": {"publisher": Broken(where, "adopt", before=False)},
-        "finalise": {"evidence": Broken(found.evidence, "record", before=True)},
-    }[stop_after]
-    with pytest.raises(KeyboardInterrupt):
-        publish(dataclasses.replace(found, **broken), run_id, "bob")
-
-
-@pytest.mark.req("U11", "U1")
-def test_a_live_commit_in_the_partitions_is_a_conflict_and_nothing_is_published() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
-    where.write(PRODUCT, "2020-01-02", "live")
-    with pytest.raises(TargetChanged):
-        publish(found, run_id, "bob")
-    assert found.runs.status(run_id).state is RunState.ACCEPTED
-    assert found.versions.pointer(PRODUCT).pending is None
-    assert _files(where)["2020-01-02"] == {"live"}
-
-
 @pytest.mark.req("U12")
 def test_version_0_is_what_the_first_swap_found_and_its_tag_keeps() -> None:
-    where = lake()
-    found = context(where)
-    refused = _accepted(found)
+    where, found = world()
+    refused = accepted_run(found)
     where.write(PRODUCT, "2020-01-02", "live")
     with pytest.raises(TargetChanged):
         publish(found, refused, "bob")
@@ -400,27 +287,17 @@ def test_version_0_is_what_the_first_swap_found_and_its_tag_keeps() -> None:
     assert found.versions.pointer(PRODUCT).accepted is None
     where.write(PRODUCT, "2020-01-06", "later")
     head = where.tables[PRODUCT].head
-    done = publish(found, _accepted(found, declared("2020-01-04", "2020-01-05")), "bob")
+    later = accepted_run(found, declared("2020-01-04", "2020-01-05"))
+    done = publish(found, later, "bob")
     zero = found.versions.history(PRODUCT)[1]
     assert (zero.action, zero.version, zero.snapshot_id) == ("baseline", 0, head)
     assert done.publication.before_snapshot_id == head
 
 
 @pytest.mark.req("E5")
-def test_restaging_voids_the_acceptance() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
-    shadow = where.tables[found.runs.plan(run_id).shadow_table]
-    shadow.commit({**shadow.content(shadow.head), "2020-01-02": frozenset({"other"})})
-    with pytest.raises(ApprovalMissing, match="changed after validation"):
-        publish(found, run_id, "bob")
-
-
-@pytest.mark.req("E5")
 def test_a_rejection_takes_back_what_was_decided_before() -> None:
     found = context(lake())
-    run_id = _accepted(found)
+    run_id = accepted_run(found)
     decisions.reject(found, run_id, "ana", "look again")
     with pytest.raises(ApprovalMissing):
         stage(found, run_id, "bob")
@@ -428,65 +305,47 @@ def test_a_rejection_takes_back_what_was_decided_before() -> None:
 
 @pytest.mark.req("U12")
 def test_a_rollback_brings_the_partitions_back_and_keeps_live_writes_elsewhere() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
-    publish(found, run_id, "bob")
+    where, found = world()
+    run_id = published_run(found)
     where.write(PRODUCT, "2020-01-05", "live")
     way = plan_rollback(found, PRODUCT, None, ())
     done = rollback(found, contract(), way, "wrong", "ana")
     assert done.publication.version == 0
-    assert _files(where) == {
+    assert content_of(where) == {
         f"2020-01-0{number}": {f"old-{number}" if number < 5 else "live"} for number in range(1, 6)
     }
-    assert found.runs.status(run_id).state is RunState.ROLLED_BACK
+    assert state_of(found, run_id) is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("U12")
 def test_publish_roll_back_publish_again_is_legal_and_counts_on() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
-    publish(found, run_id, "bob")
-    rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
+    _, found = world()
+    run_id = published_run(found)
+    roll_back(found)
     again = publish(found, run_id, "bob")
     assert (again.publication.version, again.publication.supersedes) == (2, 0)
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
     actions = [row.action for row in status.accepted_versions(found, PRODUCT)]
     assert actions == ["publish", "rollback", "publish", "baseline"]
 
 
 @pytest.mark.req("U12")
-def test_a_version_that_was_rolled_back_can_be_reinstated_by_its_number() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _accepted(found)
-    publish(found, run_id, "bob")
-    rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
-    rollback(found, contract(), plan_rollback(found, PRODUCT, 1, ()), "y", "ana")
-    assert _files(where)["2020-01-02"] == {f"{run_id}/2020-01-02"}
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
-
-
-@pytest.mark.req("U12")
 def test_a_rollback_over_a_later_live_write_is_refused_and_released() -> None:
-    where = lake()
-    found = context(where)
-    publish(found, _accepted(found), "bob")
+    where, found = world()
+    published_run(found)
     where.write(PRODUCT, "2020-01-02", "live")
     with pytest.raises(TargetChanged):
-        rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
-    assert found.versions.pointer(PRODUCT).pending is None
-    assert _files(where)["2020-01-02"] == {"live"}
+        roll_back(found)
+    assert pending_of(found) is None
+    assert content_of(where)["2020-01-02"] == {"live"}
 
 
 @pytest.mark.req("U12")
 def test_a_rollback_that_looked_at_an_older_pointer_is_refused() -> None:
-    where = lake()
-    found = context(where)
-    publish(found, _accepted(found), "bob")
+    _, found = world()
+    published_run(found)
     way = plan_rollback(found, PRODUCT, None, ())
-    publish(found, _accepted(found, declared("2020-01-04", "2020-01-05")), "bob")
+    published_run(found, declared("2020-01-04", "2020-01-05"))
     with pytest.raises(PointerMoved, match="version 2"):
         rollback(found, contract(), way, "x", "ana")
 
@@ -495,11 +354,10 @@ def test_the_first_publication_of_an_absent_target_and_its_rollback() -> None:
     where = lake()
     where.tables.pop(PRODUCT)
     found = context(where)
-    run_id = _accepted(found, declared(contract=contract(lineage_columns=False)))
-    publish(found, run_id, "bob")
-    assert set(_files(where)) == {"2020-01-02", "2020-01-03"}
-    rollback(found, contract(), plan_rollback(found, PRODUCT, None, ()), "x", "ana")
-    assert _files(where) == {}
+    published_run(found, declared(contract=contract(lineage_columns=False)))
+    assert set(content_of(where)) == {"2020-01-02", "2020-01-03"}
+    roll_back(found)
+    assert content_of(where) == {}
 
 
 @pytest.mark.req("U13")
@@ -514,35 +372,20 @@ def test_a_pinned_product_is_published_and_rolled_back_by_its_pointer_alone() ->
         },
     )
     found = context(where)
-    before = dict(_files(where))
-    run_id = _accepted(found, wanted)
-    publish(found, run_id, "bob")
+    before = dict(content_of(where))
+    run_id = published_run(found, wanted)
     accepted = resolve_accepted(found, pinned, strict=True)
     assert accepted.table == found.runs.plan(run_id).shadow_table
     assert found.views.views == {"silver.daily_accepted": (accepted.table, accepted.snapshot_id)}
-    rollback(found, pinned, plan_rollback(found, PRODUCT, None, ()), "x", "ana")
+    roll_back(found, of=pinned)
     assert resolve_accepted(found, pinned, strict=True).table == PRODUCT
     assert found.views.views == {"silver.daily_accepted": (PRODUCT, 1)}
-    assert (_files(where), where.calls.count("adopt")) == (before, 0)
-
-
-@pytest.mark.req("U13")
-def test_a_follow_product_tells_readers_when_its_accepted_partitions_changed() -> None:
-    where = lake()
-    found = context(where)
-    publish(found, _accepted(found), "bob")
-    where.write(PRODUCT, "2020-01-05", "live")
-    assert resolve_accepted(found, contract(), strict=True).drifted == ()
-    where.write(PRODUCT, "2020-01-02", "live")
-    with pytest.raises(TargetChanged):
-        resolve_accepted(found, contract(), strict=True)
-    assert resolve_accepted(found, contract(), strict=False).drifted == ("2020-01-02",)
+    assert (content_of(where), where.calls.count("adopt")) == (before, 0)
 
 
 def test_a_run_without_manual_publish_drives_itself_to_the_next_decision() -> None:
-    where = lake()
-    found = context(where)
-    run_id = _planned(found, declared(safety={"manual_publish": False}))
+    _, found = world()
+    run_id = planned_run(found, declared(safety={"manual_publish": False}))
     with pytest.raises(ApprovalMissing, match="is not approved, so nothing was computed"):
         run_until_decision(found, run_id, "bob")
     decisions.approve(found, run_id, "ana", "")
@@ -553,7 +396,7 @@ def test_a_run_without_manual_publish_drives_itself_to_the_next_decision() -> No
 
 def test_a_closed_run_is_not_driven() -> None:
     found = context(lake())
-    run_id = _planned(found)
+    run_id = planned_run(found)
     decisions.cancel(found, run_id, "ana", "")
     with pytest.raises(IllegalMove, match="is cancelled"):
         run_until_decision(found, run_id, "bob")
@@ -562,12 +405,12 @@ def test_a_closed_run_is_not_driven() -> None:
 @pytest.mark.req("U12", "U13")
 def test_the_status_of_a_run_names_partitions_that_went_back_and_how_they_return() -> None:
     found = context(lake())
-    run_id = _accepted(found)
+    run_id = accepted_run(found)
     published = publish(found, run_id, "ana").publication
     seen = status.summarise_run_safety(found, found.runs.status(run_id), look=True)
     assert "except" not in seen.readers_see
     one = published.scope.partitions[0] if published.scope else ""
-    rollback(found, contract(), plan_rollback(found, PRODUCT, None, (one,)), "x", "ana")
+    roll_back(found, None, (one,))
     seen = status.summarise_run_safety(found, found.runs.status(run_id), look=True)
     assert (
         seen.readers_see == f"the restated partitions of this run, except {one}, rolled back since"
@@ -578,22 +421,13 @@ def test_the_status_of_a_run_names_partitions_that_went_back_and_how_they_return
     assert "except" not in seen.readers_see
 
 
-@pytest.mark.req("V3")
-def test_a_revision_supersedes_the_run_that_it_replaces() -> None:
-    found = context(lake())
-    first = _planned(found)
-    second = _planned(found, declared("2020-01-01", "2020-01-04"), revise=first)
-    assert found.runs.status(first).state is RunState.SUPERSEDED
-    assert found.runs.plan(second).revises == first
-
-
 def test_a_shadow_only_run_can_never_be_published() -> None:
     found = context(lake())
     target = {
         "publish_mode": "shadow_only",
         "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
     }
-    run_id = _accepted(found, declared(target=target))
+    run_id = accepted_run(found, declared(target=target))
     with pytest.raises(Blocked, match="never be published"):
         publish(found, run_id, "bob")
 
@@ -601,7 +435,7 @@ def test_a_shadow_only_run_can_never_be_published() -> None:
 @pytest.mark.req("O2")
 def test_every_log_line_of_a_run_carries_its_labels() -> None:
     found = context(lake())
-    run_id = _accepted(found)
+    run_id = accepted_run(found)
     lines = found.journal.lines
     assert {fields["run_id"] for _, fields in lines} == {run_id}
     assert all(
@@ -636,7 +470,7 @@ def test_the_plan_says_what_its_kind_means_and_keeps_it(kind: str) -> None:
 
 
 @pytest.mark.req("V1")
-def test_a_bootstrap_of_an_absent_product_is_planned() -> None:
+def test_a_bootstrap_of_an_absent_product_isplanned_run() -> None:
     where = lake()
     where.tables.pop(PRODUCT)
     run = {
@@ -656,8 +490,7 @@ def test_a_warm_up_that_is_proven_enough_is_said_with_its_checksums() -> None:
 
 @pytest.mark.req("P2")
 def test_a_warm_up_that_is_too_short_is_refused_before_the_run_is_registered() -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, needs_more_warm_up=True))
+    _, found = world(needs_more_warm_up=True)
     with pytest.raises(ChecksFailed, match="twice the warm-up"):
         prove_warm_up(found, make_plan(found, declared(), "bob", None))
     assert found.runs.list() == ()
@@ -668,9 +501,6 @@ def test_a_warm_up_that_is_too_short_is_refused_before_the_run_is_registered() -
 def test_only_duplicate_keys_that_are_left_in_the_candidate_stop_a_run(
     duplicates: tuple[int, int], state: str
 ) -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, duplicates=duplicates))
-    run_id = _planned(found)
-    decisions.approve(found, run_id, "ana", "")
-    stage(found, run_id, "bob")
+    _, found = world(duplicates=duplicates)
+    run_id = staged_run(found)
     assert validate(found, run_id, "bob")[0].state.value == state

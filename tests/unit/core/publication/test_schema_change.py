@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.comparison.diff import candidate_request
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.planning.publish_modes import adopt_request
-from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import plan_rollback, remaining_column_changes
-from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.plan import ChosenWritePath
 from lakehouse_backfill.domain.table import SchemaStep
 from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes.context import PRODUCT, context, declared, lake
-from tests.support.fakes.rollout import accepted_run
+from tests.support.fakes.steps import published_run, staged_run, world
 
 NOTE = {"add": "note", "type": "string"}
 STEP = SchemaStep(add="note", type="string")
@@ -31,11 +28,8 @@ def changing(*change: dict[str, Any]) -> Any:
 
 @pytest.mark.req("U1")
 def test_the_shadow_gets_the_columns_before_its_first_chunk() -> None:
-    where = lake()
-    found = context(where)
-    plan = register_plan(found, make_plan(found, changing(NOTE), "bob", None), "bob")[0]
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
+    where, found = world()
+    plan = found.runs.plan(staged_run(found, changing(NOTE)))
     assert where.tables[plan.shadow_table].properties["columns"] == "add note string"
     request = adopt_request(plan, 1, "token", {}, {})
     assert (request.schema_change, request.base_schema_id) == ((STEP,), 0)
@@ -46,11 +40,8 @@ def test_the_shadow_gets_the_columns_before_its_first_chunk() -> None:
 
 @pytest.mark.req("U1")
 def test_without_a_declared_change_the_shadow_keeps_its_columns() -> None:
-    where = lake()
-    found = context(where)
-    plan = register_plan(found, make_plan(found, changing(), "bob", None), "bob")[0]
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
+    where, found = world()
+    plan = found.runs.plan(staged_run(found, changing()))
     assert "columns" not in where.tables[plan.shadow_table].properties
     assert "schema_change" not in plan.model_dump_json()
 
@@ -72,8 +63,7 @@ def test_where_rows_are_written_anew_it_is_refused_when_planned() -> None:
 @pytest.mark.req("U12")
 def test_a_rollback_says_which_columns_stay() -> None:
     found = context(lake())
-    run_id = accepted_run(found, changing(NOTE))
-    publish(found, run_id, "bob")
+    published_run(found, changing(NOTE))
     assert remaining_column_changes(found, plan_rollback(found, PRODUCT, None, ())) == (
         "add note string",
     )

@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish, publish_together
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback_together
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import (
@@ -25,12 +22,14 @@ from lakehouse_backfill.errors import (
     PointerMoved,
     Unsupported,
 )
-from lakehouse_backfill.fault_points import install_hook, watch_ports
-from tests.support.fakes.context import context, contract, declared, lake
+from tests.support.fakes.context import contract, declared
 from tests.support.fakes.hooks import FakeHooks
+from tests.support.fakes.kills import Killed, killed_at, other_process
 from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.steps import accepted_run, state_of, world
 
 pytestmark = pytest.mark.req("U2")
+OLD = {f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)}
 PRODUCTS = ("gold.a", "gold.b", "gold.c")
 
 
@@ -44,29 +43,29 @@ HOOKS = [
 ]
 
 
-def _accepted(found: Context, product: str, publication: str = "pinned", **terms: Any) -> str:
+def _accepted(
+    found: Context,
+    product: str,
+    publication: str = "pinned",
+    days: tuple[str, str] = ("2020-01-02", "2020-01-04"),
+    **terms: Any,
+) -> str:
     mode = "pointer_swap" if publication == "pinned" else "replace_partitions"
-    target = {
-        "publish_mode": mode,
-        "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
-    }
+    partitions = {"column": "day", "from": days[0], "to": days[1]}
     wanted = declared(
-        contract=_contract(product, publication, **terms), product=product, target=target
-    )
-    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
-    validate(found, plan.run_id, "bob")
-    decisions.accept(found, plan.run_id, "ana", "")
-    return plan.run_id
+        contract=_contract(product, publication, **terms), product=product,
+        target={"publish_mode": mode, "partitions": partitions},
+    )  # fmt: skip
+    return accepted_run(found, wanted)
 
 
-def _world() -> tuple[FakeLake, Context, tuple[str, ...]]:
-    where = lake()
-    for product in PRODUCTS:
-        where.add(product, **{f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)})
-    found = context(where)
-    return where, found, tuple(_accepted(found, product) for product in PRODUCTS)
+def _world(
+    products: tuple[str, ...] = PRODUCTS, **terms: Any
+) -> tuple[FakeLake, Context, tuple[str, ...]]:
+    where, found = world()
+    for product in products:
+        where.add(product, **OLD)
+    return where, found, tuple(_accepted(found, product, **terms) for product in products)
 
 
 def _seen(found: Context) -> list[str | None]:
@@ -76,7 +75,7 @@ def _seen(found: Context) -> list[str | None]:
 
 
 def _states(found: Context, runs: tuple[str, ...]) -> set[RunState]:
-    return {found.runs.status(run).state for run in runs}
+    return {state_of(found, run) for run in runs}
 
 
 def test_all_become_visible_by_one_commit() -> None:
@@ -111,12 +110,12 @@ def test_one_that_is_not_accepted_keeps_all_back() -> None:
     with pytest.raises((ApprovalMissing, Blocked)):
         publish_together(found, runs, "ana")
     assert _seen(found) == [None, None, None]
-    assert found.runs.status(runs[0]).state is RunState.ACCEPTED
+    assert state_of(found, runs[0]) is RunState.ACCEPTED
 
 
 def test_one_whose_pointer_moved_keeps_all_back() -> None:
     _, found, runs = _world()
-    other = _accepted_again(found)
+    other = _accepted(found, "gold.b", days=("2020-01-05", "2020-01-06"))
     publish(found, other, "ana")
     with pytest.raises(PointerMoved, match=r"gold\.b"):
         publish_together(found, runs, "ana")
@@ -124,24 +123,9 @@ def test_one_whose_pointer_moved_keeps_all_back() -> None:
     assert _states(found, runs) == {RunState.ACCEPTED}
 
 
-def _accepted_again(found: Context) -> str:
-    """Another run of gold.b, from the same base."""
-    target = {
-        "publish_mode": "pointer_swap",
-        "partitions": {"column": "day", "from": "2020-01-05", "to": "2020-01-06"},
-    }
-    wanted = declared(contract=_contract("gold.b"), product="gold.b", target=target)
-    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
-    validate(found, plan.run_id, "bob")
-    decisions.accept(found, plan.run_id, "ana", "")
-    return plan.run_id
-
-
 def test_a_followed_product_cannot_go_with_others() -> None:
     where, found, runs = _world()
-    where.add("silver.f", **{f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)})
+    where.add("silver.f", **OLD)
     follow = _accepted(found, "silver.f", "follow")
     with pytest.raises(Unsupported, match="is followed"):
         publish_together(found, (*runs, follow), "ana")
@@ -159,15 +143,6 @@ def test_all_go_back_by_one_commit() -> None:
     assert _seen(found) == list(runs)
 
 
-def _world_with_hooks() -> tuple[FakeLake, Context, tuple[str, ...]]:
-    """Two products, each with a program before and one after its publication."""
-    where = lake()
-    for product in PRODUCTS[:2]:
-        where.add(product, **{f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)})
-    found = context(where)
-    return where, found, tuple(_accepted(found, product, hooks=HOOKS) for product in PRODUCTS[:2])
-
-
 def _calls(found: Context) -> list[tuple[str, str]]:
     hooks = found.hooks
     assert isinstance(hooks, FakeHooks)
@@ -176,7 +151,7 @@ def _calls(found: Context) -> list[tuple[str, str]]:
 
 @pytest.mark.req("U15")
 def test_the_hooks_of_each_are_called_around_the_one_commit() -> None:
-    _, found, runs = _world_with_hooks()
+    _, found, runs = _world(PRODUCTS[:2], hooks=HOOKS)
     publish_together(found, runs, "ana")
     assert _calls(found) == [
         (name, product) for name in ("pause", "resume") for product in PRODUCTS[:2]
@@ -185,7 +160,7 @@ def test_the_hooks_of_each_are_called_around_the_one_commit() -> None:
 
 @pytest.mark.req("U15")
 def test_a_hook_that_fails_before_keeps_all_back_and_resumes_all() -> None:
-    _, found, runs = _world_with_hooks()
+    _, found, runs = _world(PRODUCTS[:2], hooks=HOOKS)
     assert isinstance(found.hooks, FakeHooks)
     found.hooks.broken = {"pause"}
     with pytest.raises(Blocked, match="hook pause failed before_publish"):
@@ -195,25 +170,12 @@ def test_a_hook_that_fails_before_keeps_all_back_and_resumes_all() -> None:
     assert _calls(found) == [("pause", PRODUCTS[0]), *(("resume", p) for p in PRODUCTS[:2])]
 
 
-def _interrupted(found: Context, runs: tuple[str, ...]) -> Context:
-    """Kill the publication right after the pointers moved; return the context of a successor."""
-    move_all = found.versions.move_all
-
-    def moved(products: tuple[str, ...], decide: Any) -> Any:
-        move_all(products, decide)
-        raise _Killed
-
-    found.versions.move_all = moved  # type: ignore[method-assign]
-    with suppress(_Killed):
-        publish_together(dataclasses.replace(found, driver="here:dead"), runs, "ana")
-    found.versions.move_all = move_all  # type: ignore[method-assign]
-    return dataclasses.replace(found, driver="here:2")
-
-
 @pytest.mark.req("U15")
 def test_one_command_that_resumes_a_group_calls_a_failing_hook_once() -> None:
-    _, found, runs = _world_with_hooks()
-    successor = _interrupted(found, runs)
+    _, found, runs = _world(PRODUCTS[:2], hooks=HOOKS)
+    with pytest.raises(Killed), killed_at("Versions.move_all:after"):
+        publish_together(other_process(found), runs, "ana")
+    successor = dataclasses.replace(found, driver="here:2")
     assert isinstance(found.hooks, FakeHooks)
     found.hooks.calls.clear()
     found.hooks.broken = {"resume"}
@@ -223,12 +185,7 @@ def test_one_command_that_resumes_a_group_calls_a_failing_hook_once() -> None:
 
 
 def test_a_view_that_fails_after_the_move_leaves_all_visible() -> None:
-    where = lake()
-    terms = {"gold.a": {"view": "gold.a_now"}}
-    for product in PRODUCTS[:2]:
-        where.add(product, **{f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)})
-    found = context(where)
-    runs = tuple(_accepted(found, p, **terms.get(p, {})) for p in PRODUCTS[:2])
+    _, found, runs = _world(PRODUCTS[:2], view="gold.now")
     show = found.views.show
 
     def refused(*_: Any) -> None:
@@ -248,29 +205,15 @@ def test_one_that_is_published_already_leaves_the_others_as_they_are() -> None:
     publish(found, runs[1], "ana")
     with pytest.raises(IllegalMove):
         publish_together(found, runs, "ana")
-    assert found.runs.status(runs[0]).state is RunState.ACCEPTED
+    assert state_of(found, runs[0]) is RunState.ACCEPTED
     assert _seen(found) == [None, runs[1], None]
-
-
-class _Killed(BaseException):
-    pass
 
 
 @pytest.mark.parametrize("moment", range(1, 50, 2))
 def test_after_a_kill_anywhere_all_are_visible_or_none(moment: int) -> None:
     _, found, runs = _world()
-    dying = watch_ports(dataclasses.replace(found, driver="here:dead"))
-    reached: list[str] = []
-
-    def hook(point: str) -> None:
-        reached.append(point)
-        if len(reached) == moment:
-            raise _Killed
-
-    install_hook(hook)
-    with suppress(_Killed):
-        publish_together(dying, runs, "ana")
-    install_hook(None)
+    with suppress(Killed), killed_at(moment):
+        publish_together(other_process(found), runs, "ana")
     assert _seen(found) in ([None, None, None], list(runs))
     successor = dataclasses.replace(found, driver="here:2")
     recover(successor, None, "ana")

@@ -19,6 +19,7 @@ from lakehouse_backfill.errors import ChecksFailed
 from tests.support.examples.plans import a_plan
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, contract, declared, lake
+from tests.support.fakes.steps import state_of, world
 
 FIRST, SECOND = "c0001-2020-01-02", "c0002-2020-01-03"
 OUTPUT = {"file": "expectations/daily.json", "on": "output"}
@@ -54,21 +55,19 @@ def input_checks(found: Context, run_id: str) -> dict[str, bool]:
 
 @pytest.mark.req("Q0")
 def test_a_gap_in_the_pinned_input_halts_the_run_before_anything_is_staged() -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, gaps={"2020-01-01"}))
+    where, found = world(gaps={"2020-01-01"})
     run_id = approved(found, complete("day"))
     with pytest.raises(ChecksFailed) as refused:
         stage(found, run_id, "bob")
     assert "no row on 1 of 3 days: 2020-01-01" in refused.value.problem
     assert f"waive {run_id} 'raw has rows in every day'" in refused.value.fix
-    assert found.runs.status(run_id).state is RunState.HALTED
+    assert state_of(found, run_id) is RunState.HALTED
     assert "open shadow" not in where.calls
 
 
 @pytest.mark.req("Q0")
 def test_a_gap_that_nobody_declared_is_in_the_evidence_and_halts_nothing() -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, gaps={"2020-01-01"}))
+    _, found = world(gaps={"2020-01-01"})
     run_id = approved(found)
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert input_checks(found, run_id) == {"raw has rows in every day": False}
@@ -105,9 +104,8 @@ def test_a_waived_gap_lets_the_run_go_on_and_the_input_is_not_judged_again() -> 
 
 @pytest.mark.req("Q9")
 def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> None:
-    where = lake()
-    compute = FakeCompute(where, chunk_duplicates=3)
-    found = context(where, compute)
+    _, found = world(chunk_duplicates=3)
+    compute = found.compute()
     run_id = approved(found)
     with pytest.raises(ChecksFailed) as refused:
         stage(found, run_id, "bob")
@@ -122,14 +120,13 @@ def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> 
     assert event.detail["failed"] == ["keys are unique"]
     (row,) = found.ledger.chunks(run_id)
     assert (row.status, row.problem) == ("failed", refused.value.problem)
-    assert found.runs.status(run_id).state is RunState.HALTED
+    assert state_of(found, run_id) is RunState.HALTED
 
 
 @pytest.mark.req("Q9", "Q8")
 def test_a_halted_chunk_is_judged_again_not_computed_again_and_a_waiver_lets_it_pass() -> None:
-    where = lake()
-    compute = FakeCompute(where, chunk_duplicates=3)
-    found = context(where, compute)
+    _, found = world(chunk_duplicates=3)
+    compute = found.compute()
     run_id = approved(found)
     for _ in range(2):
         with pytest.raises(ChecksFailed, match=FIRST):
@@ -147,9 +144,8 @@ def test_a_halted_chunk_is_judged_again_not_computed_again_and_a_waiver_lets_it_
 
 @pytest.mark.req("Q9")
 def test_a_chunk_that_is_good_when_it_is_judged_again_needs_no_waiver() -> None:
-    where = lake()
-    compute = FakeCompute(where, chunk_nulls=1)
-    found = context(where, compute)
+    _, found = world(chunk_nulls=1)
+    compute = found.compute()
     run_id = approved(found)
     with pytest.raises(ChecksFailed, match="1 rows without id"):
         stage(found, run_id, "bob")
@@ -160,9 +156,8 @@ def test_a_chunk_that_is_good_when_it_is_judged_again_needs_no_waiver() -> None:
 
 @pytest.mark.req("Q9")
 def test_suites_of_the_output_judge_the_rows_of_each_chunk() -> None:
-    where = lake()
-    compute = FakeCompute(where, bad_rows={SECOND})
-    found = context(where, compute)
+    _, found = world(bad_rows={SECOND})
+    compute = found.compute()
     run_id = approved(found, declared(contract=contract(suites=[OUTPUT])))
     with pytest.raises(ChecksFailed, match=rf"chunk {SECOND} .* {OUTPUT['file']} on {SECOND}"):
         stage(found, run_id, "bob")
@@ -171,9 +166,8 @@ def test_suites_of_the_output_judge_the_rows_of_each_chunk() -> None:
 
 @pytest.mark.req("Q9")
 def test_with_counts_only_no_suite_runs_on_a_chunk() -> None:
-    where = lake()
-    compute = FakeCompute(where, bad_rows={SECOND})
-    found = context(where, compute)
+    _, found = world(bad_rows={SECOND})
+    compute = found.compute()
     validation = {"edge_partitions": 1, "chunk_checks": "counts"}
     wanted = declared(contract=contract(suites=[OUTPUT]), validation=validation)
     run_id = approved(found, wanted)
@@ -183,8 +177,7 @@ def test_with_counts_only_no_suite_runs_on_a_chunk() -> None:
 
 @pytest.mark.req("Q9")
 def test_a_gate_that_the_manifest_wants_reported_halts_no_chunk() -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, chunk_duplicates=3))
+    _, found = world(chunk_duplicates=3)
     validation = {"edge_partitions": 1, "gates": {"keys_unique": "report"}}
     run_id = approved(found, declared(validation=validation))
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
@@ -192,8 +185,7 @@ def test_a_gate_that_the_manifest_wants_reported_halts_no_chunk() -> None:
 
 @pytest.mark.req("Q9")
 def test_rows_are_added_up_over_chunks_against_the_most_that_the_run_may_write() -> None:
-    where = lake()
-    found = context(where)
+    _, found = world()
     wanted = declared(safety={"max_rows": 20})
     run_id = approved(found, wanted)
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
@@ -212,9 +204,8 @@ def test_rows_are_added_up_over_chunks_against_the_most_that_the_run_may_write()
 
 @pytest.mark.req("Q9")
 def test_what_was_judged_before_a_halt_stays_in_the_evidence() -> None:
-    where = lake()
-    compute = FakeCompute(where, bad_rows={SECOND})
-    found = context(where, compute)
+    _, found = world(bad_rows={SECOND})
+    compute = found.compute()
     run_id = approved(found, declared(contract=contract(suites=[OUTPUT])))
     with pytest.raises(ChecksFailed):
         stage(found, run_id, "bob")
@@ -242,8 +233,7 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_a
 
 @pytest.mark.req("Q9")
 def test_run_tells_which_gates_it_closed() -> None:
-    where = lake()
-    found = context(where, FakeCompute(where, duplicates=(1, 1)))
+    _, found = world(duplicates=(1, 1))
     done = run_until_decision(found, approved(found), "bob")
     checks: Any = done["checks"]
     assert done["state"] == "rejected"

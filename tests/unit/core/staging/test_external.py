@@ -21,6 +21,7 @@ from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ChecksFailed, ConfigError, WriteForbidden
 from tests.support.fakes.context import PRODUCT, context, declared, lake
 from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.steps import state_of, world
 
 pytestmark = pytest.mark.req("X11")
 EXTERNAL: dict[str, Any] = {
@@ -31,7 +32,7 @@ EXTERNAL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _approved(found: Context, **changes: Any) -> str:
+def approved_run(found: Context, **changes: Any) -> str:
     wanted = declared(**{**EXTERNAL, **changes})
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
     decisions.approve(found, plan.run_id, "ana", "")
@@ -39,9 +40,8 @@ def _approved(found: Context, **changes: Any) -> str:
 
 
 def _opened() -> tuple[FakeLake, Context, str, str]:
-    where = lake()
-    found = context(where)
-    run_id = _approved(found)
+    where, found = world()
+    run_id = approved_run(found)
     _, table = shadow_open(found, run_id, "bob")
     return where, found, run_id, table.table
 
@@ -76,7 +76,7 @@ def test_rows_outside_the_scope_are_refused_when_it_is_closed() -> None:
     with pytest.raises(WriteForbidden, match="2020-01-09") as refused:
         shadow_close(found, run_id, "bob")
     assert f"shadow close {run_id}" in refused.value.fix
-    assert found.runs.status(run_id).state is RunState.FAILED
+    assert state_of(found, run_id) is RunState.FAILED
 
 
 def test_a_shadow_that_nobody_wrote_is_not_closed() -> None:
@@ -87,10 +87,10 @@ def test_a_shadow_that_nobody_wrote_is_not_closed() -> None:
 
 def test_a_shadow_that_was_never_opened_is_not_closed() -> None:
     found = context(lake())
-    run_id = _approved(found)
+    run_id = approved_run(found)
     with pytest.raises(Blocked, match="not opened"):
         shadow_close(found, run_id, "bob")
-    assert found.runs.status(run_id).state is RunState.APPROVED
+    assert state_of(found, run_id) is RunState.APPROVED
 
 
 def test_what_is_written_after_the_shadow_was_closed_is_not_validated() -> None:
@@ -116,10 +116,10 @@ def test_closing_fences_the_writer_out() -> None:
 @pytest.mark.parametrize("act", [stage, run_until_decision])
 def test_there_is_no_job_to_run(act: Any) -> None:
     found = context(lake())
-    run_id = _approved(found)
+    run_id = approved_run(found)
     with pytest.raises(Blocked, match="no job to run"):
         act(found, run_id, "bob")
-    assert found.runs.status(run_id).state is RunState.APPROVED
+    assert state_of(found, run_id) is RunState.APPROVED
 
 
 @pytest.mark.parametrize("act", [shadow_open, shadow_close])
@@ -140,7 +140,7 @@ def test_edges_that_nobody_can_compute_must_be_given_up_in_writing() -> None:
 
 def test_what_each_row_must_say_of_its_origin_is_given_where_the_product_wants_it() -> None:
     found = context(lake())
-    plan = found.runs.plan(_approved(found))
+    plan = found.runs.plan(approved_run(found))
     assert publish_modes.expected_lineage(plan) == {}
     contract = plan.resolved.contract.model_copy(update={"lineage_columns": True})
     resolved = plan.resolved.model_copy(update={"contract": contract})

@@ -12,7 +12,7 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import PartitionRestore, Publication
 from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
 from tests.support.fakes.context import context, declared, lake
-from tests.support.fakes.rollout import accepted_run
+from tests.support.fakes.steps import accepted_run
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DAY = ScopeField(column="d", transform="identity", type="date")
