@@ -6,11 +6,12 @@ and the engine share, then `check(differ, built)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -27,51 +28,72 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
     DecimalType,
     DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
     ListType,
     LongType,
     MapType,
     NestedField,
     StringType,
     StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
 )
 
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.ports.comparison import DiffRequest
 from tests.support.lakes.deletes import hide_rows
-from tests.support.oracles.diff import (
-    Map,
-    Question,
-    Row,
-    answer,
-    norm,
-    seen,
-)
+from tests.support.oracles.diff import Map, Question, Row, answer, seen
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.update.schema import UpdateSchema
 
 D = date(2024, 1, 1)
 U = timezone.utc
 DAY = ScopeField(column="d", transform="identity", type="date")
+#: By column: an Iceberg type, or its name.
+Columns = Mapping[str, Any]
+By = Sequence[tuple[str, Transform[Any, Any]]]
+SIMPLE: Columns = {"d": "date", "k": "long", "v": "long"}
+BY_DAY: By = [("d", IdentityTransform())]
+#: What of a question is more than its rows, columns and key.
+ASKED = {"label", "ignore", "keeps", "shapes", "near"}
+LOCAL = ("local",)
+Build = TypeVar("Build", bound="Callable[..., Built]")
 
 
 def day(number: int) -> date:
     return D + timedelta(days=number)
+
+
+def iso(number: int) -> str:
+    return day(number).isoformat()
+
+
+def day_label(row: Row) -> str:
+    return "null" if row["d"] is None else row["d"].isoformat()
+
+
+def days(*numbers: int) -> Scope:
+    return Scope(field=DAY, partitions=tuple(iso(number) for number in numbers))
+
+
+def simple(days: int = 4, keys: int = 3, **change: Any) -> list[Row]:
+    return [
+        {"d": day(d), "k": k, "v": d * 10 + k, **change} for d in range(days) for k in range(keys)
+    ]
+
+
+def rows(names: str, *values: Sequence[Any]) -> list[Row]:
+    """Give rows of these columns."""
+    return [dict(zip(names.split(), each, strict=True)) for each in values]
+
+
+def changed(base: Row, number: int, changes: Mapping[int, Row]) -> tuple[list[Row], list[Row]]:
+    """So many rows with keys `k` from 0 on, as they were and with some changed."""
+    old = [{"k": k, **base} for k in range(number)]
+    return old, [row | changes.get(k, {}) for k, row in enumerate(old)]
 
 
 @dataclass(frozen=True)
@@ -90,6 +112,37 @@ class Case:
     name: str
     build: Callable[[Maker], Built]
     engines: tuple[str, ...] = ("local", "spark")
+
+
+class Cases(list[Case]):
+    """Cases in the order in which they are added."""
+
+    def add(
+        self, name: str, engines: tuple[str, ...] = ("local", "spark"), **arguments: Any
+    ) -> Callable[[Build], Build]:
+        """Decorate a builder: with these arguments it is a case."""
+
+        def register(build: Build) -> Build:
+            self.append(Case(name, partial(build, **arguments), engines))
+            return build
+
+        return register
+
+    def replaced(
+        self,
+        name: str,
+        columns: Columns,
+        contents: tuple[Sequence[Row], Sequence[Row]],
+        key: tuple[str, ...] = ("k",),
+        engines: tuple[str, ...] = ("local", "spark"),
+        **options: Any,
+    ) -> None:
+        """Add a case of one table whose content is replaced."""
+        arguments = {"columns": columns, "contents": contents, "key": key, **options}
+        self.append(Case(name, partial(replaced, **arguments), engines))
+
+    def named(self, name: str) -> Case:
+        return next(case for case in self if case.name == name)
 
 
 class Diffs(Protocol):
@@ -113,27 +166,20 @@ class Maker:
         self._namespace = namespace
         catalog.create_namespace_if_not_exists(namespace)
 
-    def table(
-        self,
-        columns: dict[str, IcebergType],
-        by: Sequence[tuple[str, Transform[Any, Any]]] = (),
-        name: str = "t",
-    ) -> Table:
+    def table(self, columns: Columns, by: By = (), name: str = "t") -> Table:
         fields = [
             NestedField(number, column, kind, required=False)
             for number, (column, kind) in enumerate(columns.items(), start=1)
         ]
         ids = {field.name: field.field_id for field in fields}
-        spec = PartitionSpec(
-            *(
-                PartitionField(ids[column], 1000 + place, transform, f"{column}_{place}")
-                for place, (column, transform) in enumerate(by)
-            )
-        )
+        parts = [
+            PartitionField(ids[column], 1000 + place, transform, f"{column}_{place}")
+            for place, (column, transform) in enumerate(by)
+        ]
         return self._catalog.create_table(
             f"{self._namespace}.{name}",
             Schema(*fields),
-            partition_spec=spec if by else UNPARTITIONED_PARTITION_SPEC,
+            partition_spec=PartitionSpec(*parts) if by else UNPARTITIONED_PARTITION_SPEC,
             properties={"format-version": "2"},
         )
 
@@ -142,6 +188,28 @@ class Maker:
     ) -> DiffRequest:
         name = f"{self._namespace}.{table.name()[-1]}"
         return DiffRequest(name, old, name, new, key, **options)
+
+    def pair(
+        self,
+        table: Table,
+        sides: tuple[int | None, int | None],
+        contents: tuple[Sequence[Row], Sequence[Row]],
+        key: tuple[str, ...] = ("d", "k"),
+        columns: Columns | Sequence[str] = SIMPLE,
+        **options: Any,
+    ) -> Built:
+        """Two states of a table; options are those of the question, of the request, and `files`."""
+        files = options.pop("files", None)
+        asked = {name: options.pop(name) for name in ASKED & options.keys()}
+        request = self.request(table, *sides, key, ignore=asked.get("ignore", ()), **options)
+        return Built(request, Question(*contents, tuple(columns), key, **asked), files)
+
+    def two_tables(self, tables: tuple[Table, Table], **options: Any) -> Built:
+        """Like a pair, of two tables; `contents` are appended to them."""
+        sides = tuple(map(append, tables, options["contents"]))
+        built = self.pair(tables[0], sides, **options)
+        other = f"{self._namespace}.{tables[1].name()[-1]}"
+        return replace(built, request=replace(built.request, new_table=other))
 
 
 def arrow(table: Table, rows: Sequence[Row]) -> pa.Table:
@@ -166,441 +234,400 @@ def overwrite(table: Table, rows: Sequence[Row], what: BooleanExpression | None 
     return table.metadata.current_snapshot_id or 0
 
 
-def plain_pair(
+def replaced(
     make: Maker,
-    columns: dict[str, IcebergType],
-    old: Sequence[Row],
-    new: Sequence[Row],
+    columns: Columns,
+    contents: tuple[Sequence[Row], Sequence[Row]],
     key: tuple[str, ...],
+    by: By = (),
     **options: Any,
 ) -> Built:
-    """An unpartitioned table whose content is replaced."""
-    table = make.table(columns)
-    before = append(table, old) if old else None
-    after = overwrite(table, new) if new else None
-    ignore = options.get("ignore", ())
-    question = Question(old, new, tuple(columns), key, ignore=ignore)
-    return Built(make.request(table, before, after, key, **options), question)
+    """A table whose content is replaced."""
+    table, (old, new) = make.table(columns, by), contents
+    sides = append(table, old) if old else None, overwrite(table, new) if new else None
+    return make.pair(table, sides, contents, key, columns, **options)
 
 
-SIMPLE: dict[str, IcebergType] = {"d": DateType(), "k": LongType(), "v": LongType()}
+def evolve(table: Table, *changes: Callable[[UpdateSchema], Any]) -> None:
+    for change in changes:
+        with table.update_schema() as update:
+            change(update)
 
 
-def simple(days: int = 4, keys: int = 3, **change: Any) -> list[Row]:
-    return [
-        {"d": day(d), "k": k, "v": d * 10 + k, **change} for d in range(days) for k in range(keys)
-    ]
+CASES = Cases()
+NAN = float("nan")
+TYPES: dict[str, tuple[Any, Any, Any]] = {
+    "flag": ("boolean", True, False),
+    "i": ("int", -7, 7),
+    "f": ("float", 0.5, 0.25),
+    "x": ("double", 1e300, 1e299),
+    "money": (
+        "decimal(20, 4)", Decimal("1234567890123456.7891"), Decimal("1234567890123456.7890")
+    ),
+    "d": ("date", date(1969, 12, 31), date(1970, 1, 1)),
+    "ts": (
+        "timestamp",
+        datetime.fromisoformat("2024-01-01T01:02:03.000004"),
+        datetime.fromisoformat("2024-01-01T01:02:03.000005"),
+    ),
+    "tz": (
+        "timestamptz",
+        datetime(2024, 1, 1, 1, 2, 3, 4, tzinfo=U), datetime(2024, 1, 1, 1, 2, 3, 5, tzinfo=U),
+    ),
+    "s": ("string", "ä'\"; --", "a"),
+    "b": ("binary", b"\x00\xff", b"\x00"),
+    "fx": ("fixed[3]", b"abc", b"abd"),
+}  # fmt: skip
+MORE_TYPES: dict[str, tuple[Any, Any, Any]] = {
+    "t": ("time", time(1, 2, 3, 4), time(1, 2, 3, 5)),
+    "u": ("uuid", UUID(int=5), UUID(int=6)),
+}
 
 
-def _all_types(make: Maker, *, with_time: bool) -> Built:
-    columns: dict[str, IcebergType] = {
-        "k": LongType(), "flag": BooleanType(), "i": IntegerType(), "f": FloatType(),
-        "x": DoubleType(), "money": DecimalType(20, 4), "d": DateType(), "ts": TimestampType(),
-        "tz": TimestamptzType(), "s": StringType(), "b": BinaryType(), "fx": FixedType(3),
-    }  # fmt: skip
-    one: Row = {
-        "flag": True, "i": -7, "f": 0.5, "x": 1e300, "money": Decimal("1234567890123456.7891"),
-        "d": date(1969, 12, 31), "ts": datetime.fromisoformat("2024-01-01T01:02:03.000004"),
-        "tz": datetime(2024, 1, 1, 1, 2, 3, 4, tzinfo=U), "s": "ä'\"; --", "b": b"\x00\xff",
-        "fx": b"abc",
-    }  # fmt: skip
-    other: Row = {
-        "flag": False, "i": 7, "f": 0.25, "x": 1e299, "money": Decimal("1234567890123456.7890"),
-        "d": date(1970, 1, 1), "ts": datetime.fromisoformat("2024-01-01T01:02:03.000005"),
-        "tz": datetime(2024, 1, 1, 1, 2, 3, 5, tzinfo=U), "s": "a", "b": b"\x00", "fx": b"abd",
-    }  # fmt: skip
-    if with_time:
-        columns |= {"t": TimeType(), "u": UUIDType()}
-        one |= {"t": time(1, 2, 3, 4), "u": UUID(int=5)}
-        other |= {"t": time(1, 2, 3, 5), "u": UUID(int=6)}
-    old = [{"k": n, **one} for n in range(len(one) + 2)]
-    new = [{"k": n, **one, name: other[name]} for n, name in enumerate(one)]
-    new += [{"k": len(one), **one}, {"k": 99}]
-    return plain_pair(make, columns, old, new, ("k",))
+@CASES.add("all primitive types", types=TYPES)
+@CASES.add("time and uuid", LOCAL, types=TYPES | MORE_TYPES)
+def _all_types(make: Maker, types: dict[str, tuple[Any, Any, Any]]) -> Built:
+    """Each row but the last two differs in one column."""
+    one = {name: value for name, (_, value, _) in types.items()}
+    changes = {k: {name: other} for k, (name, (_, _, other)) in enumerate(types.items())}
+    old, new = changed(one, len(one) + 2, changes)
+    columns = {"k": "long"} | {name: kind for name, (kind, _, _) in types.items()}
+    return replaced(make, columns, (old, [*new[:-1], {"k": 99}]), ("k",))
 
 
-def _nested(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {
-        "k": LongType(),
+CASES.replaced(
+    "nested types",
+    {
+        "k": "long",
         "st": StructType(
-            NestedField(10, "a", LongType(), required=False),
-            NestedField(
-                11, "b", ListType(12, StringType(), element_required=False), required=False
-            ),
+            NestedField(10, "a", "long", required=False),
+            NestedField(11, "b", ListType(12, "string", element_required=False), required=False),
         ),
-        "ls": ListType(13, DoubleType(), element_required=False),
-        "mp": MapType(14, StringType(), 15, LongType(), value_required=False),
-    }
-    base: Row = {
-        "st": {"a": 1, "b": ["x", None]}, "ls": [1.0, float("nan"), 0.0],
-        "mp": Map((("a", 1), ("b", None))),
-    }  # fmt: skip
-    old = [{"k": n, **base} for n in range(8)]
-    new = [dict(row) for row in old]
-    new[1]["st"] = {"a": 1, "b": ["x", "y"]}
-    new[2]["ls"] = [1.0, float("nan"), -0.0]
-    new[3]["ls"] = [1.0, 0.0, float("nan")]
-    new[4]["mp"] = Map((("b", None), ("a", 1)))
-    new[5]["mp"] = Map((("a", 2), ("b", None)))
-    new[6]["st"] = None
-    new[7]["ls"] = []
-    return plain_pair(make, columns, old, new, ("k",))
-
-
-def _nulls(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {"k": StringType(), "j": LongType(), "v": StringType()}
-    old = [
-        {"k": None, "j": 1, "v": "a"},
-        {"k": "", "j": 1, "v": "b"},
-        {"k": None, "j": None, "v": "c"},
-    ]
-    new = [
-        {"k": None, "j": 1, "v": None},
-        {"k": "", "j": 1, "v": ""},
-        {"k": None, "j": None, "v": "c"},
-    ]
-    return plain_pair(make, columns, old, new, ("k", "j"))
-
-
-def _floats(make: Maker) -> Built:
-    nan = float("nan")
-    columns: dict[str, IcebergType] = {"k": DoubleType(), "x": DoubleType(), "f": FloatType()}
-    old = [
-        {"k": nan, "x": nan, "f": nan},
-        {"k": 0.0, "x": 0.0, "f": -0.0},
-        {"k": 1.0, "x": nan, "f": 1.0},
-    ]
-    new = [
-        {"k": nan, "x": nan, "f": nan},
-        {"k": -0.0, "x": -0.0, "f": 0.0},
-        {"k": 1.0, "x": 1.0, "f": nan},
-    ]
-    return plain_pair(make, columns, old, new, ("k",))
-
-
-def _decimals(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {"k": LongType(), "m": DecimalType(38, 10)}
-    big = Decimal("1234567890123456789012345678.1234567890")
-    old = [{"k": 1, "m": big}, {"k": 2, "m": Decimal("1.10")}]
-    more = Decimal("1234567890123456789012345678.1234567891")
-    new = [{"k": 1, "m": more}, {"k": 2, "m": Decimal("1.1")}]
-    return plain_pair(make, columns, old, new, ("k",))
-
-
-DUPES: dict[str, IcebergType] = {"k": LongType(), "v": StringType()}
-
-
-def _duplicates(make: Maker) -> Built:
-    pairs_old = [(1, "a"), (1, "a"), (1, "b"), (2, "x"), (3, "y"), (4, "p"), (4, "q"), (6, "z")]
-    pairs_new = [
-        (1, "a"),
-        (1, "b"),
-        (1, "c"),
-        (2, "x"),
-        (2, "x"),
-        (3, "w"),
-        (4, "p"),
-        (5, None),
-        (5, None),
-    ]
-    old, new = ([{"k": k, "v": v} for k, v in pairs] for pairs in (pairs_old, pairs_new))
-    return plain_pair(make, DUPES, old, new, ("k",))
-
-
-def _no_key(make: Maker) -> Built:
-    pairs_old = [(1, "a"), (1, "a"), (1, "a"), (2, None), (3, "c")]
-    pairs_new = [(1, "a"), (2, None), (2, None), (3, "d")]
-    old, new = ([{"k": k, "v": v} for k, v in pairs] for pairs in (pairs_old, pairs_new))
-    return plain_pair(make, DUPES, old, new, ())
-
-
-def _many_duplicates(make: Maker) -> Built:
-    # A join would make 40,000 rows of these.
-    old = [{"k": 1, "v": str(n)} for n in range(200)]
-    return plain_pair(make, DUPES, old, old[:150] + [{"k": 1, "v": "new"}] * 50, ("k",))
+        "ls": ListType(13, "double", element_required=False),
+        "mp": MapType(14, "string", 15, "long", value_required=False),
+    },
+    changed(
+        {
+            "st": {"a": 1, "b": ["x", None]}, "ls": [1.0, NAN, 0.0],
+            "mp": Map((("a", 1), ("b", None))),
+        },
+        8,
+        {
+            1: {"st": {"a": 1, "b": ["x", "y"]}},
+            2: {"ls": [1.0, NAN, -0.0]},
+            3: {"ls": [1.0, 0.0, NAN]},
+            4: {"mp": Map((("b", None), ("a", 1)))},
+            5: {"mp": Map((("a", 2), ("b", None)))},
+            6: {"st": None},
+            7: {"ls": []},
+        },
+    ),
+)  # fmt: skip
+CASES.replaced(
+    "nulls in keys and values",
+    {"k": "string", "j": "long", "v": "string"},
+    (
+        rows("k j v", (None, 1, "a"), ("", 1, "b"), (None, None, "c")),
+        rows("k j v", (None, 1, None), ("", 1, ""), (None, None, "c")),
+    ),
+    ("k", "j"),
+)
+CASES.replaced(
+    "NaN and minus zero",
+    {"k": "double", "x": "double", "f": "float"},
+    (
+        rows("k x f", (NAN, NAN, NAN), (0.0, 0.0, -0.0), (1.0, NAN, 1.0)),
+        rows("k x f", (NAN, NAN, NAN), (-0.0, -0.0, 0.0), (1.0, 1.0, NAN)),
+    ),
+)
+BIG, BIGGER = (Decimal(f"1234567890123456789012345678.123456789{last}") for last in (0, 1))
+CASES.replaced(
+    "decimals exactly",
+    {"k": "long", "m": "decimal(38, 10)"},
+    (
+        rows("k m", (1, BIG), (2, Decimal("1.10"))),
+        rows("k m", (1, BIGGER), (2, Decimal("1.1"))),
+    ),
+)
+DUPES: Columns = {"k": "long", "v": "string"}
+CASES.replaced(
+    "duplicate keys",
+    DUPES,
+    (
+        rows("k v", *zip([1, 1, 1, 2, 3, 4, 4, 6], "aabxypqz", strict=True)),
+        rows("k v", *zip([1, 1, 1, 2, 2, 3, 4, 5, 5], [*"abcxxwp", None, None], strict=True)),
+    ),
+)
+CASES.replaced(
+    "no key",
+    DUPES,
+    (
+        rows("k v", (1, "a"), (1, "a"), (1, "a"), (2, None), (3, "c")),
+        rows("k v", (1, "a"), (2, None), (2, None), (3, "d")),
+    ),
+    (),
+)
+# A join would make 40,000 rows of these.
+SAME_KEY = [{"k": 1, "v": str(n)} for n in range(200)]
+CASES.replaced(
+    "many duplicates of one key", DUPES, (SAME_KEY, SAME_KEY[:150] + [{"k": 1, "v": "new"}] * 50)
+)
+CASES.replaced("only key columns", {"k": "long"}, (rows("k", [1], [2]), rows("k", [2], [3])))
+CASES.replaced(
+    "awkward names",
+    {"K": "long", "a b": "long", 'q"uote': "string", "select": "long"},
+    (
+        [{"K": 1, "a b": 1, 'q"uote': "x", "select": 1}],
+        [{"K": 1, "a b": 2, 'q"uote': "y", "select": 1}],
+    ),
+    ("K",),
+)
+CASES.replaced(
+    "names that differ in case",
+    {"k": "long", "v": "long", "V": "long"},
+    ([{"k": 1, "v": 1, "V": 2}], [{"k": 1, "v": 1, "V": 3}]),
+    engines=LOCAL,
+)
 
 
 def _by_day(
-    make: Maker, old: list[Row], new: list[Row], key: tuple[str, ...], **options: Any
+    make: Maker,
+    new: list[Row],
+    old: list[Row] | None = None,
+    key: tuple[str, ...] = ("d", "k"),
+    **options: Any,
 ) -> Built:
     """A table by day whose days from 2024-01-03 on are replaced: two days keep their file."""
-    table = make.table(SIMPLE, [("d", IdentityTransform())])
+    table, old = make.table(SIMPLE, BY_DAY), old or simple()
     before = append(table, old)
-    late = [row for row in new if row["d"] is None or row["d"] > day(1)]
-    rest = GreaterThan("d", day(1).isoformat())
-    after = overwrite(table, late, rest)
-    kept = [row for row in old if row["d"] is not None and row["d"] <= day(1)]
-    question = Question(
-        old, kept + [row for row in late if row not in kept], tuple(SIMPLE), key,
-        label=lambda row: "null" if row["d"] is None else row["d"].isoformat(),
-        ignore=options.get("ignore", ()),
-    )  # fmt: skip
-    return Built(make.request(table, before, after, key, **options), question)
+    late = [row for row in new if row["d"] > day(1)]
+    after = overwrite(table, late, GreaterThan("d", iso(1)))
+    contents = old, [row for row in old if row["d"] <= day(1)] + late
+    return make.pair(table, (before, after), contents, key, label=day_label, **options)
 
 
+def _less(number: int) -> list[Row]:
+    return [dict(row, v=row["v"] - number) for row in simple()]
+
+
+@CASES.add("shared partitions")
 def _shared_days(make: Maker) -> Built:
     new = simple()
     new[6]["v"] = -1
     del new[7]
     new.append({"d": day(5), "k": 1, "v": 1})
-    return replace(_by_day(make, simple(), new, ("d", "k")), files=(2, 2, 3))
+    return _by_day(make, new, files=(2, 2, 3))
 
 
+@CASES.add("moved, key with partition", key=("d", "k"))
+@CASES.add("moved, key without partition", key=("k",))
 def _moved(make: Maker, key: tuple[str, ...]) -> Built:
     old = [{"d": day(d), "k": d * 10 + k, "v": 1} for d in range(4) for k in range(3)]
-    new = [dict(row, d=day(3)) if row["k"] == 20 else row for row in old]
-    return _by_day(make, old, new, key)
+    return _by_day(make, [row | {"d": day(3)} if row["k"] == 20 else row for row in old], old, key)
 
 
-def _ignored(make: Maker) -> Built:
-    new = [dict(row, v=-1) for row in simple()]
-    return _by_day(make, simple(), new, ("d", "k"), ignore=("v",))
+CASES.add("ignored column", new=simple(v=-1), ignore=("v",))(_by_day)
+CASES.add(
+    "scope", new=simple(v=-1), scope=days(1, 3, 9), files=(1, 1, 1),
+    keeps=lambda row: row["d"] in (day(1), day(3)),
+)(_by_day)  # fmt: skip
+CASES.add(
+    "condition", new=_less(1), where="V >= 11 AND k <> 1",
+    keeps=lambda row: row["v"] >= 11 and row["k"] != 1,
+)(_by_day)  # fmt: skip
+CASES.add(
+    "condition on an ignored column", new=_less(1), where="`v` BETWEEN 11 AND 31", ignore=("v",),
+    keeps=lambda row: 11 <= row["v"] <= 31,
+)(_by_day)  # fmt: skip
 
 
-def _scoped(make: Maker) -> Built:
-    new = [dict(row, v=-1) for row in simple()]
-    scope = Scope(
-        field=DAY, partitions=(day(1).isoformat(), day(3).isoformat(), day(9).isoformat())
-    )
-    built = _by_day(make, simple(), new, ("d", "k"), scope=scope)
-    inside = built.question
-    inside.keeps = lambda row: row["d"] in (day(1), day(3))
-    return replace(built, files=(1, 1, 1))
-
-
-def _condition(make: Maker) -> Built:
-    new = [dict(row, v=row["v"] - 1) for row in simple()]
-    built = _by_day(make, simple(), new, ("d", "k"), where="V >= 11 AND k <> 1")
-    built.question.keeps = lambda row: row["v"] >= 11 and row["k"] != 1
-    return built
-
-
-def _condition_on_ignored(make: Maker) -> Built:
-    new = [dict(row, v=row["v"] - 1) for row in simple()]
-    where, ignore = "`v` BETWEEN 11 AND 31", ("v",)
-    built = _by_day(make, simple(), new, ("d", "k"), where=where, ignore=ignore)
-    built.question.keeps = lambda row: 11 <= row["v"] <= 31
-    return built
-
-
+@CASES.add("null partition")
 def _null_partition(make: Maker) -> Built:
-    table = make.table(SIMPLE, [("d", IdentityTransform())])
-    old = [*simple(2), {"d": None, "k": 1, "v": 1}, {"d": None, "k": 2, "v": 2}]
-    before = append(table, old)
-    new = [*simple(2), {"d": None, "k": 1, "v": 5}, {"d": None, "k": 3, "v": 2}]
-    after = overwrite(table, new[-2:], IsNull("d"))
-    scope = Scope(field=DAY, partitions=("null", day(0).isoformat()))
-    question = Question(
-        old, new, tuple(SIMPLE), ("d", "k"),
-        label=lambda row: "null" if row["d"] is None else row["d"].isoformat(),
-        keeps=lambda row: row["d"] in (None, day(0)),
+    table = make.table(SIMPLE, BY_DAY)
+    old = [*simple(2), *rows("d k v", (None, 1, 1), (None, 2, 2))]
+    new = [*simple(2), *rows("d k v", (None, 1, 5), (None, 3, 2))]
+    return make.pair(
+        table, (append(table, old), overwrite(table, new[-2:], IsNull("d"))), (old, new),
+        scope=Scope(field=DAY, partitions=("null", iso(0))), files=(1, 1, 1),
+        label=day_label, keeps=lambda row: row["d"] in (None, day(0)),
     )  # fmt: skip
-    request = make.request(table, before, after, ("d", "k"), scope=scope)
-    return Built(request, question, files=(1, 1, 1))
 
 
-def _texts(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {"p": StringType(), "k": LongType(), "v": LongType()}
-    table = make.table(columns, [("p", IdentityTransform())])
-    names = ["null", None, "=", "EU/ä", ""]
-    old = [{"p": p, "k": k, "v": 1} for p in names for k in range(2)]
-    before = append(table, old)
-    new = [dict(row, v=2 if row["k"] else 1) for row in old]
-    after = overwrite(table, new)
-    labels = {"null": "=null", None: "null", "=": "==", "EU/ä": "EU/ä", "": ""}
-    question = Question(old, new, tuple(columns), ("k",), label=lambda row: labels[row["p"]])
-    return Built(make.request(table, before, after, ("k",)), question)
+LABELS = {"null": "=null", None: "null", "=": "==", "EU/ä": "EU/ä", "": ""}
+CASES.replaced(
+    "text partitions",
+    {"p": "string", "k": "long", "v": "long"},
+    (
+        [{"p": p, "k": k, "v": 1} for p in LABELS for k in range(2)],
+        [{"p": p, "k": k, "v": k + 1} for p in LABELS for k in range(2)],
+    ),
+    by=[("p", IdentityTransform())],
+    label=lambda row: LABELS[row["p"]],
+)
 
 
-def _timed(make: Maker, transform: Any, kind: IcebergType, label: str) -> Built:
-    columns: dict[str, IcebergType] = {"at": kind, "k": LongType(), "v": LongType()}
-    table = make.table(columns, [("at", transform)])
-    zone = U if isinstance(kind, TimestamptzType) else None
-    moments: list[Any] = [
-        datetime(2023, 12, 31, 22, 59, tzinfo=zone) + timedelta(hours=h) for h in range(4)
-    ]
-    if isinstance(kind, DateType):
+@CASES.add("days", transform=DayTransform(), kind="timestamp", label="%Y-%m-%d")
+@CASES.add("hours with zone", transform=HourTransform(), kind="timestamptz", label="%Y-%m-%dT%H")
+@CASES.add("months", transform=MonthTransform(), kind="date", label="%Y-%m")
+@CASES.add("years", transform=YearTransform(), kind="timestamp", label="%Y")
+def _timed(make: Maker, transform: Transform[Any, Any], kind: str, label: str) -> Built:
+    start = datetime(2023, 12, 31, 22, 59, tzinfo=U if kind == "timestamptz" else None)
+    moments: list[Any] = [start + timedelta(hours=hours) for hours in range(4)]
+    if kind == "date":
         moments = [date(1969, 12, 31), date(1970, 1, 1), date(2024, 2, 29)]
     old = [{"at": at, "k": k, "v": 1} for k, at in enumerate([*moments, None])]
-    before = append(table, old)
-    new = [dict(row, v=2 if row["k"] == 1 else 1) for row in old]
-    after = overwrite(table, new)
-    named = "null" if label == "" else label
-
-    def of(row: Row) -> str:
-        return "null" if row["at"] is None else row["at"].strftime(named)
-
-    return Built(
-        make.request(table, before, after, ("k",)),
-        Question(old, new, tuple(columns), ("k",), label=of),
-    )
+    return replaced(
+        make, {"at": kind, "k": "long", "v": "long"},
+        (old, [row | {"v": 2 if row["k"] == 1 else 1} for row in old]), ("k",),
+        by=[("at", transform)],
+        label=lambda row: "null" if row["at"] is None else row["at"].strftime(label),
+    )  # fmt: skip
 
 
-def _identity_instant(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {"at": TimestamptzType(), "k": LongType()}
-    table = make.table(columns, [("at", IdentityTransform())])
-    old = [{"at": datetime(2024, 1, 1, h, 30, 0, 5, tzinfo=U), "k": h} for h in range(2)]
-    before, after = append(table, old), overwrite(table, old[:1])
-    question = Question(
-        old, old[:1], tuple(columns), ("k",), label=lambda row: row["at"].isoformat()
-    )
-    return Built(make.request(table, before, after, ("k",)), question)
+INSTANTS = [{"at": datetime(2024, 1, 1, h, 30, 0, 5, tzinfo=U), "k": h} for h in range(2)]
+CASES.replaced(
+    "instants as partitions",
+    {"at": "timestamptz", "k": "long"},
+    (INSTANTS, INSTANTS[:1]),
+    by=[("at", IdentityTransform())],
+    label=lambda row: row["at"].isoformat(),
+)
 
 
+@CASES.add("two partition fields")
 def _two_fields(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {"d": DateType(), "r": StringType(), "k": IntegerType()}
+    columns = {"d": "date", "r": "string", "k": "int"}
     table = make.table(columns, [("d", IdentityTransform()), ("r", IdentityTransform())])
     old = [{"d": day(d), "r": r, "k": k} for d in range(2) for r in ("a", "b") for k in range(2)]
     before = append(table, old)
     new = [row for row in old if row["k"] or row["r"] == "a"]
     after = overwrite(table, [r for r in new if r["r"] == "b"], EqualTo("r", "b"))
-    question = Question(
-        old, new, tuple(columns), ("d", "r", "k"),
+    return make.pair(
+        table, (before, after), (old, new), ("d", "r", "k"), columns, files=(2, 2, 2),
         label=lambda row: f"d_0={row['d'].isoformat()}/r_1={row['r']}",
     )  # fmt: skip
-    return Built(make.request(table, before, after, ("d", "r", "k")), question, files=(2, 2, 2))
 
 
-def _bucket(make: Maker) -> Built:
-    table = make.table(SIMPLE, [("k", BucketTransform(1))])
-    before = append(table, simple())
-    after = overwrite(table, simple(3))
-    question = Question(simple(), simple(3), tuple(SIMPLE), ("d", "k"), label=lambda _: "k_0=0")
-    return Built(make.request(table, before, after, ("d", "k")), question)
+CASES.replaced(
+    "buckets",
+    SIMPLE,
+    (simple(), simple(3)),
+    ("d", "k"),
+    by=[("k", BucketTransform(1))],
+    label=lambda _: "k_0=0",
+)
 
 
-def _empty_side(make: Maker, which: str) -> Built:
-    rows = simple()
-    table = make.table(SIMPLE, [("d", IdentityTransform())])
+@CASES.add("empty old side", has_old=False, has_new=True)
+@CASES.add("empty new side", has_old=True, has_new=False)
+@CASES.add("empty sides", has_old=False, has_new=False)
+def _empty_side(make: Maker, *, has_old: bool, has_new: bool) -> Built:
+    table, rows = make.table(SIMPLE, BY_DAY), simple()
     snapshot = append(table, rows)
-    sides = {"old": (None, snapshot), "new": (snapshot, None), "both": (None, None)}[which]
-    old, new = ([] if side is None else rows for side in sides)
-    columns = tuple(SIMPLE) if old or new else ()
-    question = Question(
-        old, new, columns, ("d", "k") if columns else (),
-        label=lambda row: row["d"].isoformat(),
-    )  # fmt: skip
-    return Built(make.request(table, *sides, ("d", "k")), question)
+    request = make.request(
+        table, snapshot if has_old else None, snapshot if has_new else None, ("d", "k")
+    )
+    columns, key = (tuple(SIMPLE), ("d", "k")) if has_old or has_new else ((), ())
+    contents = rows if has_old else [], rows if has_new else []
+    return Built(request, Question(*contents, columns, key, label=day_label))
 
 
+@CASES.add("old table does not exist")
 def _absent_old_table(make: Maker) -> Built:
     table = make.table(SIMPLE)
-    rows = simple(1)
-    request = make.request(table, None, append(table, rows), ("d", "k"))
-    return Built(
-        replace(request, old_table="nowhere.at_all"), Question([], rows, tuple(SIMPLE), ("d", "k"))
-    )
+    built = make.pair(table, (None, append(table, simple(1))), ([], simple(1)))
+    return replace(built, request=replace(built.request, old_table="nowhere.at_all"))
 
 
+@CASES.add("same snapshot")
 def _same_snapshot(make: Maker) -> Built:
     table = make.table(SIMPLE, [("d", DayTransform())])
-    rows = simple()
-    snapshot = append(table, rows)
-    question = Question(
-        rows, rows, tuple(SIMPLE), ("d", "k"), label=lambda row: row["d"].isoformat()
-    )
-    return Built(make.request(table, snapshot, snapshot, ("d", "k")), question, files=(4, 0, 0))
+    snapshot = append(table, simple())
+    contents = simple(), simple()
+    return make.pair(table, (snapshot, snapshot), contents, label=day_label, files=(4, 0, 0))
 
 
+@CASES.add("appended file")
 def _appended_file(make: Maker) -> Built:
     table = make.table(SIMPLE)
-    before = append(table, simple(2))
-    after = append(table, simple(4)[6:])
-    question = Question(simple(2), simple(4), tuple(SIMPLE), ("d", "k"))
-    return Built(make.request(table, before, after, ("d", "k")), question, files=(1, 0, 1))
+    sides = append(table, simple(2)), append(table, simple(4)[6:])
+    return make.pair(table, sides, (simple(2), simple(4)), files=(1, 0, 1))
 
 
-def _evolved(make: Maker, change: Callable[[Table], None], new: list[Row], **options: Any) -> Built:
-    """The first file is written before the change and shared; the second one after it."""
-    table = make.table(SIMPLE)
-    old = simple(2)
-    before = append(table, old)
-    change(table)
-    after = append(table, [row for row in new if row["k"] > 90])
-    columns = tuple(options.pop("columns"))
-    question = Question(old, new, columns, ("d", "k"), **options)
-    return Built(make.request(table, before, after, ("d", "k")), question, files=(1, 0, 1))
-
-
+@CASES.add("rows deleted merge-on-read", is_both=False)
+@CASES.add("rows deleted merge-on-read before", is_both=True)
 def _deleted_merge_on_read(make: Maker, *, is_both: bool) -> Built:
     """Rows hidden by delete files; on one side, or on both with an append since."""
-    table = make.table(SIMPLE, [("d", IdentityTransform())])
-    append(table, simple())
-    first = table.refresh().metadata.current_snapshot_id
+    table = make.table(SIMPLE, BY_DAY)
+    first = append(table, simple())
     hidden = hide_rows(table, "v", {1, 21})
-    seen = [row for row in simple() if row["v"] not in {1, 21}]
+    left = [row for row in simple() if row["v"] not in {1, 21}]
     if not is_both:
-        question = Question(
-            simple(), seen, tuple(SIMPLE), ("d", "k"), label=lambda row: row["d"].isoformat()
-        )
-        request = make.request(table, first, hidden, ("d", "k"))
-        return Built(request, question, files=(2, 2, 2))
+        contents = simple(), left
+        return make.pair(table, (first, hidden), contents, label=day_label, files=(2, 2, 2))
     added = [{"d": day(2), "k": 99, "v": 5}]
-    after = append(table.refresh(), added)
-    question = Question(
-        seen, [*seen, *added], tuple(SIMPLE), ("d", "k"), label=lambda row: row["d"].isoformat()
-    )
-    return Built(make.request(table, hidden, after, ("d", "k")), question, files=(4, 0, 1))
+    sides = hidden, append(table.refresh(), added)
+    return make.pair(table, sides, (left, left + added), label=day_label, files=(4, 0, 1))
 
 
-def _added_column(make: Maker) -> Built:
-    def change(table: Table) -> None:
-        with table.update_schema() as update:
-            update.add_column("note", StringType())
-
-    new = [*simple(2), {"d": day(0), "k": 99, "v": 1, "note": "n"}]
-    return _evolved(make, change, new, columns=("d", "k", "v", "note"))
+def _tagged(value: Any) -> str | None:
+    return None if value is None else f"{'long' if isinstance(value, int) else 'string'}: {value}"
 
 
+@CASES.add(
+    "added column, shared file",
+    changes=[lambda update: update.add_column("note", StringType())],
+    kept=simple(2),
+    added={"v": 1, "note": "n"},
+    columns=("d", "k", "v", "note"),
+)
+@CASES.add(
+    "dropped column",
+    changes=[lambda update: update.delete_column("v")],
+    kept=[{"d": row["d"], "k": row["k"]} for row in simple(2)],
+    added={},
+    columns=("d", "k", "v"),
+)
+@CASES.add(
+    "renamed column",
+    changes=[lambda update: update.rename_column("v", "w")],
+    kept=[{"d": row["d"], "k": row["k"], "w": row["v"]} for row in simple(2)],
+    added={"w": 5},
+    columns=("d", "k", "w", "v"),
+)
+@CASES.add(
+    "column of another type",
+    changes=[
+        lambda update: update.delete_column("v"),
+        lambda update: update.add_column("v", StringType()),
+    ],
+    kept=simple(2, v=None),
+    added={"v": "1"},
+    columns=("d", "k", "v"),
+    shapes={"v": _tagged},
+)
+def _evolved(make: Maker, changes: list[Any], kept: list[Row], added: Row, **options: Any) -> Built:
+    """The first file is written before the changes and shared; the second one after them."""
+    table, added = make.table(SIMPLE), {"d": day(0), "k": 99, **added}
+    before = append(table, simple(2))
+    evolve(table, *changes)
+    sides = before, append(table, [added])
+    return make.pair(table, sides, (simple(2), [*kept, added]), files=(1, 0, 1), **options)
+
+
+@CASES.add("added column, rewritten")
 def _added_column_rewritten(make: Maker) -> Built:
     table = make.table(SIMPLE)
     before = append(table, simple(2))
-    with table.update_schema() as update:
-        update.add_column("note", StringType())
+    evolve(table, lambda update: update.add_column("note", StringType()))
     new = [dict(row, note="n" if row["k"] else None) for row in simple(2)]
-    after = overwrite(table, new)
-    question = Question(simple(2), new, ("d", "k", "v", "note"), ("d", "k"))
-    return Built(make.request(table, before, after, ("d", "k")), question, files=(0, 1, 1))
+    sides, columns = (before, overwrite(table, new)), ("d", "k", "v", "note")
+    return make.pair(table, sides, (simple(2), new), columns=columns, files=(0, 1, 1))
 
 
-def _dropped_column(make: Maker) -> Built:
-    def change(table: Table) -> None:
-        with table.update_schema() as update:
-            update.delete_column("v")
-
-    new = [{"d": row["d"], "k": row["k"]} for row in simple(2)] + [{"d": day(0), "k": 99}]
-    return _evolved(make, change, new, columns=("d", "k", "v"))
-
-
-def _renamed_column(make: Maker) -> Built:
-    def change(table: Table) -> None:
-        with table.update_schema() as update:
-            update.rename_column("v", "w")
-
-    new = [{"d": row["d"], "k": row["k"], "w": row["v"]} for row in simple(2)]
-    new.append({"d": day(0), "k": 99, "w": 5})
-    return _evolved(make, change, new, columns=("d", "k", "w", "v"))
-
-
-def _replaced_column(make: Maker) -> Built:
-    def change(table: Table) -> None:
-        with table.update_schema() as update:
-            update.delete_column("v")
-        with table.update_schema() as update:
-            update.add_column("v", StringType())
-
-    new = [{"d": row["d"], "k": row["k"], "v": None} for row in simple(2)]
-    new.append({"d": day(0), "k": 99, "v": "1"})
-    built = _evolved(make, change, new, columns=("d", "k", "v"))
-    tags = {int: "long: {}", str: "string: {}"}
-    shape = {"v": lambda value: None if value is None else tags[type(value)].format(value)}
-    built.question.shapes = shape
-    return built
-
-
+@CASES.add("swapped names")
 def _swapped_names(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {"k": LongType(), "a": LongType(), "b": LongType()}
-    table = make.table(columns)
+    table = make.table({"k": "long", "a": "long", "b": "long"})
     old = [{"k": k, "a": k, "b": 10} for k in range(12)]
     before = append(table, old)
     for names in (("a", "x"), ("b", "a"), ("x", "b")):
@@ -608,30 +635,23 @@ def _swapped_names(make: Maker) -> Built:
             update.rename_column(*names)
     after = append(table, [{"k": 99, "a": 1, "b": 2}])
     new = [{"k": k, "a": 10, "b": k} for k in range(12)] + [{"k": 99, "a": 1, "b": 2}]
-    question = Question(old, new, ("k", "a", "b"), ("k",))
-    return Built(make.request(table, before, after, ("k",)), question, files=(1, 0, 1))
+    return make.pair(table, (before, after), (old, new), ("k",), ("k", "a", "b"), files=(1, 0, 1))
 
 
+@CASES.add("scope column renamed later")
 def _renamed_scope_column(make: Maker) -> Built:
-    table = make.table(SIMPLE, [("d", IdentityTransform())])
-    before = append(table, simple())
-    after = overwrite(table, simple(4, 2)[4:], GreaterThan("d", day(1).isoformat()))
-    with table.update_schema() as update:
-        update.rename_column("d", "date_of_day")
-    scope = Scope(field=DAY, partitions=(day(2).isoformat(), day(3).isoformat()))
-    new = simple(2) + simple(4, 2)[4:]
-    question = Question(
-        simple(), new, tuple(SIMPLE), ("d", "k"),
-        label=lambda row: row["d"].isoformat(), keeps=lambda row: row["d"] > day(1),
+    table, late = make.table(SIMPLE, BY_DAY), simple(4, 2)[4:]
+    sides = append(table, simple()), overwrite(table, late, GreaterThan("d", iso(1)))
+    evolve(table, lambda update: update.rename_column("d", "date_of_day"))
+    return make.pair(
+        table, sides, (simple(), simple(2) + late), scope=days(2, 3), files=(0, 2, 2),
+        label=day_label, keeps=lambda row: row["d"] > day(1),
     )  # fmt: skip
-    request = make.request(table, before, after, ("d", "k"), scope=scope)
-    return Built(request, question, files=(0, 2, 2))
 
 
+@CASES.add("promoted types")
 def _promoted(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {
-        "k": IntegerType(), "n": IntegerType(), "f": FloatType(), "m": DecimalType(5, 2)
-    }  # fmt: skip
+    columns = {"k": "int", "n": "int", "f": "float", "m": "decimal(5, 2)"}
     table = make.table(columns)
     old = [{"k": k, "n": k, "f": 0.5, "m": Decimal("1.50")} for k in range(4)]
     before = append(table, old)
@@ -639,144 +659,47 @@ def _promoted(make: Maker) -> Built:
         for name, kind in (("k", LongType()), ("n", LongType()), ("f", DoubleType())):
             update.update_column(name, field_type=kind)
         update.update_column("m", field_type=DecimalType(9, 2))
-    new = [dict(row) for row in old]
-    new[1]["n"] = 2**40
-    new[2]["f"] = 0.1
-    new[3]["m"] = Decimal("1234567.50")
-    after = overwrite(table, new)
-    question = Question(old, new, tuple(columns), ("k",))
-    return Built(make.request(table, before, after, ("k",)), question)
+    changes: list[Row] = [{}, {"n": 2**40}, {"f": 0.1}, {"m": Decimal("1234567.50")}]
+    new = [row | change for row, change in zip(old, changes, strict=True)]
+    return make.pair(table, (before, overwrite(table, new)), (old, new), ("k",), columns)
 
 
+@CASES.add("evolved struct")
 def _evolved_struct(make: Maker) -> Built:
-    inner = StructType(NestedField(10, "a", LongType(), required=False))
-    table = make.table({"k": LongType(), "st": inner})
+    inner = StructType(NestedField(10, "a", "long", required=False))
+    table = make.table({"k": "long", "st": inner})
     old = [{"k": k, "st": {"a": k}} for k in range(3)]
     before = append(table, old)
-    with table.update_schema() as update:
-        update.add_column(("st", "Z"), StringType())
+    evolve(table, lambda update: update.add_column(("st", "Z"), StringType()))
     new = [dict(row, st={"a": row["k"], "Z": "z" if row["k"] else None}) for row in old]
-    after = overwrite(table, new)
-    question = Question(old, new, ("k", "st"), ("k",))
-    question.shapes = {"st": lambda st: {"a": st["a"], "Z": st.get("Z")}}
-    return Built(make.request(table, before, after, ("k",)), question)
+    shapes = {"st": lambda st: {"a": st["a"], "Z": st.get("Z")}}
+    sides = before, overwrite(table, new)
+    return make.pair(table, sides, (old, new), ("k",), ("k", "st"), shapes=shapes)
 
 
-def _two_tables(make: Maker) -> Built:
-    """Tables of different layout: there is no common partition to tell apart."""
-    one, other = make.table(SIMPLE), make.table(SIMPLE, [("d", DayTransform())], name="u")
-    new = [dict(row, v=0) for row in simple()]
-    before, after = append(one, simple()), append(other, new)
-    base = make.request(one, before, after, ("d", "k"))
-    request = replace(base, new_table=make.request(other, 0, 0, ()).new_table)
-    return Built(request, Question(simple(), new, tuple(SIMPLE), ("d", "k")), files=(0, 1, 4))
+@CASES.add("two layouts", files=(0, 1, 4))
+@CASES.add(
+    "scope on two layouts", files=(0, 1, 2), scope=days(1, 2), label=day_label,
+    keeps=lambda row: row["d"] in (day(1), day(2)),
+)  # fmt: skip
+def _two_tables(make: Maker, **options: Any) -> Built:
+    """Tables of different layout: no common partition, but a scope names partitions there too."""
+    tables = make.table(SIMPLE), make.table(SIMPLE, [("d", DayTransform())], name="u")
+    return make.two_tables(tables, contents=(simple(), simple(v=0)), **options)
 
 
-def _scope_on_two_layouts(make: Maker) -> Built:
-    """A scope names partitions even where one side's files do not follow it."""
-    built = _two_tables(make)
-    labels = (day(1).isoformat(), day(2).isoformat())
-    built.question.label = lambda row: row["d"].isoformat()
-    built.question.keeps = lambda row: row["d"] in (day(1), day(2))
-    request = replace(built.request, scope=Scope(field=DAY, partitions=labels))
-    return Built(request, built.question, files=(0, 1, 2))
-
-
+@CASES.add("evolved layout")
 def _evolved_layout(make: Maker) -> Built:
     """Months became days: the old file reaches beyond the scope and is shared."""
     table = make.table(SIMPLE, [("d", MonthTransform())])
-    old = simple()
-    before = append(table, old)
+    before = append(table, simple())
     with table.update_spec() as update:
         update.remove_field("d_0")
         update.add_field("d", DayTransform(), "d_day")
-    extra = [{"d": day(1), "k": 50, "v": 1}, {"d": day(2), "k": 51, "v": 1}]
-    after = append(table, extra)
+    extra = rows("d k v", (day(1), 50, 1), (day(2), 51, 1))
     field = ScopeField(column="d", transform="day", type="date")
-    scope = Scope(field=field, partitions=(day(1).isoformat(), day(3).isoformat()))
-    question = Question(
-        old, [*old, *extra], tuple(SIMPLE), ("d", "k"), label=lambda row: row["d"].isoformat(),
-        keeps=lambda row: row["d"] in (day(1), day(3)),
+    return make.pair(
+        table, (before, append(table, extra)), (simple(), simple() + extra), files=(1, 0, 1),
+        scope=Scope(field=field, partitions=(iso(1), iso(3))),
+        label=day_label, keeps=lambda row: row["d"] in (day(1), day(3)),
     )  # fmt: skip
-    request = make.request(table, before, after, ("d", "k"), scope=scope)
-    return Built(request, question, files=(1, 0, 1))
-
-
-def _names(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {
-        "K": LongType(), "a b": LongType(), 'q"uote': StringType(), "select": LongType(),
-    }  # fmt: skip
-    old = [{"K": 1, "a b": 1, 'q"uote': "x", "select": 1}]
-    new = [{"K": 1, "a b": 2, 'q"uote': "y", "select": 1}]
-    return plain_pair(make, columns, old, new, ("K",))
-
-
-def _twin_names(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {"k": LongType(), "v": LongType(), "V": LongType()}
-    return plain_pair(make, columns, [{"k": 1, "v": 1, "V": 2}], [{"k": 1, "v": 1, "V": 3}], ("k",))
-
-
-def _only_keys(make: Maker) -> Built:
-    columns: dict[str, IcebergType] = {"k": LongType()}
-    return plain_pair(make, columns, [{"k": 1}, {"k": 2}], [{"k": 2}, {"k": 3}], ("k",))
-
-
-LOCAL = ("local",)
-CASES = (
-    Case("all primitive types", lambda make: _all_types(make, with_time=False)),
-    Case("time and uuid", lambda make: _all_types(make, with_time=True), LOCAL),
-    Case("nested types", _nested),
-    Case("nulls in keys and values", _nulls),
-    Case("NaN and minus zero", _floats),
-    Case("decimals exactly", _decimals),
-    Case("duplicate keys", _duplicates),
-    Case("many duplicates of one key", _many_duplicates),
-    Case("no key", _no_key),
-    Case("only key columns", _only_keys),
-    Case("shared partitions", _shared_days),
-    Case("moved, key with partition", lambda make: _moved(make, ("d", "k"))),
-    Case("moved, key without partition", lambda make: _moved(make, ("k",))),
-    Case("ignored column", _ignored),
-    Case("scope", _scoped),
-    Case("condition", _condition),
-    Case("condition on an ignored column", _condition_on_ignored),
-    Case("null partition", _null_partition),
-    Case("text partitions", _texts),
-    Case("days", lambda make: _timed(make, DayTransform(), TimestampType(), "%Y-%m-%d")),
-    Case(
-        "hours with zone",
-        lambda make: _timed(make, HourTransform(), TimestamptzType(), "%Y-%m-%dT%H"),
-    ),
-    Case("months", lambda make: _timed(make, MonthTransform(), DateType(), "%Y-%m")),
-    Case("years", lambda make: _timed(make, YearTransform(), TimestampType(), "%Y")),
-    Case("instants as partitions", _identity_instant),
-    Case("two partition fields", _two_fields),
-    Case("buckets", _bucket),
-    Case("empty old side", lambda make: _empty_side(make, "old")),
-    Case("empty new side", lambda make: _empty_side(make, "new")),
-    Case("empty sides", lambda make: _empty_side(make, "both")),
-    Case("old table does not exist", _absent_old_table),
-    Case("same snapshot", _same_snapshot),
-    Case("appended file", _appended_file),
-    Case("rows deleted merge-on-read", lambda make: _deleted_merge_on_read(make, is_both=False)),
-    Case(
-        "rows deleted merge-on-read before",
-        lambda make: _deleted_merge_on_read(make, is_both=True),
-    ),
-    Case("added column, shared file", _added_column),
-    Case("added column, rewritten", _added_column_rewritten),
-    Case("dropped column", _dropped_column),
-    Case("renamed column", _renamed_column),
-    Case("column of another type", _replaced_column),
-    Case("swapped names", _swapped_names),
-    Case("scope column renamed later", _renamed_scope_column),
-    Case("promoted types", _promoted),
-    Case("evolved struct", _evolved_struct),
-    Case("two layouts", _two_tables),
-    Case("scope on two layouts", _scope_on_two_layouts),
-    Case("evolved layout", _evolved_layout),
-    Case("awkward names", _names),
-    Case("names that differ in case", _twin_names, LOCAL),
-)
-
-__all__ = ["CASES", "Built", "Case", "Maker", "check", "norm"]

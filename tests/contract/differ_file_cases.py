@@ -12,14 +12,26 @@ import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from lakehouse_backfill.domain.partitions import NULL_LABEL, Scope
-from tests.contract.differ_cases import DAY, SIMPLE, Built, Case, Maker, append, day, simple
-from tests.support.oracles.diff import Question, Row
+from tests.contract.differ_cases import (
+    BY_DAY,
+    DAY,
+    SIMPLE,
+    Built,
+    Cases,
+    Maker,
+    append,
+    day,
+    day_label,
+    iso,
+    simple,
+)
+from tests.support.oracles.diff import Row
 
 _EPOCH = date(1970, 1, 1)
+FILE_CASES = Cases()
 
 
 def bare_file(table: Table, rows: Sequence[Row]) -> tuple[str, int, int]:
@@ -50,38 +62,42 @@ def in_day(table: Table, file: tuple[str, int, int], when: date) -> DataFile:
     return listed
 
 
+@FILE_CASES.add("a file listed twice", by_day=False)
+@FILE_CASES.add("a file of a day listed twice", by_day=True)
+@FILE_CASES.add("a file listed twice, with a condition", by_day=True, where="k > 0")
 def _listed_twice(make: Maker, *, by_day: bool, where: str | None = None) -> Built:
     """One side lists a file once, the other twice: its rows are there twice."""
-    table = make.table(SIMPLE, [("d", IdentityTransform())] if by_day else [])
+    table = make.table(SIMPLE, BY_DAY if by_day else [])
     old = simple()
     before = append(table, old)
-    day_one = EqualTo("d", day(1).isoformat()) if by_day else AlwaysTrue()
+    day_one = EqualTo("d", iso(1)) if by_day else AlwaysTrue()
     (file,) = {task.file.file_path: task.file for task in table.scan(day_one).plan_files()}.values()
     with table.transaction() as change, change.update_snapshot().fast_append() as more:
         more.append_data_file(file)
     new = [*old, *(row for row in old if not by_day or row["d"] == day(1))]
-    question = Question(
-        old, new, tuple(SIMPLE), ("d", "k"),
-        label=(lambda row: row["d"].isoformat()) if by_day else (lambda _: None),
+    return make.pair(
+        table, (before, table.metadata.current_snapshot_id), (old, new), where=where,
+        files=(3, 1, 2) if by_day else (0, 1, 2),
+        label=day_label if by_day else (lambda _: None),
         keeps=lambda row: where is None or row["k"] > 0,
     )  # fmt: skip
-    after = table.metadata.current_snapshot_id
-    request = make.request(table, before, after, ("d", "k"), where=where)
-    return Built(request, question, files=(3, 1, 2) if by_day else (0, 1, 2))
 
 
+@FILE_CASES.add("a file listed twice, in a scope")
 def _listed_twice_in_scope(make: Maker) -> Built:
     built = _listed_twice(make, by_day=True)
-    scope = Scope(field=DAY, partitions=(day(1).isoformat(), NULL_LABEL))
+    scope = Scope(field=DAY, partitions=(iso(1), NULL_LABEL))
     built.question.keeps = lambda row: row["d"] == day(1)
     return replace(built, request=replace(built.request, scope=scope), files=(0, 1, 2))
 
 
-def _moved_to_another_day(make: Maker, *, with_more: bool) -> Built:
+@FILE_CASES.add("a file moved to another day", beside=[])
+@FILE_CASES.add("a file moved to another day, beside others", beside=simple(3))
+def _moved_to_another_day(make: Maker, beside: list[Row]) -> Built:
     """A file without the partition's column is listed under another day: its rows move there."""
-    table = make.table(SIMPLE, [("d", IdentityTransform())])
-    if with_more:
-        append(table, simple(3))
+    table = make.table(SIMPLE, BY_DAY)
+    if beside:
+        append(table, beside)
     rows: list[Row] = [{"k": 100 + k, "v": k} for k in range(3)]
     file = bare_file(table, rows)
     with table.transaction() as change, change.update_snapshot().fast_append() as add:
@@ -91,25 +107,6 @@ def _moved_to_another_day(make: Maker, *, with_more: bool) -> Built:
         swap.delete_data_file(in_day(table, file, day(1)))
         swap.append_data_file(in_day(table, file, day(2)))
     after = table.metadata.current_snapshot_id
-    rest = simple(3) if with_more else []
-    old = [*rest, *({"d": day(1), **row} for row in rows)]
-    new = [*rest, *({"d": day(2), **row} for row in rows)]
-    question = Question(old, new, tuple(SIMPLE), ("k",), label=lambda row: row["d"].isoformat())
-    request = make.request(table, before, after, ("k",))
-    return Built(request, question, files=(3 if with_more else 0, 1, 1))
-
-
-FILE_CASES = (
-    Case("a file listed twice", lambda make: _listed_twice(make, by_day=False)),
-    Case("a file of a day listed twice", lambda make: _listed_twice(make, by_day=True)),
-    Case(
-        "a file listed twice, with a condition",
-        lambda make: _listed_twice(make, by_day=True, where="k > 0"),
-    ),
-    Case("a file listed twice, in a scope", _listed_twice_in_scope),
-    Case("a file moved to another day", lambda make: _moved_to_another_day(make, with_more=False)),
-    Case(
-        "a file moved to another day, beside others",
-        lambda make: _moved_to_another_day(make, with_more=True),
-    ),
-)
+    old, new = ([*beside, *({"d": day(number), **row} for row in rows)] for number in (1, 2))
+    files = (len(beside) // 3, 1, 1)
+    return make.pair(table, (before, after), (old, new), ("k",), label=day_label, files=files)

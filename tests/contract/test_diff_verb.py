@@ -23,7 +23,7 @@ from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.project import Project
-from tests.contract.differ_cases import SIMPLE, Built, Maker, append, day, overwrite, simple
+from tests.contract.differ_cases import SIMPLE, Maker, append, day, overwrite, simple
 from tests.contract.differ_more_cases import MORE_CASES
 
 MIB = 1024 * 1024
@@ -116,9 +116,8 @@ def test_a_preview_proves_by_shared_files_and_reads_no_row(
 def test_partitions_of_equal_fingerprints_are_not_read(
     lake: tuple[Project, dict[str, Any]],
 ) -> None:
-    built: Built = next(
-        case for case in MORE_CASES if case.name == "partitions known to be equal"
-    ).build(Maker(lake[0].wiring.catalog, "equal"))
+    make = Maker(lake[0].wiring.catalog, "equal")
+    built = MORE_CASES.named("partitions known to be equal").build(make)
     differ = LocalDiffer(lake[0].wiring.catalog)
     preview = differ.preview(built.request)
     assert (preview.equal_by_fingerprint.rows, preview.old_to_read.rows) == (6, 6)

@@ -21,7 +21,7 @@ from lakehouse_backfill.adapters.local.distributed import parallel
 from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound, Unsupported
 from lakehouse_backfill.ports.comparison import PartFunction
-from tests.contract.differ_cases import CASES, SIMPLE, Case, Maker, append, check, simple
+from tests.contract.differ_cases import CASES, SIMPLE, Built, Case, Maker, append, check, simple
 from tests.contract.differ_more_cases import MORE_CASES
 from tests.contract.differ_workers import Here, parts_differ
 
@@ -40,6 +40,12 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> SqlCatalog:
 @pytest.fixture
 def make(catalog: SqlCatalog) -> Maker:
     return Maker(catalog, f"n{next(_numbers)}")
+
+
+@pytest.fixture
+def built(make: Maker) -> Built:
+    """A table by day beside nothing."""
+    return CASES.named("empty old side").build(make)
 
 
 @pytest.mark.req("Q5")
@@ -76,8 +82,7 @@ def test_partitions_compared_apart_add_up_to_the_same(
 
 
 @pytest.mark.req("Q5")
-def test_every_partition_is_a_part_of_its_own(catalog: SqlCatalog, make: Maker) -> None:
-    built = next(case for case in CASES if case.name == "empty old side").build(make)
+def test_every_partition_is_a_part_of_its_own(catalog: SqlCatalog, built: Built) -> None:
     workers = Here()
     found = ParallelDiffer(LocalDiffer(catalog), workers, 1 << 40, least_rows=1).diff(built.request)
     assert sum(workers.tasks) == len(found.partitions) > 1
@@ -86,18 +91,16 @@ def test_every_partition_is_a_part_of_its_own(catalog: SqlCatalog, make: Maker) 
 
 @pytest.mark.req("Q5")
 def test_a_partition_that_is_too_large_for_a_worker_is_named(
-    catalog: SqlCatalog, make: Maker
+    catalog: SqlCatalog, built: Built
 ) -> None:
-    built = next(case for case in CASES if case.name == "empty old side").build(make)
     with pytest.raises(Unsupported, match=r"partition 2024-01-01 has .* MiB to compare"):
         parts_differ(catalog, limit_bytes=10).diff(built.request)
 
 
 @pytest.mark.req("Q5")
 def test_small_partitions_beside_a_large_one_do_not_hide_it(
-    catalog: SqlCatalog, make: Maker
+    catalog: SqlCatalog, built: Built
 ) -> None:
-    built = next(case for case in CASES if case.name == "empty old side").build(make)
     for limit in (0, 10):
         with pytest.raises(Unsupported, match="more than a worker takes"):
             ParallelDiffer(LocalDiffer(catalog), Here(), limit).diff(built.request)
@@ -105,9 +108,8 @@ def test_small_partitions_beside_a_large_one_do_not_hide_it(
 
 @pytest.mark.req("Q5")
 def test_partitions_that_are_too_large_together_are_parts_apart(
-    catalog: SqlCatalog, make: Maker
+    catalog: SqlCatalog, built: Built
 ) -> None:
-    built = next(case for case in CASES if case.name == "empty old side").build(make)
     files = catalog.load_table(built.request.new_table).scan().plan_files()
     largest = max(task.file.file_size_in_bytes for task in files)
     workers = Here()
@@ -116,14 +118,13 @@ def test_partitions_that_are_too_large_together_are_parts_apart(
 
 
 @pytest.mark.req("Q5")
-def test_a_part_that_does_not_come_back_is_missed(catalog: SqlCatalog, make: Maker) -> None:
+def test_a_part_that_does_not_come_back_is_missed(catalog: SqlCatalog, built: Built) -> None:
     class Lossy(Here):
         def answers(
             self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
         ) -> Iterator[bytes]:
             yield from [*super().answers(work, common, tasks)][:-1]
 
-    built = next(case for case in CASES if case.name == "empty old side").build(make)
     differ = ParallelDiffer(LocalDiffer(catalog), Lossy(), 1 << 40, least_rows=1)
     with pytest.raises(EnvironmentDown, match="parts came back"):
         differ.diff(built.request)
@@ -131,20 +132,18 @@ def test_a_part_that_does_not_come_back_is_missed(catalog: SqlCatalog, make: Mak
 
 @pytest.mark.req("Q5")
 def test_a_way_to_files_that_cannot_be_sent_is_left_to_the_shuffle(
-    catalog: SqlCatalog, make: Maker, monkeypatch: pytest.MonkeyPatch
+    catalog: SqlCatalog, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def locked(self: object) -> None:
         raise TypeError("cannot pickle a lock")
 
-    built = next(case for case in CASES if case.name == "empty old side").build(make)
     monkeypatch.setattr(PyArrowFileIO, "__getstate__", locked)
     with pytest.raises(Unsupported, match="cannot be sent to workers"):
         parts_differ(catalog).diff(built.request)
 
 
 @pytest.mark.req("Q5")
-def test_a_file_that_is_gone_is_named_by_the_worker(catalog: SqlCatalog, make: Maker) -> None:
-    built = next(case for case in CASES if case.name == "empty old side").build(make)
+def test_a_file_that_is_gone_is_named_by_the_worker(catalog: SqlCatalog, built: Built) -> None:
     for task in catalog.load_table(built.request.new_table).scan().plan_files():
         Path(task.file.file_path.removeprefix("file://")).unlink()
     with pytest.raises(NotFound, match="is gone"):
@@ -153,12 +152,11 @@ def test_a_file_that_is_gone_is_named_by_the_worker(catalog: SqlCatalog, make: M
 
 @pytest.mark.req("Q5")
 def test_what_else_fails_in_a_worker_is_told(
-    catalog: SqlCatalog, make: Maker, monkeypatch: pytest.MonkeyPatch
+    catalog: SqlCatalog, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
         raise PermissionError("no access")
 
-    built = next(case for case in CASES if case.name == "empty old side").build(make)
     monkeypatch.setattr(parallel, "read_both_sides", refused)
     with pytest.raises(EnvironmentDown, match="PermissionError: no access"):
         parts_differ(catalog).diff(built.request)
@@ -166,7 +164,7 @@ def test_what_else_fails_in_a_worker_is_told(
 
 @pytest.mark.req("Q5")
 def test_files_that_both_sides_share_are_not_read(catalog: SqlCatalog, make: Maker) -> None:
-    built = next(case for case in CASES if case.name == "same snapshot").build(make)
+    built = CASES.named("same snapshot").build(make)
     table = catalog.load_table(built.request.old_table)
     for task in table.scan().plan_files():
         Path(task.file.file_path.removeprefix("file://")).unlink()
@@ -174,8 +172,7 @@ def test_files_that_both_sides_share_are_not_read(catalog: SqlCatalog, make: Mak
 
 
 @pytest.mark.req("Q5")
-def test_samples_are_the_first_rows_by_partition_and_key(catalog: SqlCatalog, make: Maker) -> None:
-    built = next(case for case in CASES if case.name == "empty old side").build(make)
+def test_samples_are_the_first_rows_by_partition_and_key(catalog: SqlCatalog, built: Built) -> None:
     samples = LocalDiffer(catalog, batch_rows=1).diff(built.request).samples
     assert [sample.key for sample in samples] == [
         {"d": row["d"].isoformat(), "k": row["k"]} for row in simple()[:5]
@@ -185,7 +182,7 @@ def test_samples_are_the_first_rows_by_partition_and_key(catalog: SqlCatalog, ma
 @pytest.mark.req("Q5")
 def test_one_differ_serves_many_diffs(catalog: SqlCatalog, make: Maker) -> None:
     differ = LocalDiffer(catalog)
-    built = next(case for case in CASES if case.name == "duplicate keys").build(make)
+    built = CASES.named("duplicate keys").build(make)
     assert differ.diff(built.request) == differ.diff(built.request)
 
 
@@ -213,7 +210,7 @@ def test_a_request_that_does_not_fit_says_why(
 
 @pytest.mark.req("Q5")
 def test_a_nested_key_is_refused(catalog: SqlCatalog, make: Maker) -> None:
-    built = next(case for case in CASES if case.name == "nested types").build(make)
+    built = CASES.named("nested types").build(make)
     request = replace(built.request, key=("st",))
     with pytest.raises(Unsupported, match="key column st"):
         LocalDiffer(catalog).diff(request)

@@ -39,7 +39,7 @@ def test_distributions_do_not_depend_on_batches(catalog: SqlCatalog, case: Case)
 
 @pytest.mark.req("Q5")
 def test_a_diff_that_is_not_asked_for_distributions_has_none(catalog: SqlCatalog) -> None:
-    case = next(case for case in CASES if case.name == "duplicate keys")
+    case = CASES.named("duplicate keys")
     request = case.build(Maker(catalog, f"n{next(_numbers)}")).request
     found = LocalDiffer(catalog).diff(replace(request, distributions=False)).columns
     assert [column.distribution for column in found] == [None] * len(found)

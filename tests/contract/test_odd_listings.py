@@ -46,7 +46,7 @@ def make(catalog: SqlCatalog) -> Maker:
 
 
 def case(make: Maker, name: str) -> Built:
-    return next(each for each in FILE_CASES if each.name == name).build(make)
+    return FILE_CASES.named(name).build(make)
 
 
 @pytest.mark.req("Q4")

@@ -97,7 +97,7 @@ def test_only_partitions_with_new_equality_deletes_are_compared(
 def test_partitions_whose_files_are_shared_are_not_read(
     spark: SparkSession, catalog: Catalog, make: Maker
 ) -> None:
-    built = next(case for case in CASES if case.name == "same snapshot").build(make)
+    built = CASES.named("same snapshot").build(make)
     for task in catalog.load_table(built.request.old_table).scan().plan_files():
         Path(task.file.file_path.removeprefix("file://")).unlink()
     check(grouped(spark, catalog), built)
@@ -133,7 +133,7 @@ def test_a_request_that_does_not_fit_says_why(
 
 @pytest.mark.req("Q5")
 def test_a_nested_key_is_refused(spark: SparkSession, catalog: Catalog, make: Maker) -> None:
-    built = next(case for case in CASES if case.name == "nested types").build(make)
+    built = CASES.named("nested types").build(make)
     request = DiffRequest(**{**built.request.__dict__, "key": ("st",)})
     with pytest.raises(Unsupported, match="key column st"):
         grouped(spark, catalog).diff(request)
@@ -143,7 +143,7 @@ def test_a_nested_key_is_refused(spark: SparkSession, catalog: Catalog, make: Ma
 def test_the_weight_of_a_diff_is_that_of_the_files_only_one_side_has(
     spark: SparkSession, catalog: Catalog, make: Maker
 ) -> None:
-    built = next(case for case in CASES if case.name == "appended file").build(make)
+    built = CASES.named("appended file").build(make)
     paths = catalog.load_table(built.request.new_table)
     sizes = [
         {

@@ -40,7 +40,7 @@ def ways(spark: SparkSession, catalog: Catalog, limit_bytes: int = 1 << 30) -> D
 
 @pytest.fixture
 def built(catalog: Catalog) -> Built:
-    case = next(case for case in CASES if case.name == "empty old side")
+    case = CASES.named("empty old side")
     return case.build(Maker(catalog, f"ways{next(_numbers)}"))
 
 
