@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning import anti_patterns
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Fault, IllegalMove
 from tests.support.examples.declarations import MANIFEST, changed
-from tests.support.fakes.context import context, declared, lake
-from tests.support.fakes.steps import accepted_run
+from tests.support.fakes.steps import published_run, staged_run, state_of, world
 from tests.unit.config.test_manifests import faults
 
 pytestmark = pytest.mark.req("T11")
@@ -95,15 +92,13 @@ def test_validation_after_publish_only_is_refused_in_the_manifest(tmp_path: Path
 
 
 def test_validation_after_publish_only_is_refused_when_publishing() -> None:
-    found = context(lake())
-    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
+    _, found = world()
+    run_id = staged_run(found)
     with pytest.raises(IllegalMove) as refused:
-        publish(found, plan.run_id, "bob")
-    assert f"lakehouse-backfill validate {plan.run_id}" in refused.value.fix
+        publish(found, run_id, "bob")
+    assert f"lakehouse-backfill validate {run_id}" in refused.value.fix
     assert "acted on already" in refused.value.fix
-    assert found.runs.status(plan.run_id).state is RunState.STAGED
+    assert state_of(found, run_id) is RunState.STAGED
 
 
 @pytest.mark.parametrize("word", ["last_writer_wins", "force", "overwrite"])
@@ -119,13 +114,12 @@ def test_just_rerun_the_dag_is_refused_in_the_manifest(tmp_path: Path) -> None:
 
 
 def test_just_rerun_the_dag_is_refused_for_a_run_that_was_published() -> None:
-    found = context(lake())
-    run_id = accepted_run(found, declared())
-    publish(found, run_id, "bob")
+    _, found = world()
+    run_id = published_run(found)
     with pytest.raises(IllegalMove) as refused:
         stage(found, run_id, "bob")
     assert f"lakehouse-backfill plan MANIFEST --revise {run_id}" in refused.value.fix
-    assert found.runs.status(run_id).state is RunState.PUBLISHED
+    assert state_of(found, run_id) is RunState.PUBLISHED
 
 
 def test_the_page_names_each_anti_pattern_with_tests_that_are_there() -> None:

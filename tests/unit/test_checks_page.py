@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.gate_registry import GATES, GateSpec
-from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import CheckResult
-from tests.support.fakes.compute import FakeCompute
-from tests.support.fakes.context import context, contract, declared, lake
+from tests.support.fakes.context import contract, declared
+from tests.support.fakes.steps import staged_run, world
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "checks.md"
 LINEAGE = "lineage is complete"
@@ -34,18 +31,20 @@ def row(gate: GateSpec) -> str:
 
 def judged() -> dict[str, list[CheckResult]]:
     """Judge a run that uses whatever a contract and a manifest can ask for."""
-    where = lake()
+    where, found = world()
     where.add("privacy.gone", all="nobody")
-    compute = FakeCompute(where)
+    compute = found.compute()
     golden = [{"day": "2020-01-02", "id": "1"}]
-    total = CheckResult(
-        name="rows of the candidate equals rows of raw", group="reconciliation", passed=True,
-        detail="",
-    )  # fmt: skip
-    compute.golden = lambda _: golden  # type: ignore[assignment,method-assign,return-value]
-    each = total.model_copy(update={"name": "rows of each partition equals rows of raw"})
-    compute.source_totals = lambda *_: (total, each)  # type: ignore[method-assign]
-    found = context(where, compute)
+    compute.golden = lambda _: golden
+    compute.source_totals = lambda *_: tuple(
+        CheckResult(
+            name=f"rows of {part} equals rows of raw",
+            group="reconciliation",
+            passed=True,
+            detail="",
+        )
+        for part in ("the candidate", "each partition")
+    )
     asked = contract(
         measures=[{"name": "rows", "count": "id"}],
         source_totals=[{"measure": "rows", "source": "raw"}],
@@ -60,13 +59,9 @@ def judged() -> dict[str, list[CheckResult]]:
     spots = [{"key": {"day": "2020-01-02", "id": 1}, "expect": {"amount": 1}}]
     validation = {"edge_partitions": 1, "golden": "golden.csv", "spot_checks": spots}
     wanted = declared(contract=asked, validation=validation)
-    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
-    inputs = found.evidence.newest(plan.run_id, "input-checks")
-    chunks = found.evidence.newest(plan.run_id, "chunk-checks")
-    assert inputs is not None
-    assert chunks is not None
+    run_id = staged_run(found, wanted)
+    inputs = found.evidence.newest(run_id, "input-checks")
+    chunks = found.evidence.newest(run_id, "chunk-checks")
     repaired, merged = of_modes()
     return {
         "input": [CheckResult.model_validate(one) for one in inputs[1]["checks"]],
@@ -75,7 +70,7 @@ def judged() -> dict[str, list[CheckResult]]:
             for chunk in [*chunks[1]["chunks"], *repaired[0]]
             for one in chunk["checks"]
         ],
-        "result": [*validate(found, plan.run_id, "bob")[1].checks, *repaired[1], *merged[1]],
+        "result": [*validate(found, run_id, "bob")[1].checks, *repaired[1], *merged[1]],
     }
 
 
@@ -87,14 +82,10 @@ def of_modes() -> list[tuple[Any, tuple[CheckResult, ...]]]:
         {"row_predicate": {"id": 1}},
         {"publish_mode": "merge", "merge": {"version": "amount"}},
     ):
-        found = context(lake())
-        wanted = declared(target={"partitions": days, **target})
-        plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-        decisions.approve(found, plan.run_id, "ana", "")
-        stage(found, plan.run_id, "bob")
-        chunks = found.evidence.newest(plan.run_id, "chunk-checks")
-        assert chunks is not None
-        judged.append((chunks[1]["chunks"], validate(found, plan.run_id, "bob")[1].checks))
+        _, found = world()
+        run_id = staged_run(found, declared(target={"partitions": days, **target}))
+        chunks = found.evidence.newest(run_id, "chunk-checks")
+        judged.append((chunks[1]["chunks"], validate(found, run_id, "bob")[1].checks))
     return judged
 
 

@@ -49,7 +49,6 @@ def compose() -> dict[str, Any]:
 def make_recipe(target: str) -> str:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     match = re.search(rf"^{target}:.*\n\t(.*)$", makefile, re.MULTILINE)
-    assert match is not None
     return match.group(1)
 
 
@@ -109,9 +108,7 @@ def test_files_that_compose_mounts_exist(compose: dict[str, Any]) -> None:
     assert (DOCKER / toolkit["build"]["context"] / toolkit["build"]["dockerfile"]).is_file()
 
 
-def test_the_profile_sends_the_work_to_the_cluster(
-    tmp_path: Path, compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_profile_sends_the_work_to_the_cluster(tmp_path, compose, monkeypatch) -> None:
     (tmp_path / "catalog").mkdir()
     shutil.copy(DOCKER / "profiles.yaml", tmp_path / "catalog" / "profiles.yaml")
     monkeypatch.delenv("LAKEHOUSE_BACKFILL_JARS", raising=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -56,9 +55,7 @@ def test_a_table_without_partitions_gets_no_contract_that_would_not_load(project
 @pytest.mark.parametrize(
     "transform", [BucketTransform(16), TruncateTransform(3)], ids=["bucket", "truncate"]
 )
-def test_a_table_that_no_run_can_be_bounded_in_gets_no_contract(
-    project: Project, transform: Any
-) -> None:
+def test_a_table_that_no_run_can_be_bounded_in_gets_no_contract(project, transform) -> None:
     spec = PartitionSpec(PartitionField(1, 1000, transform, "part"))
     project.wiring.catalog.create_table("silver.buckets", SCHEMA, partition_spec=spec)
     with pytest.raises(Unsupported, match="nothing to restate by"):
@@ -77,9 +74,7 @@ def test_a_table_that_no_run_can_be_bounded_in_gets_no_contract(
         ("2013-02-01", "2013-13", "write e.g. --to 2026-01-31"),
     ],
 )
-def test_a_draft_is_refused_for_a_range_that_holds_nothing(
-    project: Project, first: str, stop: str, fix: str
-) -> None:
+def test_a_draft_is_refused_for_a_range_that_holds_nothing(project, first, stop, fix) -> None:
     project.add_product("silver.orders")
     with pytest.raises(ConfigError) as caught:
         project.new_manifest("silver.orders", first, stop, "why", "bug_fix", "ana")

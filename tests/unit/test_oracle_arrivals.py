@@ -43,9 +43,7 @@ def by_the_minute(departure: int, clock: int, zone: str) -> int:
 
 
 @pytest.mark.parametrize(("zone", "change"), CHANGES)
-def test_the_oracle_finds_the_minute_that_a_search_through_all_minutes_finds(
-    zone: str, change: str
-) -> None:
+def test_the_oracle_finds_the_minute_that_a_search_through_all_minutes_finds(zone, change) -> None:
     chance = random.Random(change)
     departures = [seconds(change) + MINUTE * chance.randrange(-1800, 400) for _ in range(60)]
     clocks = [chance.choice([5, 30, 130, 145, 215, 230, 2330, 2400]) for _ in range(60)]

@@ -61,9 +61,7 @@ def test_xxh64_is_the_published_one(data: bytes, seed: int, expected: int) -> No
 @pytest.mark.req("Q4", "T8")
 @many
 @given(bag=bags, other=bags, data=st.data())
-def test_checksums_add_up_in_any_order(
-    bag: list[Any], other: list[Any], data: st.DataObject
-) -> None:
+def test_checksums_add_up_in_any_order(bag, other, data) -> None:
     mixed = data.draw(st.permutations(bag + other))
     parts = [checksum(COLUMNS, each) for each in (bag, other)]
     count, xor, total = (sum(part[0] for part in parts), parts[0][1] ^ parts[1][1], 0)
@@ -74,9 +72,7 @@ def test_checksums_add_up_in_any_order(
 @pytest.mark.req("Q4", "T8")
 @many
 @given(row=rows, data=st.data())
-def test_any_single_change_of_a_row_changes_its_hash(
-    row: dict[str, Any], data: st.DataObject
-) -> None:
+def test_any_single_change_of_a_row_changes_its_hash(row, data) -> None:
     name = data.draw(st.sampled_from(sorted(COLUMNS)))
     other = data.draw(values[name])
     changed = {**row, name: other}
@@ -94,9 +90,7 @@ def _canonical(value: Any) -> Any:
 @pytest.mark.req("Q4", "T8")
 @many
 @given(value=st.integers(-(2**63), 2**63 - 1), width=st.integers(2, 130), data=st.data())
-def test_a_value_that_moves_to_another_null_column_is_noticed(
-    value: int, width: int, data: st.DataObject
-) -> None:
+def test_a_value_that_moves_to_another_null_column_is_noticed(value, width, data) -> None:
     places = data.draw(st.lists(st.integers(0, width - 1), min_size=2, max_size=2, unique=True))
     columns = {f"c{place:03d}": "long" for place in range(width)}
     found = {
@@ -108,9 +102,7 @@ def test_a_value_that_moves_to_another_null_column_is_noticed(
 @pytest.mark.req("Q4", "T8")
 @many
 @given(bag=st.lists(rows, min_size=1, max_size=5), data=st.data())
-def test_rows_that_are_lost_doubled_or_swapped_for_another_are_noticed(
-    bag: list[Any], data: st.DataObject
-) -> None:
+def test_rows_that_are_lost_doubled_or_swapped_for_another_are_noticed(bag, data) -> None:
     place = data.draw(st.integers(0, len(bag) - 1))
     row = bag[place]
     found = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from lakehouse_backfill.core.publication import rollback as going_back
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract, Profile
-from lakehouse_backfill.errors import ApprovalMissing, BackfillError, ChecksFailed, EnvironmentDown
+from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, EnvironmentDown
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.results.base import Result
 from lakehouse_backfill.wiring.adapters import Adapters
@@ -135,9 +134,7 @@ def test_publishing_again_writes_the_page_again(case: Case) -> None:
         (lambda project, run: project.cancel(run, "bob"), "cancelled"),
     ],
 )
-def test_a_decision_writes_the_page_also_where_there_is_none_yet(
-    case: Case, act: Callable[[Project, str], dict[str, Any]], state: str
-) -> None:
+def test_a_decision_writes_the_page_also_where_there_is_none_yet(case, act, state) -> None:
     case.project.approve(case.run, "ana")
     case.project.run(case.run, "bob")
     case.forget()
@@ -188,9 +185,7 @@ def test_a_revision_writes_the_page_of_the_run_that_it_takes_the_place_of(case: 
         ({"chunk_duplicates": 3}, ChecksFailed, "halted"),
     ],
 )
-def test_a_run_that_stops_writes_its_page_and_fails_all_the_same(
-    case: Case, trouble: dict[str, Any], raised: type[BackfillError], state: str
-) -> None:
+def test_a_run_that_stops_writes_its_page_and_fails_all_the_same(case, trouble, raised, state):
     case.project.approve(case.run, "ana")
     for name, value in trouble.items():
         setattr(case.wiring.fake, name, value)
@@ -209,9 +204,7 @@ def test_a_failure_is_told_as_it_was_also_when_no_page_can_be_written(case: Case
 
 @pytest.mark.req("O4")
 @pytest.mark.parametrize("verb", ["publish", "rollback", "accept"])
-def test_a_page_that_cannot_be_written_is_a_warning_beside_what_was_done(
-    case: Case, verb: str
-) -> None:
+def test_a_page_that_cannot_be_written_is_a_warning_beside_what_was_done(case, verb) -> None:
     if verb == "accept":
         case.project.approve(case.run, "ana")
         case.project.run(case.run, "bob")
@@ -235,9 +228,7 @@ def test_a_page_that_cannot_be_written_is_a_warning_beside_what_was_done(
 
 
 @pytest.mark.req("O4", "T7")
-def test_recover_writes_the_pages_of_the_runs_that_it_changed(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recover_writes_the_pages_of_the_runs_that_it_changed(case, monkeypatch) -> None:
     case.published().forget()
     way = going_back.plan_rollback(case.context, PRODUCT, None, ())
     with monkeypatch.context() as cut:

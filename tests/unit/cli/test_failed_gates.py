@@ -46,19 +46,15 @@ def test_a_run_that_no_gate_stopped_says_so() -> None:
 @pytest.mark.parametrize(
     ("waivable", "offered"), [(True, True), (False, False)], ids=["waivable", "not"]
 )
-def test_run_ends_with_the_closed_gates_and_offers_a_waiver_where_one_helps(
-    waivable: bool, offered: bool
-) -> None:
+def test_run_ends_with_the_closed_gates_and_offers_a_waiver_where_one_helps(waivable, offered):
     closed = {"name": "keys are unique", "passed": False, "blocking": True, "waivable": waivable}
     error = make_result("run", {**RUN, "state": "rejected", "checks": [closed]}).error()
-    assert error is not None
     assert (error.exit_code, error.problem) == (3, "bf-1: 1 gate is closed: keys are unique")
     assert (COMMAND in error.fix) is offered
 
 
 def test_a_run_that_was_rejected_before_says_where_the_gates_are_named() -> None:
     error = make_result("run", {**RUN, "state": "rejected"}).error()
-    assert error is not None
     assert "lakehouse-backfill status bf-1" in error.fix
 
 
@@ -83,7 +79,6 @@ def test_what_was_waived_is_named_where_people_decide(command: str) -> None:
 def test_what_a_closed_gate_asks_for_can_be_copied() -> None:
     data = {"run_id": "bf-1", "passed": False, "manifest_file": "my jobs/run.yaml", "checks": []}
     error = make_result("validate", data).error()
-    assert error is not None
     assert "then lakehouse-backfill plan 'my jobs/run.yaml' --revise bf-1" in error.fix
 
 

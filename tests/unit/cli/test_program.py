@@ -204,9 +204,7 @@ FAULT = Fault("run.yaml", 3, "run.reason", "is missing", "add it")
         (KeyboardInterrupt(), "interrupted", 130),
     ],
 )
-def test_an_error_ends_as_text_with_its_exit_code_or_as_the_json_object(
-    error: BaseException, code: str, exit_code: int
-) -> None:
+def test_an_error_ends_as_text_with_its_exit_code_or_as_the_json_object(error, code, exit_code):
     text = invoke("status", FakeProject(error))
     assert (text.exit_code, text.stdout) == (exit_code, "")
     assert text.stderr.startswith(f"{code}: ")
@@ -246,9 +244,7 @@ def test_debug_shows_the_traceback_of_a_bug() -> None:
         ),
     ],
 )
-def test_a_wrong_command_line_is_exit_code_2_and_the_json_object(
-    line: str, command: str, problem: str
-) -> None:
+def test_a_wrong_command_line_is_exit_code_2_and_the_json_object(line, command, problem) -> None:
     result = invoke(line)
     found = answer(result)
     assert (found["command"], found["exit_code"], found["error"]["code"]) == (command, 2, "usage")

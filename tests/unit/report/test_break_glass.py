@@ -153,9 +153,7 @@ def blocks(document: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.req("O4")
-def test_the_page_prints_the_same_rollback_in_pyiceberg_and_in_sql(
-    document: dict[str, Any],
-) -> None:
+def test_the_page_prints_the_same_rollback_in_pyiceberg_and_in_sql(document) -> None:
     python, sql = blocks(document)[2:]
     days = "`arrival_date` >= DATE '2013-02-15' AND `arrival_date` < DATE '2013-04-01'"
     assert "snapshot_id=8080" in python
@@ -192,9 +190,7 @@ def test_a_pinned_product_gets_what_to_read_and_no_program(document: dict[str, A
         ({"run": {"state": "rolled_back"}}, "the old partitions are there already"),
     ],
 )
-def test_where_nothing_is_to_be_taken_back_no_program_is_printed(
-    document: dict[str, Any], change: dict[str, Any], said: str
-) -> None:
+def test_where_nothing_is_to_be_taken_back_no_program_is_printed(document, change, said) -> None:
     document |= change | {"run": document["run"] | change.get("run", {})}
     assert said in render_section(read_dossier(document), "next")
     assert len(blocks(document)) == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,9 +51,7 @@ def test_hidden_characters_are_seen_in_names_reasons_and_code(document: dict[str
 
 
 @pytest.mark.req("O4")
-def test_half_a_character_keeps_neither_page_nor_archive_from_being_written(
-    document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_half_a_character_keeps_neither_page_nor_archive_from_being_written(document, tmp_path):
     document["code"][0]["text"] = "half \ud83d"
     page = write_evidence_files(document, tmp_path)
     assert "half \\ud83d" in page.read_text("utf-8")

@@ -249,11 +249,9 @@ def test_what_is_no_finite_number_is_not_drawn(value: Any) -> None:
 
 def test_gains_and_losses_stand_on_a_zero_line_of_their_own_scale() -> None:
     only_losses = charts.change_bars("x", [charts.ChartCell("a", -5), charts.ChartCell("b", -10)])
-    assert only_losses is not None
     assert only_losses.zero == 2.0
     assert only_losses.ends == (-5, -10)
     only_gains = charts.change_bars("x", [charts.ChartCell("a", 5)])
-    assert only_gains is not None
     assert only_gains.zero == 98.0
     assert charts.change_bars("x", [charts.ChartCell("a", 0)]) is None
 
@@ -261,7 +259,5 @@ def test_gains_and_losses_stand_on_a_zero_line_of_their_own_scale() -> None:
 @pytest.mark.parametrize(
     ("values", "low"), [((0, 10), 0), ((4, 10), 0), ((6, 10), 6), ((5, 5), 0), ((-3, 10), -3)]
 )
-def test_the_scale_starts_at_zero_unless_nothing_could_be_seen(
-    values: tuple[int, ...], low: int
-) -> None:
+def test_the_scale_starts_at_zero_unless_nothing_could_be_seen(values, low) -> None:
     assert changes._axis_bottom(values) == low

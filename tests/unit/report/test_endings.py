@@ -31,9 +31,7 @@ def section(page: str, anchor: str) -> str:
 
 
 @pytest.mark.req("Q8")
-def test_who_rejected_a_run_and_why_stands_on_the_first_screen_and_in_the_decisions(
-    document: dict[str, Any],
-) -> None:
+def test_who_rejected_a_run_and_why_stands_on_the_first_screen_and_in_the_decisions(document):
     document |= {"approvals": [], "waivers": [], "publication": None}
     document["events"] = document["events"][:6]  # validated
     page = ended(document, "reject", "rejected")
@@ -54,9 +52,7 @@ def test_a_run_that_checks_rejected_names_no_person(document: dict[str, Any]) ->
     assert "eva" not in first_screen
 
 
-def test_a_rolled_back_run_says_first_who_took_it_back_when_and_why(
-    document: dict[str, Any],
-) -> None:
+def test_a_rolled_back_run_says_first_who_took_it_back_when_and_why(document) -> None:
     first_screen = ended(document, "roll back", "rolled_back").split("</header>")[0]
     assert "↩ rolled back by eva</span>" in first_screen
     assert "Rolled back by eva: wrong rates (2026-03-03 10:15:00 UTC)" in first_screen

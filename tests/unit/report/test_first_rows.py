@@ -80,9 +80,7 @@ def test_nothing_was_there_when_the_comparison_found_no_old_row(first: dict[str,
 
 
 @pytest.mark.req("O4")
-def test_consumers_that_do_not_tolerate_restatement_are_named_first(
-    document: dict[str, Any],
-) -> None:
+def test_consumers_that_do_not_tolerate_restatement_are_named_first(document) -> None:
     consumers = document["plan"]["resolved"]["contract"]["consumers"]
     consumers += [{"name": f"report {number}", "tolerates_restatement": False} for number in (1, 2)]
     consumers.append({"name": "ledger", "tolerates_restatement": False})
@@ -101,9 +99,7 @@ def test_consumers_that_do_not_tolerate_restatement_are_named_first(
         (44, "44 of 45 partitions in numbers; the others have no rows"),
     ],
 )
-def test_the_numbers_say_of_how_many_partitions_they_are(
-    document: dict[str, Any], count: int, title: str
-) -> None:
+def test_the_numbers_say_of_how_many_partitions_they_are(document, count, title) -> None:
     diff = document["validation"]["diff"]
     diff["partitions"] = [*diff["partitions"][:count], diff["summary"]]
     assert f"<summary>{title}</summary>" in render_page(document)

@@ -84,9 +84,7 @@ def poisoned(value: Any, free: set[str]) -> Any:
     }
 
 
-def test_page_and_archive_are_written_beside_each_other(
-    document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_page_and_archive_are_written_beside_each_other(document, tmp_path) -> None:
     page = write_evidence_files(document, tmp_path / "evidence")
     names = sorted(path.name for path in page.parent.iterdir())
     assert names == ["bf-0f3a9c2e71.html", "bf-0f3a9c2e71.json", "bf-0f3a9c2e71.sha256"]
@@ -145,18 +143,14 @@ def test_hostile_values_are_shown_as_text(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["../up", "a/b", "", ".hidden", "x" * 101, "a\nb"])
-def test_a_run_id_that_is_no_plain_name_is_refused(
-    document: dict[str, Any], tmp_path: Path, run_id: str
-) -> None:
+def test_a_run_id_that_is_no_plain_name_is_refused(document, tmp_path, run_id) -> None:
     document["run"]["run_id"] = run_id
     with pytest.raises(ConfigError):
         write_evidence_files(document, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_an_environment_error(
-    document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_is_an_environment_error(document, tmp_path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(EnvironmentDown) as caught:
         write_evidence_files(document, tmp_path / "file")
@@ -243,9 +237,7 @@ def wide_document(document: dict[str, Any], partitions: int, columns: int, text:
 
 @pytest.mark.req("O4")
 @pytest.mark.parametrize("text", ["a value", "\"'<&>" * 40], ids=["plain", "hostile and long"])
-def test_many_partitions_columns_and_long_values_stay_below_two_megabytes(
-    document: dict[str, Any], text: str
-) -> None:
+def test_many_partitions_columns_and_long_values_stay_below_two_megabytes(document, text) -> None:
     wide_document(document, 3_000, 100, text)
     page = render_page(document)
     assert len(page.encode()) < LIMIT_BYTES
@@ -256,9 +248,7 @@ def test_many_partitions_columns_and_long_values_stay_below_two_megabytes(
 
 
 @pytest.mark.req("O4")
-def test_a_part_that_nobody_foresaw_as_large_is_left_to_the_archive(
-    document: dict[str, Any],
-) -> None:
+def test_a_part_that_nobody_foresaw_as_large_is_left_to_the_archive(document) -> None:
     document["standing"]["next_command"] = "x" * 3_000_000
     page = render_page(document)
     assert len(page.encode()) < LIMIT_BYTES

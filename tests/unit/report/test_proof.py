@@ -68,9 +68,7 @@ def _causes(document: dict[str, Any]) -> str:
 
 @pytest.mark.req("Q5")
 @pytest.mark.req("O4")
-def test_the_page_draws_each_sampled_partition_and_says_what_was_not_looked_at(
-    document: dict[str, Any],
-) -> None:
+def test_the_page_draws_each_sampled_partition_and_says_what_was_not_looked_at(document) -> None:
     document["attribution"] = attribution()
     page = _causes(document)
     assert "40 of 400 changed rows (10.0 %) were looked at: those of 2 of 5 changed" in page
@@ -108,9 +106,7 @@ def test_the_letters_can_be_read_on_their_grounds(place: int, side: int) -> None
 
 @pytest.mark.req("Q5")
 @pytest.mark.parametrize("width", ["60", "200"])
-def test_the_terminal_shows_counts_partitions_inputs_and_notes(
-    width: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_terminal_shows_counts_partitions_inputs_and_notes(width, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", width)
     page = io.StringIO()
     draw(make_result("diff", {**ANSWERS["diff"], "attribution": attribution()}), page)
@@ -138,9 +134,7 @@ CHANGE = [{"add": "note", "type": "string"}, {"rename": "v", "to": "amount"}]
 
 
 @pytest.mark.req("O4")
-def test_the_page_says_which_columns_change_and_how_many_rows_hold_a_value(
-    document: dict[str, Any],
-) -> None:
+def test_the_page_says_which_columns_change_and_how_many_rows_hold_a_value(document) -> None:
     before = render_page(document)
     document["plan"]["resolved"]["manifest"]["target"]["schema_change"] = CHANGE
     document["validation"]["diff"]["added_columns"] = [{"name": "note", "rows": 1234}]

@@ -79,9 +79,7 @@ def distance(first: str, second: str, side: int, vision: str) -> float:
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("ground", ["paper", "card"])
 @pytest.mark.req("O4")
-def test_texts_have_a_contrast_of_at_least_four_and_a_half(
-    name: str, ground: str, side: int
-) -> None:
+def test_texts_have_a_contrast_of_at_least_four_and_a_half(name, ground, side) -> None:
     assert contrast(COLOURS[name][side], COLOURS[ground][side]) >= 4.5
 
 
@@ -108,9 +106,7 @@ def test_old_and_new_stay_apart_for_colour_blind_readers(vision: str, side: int)
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("pair", list(itertools.pairwise(("cell", "h1", "h2", "h3", "h4", "h5"))))
 @pytest.mark.req("O4")
-def test_steps_of_the_heat_map_stay_apart_for_colour_blind_readers(
-    pair: tuple[str, str], vision: str, side: int
-) -> None:
+def test_steps_of_the_heat_map_stay_apart_for_colour_blind_readers(pair, vision, side) -> None:
     assert distance(*pair, side, vision) >= APART
 
 

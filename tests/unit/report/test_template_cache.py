@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,7 @@ print(render("omitted.html", run_id="bf-1"))
 @pytest.mark.parametrize(
     ("variables", "kept"), [({}, True), ({"PYTHONDONTWRITEBYTECODE": "1"}, False)]
 )
-def test_templates_are_kept_unless_the_user_keeps_no_bytecode(
-    tmp_path: Path, variables: dict[str, str], kept: bool
-) -> None:
+def test_templates_are_kept_unless_the_user_keeps_no_bytecode(tmp_path, variables, kept) -> None:
     usual = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environ = {**usual, "PYTHONPYCACHEPREFIX": str(tmp_path), **variables}
     command = [sys.executable, "-c", PROGRAM]

@@ -123,9 +123,7 @@ def test_a_file_that_comes_back_beside_deletes_that_may_name_it_is_ambiguous() -
     ],
     ids=["hides three", "stale", "names rows twice", "hides by value"],
 )
-def test_rows_that_readers_see_are_known_within_bounds(
-    delete: ManifestEntry, rows: tuple[int, int]
-) -> None:
+def test_rows_that_readers_see_are_known_within_bounds(delete, rows) -> None:
     assert ScopeFiles(live(entry("file")), live(delete)).row_count_range == rows
 
 

@@ -81,9 +81,7 @@ def test_rows_are_found_by_keys_of_text(table: tuple[SqlCatalog, int, int]) -> N
 
 @pytest.mark.req("Q5")
 @pytest.mark.parametrize("key", [{"nope": "1"}, {"k": "x"}])
-def test_a_key_that_does_not_fit_is_refused(
-    table: tuple[SqlCatalog, int, int], key: dict[str, str]
-) -> None:
+def test_a_key_that_does_not_fit_is_refused(table, key) -> None:
     with pytest.raises(ConfigError, match=r"does not fit n\.t"):
         rows_by_key(table[0], "n.t", table[1], [key])
 

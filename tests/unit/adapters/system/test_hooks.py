@@ -74,11 +74,7 @@ def server() -> Iterator[tuple[str, list[tuple[str | None, str]]]]:
     found.server_close()
 
 
-def test_a_webhook_is_one_post_with_its_token(
-    server: tuple[str, list[tuple[str | None, str]]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_webhook_is_one_post_with_its_token(server, tmp_path, monkeypatch) -> None:
     url, got = server
     monkeypatch.setenv("HOOK_TOKEN", "s3cret")
     hook = Hook(name="h", on="after_publish", webhook=f"{url}/ok", token_env="HOOK_TOKEN")
@@ -90,9 +86,7 @@ def test_a_webhook_is_one_post_with_its_token(
 @pytest.mark.parametrize(
     ("path", "said"), [("/broken", "HTTP 500"), ("/moved", "HTTP 302")], ids=["500", "redirect"]
 )
-def test_a_webhook_that_does_not_say_yes_has_failed(
-    path: str, said: str, server: tuple[str, list[tuple[str | None, str]]], tmp_path: Path
-) -> None:
+def test_a_webhook_that_does_not_say_yes_has_failed(path, said, server, tmp_path) -> None:
     hook = Hook(name="h", on="after_publish", webhook=server[0] + path)
     call = LocalHooks(tmp_path).call(hook, MESSAGE)
     assert (call.is_ok, call.detail) == (False, said)
@@ -106,9 +100,7 @@ def test_a_webhook_that_nobody_answers_has_failed(tmp_path: Path) -> None:
     assert call.detail.startswith("no answer")
 
 
-def test_a_token_that_is_not_set_is_said_before_anything_is_sent(
-    server: tuple[str, list[tuple[str | None, str]]], tmp_path: Path
-) -> None:
+def test_a_token_that_is_not_set_is_said_before_anything_is_sent(server, tmp_path) -> None:
     hook = Hook(name="h", on="on_halt", webhook=f"{server[0]}/ok", token_env="NOT_SET_ANYWHERE")
     call = LocalHooks(tmp_path).call(hook, MESSAGE)
     assert (call.is_ok, server[1]) == (False, [])
@@ -138,15 +130,11 @@ def test_a_webhook_that_answers_no_http_is_an_outcome_and_no_crash(tmp_path: Pat
     [{"webhook": "http://[::1"}, {"webhook": "http://a b/"}, {"command": ("a\0b",)}],
     ids=["no address", "spaces", "null byte"],
 )
-def test_what_can_never_be_called_is_an_outcome_and_no_crash(
-    what: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_can_never_be_called_is_an_outcome_and_no_crash(what, tmp_path) -> None:
     assert not LocalHooks(tmp_path).call(Hook(name="h", on="on_halt", **what), MESSAGE).is_ok
 
 
-def test_a_token_that_cannot_be_sent_is_never_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_cannot_be_sent_is_never_told(tmp_path, monkeypatch) -> None:
     """What a hook says becomes evidence, and a header's error quotes its value."""
     monkeypatch.setenv("HOOK_TOKEN", "s3cret\nwith a line break")
     hook = Hook(name="h", on="on_halt", webhook="http://127.0.0.1:9/", token_env="HOOK_TOKEN")

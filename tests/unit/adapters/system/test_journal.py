@@ -145,9 +145,7 @@ def test_a_secret_is_hidden_wherever_it_stands(given: dict[str, Any], written: o
     assert redact_value(given) == written
 
 
-def test_a_log_that_cannot_be_written_stops_nothing_and_is_told_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_that_cannot_be_written_stops_nothing_and_is_told_once(tmp_path, capsys) -> None:
     (tmp_path / ".lakehouse-backfill").write_text("a file where the folder should be")
     journal = JsonJournal(tmp_path, Noon())
     journal.log("one")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import io
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,9 +75,7 @@ def test_the_status_of_a_run_answers_three_questions_first() -> None:
     assert "lakehouse-backfill accept bf-1 --by WHO" in lines[2]
 
 
-def test_a_draft_is_named_as_it_can_be_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_is_named_as_it_can_be_typed(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     manifest = drawn("new_manifest", {"file": str(tmp_path / "jobs/a/run.yaml")})
     contract = drawn("add_product", {"file": "/p/catalog/contracts/silver.a.yaml"})
@@ -156,9 +153,7 @@ def test_a_value_is_drawn_as_people_write_it(found: object, expected: object) ->
     assert found == expected
 
 
-def test_ids_that_are_typed_again_are_not_broken_on_a_narrow_screen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ids_that_are_typed_again_are_not_broken_on_a_narrow_screen(monkeypatch) -> None:
     row = ANSWERS["versions"]["versions"][0] | {"snapshot_id": 7420231112223334445}
     data = {"product": "silver.a", "versions": [row]}
     monkeypatch.setenv("COLUMNS", "50")

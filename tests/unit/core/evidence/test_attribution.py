@@ -7,23 +7,19 @@ from typing import Any, Never
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.evidence.attribution import (
     ATTRIBUTION,
     AttributionOptions,
     attribute_changes,
 )
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.diff import Factor
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
 from tests.support.fakes.compute import FakeCompute
-from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.context import PRODUCT, declared
 from tests.support.fakes.lake import FakeLake
-from tests.support.fakes.steps import accepted_run, content_of
+from tests.support.fakes.steps import content_of, planned_run, published_run, staged_run, world
 
 pytestmark = pytest.mark.req("Q5")
 
@@ -31,24 +27,9 @@ CODE = Factor(cause="code")
 DAYS = ("2020-01-02", "2020-01-03")
 
 
-def staged_run(found: Context, **changes: Any) -> str:
-    plan, _ = register_plan(found, make_plan(found, declared(**changes), "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
-    return plan.run_id
-
-
-def published_run(found: Context, **changes: Any) -> str:
-    run_id = accepted_run(found, **changes)
-    publish(found, run_id, "ana")
-    return run_id
-
-
 def _lake() -> tuple[FakeLake, FakeCompute, Context]:
-    where = lake()
-    compute = FakeCompute(where)
-    compute.factors, compute.patterns = (CODE,), {(0, 0, 0, 3, 3): 6, (0, 1, 1, 1, 1): 1}
-    return where, compute, context(where, compute)
+    where, found = world(factors=(CODE,), patterns={(0, 0, 0, 3, 3): 6, (0, 1, 1, 1, 1): 1})
+    return where, found.compute(), found
 
 
 def _no_engine(found: Context) -> Context:
@@ -58,14 +39,14 @@ def _no_engine(found: Context) -> Context:
     return dataclasses.replace(found, compute=start)
 
 
-OTHER = {"run": {"requested_by": "bob", "reason": "again", "reason_code": "bug_fix"}}
+OTHER = declared(run={"requested_by": "bob", "reason": "again", "reason_code": "bug_fix"})
 
 
 def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> None:
     where, compute, found = _lake()
     first = published_run(found)
     where.tables["bronze.raw"].commit({"2020-01-01": frozenset({"raw-2"})})
-    second = staged_run(found, **OTHER)
+    second = staged_run(found, OTHER)
     keys = {"bronze.raw": ("day", "id")}
     compared, done = attribute_changes(found, second, AttributionOptions(keys=keys))
     assert [request.partition for request in compute.swaps] == list(DAYS)
@@ -73,7 +54,6 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
     assert (asked.old and asked.old.run_id, asked.new.run_id) == (first, second)
     assert [pin.snapshot_id for pin in asked.old_pins] == [1]
     assert [pin.snapshot_id for pin in asked.new.resolved.sources] == [2]
-    assert asked.published is not None
     assert asked.published.snapshot_id == where.tables[PRODUCT].head
     assert asked.keys == {"raw": ("day", "id")}
     assert done.counts == {"code": 12, "live_write": 2}
@@ -85,7 +65,7 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
 def test_no_engine_is_started_where_nothing_differs() -> None:
     where, _, found = _lake()
     published_run(found)
-    second = staged_run(found, **OTHER)
+    second = staged_run(found, OTHER)
     shadow = where.tables[found.runs.plan(second).shadow_table]
     shadow.commit(content_of(where))
     _, done = attribute_changes(_no_engine(found), second, AttributionOptions())
@@ -106,7 +86,7 @@ def test_without_a_maker_and_without_history_all_is_unexplained_and_says_why() -
 def test_code_that_is_not_kept_is_no_reason_to_say_nothing() -> None:
     _, compute, found = _lake()
     first = published_run(found)
-    second = staged_run(found, **OTHER)
+    second = staged_run(found, OTHER)
 
     def gone(request: Any) -> Never:
         raise ApprovalMissing(f"{request.old.run_id}: its code is gone")
@@ -121,7 +101,7 @@ def test_code_that_is_not_kept_is_no_reason_to_say_nothing() -> None:
 def test_a_snapshot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     where, _, found = _lake()
     first = published_run(found)
-    second = staged_run(found, **OTHER)
+    second = staged_run(found, OTHER)
     resolve = where.resolve
 
     def expired(ref: Any) -> Any:
@@ -138,6 +118,5 @@ def test_a_snapshot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_run_without_a_candidate_has_nothing_to_attribute() -> None:
     _, _, found = _lake()
-    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
     with pytest.raises(NotFound, match="no staged candidate"):
-        attribute_changes(found, plan.run_id, AttributionOptions())
+        attribute_changes(found, planned_run(found), AttributionOptions())

@@ -77,12 +77,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("factors", "row", "causes", "counted"), CASES.values(), ids=CASES)
-def test_a_row_is_explained_by_what_was_swapped(
-    factors: tuple[Factor, ...],
-    row: tuple[int, int, tuple[int, ...], int],
-    causes: tuple[Factor, ...],
-    counted: str,
-) -> None:
+def test_a_row_is_explained_by_what_was_swapped(factors, row, causes, counted) -> None:
     found = named(factors, *row)
     assert (found, attribution.classify_factors(found)) == (causes, counted)
 
@@ -159,9 +154,7 @@ def explained(
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @given(count=st.integers(1, 5), data=st.data())
-def test_exactly_the_factors_that_act_are_named(
-    shape: Callable[[frozenset[int], frozenset[int]], object], count: int, data: st.DataObject
-) -> None:
+def test_exactly_the_factors_that_act_are_named(shape, count, data) -> None:
     acting = data.draw(st.frozensets(st.integers(0, count - 1), min_size=1))
     of = {factor: place for place, factor in enumerate(FIVE)}
     found = explained(
@@ -171,9 +164,7 @@ def test_exactly_the_factors_that_act_are_named(
 
 
 @given(count=st.integers(2, 3), data=st.data())
-def test_the_answer_does_not_depend_on_the_order_of_the_factors(
-    count: int, data: st.DataObject
-) -> None:
+def test_the_answer_does_not_depend_on_the_order_of_the_factors(count, data) -> None:
     factors = FIVE[:count]
     subsets = [frozenset(factors[place] for place in range(count) if number >> place & 1)
                for number in range(2**count)]  # fmt: skip
@@ -207,9 +198,7 @@ def test_each_factor_is_tried_alone_and_left_out() -> None:
     most=st.integers(1, 10),
     seed=st.text(max_size=5),
 )
-def test_a_sample_holds_the_most_changed_partition_and_repeats(
-    changed: dict[str, int], most: int, seed: str
-) -> None:
+def test_a_sample_holds_the_most_changed_partition_and_repeats(changed, most, seed) -> None:
     found = attribution.sample_partitions(changed, most, seed)
     assert found == attribution.sample_partitions(changed, most, seed)
     assert len(found) == min(most, len(changed))
@@ -251,9 +240,7 @@ MADE = {
 
 
 @pytest.mark.parametrize(("history", "made_by"), MADE.values(), ids=MADE)
-def test_the_maker_of_a_partition_is_the_run_whose_rows_readers_had(
-    history: tuple[Publication, ...], made_by: tuple[str | None, ...]
-) -> None:
+def test_the_maker_of_a_partition_is_the_run_whose_rows_readers_had(history, made_by) -> None:
     found = tuple(
         attribution.publication_of_partition(history, plan(), label) for label in (ONE, TWO)
     )

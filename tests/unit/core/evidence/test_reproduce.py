@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.reproduce import (
     ProductGuarantees,
     audit_guarantees,
@@ -15,31 +13,15 @@ from lakehouse_backfill.core.evidence.reproduce import (
     plan_variant,
     reproduce,
 )
-from lakehouse_backfill.core.publication.publish import publish
-from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
 from tests.support.fakes.compute import FakeCompute
-from tests.support.fakes.context import PRODUCT, context, declared, lake
-from tests.support.fakes.lake import FakeLake
-from tests.unit.core.publication.test_modes import planned, validated
+from tests.support.fakes.context import PRODUCT, declared
+from tests.support.fakes.steps import planned_run, published_run, world
 
 D5, O7 = pytest.mark.req("D5"), pytest.mark.req("O7")
-
-
-def world(**changes: Any) -> tuple[FakeLake, FakeCompute, Context]:
-    where = lake()
-    compute = FakeCompute(where)
-    return where, compute, context(where, compute, **changes)
-
-
-def published(found: Context) -> str:
-    run_id, _ = validated(found)
-    decisions.accept(found, run_id, "ana", "")
-    publish(found, run_id, "bob")
-    return run_id
 
 
 def verdicts(found: ProductGuarantees) -> dict[str, bool | None]:
@@ -48,23 +30,21 @@ def verdicts(found: ProductGuarantees) -> dict[str, bool | None]:
 
 @D5
 def test_the_same_code_on_the_same_inputs_gives_what_was_accepted() -> None:
-    where, _, found = world()
-    run_id = published(found)
+    where, found = world()
+    run_id = published_run(found)
     before = {name: (table.head, dict(table.refs)) for name, table in where.tables.items()}
     done = reproduce(found, run_id)
-    assert (done.is_equal, [one.partition for one in done.partitions]) == (
-        True,
-        ["2020-01-02", "2020-01-03"],
-    )
+    assert done.is_equal
+    assert [one.partition for one in done.partitions] == ["2020-01-02", "2020-01-03"]
     assert done.scratch_table not in where.tables
     assert {n: (t.head, dict(t.refs)) for n, t in where.tables.items()} == before
 
 
 @D5
 def test_a_partition_that_comes_out_differently_is_named() -> None:
-    where, compute, found = world()
-    run_id = published(found)
-    compute.keys["2020-01-03"] = {"something else"}
+    where, found = world()
+    run_id = published_run(found)
+    found.compute().keys["2020-01-03"] = {"something else"}
     done = reproduce(found, run_id)
     wrong = [one.partition for one in done.partitions if not one.equal]
     assert (done.is_equal, wrong) == (False, ["2020-01-03"])
@@ -73,28 +53,28 @@ def test_a_partition_that_comes_out_differently_is_named() -> None:
 
 @D5
 def test_pins_that_are_gone_are_named_and_nothing_is_computed() -> None:
-    where, compute, found = world()
-    run_id = published(found)
+    where, found = world()
+    run_id = published_run(found)
     del where.tables["bronze.raw"]
-    staged = list(compute.staged)
+    staged = list(found.compute().staged)
     with pytest.raises(NotFound, match=r"its pins are gone: raw \(bronze\.raw@1\)"):
         reproduce(found, run_id)
-    assert compute.staged == staged
+    assert found.compute().staged == staged
 
 
 @D5
 def test_what_was_never_validated_cannot_come_out_again() -> None:
-    _, _, found = world()
+    _, found = world()
     with pytest.raises(ApprovalMissing):
-        reproduce(found, planned(found).run_id)
+        reproduce(found, planned_run(found))
 
 
 @D5
 def test_a_scratch_table_is_gone_also_when_the_code_fails() -> None:
-    where, compute, found = world()
-    plan = found.runs.plan(published(found))
+    where, found = world()
+    plan = found.runs.plan(published_run(found))
     tables = set(where.tables)
-    compute.dies_at = plan.resolved.chunks[0].chunk_id
+    found.compute().dies_at = plan.resolved.chunks[0].chunk_id
     with (
         pytest.raises(Exception, match="does not answer"),
         open_scratch_table(found, plan, "x") as again,
@@ -105,14 +85,14 @@ def test_a_scratch_table_is_gone_also_when_the_code_fails() -> None:
 
 @pytest.mark.req("D6")
 def test_a_variant_swaps_inputs_or_code_and_nothing_else() -> None:
-    where, _, found = world()
-    plan = found.runs.plan(published(found))
+    where, found = world()
+    plan = found.runs.plan(published_run(found))
     pin = plan.resolved.sources[0].model_copy(update={"snapshot_id": 7})
     swapped = plan_variant(plan, inputs={"raw": pin})
     assert swapped.resolved.sources == (pin,)
     assert swapped.resolved.model_copy(update={"sources": plan.resolved.sources}) == plan.resolved
     transform = {"name": "daily", "version": "2.0.0", "file": "jobs/other.py"}
-    other = planned(found, transform=transform)
+    other = found.runs.plan(planned_run(found, declared(transform=transform)))
     coded = plan_variant(plan, code=other)
     assert (coded.code_of, coded.resolved.manifest.transform.version) == (other.run_id, "2.0.0")
     assert (coded.run_id, coded.resolved.sources) == (plan.run_id, plan.resolved.sources)
@@ -121,8 +101,8 @@ def test_a_variant_swaps_inputs_or_code_and_nothing_else() -> None:
 
 @O7
 def test_all_guarantees_hold_on_a_sampled_chunk_and_it_is_said_which() -> None:
-    where, _, found = world()
-    run_id = published(found)
+    where, found = world()
+    run_id = published_run(found)
     tables = set(where.tables)
     (one,) = audit_guarantees(found, None)
     assert verdicts(one) == dict.fromkeys(("determinism", "idempotence", "fences", "pins"), True)
@@ -141,8 +121,8 @@ class Drifting(FakeCompute):
 
 @O7
 def test_code_that_is_not_deterministic_is_found() -> None:
-    where, _, found = world()
-    published(found)
+    where, found = world()
+    published_run(found)
     drifting = Drifting(where)
     (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: drifting), PRODUCT)
     assert verdicts(one) == {
@@ -159,8 +139,8 @@ class Unfenced(FakeCompute):
 
 @O7
 def test_a_fence_that_does_not_hold_is_found() -> None:
-    where, _, found = world()
-    published(found)
+    where, found = world()
+    published_run(found)
     unfenced = Unfenced(where)
     (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: unfenced), PRODUCT)
     assert verdicts(one)["fences"] is False
@@ -168,8 +148,8 @@ def test_a_fence_that_does_not_hold_is_found() -> None:
 
 @O7
 def test_a_pin_that_is_gone_or_moved_is_named() -> None:
-    where, _, found = world()
-    run_id = published(found)
+    where, found = world()
+    run_id = published_run(found)
     where.unpin("bronze.raw", f"lhb-pin-{run_id}-raw")
     (one,) = audit_guarantees(found, PRODUCT)
     pins = next(check for check in one.checks if check.name == "pins")
@@ -178,8 +158,8 @@ def test_a_pin_that_is_gone_or_moved_is_named() -> None:
 
 @O7
 def test_a_product_without_a_published_run_says_so() -> None:
-    _, _, found = world()
-    found.runs.plan(planned(found).run_id)
+    _, found = world()
+    found.runs.plan(planned_run(found))
     (one,) = audit_guarantees(found, None)
     assert (one.run_id, one.checks, one.because) == (None, (), "no run of it was ever published")
     with pytest.raises(NotFound, match="no run of it"):

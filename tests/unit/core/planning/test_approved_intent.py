@@ -11,7 +11,7 @@ import pytest
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning import plan
 from lakehouse_backfill.core.planning.job_code import changed_code_files
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import open_plan
@@ -30,7 +30,7 @@ from lakehouse_backfill.errors import (
 )
 from tests.support.examples.plans import a_plan
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.steps import state_of
+from tests.support.fakes.steps import accepted_run, approved_run, planned_run, state_of, world
 
 M4, M8 = pytest.mark.req("M4"), pytest.mark.req("M8")
 HASHES = {"jobs/daily.py": "c0de", "jobs/rates.py": "aa", "expectations/daily.json": "bb"}
@@ -38,8 +38,7 @@ HASHES = {"jobs/daily.py": "c0de", "jobs/rates.py": "aa", "expectations/daily.js
 
 def planned(found: Context, wanted: Any = None, revise: str | None = None) -> str:
     wanted = wanted or dataclasses.replace(declared(), files=HASHES)
-    plan, _ = register_plan(found, make_plan(found, wanted, "bob", revise), "bob")
-    return plan.run_id
+    return planned_run(found, wanted, revise)
 
 
 def with_files(hashes: dict[str, str]) -> Context:
@@ -92,22 +91,19 @@ def test_one_transform_version_is_one_code_over_all_runs() -> None:
 def test_changes_that_are_in_no_commit_are_recorded_and_block_prod() -> None:
     dirty = dataclasses.replace(declared(), git_commit=f"{'a' * 40}-dirty")
     dev = context(lake())
-    plan, _ = register_plan(dev, make_plan(dev, dirty, "bob", None), "bob")
-    assert plan.resolved.git_commit == dirty.git_commit
+    run_id = planned_run(dev, dirty)
+    assert dev.runs.plan(run_id).resolved.git_commit == dirty.git_commit
     profile = Profile(catalog={"name": "lake"}, environment="prod")
     with pytest.raises(Blocked, match="not committed"):
         make_plan(dataclasses.replace(dev, profile=profile), dirty, "bob", None)
     with pytest.raises(Blocked, match="not committed"):
-        decisions.approve(dataclasses.replace(dev, profile=profile), plan.run_id, "ana", "")
+        decisions.approve(dataclasses.replace(dev, profile=profile), run_id, "ana", "")
 
 
 @M4
-@pytest.mark.parametrize("file", ["expectations/daily.json"])
 @pytest.mark.parametrize("how", ["changed", "gone"])
-def test_a_file_that_is_not_what_was_approved_is_named_before_anything_is_computed(
-    file: str, how: str
-) -> None:
-    hashes = dict(HASHES)
+def test_a_file_that_is_not_what_was_approved_is_named_before_anything_is_computed(how):
+    file, hashes = "expectations/daily.json", dict(HASHES)
     found = with_files(hashes)
     run_id = planned(found)
     decisions.approve(found, run_id, "ana", "")
@@ -190,26 +186,25 @@ def test_a_plan_of_an_earlier_release_keeps_its_hash() -> None:
     assert found.resolved.files == {}
 
 
-@M4
+@pytest.mark.req("M4", "E5")
 def test_a_revision_names_what_it_replaces_and_needs_approval_again() -> None:
-    found = context(lake())
-    first = planned(found, declared())
-    decisions.approve(found, first, "ana", "")
+    where, found = world()
+    first = approved_run(found)
     second = planned(found, declared("2020-01-02", "2020-01-05"), revise=first)
     assert second != first
     assert found.runs.plan(second).revises == first
     assert state_of(found, first) is RunState.SUPERSEDED
     with pytest.raises(ApprovalMissing, match="nobody made the decision"):
         stage(found, second, "bob")
+    assert "open shadow" not in where.calls
 
 
 @M4
 def test_the_approval_of_a_closed_run_does_not_count_for_the_same_intent_planned_again() -> None:
-    found = context(lake())
-    first = planned(found, declared())
-    decisions.approve(found, first, "ana", "")
+    _, found = world()
+    first = approved_run(found)
     decisions.cancel(found, first, "ana", "")
-    again = planned(found, declared())
+    again = planned_run(found)
     assert found.runs.plan(again).manifest_hash == found.runs.plan(first).manifest_hash
     with pytest.raises(ApprovalMissing, match="nobody made the decision"):
         stage(found, again, "bob")
@@ -294,19 +289,10 @@ def test_a_consumer_that_does_not_tolerate_restatement_is_a_warning() -> None:
     assert plan.warnings == ("finance does not tolerate restatement",)
 
 
-def _accepted_run(found: Context) -> str:
-    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
-    validate(found, plan.run_id, "bob")
-    decisions.accept(found, plan.run_id, "ana", "")
-    return plan.run_id
-
-
 @pytest.mark.req("V4", "E5")
 def test_an_approval_that_was_written_into_the_log_publishes_nothing() -> None:
-    found = context(lake())
-    run_id = _accepted_run(found)
+    _, found = world()
+    run_id = accepted_run(found)
     log: Any = found.runs
     forged = [event.model_copy(update={"actor": "the boss"}) for event in log.log[run_id]]
     log.log[run_id] = forged
@@ -317,8 +303,8 @@ def test_an_approval_that_was_written_into_the_log_publishes_nothing() -> None:
 
 @pytest.mark.req("V4")
 def test_a_log_whose_end_was_cut_off_publishes_nothing() -> None:
-    found = context(lake())
-    run_id = _accepted_run(found)
+    _, found = world()
+    run_id = accepted_run(found)
     log: Any = found.runs
     del log.log[run_id][-1]
     with pytest.raises(Tampered, match="newest events"):
@@ -327,8 +313,8 @@ def test_a_log_whose_end_was_cut_off_publishes_nothing() -> None:
 
 @pytest.mark.req("V4", "E5")
 def test_a_validation_that_was_edited_is_neither_accepted_nor_published() -> None:
-    found = context(lake())
-    run_id = _accepted_run(found)
+    _, found = world()
+    run_id = accepted_run(found)
     store: Any = found.evidence
     store.rows = [
         (run, kind, mark, text.replace('"passed":true', '"passed":false'))

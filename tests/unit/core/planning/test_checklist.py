@@ -45,9 +45,7 @@ def test_a_complete_declaration_answers_all_questions() -> None:
     ],
     ids=["consumers", "classification", "retention", "privacy"],
 )  # fmt: skip
-def test_what_only_a_person_knows_is_asked_for_by_file_and_field(
-    changes: dict[str, Any], number: int, how: str
-) -> None:
+def test_what_only_a_person_knows_is_asked_for_by_file_and_field(changes, number, how) -> None:
     found = questions(contract(**changes))
     assert (found[number].answer, found[number].how) == (None, how)
     assert checklist.unanswered_questions(tuple(found.values())) == (

@@ -79,9 +79,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("of", "partitions", "unit", "expected"), CASES)
-def test_the_periods_that_a_run_reads_are_expected_and_no_others(
-    of: SourcePin, partitions: Scope, unit: Any, expected: list[str]
-) -> None:
+def test_the_periods_that_a_run_reads_are_expected_and_no_others(of, partitions, unit, expected):
     assert list(resolve.expected_periods(of, partitions, unit)) == expected
 
 

@@ -31,9 +31,7 @@ def limited(**safety: Any) -> RunManifest:
     ],
     ids=["no prices", "only a price that is not used", "within", "over"],
 )
-def test_a_limit_of_the_cost_refuses_what_is_over_it_and_what_is_unknown(
-    prices: Prices, cost: float | None, problem: str
-) -> None:
+def test_a_limit_of_the_cost_refuses_what_is_over_it_and_what_is_unknown(prices, cost, problem):
     found = estimate_from_files(INPUTS, None, prices)
     assert found.cost_usd == cost
     check_limits(limited(), found, NOON)

@@ -74,7 +74,6 @@ class World:
         """The validation that the newest decision on the run is about."""
         events = self.context.runs.events(self.run)
         found = decisions.logged_validation(self.context, events, self.run)
-        assert found is not None
         return found[1]
 
     def carried(self) -> list[str]:
@@ -138,7 +137,6 @@ def test_decisions_carry_over_in_the_name_of_those_who_made_them() -> None:
     said = {event.verb: event.actor for event in events if event.verb.startswith("carry")}
     assert said == {"carry approval": "bob", "carry acceptance": "bob"}
     found = decisions.logged_validation(world.context, events, str(row.run_id))
-    assert found is not None
     shown = status.approval_records(events, world.context.runs.plan(str(row.run_id)), found[0])
     assert [(item["decision"], item["by"]) for item in shown] == [
         ("approve", "ana"), ("accept", "eve"),
@@ -160,7 +158,6 @@ def test_a_second_conflict_is_followed_too_and_keeps_who_computed_what() -> None
     world.lake.adopt = adopt  # type: ignore[method-assign]
     done = world.publish()
     plan = world.context.runs.plan(str(done.publication.run_id))
-    assert plan.resolved.catch_up is not None
     assert plan.resolved.catch_up.attempt == 2
     runs = {item.chunk_id: item.run_id for item in plan.resolved.catch_up.carried}
     middle = str(plan.revises)
@@ -257,7 +254,6 @@ def test_deleted_rows_are_taken_out_of_the_result_and_nothing_else_changes() -> 
     assert world.content[DAYS[1]] == {"p2@new"}
     assert world.content[DAYS[0]] == {f"{world.run}/{DAYS[0]}"}
     catch_up = world.context.runs.plan(run).resolved.catch_up
-    assert catch_up is not None
     assert [item.chunk_id for item in catch_up.erased] == [f"c0002-{DAYS[1]}"]
     assert catch_up.erasures[0].partitions == (DAYS[1],)
     assert done.publication.accepted_by == ("eve",)

@@ -126,9 +126,7 @@ def test_events_on_rows_that_were_corrected_before_wait_until_those_are_taken_ba
 @pytest.mark.req("U10")
 @pytest.mark.parametrize("by", ["publish", "recover"])
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the append", "after it"])
-def test_events_of_a_publication_that_was_cut_off_are_written_once(
-    by: str, *, is_late: bool
-) -> None:
+def test_events_of_a_publication_that_was_cut_off_are_written_once(by, *, is_late) -> None:
     found = context(lake())
     run_id = accepted_run(found, _wanted())
 
@@ -156,9 +154,7 @@ def test_events_of_a_publication_that_was_cut_off_are_written_once(
         ({"table": PRODUCT}, ConfigError, "the product's own table"),
     ],
 )
-def test_a_sink_that_is_none_is_refused_when_planned(
-    sink: dict[str, Any], error: type[Exception], said: str
-) -> None:
+def test_a_sink_that_is_none_is_refused_when_planned(sink, error, said) -> None:
     with pytest.raises(error, match=said):
         make_plan(context(lake()), _wanted(**sink), "bob", None)
 

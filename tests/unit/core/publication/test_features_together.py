@@ -237,9 +237,7 @@ def test_a_pinned_product_does_not_go_back_to_rows_that_tombstones_name() -> Non
 
 
 @pytest.mark.req("U9", "U13")
-def test_a_rollback_past_corrections_that_were_taken_back_looks_at_the_products_table_alone() -> (
-    None
-):
+def test_a_rollback_past_corrections_that_were_taken_back_looks_at_the_products_table_alone():
     where, found = world()
     before = content_of(where)
     found.corrections.tables["silver.events"] = [(f"t-{n}", []) for n in range(10)]  # type: ignore[attr-defined]

@@ -57,7 +57,6 @@ def test_hooks_are_called_once_in_order_and_recorded() -> None:
         publish(found, run_id, "ana")
     assert _calls(found) == ["pause: ", "resume: published"]
     recorded = found.evidence.newest(run_id, "hook before_publish pause")
-    assert recorded is not None
     assert (recorded[1]["is_ok"], recorded[1]["detail"]) == (True, "exit code 0")
 
 
@@ -133,9 +132,7 @@ def test_recover_resumes_hooks_and_checks_after_a_kill_anywhere(moment: int) -> 
 @pytest.mark.req("U15", "U10")
 @pytest.mark.parametrize("goes_on", ["recover", "again"])
 @pytest.mark.parametrize("moment", range(1, 10))
-def test_what_was_paused_goes_on_wherever_a_refused_publication_is_killed(
-    moment: int, goes_on: str
-) -> None:
+def test_what_was_paused_goes_on_wherever_a_refused_publication_is_killed(moment, goes_on) -> None:
     """Given back means resumed, also when the pause itself was not recorded any more."""
     where, found, run_id = _world()
     where.write(PRODUCT, "2020-01-02", "live")
@@ -169,7 +166,6 @@ def test_what_readers_get_is_compared_with_the_candidate() -> None:
     _, found, run_id = _world(after_publish={})
     publish(found, run_id, "ana")
     recorded = found.evidence.newest(run_id, "after-publish")
-    assert recorded is not None
     assert [check["name"] for check in recorded[1]["checks"]] == ["readers see the candidate"]
     (row, *_) = found.versions.history(PRODUCT)
     followed = post_publish_outcome(found, found.runs.plan(run_id), row)

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
@@ -23,7 +21,16 @@ from lakehouse_backfill.errors import (
     Unsupported,
 )
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.steps import content_of, roll_back, world
+from tests.support.fakes.steps import (
+    accepted_run,
+    approved_run,
+    content_of,
+    planned_run,
+    published_run,
+    roll_back,
+    staged_run,
+    world,
+)
 
 DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 LATER = {"column": "day", "from": "2020-02-01", "to": "2020-02-03"}
@@ -37,23 +44,17 @@ MERGE = {"publish_mode": "merge", "merge": {"version": "amount"}}
 
 
 def planned(found: Context, **changes: Any) -> Plan:
-    made = make_plan(found, declared(**changes), "bob", None)
-    return register_plan(found, made, "bob")[0]
+    return found.runs.plan(planned_run(found, declared(**changes)))
 
 
 def validated(found: Context, **changes: Any) -> tuple[str, dict[str, tuple[bool, str]]]:
-    run_id = planned(found, **changes).run_id
-    decisions.approve(found, run_id, "ana", "")
-    stage(found, run_id, "bob")
+    run_id = staged_run(found, declared(**changes))
     checks = validate(found, run_id, "bob")[1].checks
     return run_id, {check.name: (check.passed, check.detail) for check in checks}
 
 
 def published(found: Context, **changes: Any) -> str:
-    run_id, _ = validated(found, **changes)
-    decisions.accept(found, run_id, "ana", "")
-    publish(found, run_id, "bob")
-    return run_id
+    return published_run(found, declared(**changes))
 
 
 @pytest.mark.req("U3")
@@ -77,8 +78,7 @@ def test_an_append_is_refused_by_name_where_rows_are() -> None:
 def test_an_append_is_refused_when_rows_came_before_it_was_published() -> None:
     where, found = world()
     target = {"publish_mode": "append", "partitions": LATER}
-    run_id, _ = validated(found, target=target, sources=WIDE)
-    decisions.accept(found, run_id, "ana", "")
+    run_id = accepted_run(found, declared(target=target, sources=WIDE))
     where.write(PRODUCT, "2020-02-01", "live")
     with pytest.raises(TargetChanged):
         publish(found, run_id, "bob")
@@ -108,14 +108,11 @@ STRAYS = {"without a warm-up": (0, True), "with one": (1, False)}
 
 @pytest.mark.req("U1b")
 @pytest.mark.parametrize(("days", "stops"), STRAYS.values(), ids=STRAYS)
-def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(
-    days: int, stops: bool
-) -> None:
+def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(days, stops) -> None:
     _, found = world(strays=3)
     sources = {"raw": {**WIDE["raw"], "warm_up_days": days}}
     target = {"row_predicate": {"id": 1}, "partitions": DAYS}
-    run_id = planned(found, target=target, sources=sources).run_id
-    decisions.approve(found, run_id, "ana", "")
+    run_id = approved_run(found, declared(target=target, sources=sources))
     if stops:
         with pytest.raises(ChecksFailed, match="3 rows of the partitions are others"):
             stage(found, run_id, "bob")
@@ -169,10 +166,8 @@ def test_a_version_is_not_accepted_while_its_name_is_somebody_elses() -> None:
     where = lake()
     where.add(f"{PRODUCT}_v1", **{"2020-01-01": "theirs"})
     found, pinned = context(where), contract(publication="pinned")
-    run_id, _ = validated(
-        found, contract=pinned, target={"publish_mode": "versioned", "partitions": DAYS}
-    )
-    decisions.accept(found, run_id, "ana", "")
+    target = {"publish_mode": "versioned", "partitions": DAYS}
+    run_id = accepted_run(found, declared(contract=pinned, target=target))
     with pytest.raises(Conflict, match=r"silver\.daily_v1 is already there"):
         publish(found, run_id, "bob")
     assert found.runs.status(run_id).state.value == "accepted"
@@ -213,7 +208,6 @@ def test_what_may_change_names_the_rows_of_a_repair() -> None:
     target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
     plan = planned(context(lake()), target=target)
     answer = plan.checklist[1].answer
-    assert answer is not None
     assert answer.endswith("of day, rows with id in 1, 2; no other row")
 
 

@@ -59,7 +59,6 @@ def test_each_step_is_a_version_of_its_own_and_the_run_is_published_after_the_la
     assert _versions(found) == [(1, "publish", DAYS[:2]), (2, "publish", DAYS[2:])]
     assert _visible(where, run_id) == list(DAYS)
     assert (state_of(found, run_id), done.publication.version) == (RunState.PUBLISHED, 2)
-    assert done.swap is not None
     assert (done.swap.files_added, done.swap.before_snapshot_id) == (2, 1)
     tokens = {row.token for row in found.versions.history(PRODUCT) if row.action == "publish"}
     assert len(tokens) == 2
@@ -220,9 +219,7 @@ class _Dies(FakeLake):
 @pytest.mark.req("U10")
 @pytest.mark.parametrize("by", ["publish", "recover"])
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the commit", "after it"])
-def test_a_rollout_that_was_cut_off_goes_on_with_its_step_and_repeats_none(
-    by: str, *, is_late: bool
-) -> None:
+def test_a_rollout_that_was_cut_off_goes_on_with_its_step_and_repeats_none(by, *, is_late) -> None:
     where, found = world()
     run_id = accepted_run(found, _wanted())
     dying = _Dies(where.tables, where.calls)
@@ -281,9 +278,7 @@ def test_readers_that_resolve_the_product_see_a_step_as_soon_as_it_is_published(
         ),
     ],
 )
-def test_steps_that_cannot_be_are_refused_when_planned(
-    changes: dict[str, Any], error: type[Exception], said: str
-) -> None:
+def test_steps_that_cannot_be_are_refused_when_planned(changes, error, said) -> None:
     target = {"partitions": SCOPE, "progressive": {}} | changes
     kind = "pinned" if "publish_mode" in changes else "follow"
     wanted = declared(target=target, contract=contract(publication=kind))

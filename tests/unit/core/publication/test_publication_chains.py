@@ -209,9 +209,7 @@ def test_a_rollback_that_is_refused_gives_its_versionroll_back(error: BackfillEr
 @pytest.mark.req("U12")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OutcomeUnknown("?")], ids=repr)
 @pytest.mark.parametrize("late", [False, True], ids=["before the swap", "after the swap"])
-def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(
-    error: BaseException, late: bool
-) -> None:
+def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(error, late) -> None:
     where, found = world()
     run_id = published_run(found)
     with pytest.raises(type(error)):
@@ -371,9 +369,7 @@ CASES = [
 
 @pytest.mark.req("U11")
 @pytest.mark.parametrize(("first", "last", "now", "opens"), CASES)
-def test_a_window_says_when_it_opens_next(
-    first: str, last: str, now: str, opens: str | None
-) -> None:
+def test_a_window_says_when_it_opens_next(first, last, now, opens) -> None:
     window = PublishWindow.model_validate({"from": first, "to": last})
     found = publication.next_opening(window, _at(2, now))
     wanted = None if opens is None else _at(3 if "tomorrow" in opens else 2, opens[-5:])

@@ -142,9 +142,7 @@ def _older(where: FakeLake, columns: tuple[Column, ...]) -> FakeLake:
     ],
     ids=["renamed, widened, two added since", "a port that does not say"],
 )
-def test_columns_are_paired_by_field_id(
-    then: tuple[Column, ...], pairs: tuple[tuple[str, str], ...]
-) -> None:
+def test_columns_are_paired_by_field_id(then, pairs) -> None:
     where, found = _world()
     seen: list[RestoreChunk] = []
 

@@ -34,7 +34,6 @@ def test_the_shadow_gets_the_columns_before_its_first_chunk() -> None:
     request = adopt_request(plan, 1, "token", {}, {})
     assert (request.schema_change, request.base_schema_id) == ((STEP,), 0)
     shadow = where.describe(plan.shadow_table)
-    assert shadow is not None
     assert candidate_request(plan, shadow.snapshot_id, 5).change == (STEP,)
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from tests.support.fakes.context import context, contract, declared, lake
+from tests.support.fakes.steps import planned_run, world
 
 TABLE = "privacy.gone"
 
 
 @pytest.mark.req("E3")
 def test_tombstones_are_pinned_like_reference_data() -> None:
-    where = lake()
+    where, found = world()
     where.add(TABLE, all="p1")
-    found = context(where)
     wanted = declared(contract=contract(tombstones=[{"table": TABLE, "columns": {"id": "id"}}]))
-    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
+    plan = found.runs.plan(planned_run(found, wanted))
     assert [(pin.table, pin.snapshot_id) for pin in plan.resolved.tombstones] == [(TABLE, 1)]
     assert where.tables[TABLE].refs == {f"lhb-pin-{plan.run_id}-tombstones-1": 1}
 

@@ -274,7 +274,6 @@ def test_a_status_that_is_not_that_of_the_log_is_found(changes: dict[str, object
     runs = a_log(a=2)
     forged = runs.status("a").model_copy(update=changes)
     found = event_log.verify_logs(runs.chains(), runs.seal(), [forged])
-    assert found.first_bad is not None
     assert found.first_bad.startswith("a: the state that commands go by")
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.approval.decisions import failed_gates, waive
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import run_until_decision
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging import checks
@@ -19,17 +17,10 @@ from lakehouse_backfill.errors import ChecksFailed
 from tests.support.examples.plans import a_plan
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, contract, declared, lake
-from tests.support.fakes.steps import state_of, world
+from tests.support.fakes.steps import approved_run, state_of, world
 
 FIRST, SECOND = "c0001-2020-01-02", "c0002-2020-01-03"
 OUTPUT = {"file": "expectations/daily.json", "on": "output"}
-
-
-def approved(found: Context, wanted: Any = None) -> str:
-    """A run that may be staged."""
-    plan, _ = register_plan(found, make_plan(found, wanted or declared(), "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    return plan.run_id
 
 
 def complete(unit: str) -> Any:
@@ -49,14 +40,13 @@ def complete(unit: str) -> Any:
 def input_checks(found: Context, run_id: str) -> dict[str, bool]:
     """Give what was stored of the input, by name."""
     stored = found.evidence.newest(run_id, "input-checks")
-    assert stored is not None
     return {check["name"]: check["passed"] for check in stored[1]["checks"]}
 
 
 @pytest.mark.req("Q0")
 def test_a_gap_in_the_pinned_input_halts_the_run_before_anything_is_staged() -> None:
     where, found = world(gaps={"2020-01-01"})
-    run_id = approved(found, complete("day"))
+    run_id = approved_run(found, complete("day"))
     with pytest.raises(ChecksFailed) as refused:
         stage(found, run_id, "bob")
     assert "no row on 1 of 3 days: 2020-01-01" in refused.value.problem
@@ -68,18 +58,17 @@ def test_a_gap_in_the_pinned_input_halts_the_run_before_anything_is_staged() -> 
 @pytest.mark.req("Q0")
 def test_a_gap_that_nobody_declared_is_in_the_evidence_and_halts_nothing() -> None:
     _, found = world(gaps={"2020-01-01"})
-    run_id = approved(found)
+    run_id = approved_run(found)
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert input_checks(found, run_id) == {"raw has rows in every day": False}
 
 
 @pytest.mark.req("Q0")
 def test_every_assumption_is_a_gate_under_its_own_words() -> None:
-    where = lake()
     text = "each amount is in euro"
     assumed = {"text": text, "file": "expectations/euro.json", "on": "raw"}
-    found = context(where, FakeCompute(where, bad_suites={"expectations/euro.json"}))
-    run_id = approved(found, declared(contract=contract(assumptions=[assumed])))
+    _, found = world(bad_suites={"expectations/euro.json"})
+    run_id = approved_run(found, declared(contract=contract(assumptions=[assumed])))
     with pytest.raises(ChecksFailed, match=f"{text}: assumed of raw"):
         stage(found, run_id, "bob")
     assert input_checks(found, run_id)[text] is False
@@ -93,7 +82,7 @@ def test_a_waived_gap_lets_the_run_go_on_and_the_input_is_not_judged_again() -> 
     suite = {"file": "expectations/raw.json", "on": "raw"}
     found = context(where, compute)
     wanted = complete("day")
-    run_id = approved(found, wanted)
+    run_id = approved_run(found, wanted)
     with pytest.raises(ChecksFailed):
         stage(found, run_id, "bob")
     waive(found, run_id, "raw has rows in every day", "ana", "a holiday")
@@ -106,7 +95,7 @@ def test_a_waived_gap_lets_the_run_go_on_and_the_input_is_not_judged_again() -> 
 def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> None:
     _, found = world(chunk_duplicates=3)
     compute = found.compute()
-    run_id = approved(found)
+    run_id = approved_run(found)
     with pytest.raises(ChecksFailed) as refused:
         stage(found, run_id, "bob")
     assert compute.staged == ["load", FIRST]
@@ -127,7 +116,7 @@ def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> 
 def test_a_halted_chunk_is_judged_again_not_computed_again_and_a_waiver_lets_it_pass() -> None:
     _, found = world(chunk_duplicates=3)
     compute = found.compute()
-    run_id = approved(found)
+    run_id = approved_run(found)
     for _ in range(2):
         with pytest.raises(ChecksFailed, match=FIRST):
             stage(found, run_id, "bob")
@@ -146,7 +135,7 @@ def test_a_halted_chunk_is_judged_again_not_computed_again_and_a_waiver_lets_it_
 def test_a_chunk_that_is_good_when_it_is_judged_again_needs_no_waiver() -> None:
     _, found = world(chunk_nulls=1)
     compute = found.compute()
-    run_id = approved(found)
+    run_id = approved_run(found)
     with pytest.raises(ChecksFailed, match="1 rows without id"):
         stage(found, run_id, "bob")
     compute.chunk_nulls = 0
@@ -158,7 +147,7 @@ def test_a_chunk_that_is_good_when_it_is_judged_again_needs_no_waiver() -> None:
 def test_suites_of_the_output_judge_the_rows_of_each_chunk() -> None:
     _, found = world(bad_rows={SECOND})
     compute = found.compute()
-    run_id = approved(found, declared(contract=contract(suites=[OUTPUT])))
+    run_id = approved_run(found, declared(contract=contract(suites=[OUTPUT])))
     with pytest.raises(ChecksFailed, match=rf"chunk {SECOND} .* {OUTPUT['file']} on {SECOND}"):
         stage(found, run_id, "bob")
     assert compute.judged == [f"{OUTPUT['file']} on {FIRST}", f"{OUTPUT['file']} on {SECOND}"]
@@ -170,7 +159,7 @@ def test_with_counts_only_no_suite_runs_on_a_chunk() -> None:
     compute = found.compute()
     validation = {"edge_partitions": 1, "chunk_checks": "counts"}
     wanted = declared(contract=contract(suites=[OUTPUT]), validation=validation)
-    run_id = approved(found, wanted)
+    run_id = approved_run(found, wanted)
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert compute.judged == []
 
@@ -179,7 +168,7 @@ def test_with_counts_only_no_suite_runs_on_a_chunk() -> None:
 def test_a_gate_that_the_manifest_wants_reported_halts_no_chunk() -> None:
     _, found = world(chunk_duplicates=3)
     validation = {"edge_partitions": 1, "gates": {"keys_unique": "report"}}
-    run_id = approved(found, declared(validation=validation))
+    run_id = approved_run(found, declared(validation=validation))
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
 
 
@@ -187,7 +176,7 @@ def test_a_gate_that_the_manifest_wants_reported_halts_no_chunk() -> None:
 def test_rows_are_added_up_over_chunks_against_the_most_that_the_run_may_write() -> None:
     _, found = world()
     wanted = declared(safety={"max_rows": 20})
-    run_id = approved(found, wanted)
+    run_id = approved_run(found, wanted)
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     stored = found.evidence.newest(run_id, "chunk-checks")
     assert stored is not None
@@ -206,23 +195,21 @@ def test_rows_are_added_up_over_chunks_against_the_most_that_the_run_may_write()
 def test_what_was_judged_before_a_halt_stays_in_the_evidence() -> None:
     _, found = world(bad_rows={SECOND})
     compute = found.compute()
-    run_id = approved(found, declared(contract=contract(suites=[OUTPUT])))
+    run_id = approved_run(found, declared(contract=contract(suites=[OUTPUT])))
     with pytest.raises(ChecksFailed):
         stage(found, run_id, "bob")
     compute.bad_rows.clear()
     stage(found, run_id, "bob")
     stored = found.evidence.newest(run_id, "chunk-checks")
-    assert stored is not None
     told = [(chunk["chunk_id"], chunk["status"]) for chunk in stored[1]["chunks"]]
     assert told == [(FIRST, "done"), (SECOND, "done")]
 
 
 @pytest.mark.req("Q9", "T3")
 def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_as_done() -> None:
-    where = lake()
-    compute = FakeCompute(where)
-    found = context(where, compute)
-    run_id = approved(found)
+    _, found = world()
+    compute = found.compute()
+    run_id = approved_run(found)
     stage(found, run_id, "bob")
     found.ledger.rows.pop(0)
     compute.chunk_duplicates = 1
@@ -234,7 +221,7 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_a
 @pytest.mark.req("Q9")
 def test_run_tells_which_gates_it_closed() -> None:
     _, found = world(duplicates=(1, 1))
-    done = run_until_decision(found, approved(found), "bob")
+    done = run_until_decision(found, approved_run(found), "bob")
     checks: Any = done["checks"]
     assert done["state"] == "rejected"
     assert [check.name for check in checks if not check.passed] == ["keys are unique"]
@@ -305,9 +292,7 @@ BAD = [
 
 @pytest.mark.req("Q9")
 @pytest.mark.parametrize(("given", "failed"), BAD)
-def test_a_bad_chunk_fails_the_gate_and_shows_its_number(
-    given: dict[str, Any], failed: dict[str, str]
-) -> None:
+def test_a_bad_chunk_fails_the_gate_and_shows_its_number(given, failed) -> None:
     assert judged(**given) == failed
 
 

@@ -9,7 +9,7 @@ import pytest
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.status import summarise_run_safety
 from lakehouse_backfill.core.planning import publish_modes
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
@@ -19,9 +19,9 @@ from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ChecksFailed, ConfigError, WriteForbidden
-from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.context import context, declared, lake
 from tests.support.fakes.lake import FakeLake
-from tests.support.fakes.steps import state_of, world
+from tests.support.fakes.steps import approved_run, content_of, state_of, world
 
 pytestmark = pytest.mark.req("X11")
 EXTERNAL: dict[str, Any] = {
@@ -32,16 +32,9 @@ EXTERNAL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def approved_run(found: Context, **changes: Any) -> str:
-    wanted = declared(**{**EXTERNAL, **changes})
-    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    return plan.run_id
-
-
 def _opened() -> tuple[FakeLake, Context, str, str]:
     where, found = world()
-    run_id = approved_run(found)
+    run_id = approved_run(found, declared(**EXTERNAL))
     _, table = shadow_open(found, run_id, "bob")
     return where, found, run_id, table.table
 
@@ -56,8 +49,7 @@ def test_what_another_engine_wrote_is_judged_and_published_like_any_run() -> Non
     validate(found, run_id, "bob")
     decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "ana")
-    table = where.tables[PRODUCT]
-    seen = {label: set(files) for label, files in table.content(table.head).items()}
+    seen = content_of(where)
     assert (seen["2020-01-02"], seen["2020-01-03"]) == ({"theirs-2"}, {"theirs-3"})
 
 
@@ -87,7 +79,7 @@ def test_a_shadow_that_nobody_wrote_is_not_closed() -> None:
 
 def test_a_shadow_that_was_never_opened_is_not_closed() -> None:
     found = context(lake())
-    run_id = approved_run(found)
+    run_id = approved_run(found, declared(**EXTERNAL))
     with pytest.raises(Blocked, match="not opened"):
         shadow_close(found, run_id, "bob")
     assert state_of(found, run_id) is RunState.APPROVED
@@ -116,7 +108,7 @@ def test_closing_fences_the_writer_out() -> None:
 @pytest.mark.parametrize("act", [stage, run_until_decision])
 def test_there_is_no_job_to_run(act: Any) -> None:
     found = context(lake())
-    run_id = approved_run(found)
+    run_id = approved_run(found, declared(**EXTERNAL))
     with pytest.raises(Blocked, match="no job to run"):
         act(found, run_id, "bob")
     assert state_of(found, run_id) is RunState.APPROVED
@@ -124,11 +116,10 @@ def test_there_is_no_job_to_run(act: Any) -> None:
 
 @pytest.mark.parametrize("act", [shadow_open, shadow_close])
 def test_a_shadow_that_a_job_writes_is_not_handed_out(act: Any) -> None:
-    found = context(lake())
-    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
+    _, found = world()
+    run_id = approved_run(found)
     with pytest.raises(Blocked, match="the job of"):
-        act(found, plan.run_id, "bob")
+        act(found, run_id, "bob")
 
 
 def test_edges_that_nobody_can_compute_must_be_given_up_in_writing() -> None:
@@ -140,7 +131,7 @@ def test_edges_that_nobody_can_compute_must_be_given_up_in_writing() -> None:
 
 def test_what_each_row_must_say_of_its_origin_is_given_where_the_product_wants_it() -> None:
     found = context(lake())
-    plan = found.runs.plan(approved_run(found))
+    plan = found.runs.plan(approved_run(found, declared(**EXTERNAL)))
     assert publish_modes.expected_lineage(plan) == {}
     contract = plan.resolved.contract.model_copy(update={"lineage_columns": True})
     resolved = plan.resolved.model_copy(update={"contract": contract})

@@ -78,9 +78,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("value", "before", "median", "score", "is_anomaly"), CASES)
-def test_the_score_is_the_distance_in_robust_deviations(
-    value: float, before: list[float], median: float, score: float | None, is_anomaly: bool
-) -> None:
+def test_the_score_is_the_distance_in_robust_deviations(value, before, median, score, is_anomaly):
     found = anomalies.score_value(value, before)
     assert (found.median, found.score, found.is_anomaly) == (median, score, is_anomaly)
 
@@ -148,9 +146,7 @@ BASES = [
 
 
 @pytest.mark.parametrize(("field", "one", "known", "expected"), BASES)
-def test_a_partition_is_held_against_earlier_ones_of_its_kind(
-    field: ScopeField, one: str, known: list[str], expected: tuple[str, ...]
-) -> None:
+def test_a_partition_is_held_against_earlier_ones_of_its_kind(field, one, known, expected) -> None:
     assert anomalies.earlier_partitions(field, one, known) == expected
 
 

@@ -44,9 +44,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("declared", "passed", "share", "detail"), CASES)
-def test_the_worst_change_is_judged(
-    declared: dict[str, Any], passed: bool, share: float, detail: str
-) -> None:
+def test_the_worst_change_is_judged(declared, passed, share, detail) -> None:
     wanted = Threshold.model_construct(**({"each_partition": False} | declared))
     (check,) = check_thresholds((wanted,), (AMOUNT, *STATES), 200)
     assert (check.passed, check.detail) == (passed, detail)

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.approval.decisions import waive
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.run import RunState
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared
 from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.steps import staged_run
 
 pytestmark = pytest.mark.req("Q6", "Q8")
 #: The restated day, a Thursday.
@@ -40,11 +38,9 @@ def judged(
         DAY.isoformat(), (DAY + timedelta(days=1)).isoformat(), contract=contract(**changes),
         validation={"edge_partitions": 0, "gates": gates or {}},
     )  # fmt: skip
-    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
-    status, result, _ = validate(found, plan.run_id, "bob")
-    return found, plan.run_id, status.state, result
+    run_id = staged_run(found, wanted)
+    status, result, _ = validate(found, run_id, "bob")
+    return found, run_id, status.state, result
 
 
 def said(result: ValidationResult) -> list[tuple[bool, bool, str]]:

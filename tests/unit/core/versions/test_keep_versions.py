@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 
@@ -65,9 +64,7 @@ BACK = newest_first(
         pytest.param((), BRIEF, set(), id="nothing was ever accepted"),
     ],
 )
-def test_the_newest_versions_are_kept(
-    history: tuple[Publication, ...], keep: KeepVersions, kept: set[int]
-) -> None:
+def test_the_newest_versions_are_kept(history, keep, kept) -> None:
     found = decide_version_retention(history, keep, None, NOW)
     assert set(found.kept) == kept
     assert set(found.expiring) == {row.version for row in history} - kept
@@ -96,9 +93,7 @@ def test_nothing_is_let_go_while_an_act_is_pending() -> None:
 
 
 @pytest.mark.req("U12")
-def test_an_erasure_keeps_the_accepted_version_only_and_no_tag_of_a_table_that_is_followed() -> (
-    None
-):
+def test_an_erasure_keeps_the_accepted_version_only_and_no_tag_of_a_table_that_is_followed():
     found = decide_version_retention(
         STRAIGHT, KeepVersions(), None, NOW, "erasure, by ana: request 4711"
     )
@@ -151,9 +146,7 @@ def test_letting_versions_go_moves_nothing_but_is_counted() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"count": 1}, {"days": -1}, {"count": 0}])
-def test_a_contract_cannot_keep_fewer_than_the_accepted_version_and_the_one_before(
-    wrong: dict[str, Any],
-) -> None:
+def test_a_contract_cannot_keep_fewer_than_the_accepted_version_and_the_one_before(wrong) -> None:
     with pytest.raises(ValueError, match="greater than or equal"):
         context.contract(keep_versions=wrong)
 

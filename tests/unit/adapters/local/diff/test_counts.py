@@ -71,9 +71,7 @@ def sides(draw: st.DrawFn) -> tuple[str, list[Any], list[Any], list[Any]]:
 @example(("double", [-1.0, math.nan], [math.inf], [-0.0, None]))
 @example(("decimal", [Decimal("0.07"), Decimal("8.21")], [], [Decimal("0.29")]))
 @given(sides())
-def test_the_old_side_follows_from_the_new_one_and_from_what_differs(
-    case: tuple[str, list[Any], list[Any], list[Any]],
-) -> None:
+def test_the_old_side_follows_from_the_new_one_and_from_what_differs(case) -> None:
     name, shared, gone, come = case
     old, new = _rows(name, [*shared, *gone]), _rows(name, [*shared, *come])
     found: dict[SideName, pa.Table] = {"old": old.slice(len(shared)), "new": new.slice(len(shared))}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
@@ -37,9 +35,7 @@ def _rows(keys: list[int], values: list[int]) -> pa.Table:
         (list(range(MANY)), list(range(MANY)), (0, 0, 1, 0)),
     ],
 )
-def test_repeated_keys_are_found_on_either_side(
-    tmp_path: Path, old: list[int], new: list[int], counts: tuple[int, int, int, int]
-) -> None:
+def test_repeated_keys_are_found_on_either_side(tmp_path, old, new, counts) -> None:
     """The last value of each side differs; all others are the key's place."""
     columns = resolve_diff_columns(SCHEMA, SCHEMA, ("k",), (), ())
     tally = Tally([None], columns, 0)

@@ -166,9 +166,7 @@ def test_a_local_session_takes_jars_from_its_class_path(tmp_path: Path) -> None:
     assert (cluster.is_local, cluster.options["spark.jars"]) == (False, jar)
 
 
-def test_a_named_folder_without_jars_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_folder_without_jars_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="holds no jars"):
         settings_of(tmp_path)

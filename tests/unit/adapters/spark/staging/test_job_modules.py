@@ -34,9 +34,7 @@ def rates(found: tuple[Path, Path]) -> tuple[int, int]:
         )
 
 
-def test_each_version_of_a_job_imports_its_own_modules_and_leaves_none_behind(
-    tmp_path: Path,
-) -> None:
+def test_each_version_of_a_job_imports_its_own_modules_and_leaves_none_behind(tmp_path) -> None:
     one, other = code(tmp_path, 2), code(tmp_path, 3)
     path, before = list(sys.path), set(sys.modules)
     assert [rates(found) for found in (one, other, one)] == [(2, 2), (3, 3), (2, 2)]
