@@ -26,6 +26,8 @@ from lakehouse_backfill.project import Project
 from tests.contract.differ_cases import SIMPLE, Maker, append, day, overwrite, simple
 from tests.contract.differ_more_cases import MORE_CASES
 
+pytestmark = pytest.mark.req("Q5")
+
 MIB = 1024 * 1024
 
 
@@ -61,7 +63,6 @@ def states_of(lake: tuple[Project, dict[str, Any]], *names: str) -> list[str]:
     return [f"silver.t@{lake[1][name]}" for name in names]
 
 
-@pytest.mark.req("Q5")
 def test_a_diff_says_which_engine_and_why(lake: tuple[Project, dict[str, Any]]) -> None:
     old, new = states_of(lake, "first", "second")
     found = lake[0].diff(old, new, key=("d", "k"))
@@ -78,7 +79,6 @@ def test_a_diff_says_which_engine_and_why(lake: tuple[Project, dict[str, Any]]) 
     assert size > 0
 
 
-@pytest.mark.req("Q5")
 def test_ignored_columns_and_tolerances_take_differences_away(
     lake: tuple[Project, dict[str, Any]],
 ) -> None:
@@ -88,7 +88,6 @@ def test_ignored_columns_and_tolerances_take_differences_away(
     assert not lake[0].diff(old, new, key=("d", "k"), tolerance=("v=0.5",)).equal
 
 
-@pytest.mark.req("Q5")
 def test_a_preview_proves_by_shared_files_and_reads_no_row(
     lake: tuple[Project, dict[str, Any]],
 ) -> None:
@@ -112,7 +111,6 @@ def test_a_preview_proves_by_shared_files_and_reads_no_row(
     )
 
 
-@pytest.mark.req("Q5")
 def test_partitions_of_equal_fingerprints_are_not_read(
     lake: tuple[Project, dict[str, Any]],
 ) -> None:
@@ -129,7 +127,6 @@ def test_partitions_of_equal_fingerprints_are_not_read(
     assert differ.weigh(built.request) == preview.bytes_to_read < alone.bytes_to_read
 
 
-@pytest.mark.req("Q5")
 def test_what_is_known_of_files_proves_rewritten_partitions_to_be_equal(
     lake: tuple[Project, dict[str, Any]],
 ) -> None:
@@ -163,7 +160,6 @@ def _fingerprint(file: LiveFile, reading: str) -> FileFingerprint:
     )  # fmt: skip
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize(
     ("asked", "size", "engine", "why"),
     [
@@ -180,7 +176,6 @@ def test_the_size_chooses_the_engine_unless_one_is_named(
     assert (found.engine, found.why, found.bytes_to_read) == (engine, why, size)
 
 
-@pytest.mark.req("Q5")
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(ConfigError, match="no engine 'dask'"):
         choose_engine("dask", 0, 1)
@@ -200,7 +195,6 @@ EXITS = [
 ]
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize(("names", "options", "code", "ok"), EXITS)
 def test_a_difference_ends_in_3_only_when_asked(
     lake: tuple[Project, dict[str, Any]],
@@ -216,7 +210,6 @@ def test_a_difference_ends_in_3_only_when_asked(
     assert (done.exit_code, answer["ok"], answer["exit_code"]) == (code, ok, code)
 
 
-@pytest.mark.req("Q5")
 def test_a_preview_is_shown_to_people(lake: tuple[Project, dict[str, Any]]) -> None:
     words = ["--project", str(lake[0].folder), "diff", *states_of(lake, "first", "second")]
     loaded_before = "pyspark" in sys.modules

@@ -25,6 +25,8 @@ from tests.contract.differ_cases import CASES, SIMPLE, Built, Case, Maker, appen
 from tests.contract.differ_more_cases import MORE_CASES
 from tests.contract.differ_workers import Here, parts_differ
 
+pytestmark = pytest.mark.req("Q5")
+
 _numbers = itertools.count(1)
 LOCAL_CASES = [
     pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "local" in case.engines
@@ -48,7 +50,6 @@ def built(make: Maker) -> Built:
     return CASES.named("empty old side").build(make)
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize("batch_rows", [1, 1_000_000])
 @pytest.mark.parametrize("case", LOCAL_CASES)
 def test_a_diff_is_what_comparing_row_by_row_gives(
@@ -57,7 +58,6 @@ def test_a_diff_is_what_comparing_row_by_row_gives(
     check(LocalDiffer(catalog, batch_rows), case.build(make))
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize("case", LOCAL_CASES)
 def test_a_join_gives_what_sorting_does(
     catalog: SqlCatalog, make: Maker, case: Case, monkeypatch: pytest.MonkeyPatch
@@ -66,7 +66,6 @@ def test_a_join_gives_what_sorting_does(
     check(LocalDiffer(catalog), case.build(make))
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize("case", LOCAL_CASES)
 def test_partitions_compared_apart_add_up_to_the_same(
     catalog: SqlCatalog, make: Maker, case: Case
@@ -81,7 +80,6 @@ def test_partitions_compared_apart_add_up_to_the_same(
         assert getattr(apart, name) == getattr(whole, name)
 
 
-@pytest.mark.req("Q5")
 def test_every_partition_is_a_part_of_its_own(catalog: SqlCatalog, built: Built) -> None:
     workers = Here()
     found = ParallelDiffer(LocalDiffer(catalog), workers, 1 << 40, least_rows=1).diff(built.request)
@@ -89,7 +87,6 @@ def test_every_partition_is_a_part_of_its_own(catalog: SqlCatalog, built: Built)
     assert found.how == f"whole partitions in {sum(workers.tasks)} parts, 3 at a time"
 
 
-@pytest.mark.req("Q5")
 def test_a_partition_that_is_too_large_for_a_worker_is_named(
     catalog: SqlCatalog, built: Built
 ) -> None:
@@ -97,7 +94,6 @@ def test_a_partition_that_is_too_large_for_a_worker_is_named(
         parts_differ(catalog, limit_bytes=10).diff(built.request)
 
 
-@pytest.mark.req("Q5")
 def test_small_partitions_beside_a_large_one_do_not_hide_it(
     catalog: SqlCatalog, built: Built
 ) -> None:
@@ -106,7 +102,6 @@ def test_small_partitions_beside_a_large_one_do_not_hide_it(
             ParallelDiffer(LocalDiffer(catalog), Here(), limit).diff(built.request)
 
 
-@pytest.mark.req("Q5")
 def test_partitions_that_are_too_large_together_are_parts_apart(
     catalog: SqlCatalog, built: Built
 ) -> None:
@@ -117,7 +112,6 @@ def test_partitions_that_are_too_large_together_are_parts_apart(
     assert sum(workers.tasks) > 1
 
 
-@pytest.mark.req("Q5")
 def test_a_part_that_does_not_come_back_is_missed(catalog: SqlCatalog, built: Built) -> None:
     class Lossy(Here):
         def answers(
@@ -130,7 +124,6 @@ def test_a_part_that_does_not_come_back_is_missed(catalog: SqlCatalog, built: Bu
         differ.diff(built.request)
 
 
-@pytest.mark.req("Q5")
 def test_a_way_to_files_that_cannot_be_sent_is_left_to_the_shuffle(
     catalog: SqlCatalog, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +135,6 @@ def test_a_way_to_files_that_cannot_be_sent_is_left_to_the_shuffle(
         parts_differ(catalog).diff(built.request)
 
 
-@pytest.mark.req("Q5")
 def test_a_file_that_is_gone_is_named_by_the_worker(catalog: SqlCatalog, built: Built) -> None:
     for task in catalog.load_table(built.request.new_table).scan().plan_files():
         Path(task.file.file_path.removeprefix("file://")).unlink()
@@ -150,7 +142,6 @@ def test_a_file_that_is_gone_is_named_by_the_worker(catalog: SqlCatalog, built: 
         parts_differ(catalog).diff(built.request)
 
 
-@pytest.mark.req("Q5")
 def test_what_else_fails_in_a_worker_is_told(
     catalog: SqlCatalog, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +153,6 @@ def test_what_else_fails_in_a_worker_is_told(
         parts_differ(catalog).diff(built.request)
 
 
-@pytest.mark.req("Q5")
 def test_files_that_both_sides_share_are_not_read(catalog: SqlCatalog, make: Maker) -> None:
     built = CASES.named("same snapshot").build(make)
     table = catalog.load_table(built.request.old_table)
@@ -171,7 +161,6 @@ def test_files_that_both_sides_share_are_not_read(catalog: SqlCatalog, make: Mak
     check(LocalDiffer(catalog), built)
 
 
-@pytest.mark.req("Q5")
 def test_samples_are_the_first_rows_by_partition_and_key(catalog: SqlCatalog, built: Built) -> None:
     samples = LocalDiffer(catalog, batch_rows=1).diff(built.request).samples
     assert [sample.key for sample in samples] == [
@@ -179,7 +168,6 @@ def test_samples_are_the_first_rows_by_partition_and_key(catalog: SqlCatalog, bu
     ]
 
 
-@pytest.mark.req("Q5")
 def test_one_differ_serves_many_diffs(catalog: SqlCatalog, make: Maker) -> None:
     differ = LocalDiffer(catalog)
     built = CASES.named("duplicate keys").build(make)
@@ -196,7 +184,6 @@ BAD_REQUESTS = [
 ]
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize(("change", "error", "words"), BAD_REQUESTS)
 def test_a_request_that_does_not_fit_says_why(
     catalog: SqlCatalog, make: Maker, change: dict[str, Any], error: type[Exception], words: str
@@ -208,7 +195,6 @@ def test_a_request_that_does_not_fit_says_why(
         LocalDiffer(catalog).diff(request)
 
 
-@pytest.mark.req("Q5")
 def test_a_nested_key_is_refused(catalog: SqlCatalog, make: Maker) -> None:
     built = CASES.named("nested types").build(make)
     request = replace(built.request, key=("st",))

@@ -20,6 +20,8 @@ from lakehouse_backfill.domain.partitions import Scope
 from tests.support.lakes.deletes import hide
 from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
+pytestmark = pytest.mark.req("E3")
+
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")
 BOTH = Scope(field=DAY, partitions=DAYS)
@@ -44,7 +46,6 @@ def _delete(kit: Kit, where: str) -> int:
     return kit.head() or 0
 
 
-@pytest.mark.req("E3")
 def test_rows_that_a_copy_on_write_delete_removed_are_found(kit: Kit) -> None:
     before = _state(kit)
     _delete(kit, "id = 2")
@@ -54,7 +55,6 @@ def test_rows_that_a_copy_on_write_delete_removed_are_found(kit: Kit) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.req("E3")
 def test_a_delete_with_another_change_beside_it_is_more_than_a_deletion(kit: Kit) -> None:
     before = _state(kit)
     _delete(kit, "id = 2")
@@ -63,7 +63,6 @@ def test_a_delete_with_another_change_beside_it_is_more_than_a_deletion(kit: Kit
     assert (found.rows, found.is_only_deletion) == (1, False)
 
 
-@pytest.mark.req("E3")
 def test_a_row_with_new_values_under_its_key_is_not_gone(kit: Kit) -> None:
     before = _state(kit)
     _delete(kit, "id = 2")
@@ -72,7 +71,6 @@ def test_a_row_with_new_values_under_its_key_is_not_gone(kit: Kit) -> None:
     assert (found.rows, found.is_only_deletion) == (0, False)
 
 
-@pytest.mark.req("E3")
 def test_of_two_equal_rows_one_more_is_no_deletion(kit: Kit) -> None:
     before = _state(kit)
     kit.append(row(1, DAYS[0]))
@@ -80,7 +78,6 @@ def test_of_two_equal_rows_one_more_is_no_deletion(kit: Kit) -> None:
     assert (found.rows, found.is_only_deletion) == (0, False)
 
 
-@pytest.mark.req("E3")
 def test_null_in_a_key_is_a_value_like_any_other(kit: Kit) -> None:
     kit.append(row(5, DAYS[0], region=None))
     before = _state(kit)
@@ -89,7 +86,6 @@ def test_null_in_a_key_is_a_value_like_any_other(kit: Kit) -> None:
     assert found.samples == ({"d": date(2013, 2, 1), "region": None},)
 
 
-@pytest.mark.req("E3")
 def test_a_partition_that_lost_all_rows_lost_their_keys(kit: Kit) -> None:
     before = _state(kit)
     kit.delete(DAY, DAYS[0])
@@ -106,14 +102,12 @@ def _names(kit: Kit, *ids: int) -> TombstonePin:
     )
 
 
-@pytest.mark.req("E3")
 def test_rows_that_tombstones_name_are_counted_where_they_lie(kit: Kit) -> None:
     left_out = ExcludedRows(field=DAY, tombstones=(_names(kit, 2, 3, 99),))
     found = LocalDeletionFinder(kit.catalog).named(_state(kit), DAYS, left_out)
     assert found == TombstonedRows(rows=2, partitions=(DAYS[0],))
 
 
-@pytest.mark.req("E3")
 def test_a_tombstone_without_a_value_names_nobody(kit: Kit) -> None:
     kit.append(row(6, DAYS[0], region=None))
     _names(kit)
@@ -127,7 +121,6 @@ def test_a_tombstone_without_a_value_names_nobody(kit: Kit) -> None:
     assert found == TombstonedRows(rows=0, partitions=())
 
 
-@pytest.mark.req("E3")
 def test_rows_whose_keys_were_deleted_between_two_snapshots_are_named(kit: Kit) -> None:
     before = kit.head() or 0
     after = _delete(kit, "id = 2 or id = 4")
@@ -144,7 +137,6 @@ def test_rows_whose_keys_were_deleted_between_two_snapshots_are_named(kit: Kit) 
     )
 
 
-@pytest.mark.req("E3")
 def test_rows_that_a_merge_on_read_delete_hides_are_found(kit: Kit) -> None:
     before = _state(kit)
     hide(kit, 2)
@@ -152,7 +144,6 @@ def test_rows_that_a_merge_on_read_delete_hides_are_found(kit: Kit) -> None:
     assert (found.rows, found.samples[0]["id"], found.is_only_deletion) == (1, 2, True)
 
 
-@pytest.mark.req("E3")
 def test_a_merge_on_read_delete_in_the_scope_is_a_drift_that_only_deletes(kit: Kit) -> None:
     before = kit.head()
     number = hide(kit, 2)

@@ -27,6 +27,8 @@ from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState
 from tests.support.examples import plans
 
+pytestmark = pytest.mark.req("U12")
+
 NAMESPACE = "lakehouse_backfill"
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ACTS, COMMITS = 10_000, 100
@@ -65,7 +67,6 @@ def size_of(table: Table) -> dict[str, int]:
     }
 
 
-@pytest.mark.req("U12")
 def test_ten_thousand_moves_leave_a_small_table_and_a_pointer_of_one_load(catalog: Any) -> None:
     versions = IcebergVersions(ControlTables(catalog, NAMESPACE))
     per_commit = ACTS // COMMITS
@@ -85,7 +86,6 @@ def test_ten_thousand_moves_leave_a_small_table_and_a_pointer_of_one_load(catalo
     assert newest.version == ACTS - 1
 
 
-@pytest.mark.req("U12")
 def test_reading_a_pointer_opens_no_data_file_and_no_manifest(
     catalog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +106,6 @@ def test_reading_a_pointer_opens_no_data_file_and_no_manifest(
     assert opened == ["json"]
 
 
-@pytest.mark.req("U12")
 def test_closed_runs_leave_no_property_behind(catalog: SqlCatalog) -> None:
     control = ControlTables(catalog, NAMESPACE)
     runs, fences = IcebergRuns(control), IcebergFences(control)
@@ -135,7 +134,6 @@ def an_event(run_id: str, seq: int, old: RunState, new: RunState, verb: str) -> 
     )  # fmt: skip
 
 
-@pytest.mark.req("U12")
 def test_files_that_no_snapshot_reaches_are_swept_and_no_row_is_lost(
     catalog: Any, tmp_path: Path
 ) -> None:

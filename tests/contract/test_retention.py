@@ -16,6 +16,8 @@ from tests.chaos.aging import register_aged
 from tests.chaos.lab import DAYS, SOURCE, TARGET
 from tests.support.lakes.retention import SHADOWS, WHO, RetentionLake, names
 
+pytestmark = pytest.mark.req("U12")
+
 SHORT = "keep_versions: {count: 2, days: 0}\n"
 
 
@@ -55,7 +57,6 @@ def three_versions(lake: RetentionLake) -> list[str]:
     return runs
 
 
-@pytest.mark.req("U12")
 def test_a_run_keeps_everything_while_its_lease_lasts_and_nothing_after(
     lake: RetentionLake,
 ) -> None:
@@ -76,7 +77,7 @@ def test_a_run_keeps_everything_while_its_lease_lasts_and_nothing_after(
     ]  # fmt: skip
 
 
-@pytest.mark.req("U12", "D5")
+@pytest.mark.req("D5")
 def test_a_run_whose_scratch_table_went_can_still_be_published(lake: RetentionLake) -> None:
     run = lake.accepted()
     (shadow,) = lake.shadows()
@@ -90,7 +91,6 @@ def test_a_run_whose_scratch_table_went_can_still_be_published(lake: RetentionLa
     assert lake.project.publish(run, WHO).version == 1
 
 
-@pytest.mark.req("U12")
 def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: RetentionLake) -> None:
     three_versions(lake)
     lake.later(31)
@@ -102,7 +102,6 @@ def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: RetentionLake)
     assert lake.project.audit_verify().intact
 
 
-@pytest.mark.req("U12")
 @pytest.mark.parametrize("state", ["planned", "staged", "accepted", "rejected"])
 def test_an_open_run_keeps_its_pins_and_shadow_however_old_it_is(
     lake: RetentionLake, state: str
@@ -119,7 +118,6 @@ def test_an_open_run_keeps_its_pins_and_shadow_however_old_it_is(
     assert (lake.tags(), lake.shadows()) == (tags, shadows)
 
 
-@pytest.mark.req("U12")
 def test_what_a_cancelled_run_leaves_is_counted_and_left_to_orphan_clean_up(
     lake: RetentionLake,
 ) -> None:
@@ -136,7 +134,6 @@ def test_what_a_cancelled_run_leaves_is_counted_and_left_to_orphan_clean_up(
     assert (lake.files(), lake.shadows(), lake.tags()) == (files, [], {})
 
 
-@pytest.mark.req("U12")
 def test_a_version_that_was_let_go_cannot_be_gone_back_to_and_rollback_says_why(
     lake: RetentionLake,
 ) -> None:
@@ -154,7 +151,6 @@ def test_a_version_that_was_let_go_cannot_be_gone_back_to_and_rollback_says_why(
         lake.project.rollback(TARGET, None, reason="wrong", by=WHO)
 
 
-@pytest.mark.req("U12")
 def test_a_rolled_back_run_whose_shadow_was_let_go_says_so_when_it_is_published_again(
     lake: RetentionLake,
 ) -> None:
@@ -167,7 +163,6 @@ def test_a_rolled_back_run_whose_shadow_was_let_go_says_so_when_it_is_published_
     assert lake.project.status(run).runs[0].state == "rolled_back"
 
 
-@pytest.mark.req("U12")
 def test_publishing_again_right_before_a_run_is_told_keeps_everything(lake: RetentionLake) -> None:
     run = lake.published()
     lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
@@ -184,7 +179,6 @@ def publish_again(project: Any, run: str) -> None:
     project.publish(run, WHO)
 
 
-@pytest.mark.req("U12")
 def test_a_rollback_right_before_versions_are_let_go_keeps_them(lake: RetentionLake) -> None:
     lake.keep(SHORT)
     three_versions(lake)
@@ -201,7 +195,6 @@ def roll_back(project: Any, to: int) -> None:
     project.rollback(TARGET, to, reason="wrong", by=WHO)
 
 
-@pytest.mark.req("U12")
 def test_versions_that_go_while_a_rollback_is_worked_out_stop_it(lake: RetentionLake) -> None:
     lake.keep(SHORT)
     three_versions(lake)
@@ -218,7 +211,6 @@ def drop_hook_and(act: Callable[[], Any]) -> None:
     act()
 
 
-@pytest.mark.req("U12")
 def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: RetentionLake) -> None:
     """Also where the commit takes snapshots out: it is worked out again with the new pin."""
     lake.keep(SHORT)
@@ -239,7 +231,6 @@ def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: Retention
     assert oldest not in [s.snapshot_id for s in lake.catalog.load_table(TARGET).metadata.snapshots]
 
 
-@pytest.mark.req("U12")
 def test_a_tombstone_that_is_younger_than_the_tables_own_history_waits(lake: RetentionLake) -> None:
     lake.keep(SHORT)
     run = lake.published()
@@ -260,7 +251,6 @@ def test_a_tombstone_that_is_younger_than_the_tables_own_history_waits(lake: Ret
     assert len(left) < len(snapshots)
 
 
-@pytest.mark.req("U12")
 def test_an_erasure_lets_all_but_the_accepted_version_go_at_once_and_for_the_record(
     lake: RetentionLake,
 ) -> None:
@@ -279,7 +269,6 @@ def test_an_erasure_lets_all_but_the_accepted_version_go_at_once_and_for_the_rec
     assert lake.project.audit_verify().intact
 
 
-@pytest.mark.req("U12")
 def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: RetentionLake) -> None:
     lake.published()
     lake.feed()
@@ -291,7 +280,6 @@ def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: RetentionLake) -
     assert len(lake.shadows()) == 1
 
 
-@pytest.mark.req("U12")
 def test_fences_of_closed_runs_go_and_no_property_of_them_is_left(lake: RetentionLake) -> None:
     run = lake.staged()
     context = lake.project.wiring.context
@@ -308,7 +296,6 @@ def test_fences_of_closed_runs_go_and_no_property_of_them_is_left(lake: Retentio
         context.runs.renew(run, 3, lake.clock.now())
 
 
-@pytest.mark.req("U12")
 def test_pins_have_leases_before_they_are_made_and_those_of_a_plan_that_died_end(
     lake: RetentionLake,
 ) -> None:
@@ -369,7 +356,6 @@ def _state(lake: RetentionLake) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.req("U12")
 def test_doctor_warns_of_a_snapshot_that_lost_its_tag_and_whose_expiry_would_cost_live_files(
     lake: RetentionLake,
 ) -> None:
@@ -426,7 +412,7 @@ def messy(tmp_path_factory: pytest.TempPathFactory) -> tuple[RetentionLake, Path
     return lake, root / "kept", points, _state(lake)
 
 
-@pytest.mark.req("T3", "U12")
+@pytest.mark.req("T3")
 def test_maintain_passes_the_points_at_which_it_is_killed_and_no_other_method(messy: Any) -> None:
     _, _, points, left = messy
     assert {name.rpartition(":")[0] for name, _ in DEATHS} >= {
@@ -436,7 +422,7 @@ def test_maintain_passes_the_points_at_which_it_is_killed_and_no_other_method(me
     assert left["expired"]
 
 
-@pytest.mark.req("T3", "U12")
+@pytest.mark.req("T3")
 @pytest.mark.parametrize(("point", "nth"), DEATHS)
 def test_a_maintain_that_dies_anywhere_is_finished_by_the_next(
     messy: Any, point: str, nth: int

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.req("Q5")
+
 JOB = """
 from lakehouse_backfill.transforms import transform
 from pyspark.sql import functions as F
@@ -122,7 +124,6 @@ def restated(
     return Restated(lake, profile, lake_folder, range(1, 21))
 
 
-@pytest.mark.req("Q5")
 def test_six_days_with_one_known_cause_each_are_told_apart(restated: Restated) -> None:
     """What was done for the other days is in the inputs of each day all the same."""
     lake = restated.lake
@@ -147,7 +148,6 @@ def test_six_days_with_one_known_cause_each_are_told_apart(restated: Restated) -
     }
 
 
-@pytest.mark.req("Q5")
 def test_mixed_causes_are_each_named_and_their_meeting_is_several(restated: Restated) -> None:
     lake = restated.lake
     restated.code(NEW_CODE)
@@ -184,7 +184,6 @@ def test_mixed_causes_are_each_named_and_their_meeting_is_several(restated: Rest
     assert columns["upstream"] == {"v": 1}
 
 
-@pytest.mark.req("Q5")
 def test_without_a_known_maker_only_inputs_can_be_told_and_that_is_said(
     restated: Restated,
 ) -> None:
@@ -205,7 +204,6 @@ def test_without_a_known_maker_only_inputs_can_be_told_and_that_is_said(
     assert "no known run made it" in part["notes"][0]
 
 
-@pytest.mark.req("Q5")
 def test_runs_that_carry_rows_over_are_told_by_the_rows_that_they_make(
     restated: Restated,
 ) -> None:
@@ -225,7 +223,6 @@ def test_runs_that_carry_rows_over_are_told_by_the_rows_that_they_make(
     }
 
 
-@pytest.mark.req("Q5")
 def test_what_a_job_does_not_give_again_is_unexplained(restated: Restated) -> None:
     """The clock of the run decides about one key: no input and no code differs."""
     clock = "F.lit(int(context.clock.timestamp() * 1e6))"
@@ -242,7 +239,6 @@ def test_what_a_job_does_not_give_again_is_unexplained(restated: Restated) -> No
     assert found["partitions"][0]["made_by"] == first
 
 
-@pytest.mark.req("Q5")
 def test_code_that_needs_a_column_that_came_later_is_the_code(
     lake: Lake, profile: Profile, lake_folder: Path
 ) -> None:

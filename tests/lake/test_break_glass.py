@@ -14,6 +14,8 @@ from lakehouse_backfill.report.break_glass import sql_statements
 if TYPE_CHECKING:
     from tests.support.spark.lake import Lake
 
+pytestmark = pytest.mark.req("O4")
+
 HOSTILE = "'); DROP TABLE x; --\\' ${spark:spark.app.name} \"é`\U0001f600\n"
 DAY = ScopeField(column="d", transform="identity", type="date")
 HOUR = ScopeField(column="at", transform="day", type="timestamptz")
@@ -45,7 +47,6 @@ def texts(lake: Lake) -> list[tuple[Any, ...]]:
     return sorted(tuple(str(value) for value in row) for row in lake.rows("t"))
 
 
-@pytest.mark.req("O4")
 def test_sql_puts_old_rows_back_empties_what_was_empty_and_keeps_live_rows(lake: Lake) -> None:
     lake.sql("CREATE TABLE {ns}.t (d date, v bigint) PARTITIONED BY (d)")
     lake.sql("INSERT INTO {ns}.t VALUES (date'2024-01-01', 1), (date'2024-01-02', 2), (NULL, 9)")
@@ -61,7 +62,6 @@ def test_sql_puts_old_rows_back_empties_what_was_empty_and_keeps_live_rows(lake:
     assert len(lake.snapshots("t")) == commits + 1
 
 
-@pytest.mark.req("O4")
 def test_sql_empties_partitions_of_which_none_had_rows_before(lake: Lake) -> None:
     lake.sql("CREATE TABLE {ns}.t (d date, v bigint) PARTITIONED BY (d)")
     lake.sql("INSERT INTO {ns}.t VALUES (date'2024-01-01', 1)")
@@ -73,7 +73,6 @@ def test_sql_empties_partitions_of_which_none_had_rows_before(lake: Lake) -> Non
     assert texts(lake) == []
 
 
-@pytest.mark.req("O4")
 def test_sql_finds_days_of_instants_whatever_the_zone_of_the_session(lake: Lake) -> None:
     lake.sql("CREATE TABLE {ns}.t (at timestamp, v bigint) PARTITIONED BY (days(at))")
     lake.sql(
@@ -91,7 +90,6 @@ def test_sql_finds_days_of_instants_whatever_the_zone_of_the_session(lake: Lake)
     assert sorted(row[1] for row in lake.rows("t")) == [2, 10]
 
 
-@pytest.mark.req("O4")
 def test_sql_with_hostile_names_and_values_changes_only_its_partitions(lake: Lake) -> None:
     name = "`" + REGION.column.replace("`", "``") + "`"
     lake.sql(f"CREATE TABLE {{ns}}.t ({name} string, v bigint) PARTITIONED BY ({name})")
@@ -105,7 +103,6 @@ def test_sql_with_hostile_names_and_values_changes_only_its_partitions(lake: Lak
     assert sorted(lake.rows("t")) == sorted([(HOSTILE, 1), ("EU", 2), ("US", 30), ("null", 4)])
 
 
-@pytest.mark.req("O4")
 def test_sql_changes_nothing_when_a_column_was_added_since(lake: Lake) -> None:
     lake.sql("CREATE TABLE {ns}.t (d date, a bigint) PARTITIONED BY (d)")
     lake.sql("INSERT INTO {ns}.t VALUES (date'2024-01-01', 1)")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.req("Q5")
+
 GROUPED_CASES = [
     pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "spark" in case.engines
 ]
@@ -57,7 +59,6 @@ def make(catalog: Catalog) -> Maker:
     return Maker(catalog, f"differ{next(_numbers)}")
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize("case", TASK_CASES)
 def test_a_diff_in_tasks_is_what_comparing_row_by_row_gives(
     spark: SparkSession, catalog: Catalog, make: Maker, case: Case
@@ -65,7 +66,6 @@ def test_a_diff_in_tasks_is_what_comparing_row_by_row_gives(
     check(in_tasks(spark, catalog), case.build(make))
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize("case", GROUPED_CASES)
 def test_a_diff_by_groups_is_what_comparing_row_by_row_gives(
     spark: SparkSession, catalog: Catalog, make: Maker, case: Case
@@ -73,7 +73,6 @@ def test_a_diff_by_groups_is_what_comparing_row_by_row_gives(
     check(grouped(spark, catalog), case.build(make))
 
 
-@pytest.mark.req("Q5")
 def test_only_partitions_with_new_equality_deletes_are_compared(
     spark: SparkSession, catalog: Catalog, make: Maker
 ) -> None:
@@ -93,7 +92,6 @@ def test_only_partitions_with_new_equality_deletes_are_compared(
     assert counts == [("2024-01-01", 0, 10), ("2024-01-02", 1, 8), ("2024-01-03", 0, 10)]
 
 
-@pytest.mark.req("Q5")
 def test_partitions_whose_files_are_shared_are_not_read(
     spark: SparkSession, catalog: Catalog, make: Maker
 ) -> None:
@@ -112,7 +110,6 @@ BAD_REQUESTS = [
 ]
 
 
-@pytest.mark.req("Q5")
 @pytest.mark.parametrize(("change", "error", "words"), BAD_REQUESTS)
 def test_a_request_that_does_not_fit_says_why(
     spark: SparkSession,
@@ -131,7 +128,6 @@ def test_a_request_that_does_not_fit_says_why(
             differ.diff(request)
 
 
-@pytest.mark.req("Q5")
 def test_a_nested_key_is_refused(spark: SparkSession, catalog: Catalog, make: Maker) -> None:
     built = CASES.named("nested types").build(make)
     request = DiffRequest(**{**built.request.__dict__, "key": ("st",)})
@@ -139,7 +135,6 @@ def test_a_nested_key_is_refused(spark: SparkSession, catalog: Catalog, make: Ma
         grouped(spark, catalog).diff(request)
 
 
-@pytest.mark.req("Q5")
 def test_the_weight_of_a_diff_is_that_of_the_files_only_one_side_has(
     spark: SparkSession, catalog: Catalog, make: Maker
 ) -> None:
@@ -156,7 +151,6 @@ def test_the_weight_of_a_diff_is_that_of_the_files_only_one_side_has(
     assert grouped(spark, catalog).weigh(built.request) == expected > 0
 
 
-@pytest.mark.req("Q5")
 def test_all_engines_see_what_deletion_vectors_hide(spark: SparkSession, catalog: Catalog) -> None:
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.vectors")
     spark.sql(

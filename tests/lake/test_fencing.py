@@ -17,6 +17,8 @@ from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.errors import RunMoved
 from tests.support.spark.lake import DAYS, Lake, PlanMaker
 
+pytestmark = pytest.mark.req("X9")
+
 Daily = Callable[..., PlanMaker]
 EPOCH = "lakehouse-backfill.epoch"
 
@@ -39,7 +41,6 @@ def wait_for(file: Path) -> None:
     assert file.exists(), f"{file.name} did not come"
 
 
-@pytest.mark.req("X9")
 def test_an_overtaken_process_commits_nothing_and_the_next_one_does(
     lake: Lake, daily: Daily
 ) -> None:
@@ -66,7 +67,6 @@ def test_an_overtaken_process_commits_nothing_and_the_next_one_does(
         staging.stage(plan, first, 3)
 
 
-@pytest.mark.req("X9")
 def test_a_write_that_is_overtaken_on_its_way_is_refused_at_its_commit(
     lake: Lake, daily: Daily, tmp_path: Path
 ) -> None:
@@ -101,7 +101,6 @@ def copy(context, src):
     assert held(lake) == before
 
 
-@pytest.mark.req("X9")
 def test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_through(
     lake: Lake, daily: Daily
 ) -> None:
@@ -122,7 +121,6 @@ def test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_throu
     assert held(lake) == before
 
 
-@pytest.mark.req("X9")
 def test_a_writer_goes_on_writing_to_the_table_that_it_opened(lake: Lake, daily: Daily) -> None:
     plan = daily(per_chunk=1).make()
     staging = SparkStaging(lake.spark, lake.name, lake.project)

@@ -27,6 +27,8 @@ from tests.support.spark.lake import DAYS, Lake
 if TYPE_CHECKING:
     from lakehouse_backfill.core.runs.context import Context
 
+pytestmark = pytest.mark.req("Q4")
+
 SCOPE = Scope(field=ScopeField(column="d", transform="identity", type="date"), partitions=DAYS[:4])
 
 
@@ -117,7 +119,6 @@ STEPS = (
 )
 
 
-@pytest.mark.req("Q4")
 @pytest.mark.parametrize(("version", "seed"), [(2, 1), (2, 2), (3, 3)])
 def test_sums_over_files_are_those_of_a_scan_whatever_happened_to_the_table(
     real: Bench, version: int, seed: int
@@ -152,7 +153,7 @@ def test_sums_over_files_are_those_of_a_scan_whatever_happened_to_the_table(
         assert touched == {each.partition for each in files if each.deletes}
 
 
-@pytest.mark.req("Q4", "T7")
+@pytest.mark.req("T7")
 def test_a_file_is_hashed_once_and_only_its_partition_is_read_again(real: Bench) -> None:
     create(real.lake)
     insert(real.lake, 40, 0)
@@ -166,7 +167,6 @@ def test_a_file_is_hashed_once_and_only_its_partition_is_read_again(real: Bench)
     assert real.scans() == []
 
 
-@pytest.mark.req("Q4")
 def test_under_other_columns_of_the_same_names_and_types_a_file_is_hashed_again(
     real: Bench,
 ) -> None:
@@ -183,7 +183,6 @@ def test_under_other_columns_of_the_same_names_and_types_a_file_is_hashed_again(
     assert first[DAYS[0]] != second[DAYS[0]]
 
 
-@pytest.mark.req("Q4")
 def test_promoted_columns_and_a_required_one_keep_what_is_known(real: Bench) -> None:
     create(real.lake)
     insert(real.lake, 40, 0)
@@ -196,7 +195,6 @@ def test_promoted_columns_and_a_required_one_keep_what_is_known(real: Bench) -> 
     assert real.scans() == []
 
 
-@pytest.mark.req("Q4")
 def test_lineage_columns_are_no_part_of_what_a_file_holds(real: Bench) -> None:
     create(real.lake)
     insert(real.lake, 8, 0)
@@ -208,7 +206,7 @@ def test_lineage_columns_are_no_part_of_what_a_file_holds(real: Bench) -> None:
     assert real.scans() == []
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("D5")
 def test_a_file_with_other_rows_than_were_hashed_is_named(real: Bench) -> None:
     create(real.lake)
     insert(real.lake, 4, 0)
@@ -222,7 +220,7 @@ def test_a_file_with_other_rows_than_were_hashed_is_named(real: Bench) -> None:
     assert real.lake.head("t") == head
 
 
-@pytest.mark.req("Q4", "T7")
+@pytest.mark.req("T7")
 def test_reconciling_what_is_known_reads_no_row(real: Bench) -> None:
     create(real.lake)
     insert(real.lake, 40, 0)
