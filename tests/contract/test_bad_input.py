@@ -69,6 +69,11 @@ def manifest(old: str, new: str, field: str, line: int, fix: str, **more: Any) -
     return Case(edit=(RUN, old, new), field=field, line=line, fix=fix, **options)
 
 
+def of_target(lines: str, field: str, line: int, fix: str, **more: Any) -> Case:
+    """A wrong run manifest: with these lines more under `target`."""
+    return manifest("target:", f"target:\n  {lines}", f"target.{field}", line, fix, **more)
+
+
 def of(file: str, old: str, new: str, field: str, line: int, fix: str, **more: Any) -> Case:
     """Another declaration that is wrong."""
     options = {"code": "invalid-config", "command": PLAN} | more
@@ -83,333 +88,237 @@ AT = "    table: bronze.events\n    at: "
 MANIFESTS = {
     "unknown field": manifest("  reason:", "  reasn:", "run.reasn", 4, "did you mean `reason`?"),
     "wrong type": manifest(
-        "warm_up_days: 2", "warm_up_days: two", "sources.events.warm_up_days", 15, "a whole number"
-    ),
+        "warm_up_days: 2", "warm_up_days: two", "sources.events.warm_up_days", 15,
+        "a whole number"),
     "key twice": manifest(
         "  requested_by: bob", "  requested_by: bob\n  requested_by: eve",
-        "run.requested_by", 4, "keep one of them",
-    ),
+        "run.requested_by", 4, "keep one of them"),
     "no yaml": manifest("  name: daily", "  name: daily: x", "(file)", 8, "check indentation"),
     "anchors": manifest(
-        "  reason: rates were wrong", "  reason: &a [*a, *a, *a]", "(file)", 4, "write values out"
-    ),
+        "  reason: rates were wrong", "  reason: &a [*a, *a, *a]", "(file)", 4, "write values out"),
     "a tag that calls code": manifest(
         "reason: rates were wrong", "reason: !!python/object/apply:os.system [id]",
-        "(file)", 4, "write a plain value",
-    ),
+        "(file)", 4, "write a plain value"),
     "chunk of nothing": manifest(
         "target:", "limits: {partitions_per_chunk: 0}\ntarget:",
-        "limits.partitions_per_chunk", 16, "write at least 1",
-    ),
+        "limits.partitions_per_chunk", 16, "write at least 1"),
     "unbounded": manifest(
-        SCOPE, "    from: 2024-01-05\n", "target.partitions.from", 19, "add `to:`"
-    ),
+        SCOPE, "    from: 2024-01-05\n", "target.partitions.from", 19, "add `to:`"),
     "range reversed": manifest(
         SCOPE, "    from: 2024-01-08\n    to: 2024-01-05\n",
-        "target.partitions.to", 20, "swap them: from: 2024-01-05",
-    ),
+        "target.partitions.to", 20, "swap them: from: 2024-01-05"),
     "empty range": manifest(
-        "to: 2024-01-08", "to: 2024-01-05", "target.partitions.to", 20, "half-open"
-    ),
+        "to: 2024-01-08", "to: 2024-01-05", "target.partitions.to", 20, "half-open"),
     "everything excepted": manifest(
         SCOPE, SCOPE.replace("08", "06") + "    except: [2024-01-05]\n",
-        "target.partitions", 17, "take a partition out of except",
-    ),
+        "target.partitions", 17, "take a partition out of except"),
     "input shorter than warm-up": manifest(
         "from: 2024-01-01, to: 2024-01-20", "from: 2024-01-05, to: 2024-01-08",
-        "sources.events.range", 14, "write from: 2024-01-02, to: 2024-01-09",
-    ),
+        "sources.events.range", 14, "write from: 2024-01-02, to: 2024-01-09"),
     "range of no time column": manifest(
-        "{column: day,", "{column: amount,", "sources.events.range.column", 14, "day, ts"
-    ),
+        "{column: day,", "{column: amount,", "sources.events.range.column", 14, "day, ts"),
     "range of no column": manifest(
-        "{column: day,", "{column: dai,", "sources.events.range.column", 14, "day, ts"
-    ),
+        "{column: day,", "{column: dai,", "sources.events.range.column", 14, "day, ts"),
     "no such table": manifest(
         SOURCE, "table: bronze.evnets", "sources.events.table", 13, "check the name",
-        code="not-found",
-    ),
+        code="not-found"),
     "no such snapshot": manifest(
         AT[:-9], AT + "123456789", "sources.events.at", 14, "name one that exists",
-        code="not-found",
-    ),
+        code="not-found"),
     "no such tag": manifest(
-        AT[:-9], AT + "january", "sources.events.at", 14, "write one of main", code="not-found"
-    ),
+        AT[:-9], AT + "january", "sources.events.at", 14, "write one of main", code="not-found"),
     "before the first snapshot": manifest(
         AT[:-9], AT + "1999-01-01T00:00:00Z", "sources.events.at", 14, "that is its oldest",
-        code="not-found",
-    ),
+        code="not-found"),
     "reason that is a novel": manifest(
-        "reason: rates were wrong", "reason: " + "a" * 2001,
-        "run.reason", 4, "write a sentence",
-    ),
+        "reason: rates were wrong", "reason: " + "a" * 2001, "run.reason", 4, "write a sentence"),
     "reason that moves the cursor": manifest(
-        "reason: rates were wrong", 'reason: "a\\e[2Jb"',
-        "run.reason", 4, "write a sentence",
-    ),
+        "reason: rates were wrong", 'reason: "a\\e[2Jb"', "run.reason", 4, "write a sentence"),
     "name that moves the cursor": manifest(
-        "  requested_by: bob", '  requested_by: "bo\\e[2Jb"', "run.requested_by", 3, "write who",
-    ),
+        "  requested_by: bob", '  requested_by: "bo\\e[2Jb"', "run.requested_by", 3, "write who"),
     "instant inside a day": manifest(
         "from: 2024-01-05\n", "from: 2024-01-05T06:00:00Z\n",
-        "target.partitions.from", 19, "use 2024-01-05 or 2024-01-06",
-    ),
+        "target.partitions.from", 19, "use 2024-01-05 or 2024-01-06"),
     "listed instant inside a day": manifest(
         SCOPE, "    values: [2024-01-05, 2024-01-06T06:00:00Z]\n",
-        "target.partitions.values[1]", 19, "use 2024-01-06 or 2024-01-07",
-    ),
+        "target.partitions.values[1]", 19, "use 2024-01-06 or 2024-01-07"),
     "text that is no day": manifest(
-        SCOPE, "    values: [soon]\n", "target.partitions.values[0]", 19, "write e.g. 2013-02-15"
-    ),
+        SCOPE, "    values: [soon]\n", "target.partitions.values[0]", 19, "write e.g. 2013-02-15"),
     "not a partition column": manifest(
         "    column: day\n", "    column: amount\n",
-        "target.partitions.column", 18, "scope by one of: day", code="unsupported",
-    ),
+        "target.partitions.column", 18, "scope by one of: day", code="unsupported"),
     "unknown transform": manifest("name: daily", "name: dayly", "transform.name", 8, "it offers"),
     "version that the code lacks": manifest(
-        "version: 1.0.0", "version: 1.1.0", "transform.version", 9, "it offers daily 1.0.0"
-    ),
+        "version: 1.0.0", "version: 1.1.0", "transform.version", 9, "it offers daily 1.0.0"),
     "file outside by ..": manifest(
-        TRANSFORM, "file: ../../etc/passwd.py", "transform.file", 10, "without .."
-    ),
+        TRANSFORM, "file: ../../etc/passwd.py", "transform.file", 10, "without .."),
     "file outside by an absolute path": manifest(
-        TRANSFORM, "file: /etc/hosts.py", "transform.file", 10, "relative to the project"
-    ),
+        TRANSFORM, "file: /etc/hosts.py", "transform.file", 10, "relative to the project"),
     "file outside by a link": manifest(
-        TRANSFORM, "file: jobs/daily/link.py", "transform.file", 10, "relative to the project"
-    ),
+        TRANSFORM, "file: jobs/daily/link.py", "transform.file", 10, "relative to the project"),
     "file name with a zero byte": manifest(
-        TRANSFORM, 'file: "jobs/a\\0.py"', "transform.file", 10, "relative to the project"
-    ),
+        TRANSFORM, 'file: "jobs/a\\0.py"', "transform.file", 10, "relative to the project"),
     "hostile table": manifest(
-        SOURCE, 'table: "a.b; DROP TABLE x"', "sources.events.table", 13, "namespace.table"
-    ),
+        SOURCE, 'table: "a.b; DROP TABLE x"', "sources.events.table", 13, "namespace.table"),
     "table in backticks": manifest(
-        SOURCE, 'table: "`bronze`.`events`"', "sources.events.table", 13, "namespace.table"
-    ),
+        SOURCE, 'table: "`bronze`.`events`"', "sources.events.table", 13, "namespace.table"),
     "table that looks alike": manifest(
-        SOURCE, "table: brоnze.events", "sources.events.table", 13, "namespace.table"  # noqa: RUF001
-    ),
+        SOURCE, "table: brоnze.events", "sources.events.table", 13, "namespace.table"),  # noqa: RUF001
     "table name too long": manifest(
-        SOURCE, "table: bronze." + "e" * 200, "sources.events.table", 13, "at most 200 characters"
-    ),
-    "hostile predicate": manifest(
-        "target:", "target:\n  row_predicate: \"1=1; DROP TABLE x\"",
-        "target.row_predicate", 17, "fields below it, indented",
-    ),
-    "predicate on no column": manifest(
-        "target:", "target:\n  row_predicate: {amuont: 10}",
-        "target.row_predicate.amuont", 17, "name one of: ts, id, amount",
-    ),
-    "predicate with a hostile column": manifest(
-        "target:", "target:\n  row_predicate: {\"id` = 1 OR `id\": 10}",
-        "target.row_predicate.id` = 1 OR `id", 17, "a name of letters, digits",
-    ),
-    "predicate on the partitions": manifest(
-        "target:", "target:\n  row_predicate: {day: 2024-01-05}",
-        "target.row_predicate.day", 17, "write its values in target.partitions",
-    ),
-    "predicate with a value of another type": manifest(
-        "target:", "target:\n  row_predicate: {id: [7, seven]}",
-        "target.row_predicate.id", 17, "write a whole number",
-    ),
-    "predicate of no column": manifest(
-        "target:", "target:\n  row_predicate: {}",
-        "target.row_predicate", 17, "name one with its values",
-    ),
-    "predicate of an append": manifest(
-        "target:", "target:\n  publish_mode: append\n  row_predicate: {id: 7}",
-        "target.row_predicate", 18, "remove target.row_predicate", code="unsupported",
-    ),
-    "append where rows are": manifest(
-        "target:", "target:\n  publish_mode: append",
-        "target.partitions", 18, "target.partitions.except", code="conflict", exit_code=4,
-        problem="hold 3 rows in snapshot",
-    ),
-    "merge without a version": manifest(
-        "target:", "target:\n  publish_mode: merge",
-        "target.merge", 16, "add target.merge: {version: COLUMN}",
-    ),
-    "merge by no column": manifest(
-        "target:", "target:\n  publish_mode: merge\n  merge: {version: amuont}",
-        "target.merge.version", 18, "use one of: day, ts, amount",
-    ),
-    "merge by the time of processing": manifest(
-        "target:", "target:\n  publish_mode: merge\n  merge: {version: produced_at}",
-        "target.merge.version", 18, "use one of", problem="a rerun always wins",
-    ),
-    "merge by the key": manifest(
-        "target:", "target:\n  publish_mode: merge\n  merge: {version: id}",
-        "target.merge.version", 18, "use one of",
-    ),
-    "deletions of a column of the table": manifest(
-        "target:", "target:\n  publish_mode: merge\n  merge: {version: ts, deleted: amount}",
-        "target.merge.deleted", 18, "remove target.merge.deleted",
-    ),
-    "merge beside another mode": manifest(
-        "target:", "target:\n  merge: {version: ts}",
-        "target.merge", 17, "write target.publish_mode: merge",
-    ),
-    "versions of a product that is followed": manifest(
-        "target:", "target:\n  publish_mode: versioned",
-        "target.publish_mode", 17, "write target.publish_mode: replace_partitions",
-        code="unsupported",
-    ),
-    "mode of another product": manifest(
-        "target:", "target:\n  publish_mode: pointer_swap",
-        "target.publish_mode", 17, "write target.publish_mode: replace_partitions",
-        code="unsupported",
-    ),
+        SOURCE, "table: bronze." + "e" * 200, "sources.events.table", 13, "at most 200 characters"),
+    "hostile predicate": of_target(
+        "row_predicate: \"1=1; DROP TABLE x\"", "row_predicate", 17, "fields below it, indented"),
+    "predicate on no column": of_target(
+        "row_predicate: {amuont: 10}", "row_predicate.amuont", 17, "name one of: ts, id, amount"),
+    "predicate with a hostile column": of_target(
+        "row_predicate: {\"id` = 1 OR `id\": 10}", "row_predicate.id` = 1 OR `id", 17,
+        "a name of letters, digits"),
+    "predicate on the partitions": of_target(
+        "row_predicate: {day: 2024-01-05}", "row_predicate.day", 17,
+        "write its values in target.partitions"),
+    "predicate with a value of another type": of_target(
+        "row_predicate: {id: [7, seven]}", "row_predicate.id", 17, "write a whole number"),
+    "predicate of no column": of_target(
+        "row_predicate: {}", "row_predicate", 17, "name one with its values"),
+    "predicate of an append": of_target(
+        "publish_mode: append\n  row_predicate: {id: 7}", "row_predicate", 18,
+        "remove target.row_predicate", code="unsupported"),
+    "append where rows are": of_target(
+        "publish_mode: append", "partitions", 18, "target.partitions.except", code="conflict",
+        exit_code=4,
+        problem="hold 3 rows in snapshot"),
+    "merge without a version": of_target(
+        "publish_mode: merge", "merge", 16, "add target.merge: {version: COLUMN}"),
+    "merge by no column": of_target(
+        "publish_mode: merge\n  merge: {version: amuont}", "merge.version", 18,
+        "use one of: day, ts, amount"),
+    "merge by the time of processing": of_target(
+        "publish_mode: merge\n  merge: {version: produced_at}", "merge.version", 18, "use one of",
+        problem="a rerun always wins"),
+    "merge by the key": of_target(
+        "publish_mode: merge\n  merge: {version: id}", "merge.version", 18, "use one of"),
+    "deletions of a column of the table": of_target(
+        "publish_mode: merge\n  merge: {version: ts, deleted: amount}", "merge.deleted", 18,
+        "remove target.merge.deleted"),
+    "merge beside another mode": of_target(
+        "merge: {version: ts}", "merge", 17, "write target.publish_mode: merge"),
+    "versions of a product that is followed": of_target(
+        "publish_mode: versioned", "publish_mode", 17,
+        "write target.publish_mode: replace_partitions",
+        code="unsupported"),
+    "mode of another product": of_target(
+        "publish_mode: pointer_swap", "publish_mode", 17,
+        "write target.publish_mode: replace_partitions",
+        code="unsupported"),
     "side effects": manifest(
         "validation:", "safety: {side_effects: true}\nvalidation:",
-        "safety.side_effects", 21, "write false", code="unsupported",
-    ),
-    "a column that is dropped": manifest(
-        "target:", "target:\n  schema_change: [{drop: amount}]",
-        "target.schema_change[0].drop", 17, "add",
-    ),
-    "a column that is narrowed": manifest(
-        "target:", "target:\n  schema_change: [{widen: amount, to: int}]",
-        "target.schema_change[0]", 17, "write a wider type",
-    ),
-    "a required column that is added": manifest(
-        "target:", "target:\n  schema_change: [{add: note, type: string, required: true}]",
-        "target.schema_change[0].required", 17, "rename",
-    ),
-    "a column that is there already": manifest(
-        "target:", "target:\n  schema_change: [{add: Amount, type: long}]",
-        "target.schema_change[0]", 17, "use another name",
-    ),
-    "a renamed column of the key": manifest(
-        "target:", "target:\n  schema_change: [{rename: id, to: number}]",
-        "target.schema_change[0]", 17, "choose another column",
-    ),
-    "a renamed partition source": manifest(
-        "target:", "target:\n  schema_change: [{rename: day, to: date}]",
-        "target.schema_change[0]", 17, "choose another column",
-    ),
-    "columns of a run in steps": manifest(
-        "target:",
-        "target:\n  progressive: {}\n  schema_change: [{add: note, type: string}]",
-        "target.progressive", 17, "remove target.schema_change", code="unsupported",
-    ),
+        "safety.side_effects", 21, "write false", code="unsupported"),
+    "a column that is dropped": of_target(
+        "schema_change: [{drop: amount}]", "schema_change[0].drop", 17, "add"),
+    "a column that is narrowed": of_target(
+        "schema_change: [{widen: amount, to: int}]", "schema_change[0]", 17, "write a wider type"),
+    "a required column that is added": of_target(
+        "schema_change: [{add: note, type: string, required: true}]", "schema_change[0].required",
+        17, "rename"),
+    "a column that is there already": of_target(
+        "schema_change: [{add: Amount, type: long}]", "schema_change[0]", 17, "use another name"),
+    "a renamed column of the key": of_target(
+        "schema_change: [{rename: id, to: number}]", "schema_change[0]", 17,
+        "choose another column"),
+    "a renamed partition source": of_target(
+        "schema_change: [{rename: day, to: date}]", "schema_change[0]", 17,
+        "choose another column"),
+    "columns of a run in steps": of_target(
+        "progressive: {}\n  schema_change: [{add: note, type: string}]", "progressive", 17,
+        "remove target.schema_change", code="unsupported"),
     "unknown gate": manifest(
         "validation:", "validation:\n  gates: {schema: report}",
-        "validation.gates.schema", 22, "keys_unique",
-    ),
+        "validation.gates.schema", 22, "keys_unique"),
     "over a limit": manifest(
         "validation:", "safety: {max_bytes: 1}\nvalidation:",
-        "safety.max_bytes", 21, "raise safety.max_bytes", code="limit-exceeded", exit_code=3,
-    ),
+        "safety.max_bytes", 21, "raise safety.max_bytes", code="limit-exceeded", exit_code=3),
     "past its deadline": manifest(
         "  requested_by: bob", "  requested_by: bob\n  deadline: 2020-01-01T00:00:00Z",
-        "run.deadline", 4, "agree on a later run.deadline", code="limit-exceeded", exit_code=3,
-    ),
+        "run.deadline", 4, "agree on a later run.deadline", code="limit-exceeded", exit_code=3),
     "bootstrap of a full product": manifest(
         "  requested_by: bob", "  kind: bootstrap\n  requested_by: bob",
-        "run.kind", 3, "write run.kind: restatement",
-    ),
+        "run.kind", 3, "write run.kind: restatement"),
     "no such product": manifest(
         "product: silver.daily", "product: silver.dayly",
-        "product", 6, "lakehouse-backfill product add", code="not-found",
-    ),
+        "product", 6, "lakehouse-backfill product add", code="not-found"),
     "a day inside a month": of(
         MONTHLY, "from: 2024-01-01\n", "from: 2024-01-15\n",
-        "target.partitions.from", 19, "use 2024-01 or 2024-02", command=f"plan {MONTHLY}",
-    ),
+        "target.partitions.from", 19, "use 2024-01 or 2024-02", command=f"plan {MONTHLY}"),
 }  # fmt: skip
 FILES_OF_OTHERS = {
     "no manifest": Case("plan jobs/none.yaml", "invalid-config", "check the path"),
     "manifest of bytes": Case(
         PLAN, "invalid-config", "save the file as UTF-8", field="(file)", line=2,
-        files=((RUN, b"api_version: x\nrun: \xff\xfe\n"),),
-    ),
+        files=((RUN, b"api_version: x\nrun: \xff\xfe\n"),)),
     "manifest of 2 MB": Case(
-        PLAN, "invalid-config", "a short text file", files=((RUN, "# " + "x" * 2_000_000),)
-    ),
+        PLAN, "invalid-config", "a short text file", files=((RUN, "# " + "x" * 2_000_000),)),
     "manifest twice in a file": Case(
         PLAN, "invalid-config", "remove everything from the second", field="(file)", line=25,
-        files=((RUN, MANIFEST + "---\n" + MANIFEST),),
-    ),
+        files=((RUN, MANIFEST + "---\n" + MANIFEST),)),
     "suite that is no JSON": Case(
         PLAN, "invalid-config", '"expectations": [', field="(file)", line=3, file=SUITE,
-        files=((SUITE, '{"name": "x",\n "expectations":\n oops}'),),
-    ),
+        files=((SUITE, '{"name": "x",\n "expectations":\n oops}'),)),
     "suite without expectations": Case(
         PLAN, "invalid-config", '"expectations": [', field="(file)", line=1, file=SUITE,
-        files=((SUITE, '{"name": "x"}'),),
-    ),
+        files=((SUITE, '{"name": "x"}'),)),
     "unknown expectation": of(
         SUITE, "expect_column_values_to_not_be_null", "expect_column_values_to_not_be_nul",
-        "expectations[1]", 5, "write expect_column_values_to_not_be_null",
-    ),
+        "expectations[1]", 5, "write expect_column_values_to_not_be_null"),
     "suite of the contract that is gone": of(
         CONTRACT, "classification:", "suites: [{file: expectations/dailly.json}]\nclassification:",
-        "suites[0].file", 16, "did you mean `daily.json`?",
-    ),
+        "suites[0].file", 16, "did you mean `daily.json`?"),
     "key that is no column": of(
-        CONTRACT, "key: [id]", "key: [idd]", "key[0]", 6, "did you mean `id`?"
-    ),
+        CONTRACT, "key: [id]", "key: [idd]", "key[0]", 6, "did you mean `id`?"),
     "sql type": of(
         CONTRACT, "name: amount, type: long", "name: amount, type: bigint",
-        "columns[3].type", 13, "write long",
-    ),
+        "columns[3].type", 13, "write long"),
     "lineage columns that the table lacks": Case(
         PLAN, "invalid-config", "lineage_columns: false",
-        edit=(CONTRACT, "classification:", "lineage_columns: true\nclassification:"),
-    ),
+        edit=(CONTRACT, "classification:", "lineage_columns: true\nclassification:")),
     "no contract": Case(
         PLAN, "not-found", "lakehouse-backfill product add", field="product", line=6,
-        files=((CONTRACT, None),),
-    ),
+        files=((CONTRACT, None),)),
     "profile of another kind": of(
         PROFILES, "environment: prod", "environment: production",
-        "profiles.prod.environment", 12, "write one of: dev, prod",
-    ),
+        "profiles.prod.environment", 12, "write one of: dev, prod"),
     "default that is no embedded lake": Case(
         "status", "invalid-config", "add --profile prod",
-        edit=(PROFILES, "default: embedded", "default: prod"),
-    ),
+        edit=(PROFILES, "default: embedded", "default: prod")),
     "default lake of somebody else": Case(
         "status", "invalid-config", "add --profile embedded",
-        edit=(PROFILES, "${project}/.lakehouse/catalog.db", "/tmp/shared.db"),
-    ),
+        edit=(PROFILES, "${project}/.lakehouse/catalog.db", "/tmp/shared.db")),
     "mistyped file of the catalog": of(
         PROFILES, "catalog.db", "catalogue.db",
         "profiles.embedded.catalog.uri", 9, "correct catalog.uri",
-        code="not-found", command="status", problem="there is no lake at",
-    ),
+        code="not-found", command="status", problem="there is no lake at"),
     "no folder of the catalog": of(
         PROFILES, ".lakehouse/catalog.db", ".lakehose/catalog.db",
         "profiles.embedded.catalog.uri", 9, "correct catalog.uri",
-        code="not-found", command="status",
-    ),
+        code="not-found", command="status"),
     "uri of the catalog that is none": of(
         PROFILES, "sqlite:///${project}/.lakehouse/catalog.db", "catalog.db",
         "profiles.embedded.catalog.uri", 9, "write e.g. uri: sqlite:///",
-        command="--profile embedded status", problem="lacks the form scheme://place",
-    ),
+        command="--profile embedded status", problem="lacks the form scheme://place"),
     "uri of the catalog of an unknown database": of(
         PROFILES, "sqlite:///${project}", "oracle9://${project}",
         "profiles.embedded.catalog.uri", 9, "write e.g. uri: sqlite:///",
-        command="--profile embedded status", problem="oracle9",
-    ),
+        command="--profile embedded status", problem="oracle9"),
     "type of the catalog that is none": of(
         PROFILES, "type: sql", "type: sqll",
-        "profiles.embedded.catalog.type", 8, "write one of rest",
-        command="status", problem="sqll",
-    ),
+        "profiles.embedded.catalog.type", 8, "write one of rest", command="status", problem="sqll"),
     "no profiles": Case(
-        "status", "not-found", "lakehouse-backfill init", files=((PROFILES, None),)
-    ),
+        "status", "not-found", "lakehouse-backfill init", files=((PROFILES, None),)),
 }  # fmt: skip
 CHANGED_AFTER_APPROVAL = {
     "suite": Case(
         "stage {approved}", "approval-missing", "--revise {approved}", exit_code=3,
         edit=(SUITE, '"column": "id"', '"column": "day"'),
-        problem=f"{SUITE} changed since {{approved}} was planned",
-    ),
+        problem=f"{SUITE} changed since {{approved}} was planned"),
 }  # fmt: skip
 OTHER_CODE = {
     name: Case(
@@ -425,77 +334,57 @@ COMMANDS = {
     "unknown run": Case("status bf-nope", "not-found", "lakehouse-backfill status"),
     "unknown run to approve": Case("approve bf-nope --by ana", "not-found", "lakehouse-backfill"),
     "unknown run to revise": Case(
-        f"{PLAN} --revise bf-nope", "not-found", "lakehouse-backfill status"
-    ),
+        f"{PLAN} --revise bf-nope", "not-found", "lakehouse-backfill status"),
     "run of another product to revise": Case(
-        f"{PLAN} --revise {{open}}", "invalid-config", "plan without --revise"
-    ),
+        f"{PLAN} --revise {{open}}", "invalid-config", "plan without --revise"),
     "unknown product": Case(
-        "versions silver.dayly", "not-found", "product add", problem="did you mean `silver.daily`?"
-    ),
+        "versions silver.dayly", "not-found", "product add",
+        problem="did you mean `silver.daily`?"),
     "product without versions": Case(
-        "versions silver.daily", "not-found", "lakehouse-backfill status"
-    ),
+        "versions silver.daily", "not-found", "lakehouse-backfill status"),
     "product that is a path": Case(
-        "versions ../../etc/passwd", "not-found", "lakehouse-backfill product add"
-    ),
+        "versions ../../etc/passwd", "not-found", "lakehouse-backfill product add"),
     "rollback of an unknown product": Case(
-        "rollback silver.dayly --reason x", "not-found", "lakehouse-backfill product add"
-    ),
+        "rollback silver.dayly --reason x", "not-found", "lakehouse-backfill product add"),
     "rollback to an unknown version": Case(
-        "rollback silver.daily --to 7 --reason x", "not-found", "lakehouse-backfill"
-    ),
+        "rollback silver.daily --to 7 --reason x", "not-found", "lakehouse-backfill"),
     "approval by the wrong person": Case(
-        "approve {planned} --by eve", "not-allowed", "ask one of them", exit_code=3
-    ),
+        "approve {planned} --by eve", "not-allowed", "ask one of them", exit_code=3),
     "approval with an open checklist": Case(
-        "approve {open} --by ana", "blocked",
-        "catalog/contracts/silver.open.yaml", exit_code=3,
-        problem="write classification and retention_days in catalog/contracts/silver.open.yaml",
-    ),
+        "approve {open} --by ana", "blocked", "catalog/contracts/silver.open.yaml", exit_code=3,
+        problem="write classification and retention_days in catalog/contracts/silver.open.yaml"),
     "publication before acceptance": Case(
-        "publish {approved} --by ana", "illegal-move", "lakehouse-backfill status {approved}"
-    ),
+        "publish {approved} --by ana", "illegal-move", "lakehouse-backfill status {approved}"),
     "acceptance before staging": Case(
-        "accept {approved} --by ana", "illegal-move", "lakehouse-backfill status {approved}"
-    ),
+        "accept {approved} --by ana", "illegal-move", "lakehouse-backfill status {approved}"),
     "staging before approval": Case(
-        "stage {planned}", "approval-missing", "lakehouse-backfill approve {planned}", exit_code=3
-    ),
+        "stage {planned}", "approval-missing", "lakehouse-backfill approve {planned}", exit_code=3),
     "pinned input that has expired": Case(
-        "stage {leased}", "not-found", "--revise {leased}", problem="bronze.leased@{expired}"
-    ),
+        "stage {leased}", "not-found", "--revise {leased}", problem="bronze.leased@{expired}"),
     "condition that ends the query": Case(
         "diff silver.daily silver.daily --where '1=1; DROP TABLE silver.daily'",
-        "invalid-config", "write one boolean expression",
-    ),
+        "invalid-config", "write one boolean expression"),
     "condition with a subquery": Case(
         "diff silver.daily silver.daily --where 'id IN (SELECT 1)'",
-        "invalid-config", "write one boolean expression", problem="holds a subquery",
-    ),
+        "invalid-config", "write one boolean expression", problem="holds a subquery"),
     "condition that reads a file": Case(
         "diff silver.daily silver.daily --where \"read_text('/etc/passwd') IS NULL\"",
-        "invalid-config", "write one boolean expression",
-    ),
+        "invalid-config", "write one boolean expression"),
     "condition on no column": Case(
-        "diff silver.daily silver.daily --key id --where 'idd = 1'", "invalid-config", "use one of"
-    ),
+        "diff silver.daily silver.daily --key id --where 'idd = 1'", "invalid-config",
+        "use one of"),
     "hostile table to compare": Case(
-        "diff 'silver.daily; DROP TABLE x' silver.daily", "not-found", "write namespace.table"
-    ),
+        "diff 'silver.daily; DROP TABLE x' silver.daily", "not-found", "write namespace.table"),
     "table to compare that is not there": Case(
-        "diff silver.daily@1 silver.daily", "not-found", "name one that exists"
-    ),
+        "diff silver.daily@1 silver.daily", "not-found", "name one that exists"),
     "unknown engine": Case(
-        "diff silver.daily silver.daily --key id --engine gpu", "invalid-config", "choose auto"
-    ),
+        "diff silver.daily silver.daily --key id --engine gpu", "invalid-config", "choose auto"),
     "unknown profile": Case("--profile prd status", "invalid-config", "name one with --profile"),
     "unknown command": Case("pblish x", "usage", "add --help"),
     "unknown option": Case("status --al", "usage", "add --help"),
     "draft of a reversed range": Case(
         "new silver.daily --from 2024-02-01 --to 2024-01-01 --reason x",
-        "invalid-config", "write --from 2024-01-01 --to 2024-02-01",
-    ),
+        "invalid-config", "write --from 2024-01-01 --to 2024-02-01"),
     "schema of nothing": Case("schema plan", "not-found", "use one of: manifest, contract"),
 }  # fmt: skip
 CASES = MANIFESTS | FILES_OF_OTHERS | CHANGED_AFTER_APPROVAL | OTHER_CODE | COMMANDS

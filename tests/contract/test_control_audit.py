@@ -27,19 +27,17 @@ from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.core.evidence.verify import audit_verify
 from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
-from lakehouse_backfill.domain.partitions import Scope, ScopeField
-from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunState
 from lakehouse_backfill.errors import Tampered, TooBusy
 from lakehouse_backfill.results.proof import AuditVerifyResult
-from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event
 from tests.support.fakes.context import context, lake
 from tests.support.fakes.control import FakeRuns
 from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.control import PRODUCT, a_row
 
 pytestmark = pytest.mark.req("V4")
 NAMESPACE = "lakehouse_backfill"
-PRODUCT = "silver.arrivals_daily"
 NOTES = 2 * COMPACT_EVERY_COMMITS
 Row = dict[str, Any]
 
@@ -67,10 +65,10 @@ class Log:
             run_id = ("bf-1", "bf-2", "bf-3")[number % 3]
             status = self.runs.status(run_id)
             lease = Lease(holder="here:1@2", until=until) if number % 5 == 0 else None
-            after = self.runs.append(an_event(run_id, status.seq + 1, n=number, share=0.1), lease)
+            after = self.runs.append(a_note(run_id, status.seq + 1, n=number, share=0.1), lease)
             if number % 7 == 0 and after.driver:
                 self.runs.renew(run_id, after.epoch, until + timedelta(seconds=number))
-        self.runs.append(an_event("bf-4", 2, to=RunState.CANCELLED))
+        self.runs.append(a_note("bf-4", 2, to=RunState.CANCELLED))
 
     def look(self) -> AuditVerdict:
         return audit_verify(context(lake(), runs=self.runs, audit=self.audit))
@@ -85,11 +83,9 @@ class Log:
         return [index for index, row in enumerate(self.rows) if row["run_id"] == run_id]
 
 
-def an_event(run_id: str, seq: int, to: RunState = RunState.PLANNED, **detail: Any) -> Event:
-    return Event(
-        run_id=run_id, seq=seq, at=NOON + timedelta(seconds=seq), actor="ann", verb=f"note {seq}",
-        from_state=RunState.PLANNED, to_state=to, mode="backfill", detail=detail,
-    )  # fmt: skip
+def a_note(run_id: str, seq: int, to: RunState | None = None, **detail: Any) -> Event:
+    at = NOON + timedelta(seconds=seq)
+    return an_event(run_id, seq, RunState.PLANNED, to, at=at, detail=detail)
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +248,7 @@ def test_a_seal_that_was_removed_is_found_and_not_made_again(log: Log):
         change.remove_properties("audit.events", "audit.sum")
     try:
         assert log.look().first_bad == "the seal over all runs is gone"
-        log.runs.append(an_event("bf-3", log.runs.status("bf-3").seq + 1))
+        log.runs.append(a_note("bf-3", log.runs.status("bf-3").seq + 1))
         assert log.look().first_bad == "the seal over all runs is gone"
     finally:
         restore(log)
@@ -290,21 +286,13 @@ def lone(tmp_path: Path) -> SimpleNamespace:
     runs, found = IcebergRuns(tables), IcebergAudit(tables)
     runs.register(a_plan(), a_first_event(a_plan()))
     for action in ("reserve", "publish"):
-        IcebergVersions(tables).move(PRODUCT, lambda _, action=action: (an_act(action),))
+        IcebergVersions(tables).move(
+            PRODUCT, lambda _, action=action: (a_row(1, action, token="t1"),)
+        )
     workbench = context(lake(), runs=runs, audit=found)
     return SimpleNamespace(
         catalog=catalog, runs=runs, audit=found, look=lambda: audit_verify(workbench).first_bad
     )
-
-
-def an_act(action: Any) -> Publication:
-    return Publication(
-        product=PRODUCT, version=1, token="t1", action=action, run_id="bf-1", table=PRODUCT,
-        snapshot_id=8_700_000_000_000_000_001, before_snapshot_id=None, supersedes=0,
-        scope=Scope(field=ScopeField(column="d", transform="identity", type="date"),
-                    partitions=("2013-02-15",)),
-        at=NOON + timedelta(microseconds=7), by="ann", approved_by=("bob",), reason="fix",
-    )  # fmt: skip
 
 
 def edit(lone: SimpleNamespace, name: str, change: Callable[[Row], Row | None]) -> None:
@@ -393,7 +381,7 @@ class Moving(FakeRuns):
     def chains(self) -> dict[str, tuple[Event, ...]]:
         if self.times:
             self.times -= 1
-            self.append(an_event("bf-1", self.status("bf-1").seq + 1))
+            self.append(a_note("bf-1", self.status("bf-1").seq + 1))
         return super().chains()
 
 

@@ -32,10 +32,10 @@ from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, Ic
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.domain.publication import Pointer
-from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunState
+from lakehouse_backfill.domain.run import ChunkRecord, Lease, RunState
 from lakehouse_backfill.errors import RunMoved
 from tests.contract.test_control_races import control_tables, race
-from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.control import PRODUCT, a_chunk, a_row, bare, move
 
@@ -203,18 +203,7 @@ def append_or_renew(folder: Path, number: int, barrier: Any) -> list[str]:
     for turn in range(ROUNDS):
         barrier.wait()
         if number == 0:
-            runs.append(
-                Event(
-                    run_id="bf-1",
-                    seq=4 + turn,
-                    at=NOON,
-                    actor="ann",
-                    verb=f"note {turn}",
-                    from_state=RunState.STAGING,
-                    to_state=RunState.STAGING,
-                    mode="backfill",
-                )
-            )
+            runs.append(an_event("bf-1", 4 + turn, RunState.STAGING))
         else:
             runs.renew("bf-1", 3, until(turn + 1))
         barrier.wait()
@@ -245,10 +234,7 @@ def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
         status = control.runs.status("bf-1")
         barrier.wait()
         lease = Lease(holder=f"host:{number}", until=until(0))
-        event = Event(
-            run_id="bf-1", seq=status.seq + 1, at=NOON, actor="ann", verb="begin staging",
-            from_state=RunState.STAGING, to_state=RunState.STAGING, mode="backfill",
-        )  # fmt: skip
+        event = an_event("bf-1", status.seq + 1, RunState.STAGING, verb="begin staging")
         try:
             epoch = control.runs.append(event, lease).epoch
             control.fences.fence("bf-1", epoch)
@@ -416,11 +402,7 @@ def _overwrite(catalog: TroubledCatalog, rows: list[dict[str, Any]]) -> Any:
 
 def test_a_closed_run_of_an_older_release_goes_on_with_its_chain(old_lake: SimpleNamespace):
     status = old_lake.runs.status("bf-2")
-    note = Event(
-        run_id="bf-2", seq=status.seq + 1, at=NOON, actor="ann", verb="note",
-        from_state=status.state, to_state=status.state, mode="backfill",
-    )  # fmt: skip
-    old_lake.runs.append(note)
+    old_lake.runs.append(an_event("bf-2", status.seq + 1, status.state))
     assert audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal()).is_intact
     assert old_lake.audit.seal()[0] == 5
 

@@ -21,11 +21,11 @@ from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs.lifecycle import next_event
 from lakehouse_backfill.domain import publication as pointer_rules
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.run import Event, RunState, RunStatus
+from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
-from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event
 from tests.support.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.control import LATER, PRODUCT, a_chunk, a_row, bare, move
@@ -180,17 +180,7 @@ def test_a_note_keeps_the_driver_and_a_move_without_one_clears_it(runs: Runs):
     runs.register(a_plan(), a_first_event(a_plan()))
     move(runs, "bf-1", "approve")
     status = move(runs, "bf-1", "begin staging", driver="host:1")
-    note = Event(
-        run_id="bf-1",
-        seq=status.seq + 1,
-        at=NOON,
-        actor="bob",
-        verb="ask to pause",
-        from_state=RunState.STAGING,
-        to_state=RunState.STAGING,
-        mode="backfill",
-    )
-    noted = runs.append(note)
+    noted = runs.append(an_event("bf-1", status.seq + 1, RunState.STAGING, verb="ask to pause"))
     assert (noted.driver, noted.epoch, noted.lease_until) == ("host:1", 3, LATER)
     ended = move(runs, "bf-1", "pause")
     assert (ended.driver, ended.epoch, ended.lease_until) == (None, 3, None)

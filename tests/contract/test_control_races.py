@@ -15,11 +15,12 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.run import Event, RunState
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import RunMoved
-from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import a_first_event, a_plan, an_event
 from tests.support.forks import FORKS
 from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.control import a_row
 
 PROCESSES, MOVES, PRODUCTS, ROUNDS = 8, 20, 4, 20
 
@@ -41,20 +42,9 @@ def race(worker: Callable[..., Any], folder: Path, processes: int) -> list[Any]:
 def publish(product: str, who: str) -> Callable[[Pointer], tuple[Publication, ...]]:
     def decide(pointer: Pointer) -> tuple[Publication, ...]:
         version = pointer.last_version + 1
-        row = Publication(
-            product=product,
-            version=version,
-            token=f"{product}-{version}-{who}",
-            action="publish",
-            run_id=who,
-            table=product,
-            snapshot_id=version,
-            before_snapshot_id=None,
-            scope=None,
-            supersedes=pointer.accepted.version if pointer.accepted else None,
-            at=NOON,
-            by=who,
-        )
+        before = pointer.accepted.version if pointer.accepted else None
+        token = f"{product}-{version}-{who}"
+        row = a_row(version, "publish", product, token=token, run_id=who, supersedes=before)
         return (row,)
 
     return decide
@@ -114,16 +104,7 @@ def drive_one_run(folder: Path, number: int, barrier: Any) -> list[str]:
     for _ in range(ROUNDS):
         barrier.wait()
         status = runs.status("bf-1")
-        event = Event(
-            run_id="bf-1",
-            seq=status.seq + 1,
-            at=NOON,
-            actor=f"process {number}",
-            verb="note",
-            from_state=RunState.PLANNED,
-            to_state=RunState.PLANNED,
-            mode="backfill",
-        )
+        event = an_event("bf-1", status.seq + 1, RunState.PLANNED, actor=f"process {number}")
         barrier.wait()
         try:
             runs.append(event)

@@ -10,7 +10,6 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.iceberg.control.log_files import (
     COMPACT_EVERY_COMMITS,
     KEEP_SNAPSHOTS,
@@ -22,35 +21,25 @@ from lakehouse_backfill.adapters.iceberg.control.tables import (
     IcebergFences,
 )
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.run import Event, RunState
+from lakehouse_backfill.domain.run import RunState
 from tests.support.examples import plans
+from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.control import a_row
 
 pytestmark = pytest.mark.req("U12")
 
 NAMESPACE = "lakehouse_backfill"
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ACTS, COMMITS = 10_000, 100
-PROFILE = Profile(
-    catalog={
-        "name": "lake", "uri": "sqlite:///${project}/c.db", "warehouse": "file://${project}/w",
-    }
-)  # fmt: skip
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Any:
-    return open_catalog(PROFILE, tmp_path)
+    return catalog_of(tmp_path)
 
 
 def act(version: int, product: str) -> Publication:
-    return Publication(
-        product=product, version=version, token=f"{version:032d}", action="publish",
-        run_id=f"bf-{version:010d}", table="silver.t", snapshot_id=version,
-        before_snapshot_id=version - 1, scope=None, supersedes=version - 1, at=NOW, by="ana",
-        reason="wrong rate",
-    )  # fmt: skip
+    return a_row(version, "publish", product, run_id=f"bf-{version:010d}", scope=None)
 
 
 def size_of(table: Table) -> dict[str, int]:
@@ -112,10 +101,9 @@ def test_closed_runs_leave_no_property_behind(catalog: SqlCatalog) -> None:
     upkeep = IcebergControlUpkeep(catalog, NAMESPACE, control)
     named = [plans.a_plan(f"bf-{number}") for number in range(12)]
     for one in named:
-        event = an_event(one.run_id, 1, RunState.DRAFT, RunState.PLANNED, "plan")
-        runs.register(one, event)
+        runs.register(one, plans.a_first_event(one))
         fences.fence(one.run_id, 2)
-        runs.append(an_event(one.run_id, 2, RunState.PLANNED, RunState.CANCELLED, "cancel"))
+        runs.append(plans.an_event(one.run_id, 2, RunState.PLANNED, RunState.CANCELLED))
     assert upkeep.fenced() == tuple(sorted(one.run_id for one in named))
     upkeep.lift(upkeep.fenced())
     left = {
@@ -127,13 +115,6 @@ def test_closed_runs_leave_no_property_behind(catalog: SqlCatalog) -> None:
     assert (left, upkeep.fenced(), len(runs.list(open_only=False))) == (set(), (), 12)
 
 
-def an_event(run_id: str, seq: int, old: RunState, new: RunState, verb: str) -> Event:
-    return Event(
-        run_id=run_id, seq=seq, at=NOW, actor="ana", verb=verb, from_state=old, to_state=new,
-        mode="backfill",
-    )  # fmt: skip
-
-
 def test_files_that_no_snapshot_reaches_are_swept_and_no_row_is_lost(
     catalog: Any, tmp_path: Path
 ) -> None:
@@ -143,7 +124,7 @@ def test_files_that_no_snapshot_reaches_are_swept_and_no_row_is_lost(
     for number in range(1, 70):
         versions.move("silver.p", lambda _, number=number: (act(number, "silver.p"),))
     history = versions.history("silver.p")
-    stranger = tmp_path / "w" / NAMESPACE / "stranger.txt"
+    stranger = tmp_path / "lake" / "warehouse" / NAMESPACE / "stranger.txt"
     stranger.write_text("not ours", encoding="utf-8")
     now = datetime.now(timezone.utc)
     assert upkeep.sweep(now - timedelta(days=1)).files == 0
@@ -154,5 +135,5 @@ def test_files_that_no_snapshot_reaches_are_swept_and_no_row_is_lost(
     assert upkeep.litter(later).files == 0
     assert versions.history("silver.p") == history
     versions.move("silver.p", lambda _: (act(70, "silver.p"),))
-    on_disk = [path for path in (tmp_path / "w").rglob("*") if path.is_file()]
+    on_disk = [path for path in (tmp_path / "lake" / "warehouse").rglob("*") if path.is_file()]
     assert (len(on_disk) < 70, stranger.exists()) == (True, True)

@@ -30,7 +30,6 @@ from lakehouse_backfill.domain.manifest import InputRange, RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import (
     ChecklistQuestion,
-    Estimate,
     Plan,
     ResolvedManifest,
     SourcePin,
@@ -38,6 +37,7 @@ from lakehouse_backfill.domain.plan import (
 )
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
+from tests.support.examples.plans import an_event, estimate, plan_of
 
 RUN, PRODUCT, SHADOW = "bf-0f3a9c2e71", "silver.arrivals_daily", "lhb_shadow.arrivals_daily__bf_1"
 NOW = datetime(2026, 3, 2, 9, 30, tzinfo=timezone.utc)
@@ -162,22 +162,17 @@ def plan() -> Plan:
         git_commit="4" * 40,
         lock_hash=None,
     )  # fmt: skip
-    return Plan(
-        run_id=RUN, revises=None, created_at=NOW, created_by="ana", resolved=resolved,
-        manifest_hash=resolved.manifest_hash, estimate=estimate(), conflicts=(),
+    return plan_of(
+        resolved, run_id=RUN, created_at=NOW, created_by="ana",
+        estimate=estimate(
+            input_files=2, input_rows=54_000, input_bytes=1_000_000, output_rows=11_000,
+            output_files=45,
+        ),
         checklist=tuple(
             ChecklistQuestion(number=number, question=f"Question {number}?", answer="An answer.")
             for number in range(1, 17)
         ),
-        notes=(), manifest_file="jobs/arrivals_daily/3-restate.yaml", shadow_table=SHADOW,
-    )  # fmt: skip
-
-
-def estimate() -> Estimate:
-    return Estimate(
-        input_files=2, input_rows=54_000, input_bytes=1_000_000, output_rows=11_000,
-        output_bytes=None, output_files=45, shuffle_bytes=None, duration_s=None, core_hours=None,
-        cost_usd=None, basis="no history",
+        manifest_file="jobs/arrivals_daily/3-restate.yaml", shadow_table=SHADOW,
     )  # fmt: skip
 
 
@@ -335,9 +330,8 @@ def validation() -> ValidationResult:
 
 def events() -> tuple[Event, ...]:
     return tuple(
-        Event(
-            run_id=RUN, seq=number, at=NOW + timedelta(minutes=number), actor="lead", verb=verb,
-            from_state=before, to_state=after, mode="backfill",
+        an_event(
+            RUN, number, before, after, at=NOW + timedelta(minutes=number), actor="lead", verb=verb,
             detail=WAIVER if verb == "waive" else {"reason": "looks right"},
             previous=seal(number - 1), hash=seal(number),
         )

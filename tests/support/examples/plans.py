@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timezone
+from typing import Any
 
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
 from lakehouse_backfill.domain.manifest import (
@@ -21,31 +22,40 @@ from lakehouse_backfill.domain.run import Event, RunState
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
 
+def estimate(**known: Any) -> Estimate:
+    """Nothing is known of a run but what is given."""
+    blank = {name: None for name, field in Estimate.model_fields.items() if field.is_required()}
+    counts = {"input_files": 0, "input_rows": 0, "input_bytes": 0, "basis": "no history"}
+    return Estimate(**(blank | counts | known))
+
+
+def plan_of(resolved: ResolvedManifest, **changes: Any) -> Plan:
+    """A plan without conflicts, checklist and notes, unless they are given."""
+    fields: dict[str, Any] = {
+        "run_id": "bf-1", "revises": None, "created_at": NOON, "created_by": "ann",
+        "resolved": resolved, "manifest_hash": resolved.manifest_hash, "estimate": estimate(),
+        "conflicts": (), "checklist": (), "notes": (),
+    }  # fmt: skip
+    return Plan(**(fields | changes))
+
+
 def a_plan(
     run_id: str = "bf-1", product: str = "silver.arrivals_daily", reason: str = "fix"
 ) -> Plan:
     """A plan for two days of `product` in two chunks."""
+    days = ("2013-02-15", "2013-02-16")
     resolved = ResolvedManifest(
         manifest=_manifest(product, reason),
         contract=_contract(product),
         scope=Scope(
             field=ScopeField(column="arrival_date", transform="identity", type="date"),
-            partitions=("2013-02-15", "2013-02-16"),
+            partitions=days,
         ),
-        chunks=(
-            Chunk(chunk_id="c1", partitions=("2013-02-15",)),
-            Chunk(chunk_id="c2", partitions=("2013-02-16",)),
-        ),
+        chunks=tuple(Chunk(chunk_id=f"c{n}", partitions=(day,)) for n, day in enumerate(days, 1)),
         sources=(
             SourcePin(
-                name="flights",
-                role="source",
-                table="bronze.flights",
-                requested="",
-                snapshot_id=8_700_000_000_000_000_001,
-                mode="tag",
-                range=_range(),
-                warm_up_days=1,
+                name="flights", role="source", table="bronze.flights", requested="", mode="tag",
+                snapshot_id=8_700_000_000_000_000_001, range=RANGE, warm_up_days=1,
             ),
         ),
         target=TargetPin(
@@ -54,40 +64,35 @@ def a_plan(
         code_hash="c" * 64,
         git_commit=None,
         lock_hash=None,
-    )
-    return Plan(
+    )  # fmt: skip
+    return plan_of(
+        resolved,
         run_id=run_id,
-        revises=None,
-        created_at=NOON,
-        created_by="ann",
-        resolved=resolved,
-        manifest_hash=resolved.manifest_hash,
-        estimate=_estimate(),
-        conflicts=(),
-        checklist=(),
+        estimate=estimate(input_files=1, input_rows=10, input_bytes=100),
         notes=("one note",),
         manifest_file="jobs/arrivals_daily/fix.yaml",
         shadow_table="lakehouse_backfill_shadow.arrivals_daily_bf_1",
     )
 
 
+def an_event(
+    run_id: str, seq: int, old: RunState, new: RunState | None = None, **changes: Any
+) -> Event:
+    """The event number `seq` of a run; a note, unless it moves the run."""
+    fields: dict[str, Any] = {
+        "at": NOON, "actor": "ann", "verb": f"note {seq}", "mode": "backfill",
+    }  # fmt: skip
+    return Event(run_id=run_id, seq=seq, from_state=old, to_state=new or old, **(fields | changes))
+
+
 def a_first_event(plan: Plan, actor: str = "ann") -> Event:
     """The event that registers `plan`."""
-    return Event(
-        run_id=plan.run_id,
-        seq=1,
-        at=NOON,
-        actor=actor,
-        verb="plan",
-        from_state=RunState.DRAFT,
-        to_state=RunState.PLANNED,
-        mode="backfill",
-        detail={"manifest_hash": plan.manifest_hash},
-    )
+    detail = {"manifest_hash": plan.manifest_hash}
+    states = RunState.DRAFT, RunState.PLANNED
+    return an_event(plan.run_id, 1, *states, actor=actor, verb="plan", detail=detail)
 
 
-def _range() -> InputRange:
-    return InputRange(column="time_hour", from_=date(2013, 2, 14), to=date(2013, 2, 17))
+RANGE = InputRange(column="time_hour", from_=date(2013, 2, 14), to=date(2013, 2, 17))
 
 
 def _manifest(product: str, reason: str) -> RunManifest:
@@ -96,7 +101,7 @@ def _manifest(product: str, reason: str) -> RunManifest:
         run=RunIntent(requested_by="ann", reason=reason, reason_code="bug_fix"),
         product=product,
         transform=TransformRef(name="arrivals", version="1.2.0", file="jobs/a/transform.py"),
-        sources={"flights": Source(table="bronze.flights", range=_range())},
+        sources={"flights": Source(table="bronze.flights", range=RANGE)},
         target=Target(
             partitions=PartitionRange(
                 column="arrival_date", from_=date(2013, 2, 15), to=date(2013, 2, 17)
@@ -118,20 +123,4 @@ def _contract(product: str) -> Contract:
             ContractColumn(name="arrival_date", type="date", required=True),
             ContractColumn(name="flights", type="long"),
         ),
-    )
-
-
-def _estimate() -> Estimate:
-    return Estimate(
-        input_files=1,
-        input_rows=10,
-        input_bytes=100,
-        output_rows=None,
-        output_bytes=None,
-        output_files=None,
-        shuffle_bytes=None,
-        duration_s=None,
-        core_hours=None,
-        cost_usd=None,
-        basis="no history",
     )

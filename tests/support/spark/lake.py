@@ -27,7 +27,8 @@ from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
-from lakehouse_backfill.domain.plan import Estimate, Plan, ResolvedManifest, SourcePin, TargetPin
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin, TargetPin
+from tests.support.examples.plans import estimate, plan_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -162,120 +163,69 @@ class PlanMaker:
         """Give a plan that pins everything at its current head."""
         others = [self._pin(name, "reference") for name in self.references]
         pins = (self._pin("src", "source"), *others)
-        scope = Scope(field=self.scope_field, partitions=self.partitions)
         chunks = tuple(
             Chunk(chunk_id=f"c{number}", partitions=self.partitions[start : start + self.per_chunk])
             for number, start in enumerate(range(0, len(self.partitions), self.per_chunk), 1)
         )
-        target = TargetPin(
-            table=self.lake.table(self.target),
-            uuid="u",
-            snapshot_id=self.lake.head(self.target),
-            schema_id=0,
-            spec_id=0,
-            format_version=2,
-        )
         resolved = ResolvedManifest(
-            manifest=self._manifest(),
-            contract=self._contract(),
-            scope=scope,
-            chunks=chunks,
-            sources=pins,
-            target=target,
-            code_hash="0" * 64,
-            git_commit=None,
-            lock_hash=None,
-        )
-        return Plan(
+            manifest=self._manifest(), contract=self._contract(), chunks=chunks, sources=pins,
+            scope=Scope(field=self.scope_field, partitions=self.partitions),
+            target=TargetPin(
+                table=self.lake.table(self.target), uuid="u",
+                snapshot_id=self.lake.head(self.target), schema_id=0, spec_id=0, format_version=2,
+            ),
+            code_hash="0" * 64, git_commit=None, lock_hash=None,
+        )  # fmt: skip
+        return plan_of(
+            resolved,
             run_id=run_id,
-            revises=None,
             created_at=datetime(2024, 2, 1, tzinfo=timezone.utc),
-            created_by="ann",
-            resolved=resolved,
-            manifest_hash=resolved.manifest_hash,
-            estimate=_NOTHING_KNOWN,
-            conflicts=(),
-            checklist=(),
-            notes=(),
+            estimate=estimate(basis="none"),
             manifest_file="jobs/run.yaml",
             shadow_table=self.lake.table(self.shadow),
         )
 
+    @property
+    def _range(self) -> dict[str, Any]:
+        return {"column": self.source_column, "from": self.range_from, "to": self.range_to}
+
     def _pin(self, short: str, role: str) -> SourcePin:
-        is_source = role == "source"
-        declared = {"column": self.source_column, "from": self.range_from, "to": self.range_to}
         info = IcebergTables(self.lake.catalog).describe(self.lake.table(short))
-        return SourcePin.model_validate(
-            {
-                "name": short,
-                "role": role,
-                "table": self.lake.table(short),
-                "requested": "head",
-                "snapshot_id": self.lake.head(short),
-                "mode": "tag",
-                "range": declared if is_source else None,
-                "warm_up_days": self.warm_up_days if is_source else 0,
-                "cool_down_days": self.cool_down_days if is_source else 0,
-                "columns": info.columns if info else (),
+        pin: dict[str, Any] = {
+            "name": short, "role": role, "table": self.lake.table(short), "requested": "head",
+            "snapshot_id": self.lake.head(short), "mode": "tag",
+            "columns": info.columns if info else (),
+        }  # fmt: skip
+        if role == "source":
+            pin |= {
+                "range": self._range,
+                "warm_up_days": self.warm_up_days,
+                "cool_down_days": self.cool_down_days,
             }
-        )
+        return SourcePin.model_validate(pin)
 
     def _manifest(self) -> RunManifest:
         name, version = self.transform
-        return RunManifest.model_validate(
-            {
-                "api_version": "lakehouse-backfill/v1",
-                "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
-                "product": self.lake.table(self.target),
-                "transform": {
-                    "name": name,
-                    "version": version,
-                    "file": self.file,
-                    "config": self.config,
-                },
-                "sources": {
-                    "src": {
-                        "table": self.lake.table("src"),
-                        "range": {
-                            "column": self.source_column,
-                            "from": self.range_from,
-                            "to": self.range_to,
-                        },
-                    }
-                },
-                "target": {"partitions": {"column": "d", "values": ["2024-01-05"]}},
-            }
-        )
+        return RunManifest.model_validate({
+            "api_version": "lakehouse-backfill/v1",
+            "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
+            "product": self.lake.table(self.target),
+            "transform": {
+                "name": name, "version": version, "file": self.file, "config": self.config
+            },
+            "sources": {"src": {"table": self.lake.table("src"), "range": self._range}},
+            "target": {"partitions": {"column": "d", "values": ["2024-01-05"]}},
+        })  # fmt: skip
 
     def _contract(self) -> Contract:
-        return Contract.model_validate(
-            {
-                "api_version": "lakehouse-backfill/v1",
-                "product": self.lake.table(self.target),
-                "table": self.lake.table(self.target),
-                "description": "test product",
-                "owner": "ann",
-                "key": ["d", "k"],
-                "partitioning": [{"column": "d"}],
-                "columns": [{"name": "d", "type": "date"}],
-                **self.contract,
-            }
-        )
+        product = self.lake.table(self.target)
+        return Contract.model_validate({
+            "api_version": "lakehouse-backfill/v1", "product": product, "table": product,
+            "description": "test product", "owner": "ann", "key": ["d", "k"],
+            "partitioning": [{"column": "d"}], "columns": [{"name": "d", "type": "date"}],
+            **self.contract,
+        })  # fmt: skip
 
-
-_NOTHING_KNOWN = Estimate(
-    input_files=0,
-    input_rows=0,
-    input_bytes=0,
-    output_rows=None,
-    output_bytes=None,
-    output_files=None,
-    shuffle_bytes=None,
-    duration_s=None,
-    core_hours=None,
-    cost_usd=None,
-    basis="none",
-)
 
 COPY_JOB = """
 from lakehouse_backfill.transforms import transform
