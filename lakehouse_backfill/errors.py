@@ -36,6 +36,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from lakehouse_backfill.fault_points import describe_commits
+
 PROGRAM = "lakehouse-backfill"
 #: Placeholder for the run manifest's file where it is unknown.
 MANIFEST_PLACEHOLDER = "MANIFEST"
@@ -67,7 +69,7 @@ class BackfillError(Exception):
         self,
         problem: str,
         *,
-        state: str = "nothing was changed",
+        state: str = "",
         fix: str = "",
         field: str = "",
         faults: tuple[Fault, ...] = (),
@@ -75,11 +77,12 @@ class BackfillError(Exception):
     ) -> None:
         """Set the texts; `field` names the wrong field, `faults` lists all wrong fields.
 
+        Without a `state`, it names the commits of the command until now, if there are any.
         `data` holds for programs, as plain JSON values, what the texts say for people.
         """
         super().__init__(problem)
         self.problem = problem
-        self.state = state
+        self.state = state or describe_commits()
         self.fix = fix
         self.field = field
         self.faults = faults
@@ -198,7 +201,7 @@ class ChecksFailed(Blocked):
         self,
         problem: str,
         *,
-        state: str = "nothing was changed",
+        state: str = "",
         fix: str = "",
         stop: dict[str, Any] | None = None,
     ) -> None:

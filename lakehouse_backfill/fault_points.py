@@ -4,6 +4,9 @@ Every port method with a side effect is marked `@side_effect`. Ports wrapped by 
 `PORT.METHOD:before` and `PORT.METHOD:after`. Inside an adapter, a commit is wrapped in `with
 commit_window("NAME")`, which reaches `NAME:committing` and `NAME:committed`.
 
+The commits of a command are also counted: an error without a text of its own about the state of the
+data names them (`describe_commits`).
+
 A point does nothing unless this process has installed a hook, and only tests do: no setting and no
 environment variable installs one. The ports of a process without a hook are not wrapped at all.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
@@ -89,12 +93,47 @@ def reach_point(point: str) -> None:
         _hook(point)
 
 
+#: The commits that this process has tried since the newest command began, and those that landed.
+_tried: list[str] = []
+_landed: list[str] = []
+_thread = threading.local()
+
+
 @contextmanager
 def commit_window(name: str) -> Iterator[None]:
     """Reach `name:committing`, run the block, and reach `name:committed` unless it raised."""
     reach_point(f"{name}:committing")
-    yield
+    _tried.append(name)
+    _thread.depth = getattr(_thread, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _thread.depth -= 1
+    _landed.append(name)
     reach_point(f"{name}:committed")
+
+
+def is_own_commit() -> bool:
+    """Return whether this thread is inside a commit of the toolkit."""
+    return bool(getattr(_thread, "depth", 0))
+
+
+def forget_commits() -> None:
+    """Begin a command: what this process has committed before is no part of it."""
+    _tried.clear()
+    _landed.clear()
+
+
+def describe_commits() -> str:
+    """Describe what the commits of the command have changed so far, for an error in it.
+
+    With commands side by side in one process, commits of the others may be named, too.
+    """
+    if _landed:
+        return f"committed before this, and kept: {', '.join(dict.fromkeys(_landed))}"
+    if _tried:
+        return f"no commit is known to have landed; tried: {', '.join(dict.fromkeys(_tried))}"
+    return "nothing was changed"
 
 
 def watch_ports_if_hooked(holder: Holder) -> Holder:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, wraps
+from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -11,6 +13,7 @@ from lakehouse_backfill.adapters.system.process import require_valid_reason, res
 from lakehouse_backfill.config.faults import locate_errors
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.fault_points import forget_commits
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.wiring.adapters import Adapters
 
@@ -25,6 +28,34 @@ if TYPE_CHECKING:
     AnyResult = TypeVar("AnyResult", bound=Result)
 
 
+_Class = TypeVar("_Class")
+
+
+def _begins_commands(project: type[_Class]) -> type[_Class]:
+    """Make each public method a command of its own, unless it is called inside another one."""
+    depth = 0
+
+    def as_command(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def command(*arguments: Any, **named: Any) -> Any:
+            nonlocal depth
+            if depth == 0:
+                forget_commits()
+            depth += 1
+            try:
+                return method(*arguments, **named)
+            finally:
+                depth -= 1
+
+        return command
+
+    for name, method in vars(project).items():
+        if isfunction(method) and not name.startswith("_"):
+            setattr(project, name, as_command(method))
+    return project
+
+
+@_begins_commands
 class Project:
     """A folder with profiles, contracts, suites and jobs, opened against one lake."""
 

@@ -18,8 +18,14 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from lakehouse_backfill.cli.json_output import build_envelope, write_json
+from lakehouse_backfill.cli.json_output import (
+    OutputLost,
+    build_envelope,
+    output_to_stdout,
+    write_json,
+)
 from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.fault_points import describe_commits
 
 
 def clean_text(value: Any) -> str:
@@ -162,8 +168,12 @@ class BackfillGroup(TyperGroup):
     def _report_error(self, words: SplitArguments, error: BackfillError) -> None:
         if words.wants_traceback or os.environ.get(DEBUG_VARIABLE):
             sys.stderr.write(clean_text(traceback.format_exc()))
-        if words.wants_json:
-            write_json(build_envelope(self._command_name(words), error=error), sys.stdout)
+        if words.wants_json and not isinstance(error, OutputLost):
+            try:
+                with output_to_stdout():
+                    write_json(build_envelope(self._command_name(words), error=error), sys.stdout)
+            except OutputLost:
+                sys.stderr.write(f"{clean_text(error)}\n")
         else:
             sys.stderr.write(f"{clean_text(error)}\n")
         raise typer.Exit(error.exit_code)
@@ -199,7 +209,7 @@ def _interrupted_error() -> Interrupted:
 def _bug_error(error: Exception) -> BackfillError:
     return BackfillError(
         f"{type(error).__name__}: {error}",
-        state="unknown to this message; lakehouse-backfill status tells where things stand",
+        state=f"{describe_commits()}; lakehouse-backfill status tells where things stand",
         fix="give the command again with --debug, and report what it shows",
     )
 

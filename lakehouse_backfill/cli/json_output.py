@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TextIO
 
-from lakehouse_backfill.errors import (
-    BackfillError,
-    ConfigError,
-)
+from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
+from lakehouse_backfill.fault_points import describe_commits
 
 Data = Mapping[str, Any]
 
@@ -44,6 +45,35 @@ def error_fields(error: BackfillError) -> dict[str, Any]:
     if error.data:
         fields["data"] = error.data
     return fields
+
+
+class OutputLost(EnvironmentDown):
+    """The command has ended, and its result could not be written."""
+
+    code = "output-lost"
+
+
+@contextmanager
+def output_to_stdout() -> Iterator[None]:
+    """Translate a closed or full stdout into OutputLost; a reader that went away is no error."""
+    if sys.stdout is None:
+        raise _output_lost_error("stdout is closed")
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Python flushes stdout again on exit and would complain: let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise _output_lost_error(f"stdout cannot be written: {error}") from error
+
+
+def _output_lost_error(problem: str) -> OutputLost:
+    return OutputLost(
+        f"the command has ended, but its result is not shown: {problem}",
+        state=describe_commits(),
+        fix="lakehouse-backfill status, with a stdout that can be written",
+    )
 
 
 def write_json(value: Any, stream: TextIO) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse_backfill.cli.group import clean_text
-from lakehouse_backfill.cli.json_output import build_envelope, write_json
+from lakehouse_backfill.cli.json_output import build_envelope, output_to_stdout, write_json
 
 if TYPE_CHECKING:
     from lakehouse_backfill.ports.system import Progress
@@ -173,19 +173,24 @@ class Session:
         return self.opener(self.folder, self.profile, self._progress())
 
     def show(self, command: str, result: Result) -> None:
-        """Print what a command returned; exit with the code of the error it stands for."""
-        error = result.error()
-        if self.json:
-            write_json(build_envelope(command, result.to_dict(), error), sys.stdout)
-        else:
-            from lakehouse_backfill.cli.render import render_result
+        """Print what a command returned; exit with the code of the error it stands for.
 
-            render_result(result, sys.stdout)
+        Raises OutputLost where stdout is closed or cannot be written: the command has ended.
+        """
+        error = result.error()
+        with output_to_stdout():
+            if self.json:
+                write_json(build_envelope(command, result.to_dict(), error), sys.stdout)
+            else:
+                from lakehouse_backfill.cli.render import render_result
+
+                render_result(result, sys.stdout)
+            sys.stdout.flush()
+        if not self.json:
             for warning in result.warnings:
                 sys.stderr.write(f"warning: {clean_text(warning)}\n")
             if error is not None:
                 sys.stderr.write(f"{clean_text(error)}\n")
-        sys.stdout.flush()
         if error is not None:
             raise typer.Exit(error.exit_code)
 

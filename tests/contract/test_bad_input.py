@@ -308,6 +308,10 @@ FILES_OF_OTHERS = {
         PROFILES, "sqlite:///${project}", "oracle9://${project}",
         "profiles.embedded.catalog.uri", 9, "write e.g. uri: sqlite:///",
         command="--profile embedded status", problem="oracle9"),
+    "a file reader that is none": of(
+        PROFILES, "type: sql", "type: sql\n      py-io-impl: os.system",
+        "profiles.embedded.catalog.py-io-impl", 9, "write pyiceberg.io.pyarrow.PyArrowFileIO",
+        command="status", problem="os.system"),
     "type of the catalog that is none": of(
         PROFILES, "type: sql", "type: sqll",
         "profiles.embedded.catalog.type", 8, "write one of rest", command="status", problem="sqll"),

@@ -6,10 +6,11 @@ support a request and one that does not answer now.
 
 from __future__ import annotations
 
+import importlib
 import random
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from pyiceberg.exceptions import (
     RESTError,
     UnauthorizedError,
 )
-from pyiceberg.io import InputFile
+from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import FileScanTask, Table
 
@@ -94,6 +95,7 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
         )
     _check_uri(properties)
     _check_warehouse(properties)
+    _check_file_io(properties)
     if properties.get("uri", "").startswith("sqlite"):
         properties["uri"] = _sqlite_uri(properties["uri"], must_exist=must_exist)
         if must_exist:
@@ -282,6 +284,25 @@ def _check_warehouse(properties: dict[str, str]) -> None:
             f"warehouse {warehouse!r} is relative, so it depends on the current folder",
             fix="write warehouse: file://${project}/warehouse",
             field="catalog.warehouse",
+        )
+
+
+def _check_file_io(properties: Mapping[str, str]) -> None:
+    """Raise ConfigError unless `py-io-impl` names a class that reads files: it will be called."""
+    name = properties.get("py-io-impl")
+    if name is None:
+        return
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except (ImportError, ValueError):
+        found = None
+    if not (isinstance(found, type) and issubclass(found, FileIO)):
+        raise ConfigError(
+            f"py-io-impl {name!r} is no class of PyIceberg's FileIO",
+            fix="write pyiceberg.io.pyarrow.PyArrowFileIO or pyiceberg.io.fsspec.FsspecFileIO, or "
+            "remove it",
+            field="catalog.py-io-impl",
         )
 
 

@@ -235,7 +235,7 @@ def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
     except FileNotFoundError as error:
         raise LostFile(
             f"a file of {name}@{snapshot_id} is gone: {error}",
-            state="nothing was changed; the snapshot cannot be read in full",
+            state="the snapshot cannot be read in full; nothing was compared",
             fix="name a newer snapshot, or restore the file from the store's own history",
         ) from error
     except (ServiceUnavailableError, RESTError, ConnectionError) as error:

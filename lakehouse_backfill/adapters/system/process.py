@@ -133,9 +133,6 @@ def _run_git(folder: Path, *arguments: str) -> str:
     return process.stdout.strip() if process.returncode == 0 else ""
 
 
-_NOTHING_CHANGED = "nothing was changed"
-
-
 def resolve_actor(by: str | None) -> str:
     """Return the name of the acting person, without surrounding blanks: as given, or as logged in.
 
@@ -145,16 +142,12 @@ def resolve_actor(by: str | None) -> str:
     if by is not None:
         fault = name_fault(by)
         if fault:
-            raise ConfigError(
-                f"the name of who acts {fault}", state=_NOTHING_CHANGED, fix="write --by WHO"
-            )
+            raise ConfigError(f"the name of who acts {fault}", fix="write --by WHO")
         return by.strip()
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError) as error:
-        raise ConfigError(
-            "this machine does not say who you are", state=_NOTHING_CHANGED, fix="add --by WHO"
-        ) from error
+        raise ConfigError("this machine does not say who you are", fix="add --by WHO") from error
 
 
 def require_valid_reason(reason: str) -> str:
@@ -163,7 +156,6 @@ def require_valid_reason(reason: str) -> str:
     if fault:
         raise ConfigError(
             f"the reason {fault}",
-            state=_NOTHING_CHANGED,
             fix="say it in a sentence, and where the rest is written: --reason TEXT",
         )
     return reason

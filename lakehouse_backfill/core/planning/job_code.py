@@ -91,6 +91,18 @@ def require_code_of_version(context: Context, resolved: ResolvedManifest) -> Non
     transform = resolved.manifest.transform
     earlier = context.runs.code_of(transform.name, transform.version)
     require_same_code(resolved, sorted(earlier.items()))
+    kind, product = resolved.manifest.run.kind, resolved.contract.product
+    if kind in ("reprocessing", "repair") and not earlier and _has_runs(context, product):
+        raise ConfigError(
+            f"a {kind} uses the transform that computed the product, but no run of this lake used "
+            f"{transform.name} {transform.version}",
+            fix="write run.kind: restatement, or the name and version of the earlier transform",
+            field="transform.version",
+        )
+
+
+def _has_runs(context: Context, product: str) -> bool:
+    return any(row.action == "publish" for row in context.versions.history(product))
 
 
 def changed_code_files(context: Context, plan: Plan) -> tuple[str, ...]:

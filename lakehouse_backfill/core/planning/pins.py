@@ -8,11 +8,11 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
-from lakehouse_backfill.domain.manifest import Reference, RunManifest, Source
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, Reference, RunManifest, Source
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.rollout import PinLease
 from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, TableRef
-from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 
 
 def resolve_sources(context: Context, manifest: RunManifest) -> tuple[SourcePin, ...]:
@@ -26,6 +26,48 @@ def resolve_sources(context: Context, manifest: RunManifest) -> tuple[SourcePin,
             field="reference_data",
         )
     return tuple(pins)
+
+
+def require_current_names(info: TableInfo, snapshot: Snapshot, field: str) -> None:
+    """Raise Unsupported when a column has another name in the snapshot than in the table now.
+
+    A snapshot is read with the columns of its own time. After a rename, or a drop and an addition
+    under the same name, no commit has a snapshot with the names that readers use.
+    """
+    _require_distinct_names(info.table, snapshot, field)
+    then = {column.field_id: column.name for column in snapshot.columns}
+    now = {column.field_id: column.name for column in info.columns}
+    renamed = [
+        f"{then[key]} is {name} now" for key, name in now.items() if then.get(key, name) != name
+    ]
+    again = [
+        f"{name} was dropped and added again"
+        for key, name in now.items()
+        if key not in then and name in then.values()
+    ]
+    if changed := renamed + again:
+        raise Unsupported(
+            f"{info.table}: {', '.join(changed)}, and its newest snapshot "
+            f"{snapshot.snapshot_id} is from before: it would be read with the old columns",
+            state=NOTHING_PLANNED,
+            fix="commit anything to the table first (for example rewrite its data files, or append "
+            "no rows), so that a snapshot has the columns of today; then plan again",
+            field=field,
+        )
+
+
+def _require_distinct_names(table: str, snapshot: Snapshot, field: str) -> None:
+    """Raise Unsupported when two columns differ by upper and lower case only."""
+    by_lower: dict[str, str] = {}
+    for column in snapshot.columns:
+        other = by_lower.setdefault(column.name.lower(), column.name)
+        if other != column.name:
+            raise Unsupported(
+                f"{table} has the columns {other} and {column.name}, which Spark cannot tell apart",
+                state=NOTHING_PLANNED,
+                fix="rename one of them",
+                field=field,
+            )
 
 
 def resolve_tombstones(context: Context, contract: Contract) -> tuple[TombstonePin, ...]:
@@ -75,9 +117,11 @@ def _source_pin(context: Context, name: str, item: Source | Reference) -> Source
         at = at.replace(tzinfo=at.tzinfo or timezone.utc).isoformat()
     ref = TableRef(table=item.table, at=None if at is None else str(at))
     is_source = isinstance(item, Source)
-    snapshot = _resolve_snapshot(
-        context, ref, f"{'sources' if is_source else 'reference_data'}.{name}"
-    )
+    field = f"{'sources' if is_source else 'reference_data'}.{name}"
+    snapshot = _resolve_snapshot(context, ref, field)
+    _require_distinct_names(item.table, snapshot, f"{field}.table")
+    if at is None and (info := context.tables.describe(item.table)) is not None:
+        require_current_names(info, snapshot, f"{field}.table")
     return SourcePin(
         name=name,
         role="source" if is_source else "reference",

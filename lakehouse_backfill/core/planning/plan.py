@@ -44,7 +44,7 @@ from lakehouse_backfill.domain.partitions import (
 from lakehouse_backfill.domain.plan import ConflictingRun, Plan, ResolvedManifest, TargetPin
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, Event, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import digest
-from lakehouse_backfill.domain.table import SpecPartitions, TableInfo
+from lakehouse_backfill.domain.table import SpecPartitions, TableInfo, TableRef
 from lakehouse_backfill.errors import (
     ChecksFailed,
     ConfigError,
@@ -175,6 +175,9 @@ def make_plan(
     require_revisable(context, manifest.product, revise)
     job_code.require_committed(declared.git_commit, context.profile.environment)
     base = _base(context, declared.contract)
+    if base is not None and base.snapshot_id is not None:
+        snapshot = context.tables.resolve(TableRef(table=base.table, at=str(base.snapshot_id)))
+        pins.require_current_names(base, snapshot, "target")
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
@@ -264,7 +267,10 @@ def _complete_plan(
     places = resolve_spec_partitions(context, resolved)
     found = estimates.estimate_run(context, resolved)
     estimate = found.estimate
-    notes = publish_modes.check_run_kind(resolved.manifest, estimate.output_rows) + notes
+    notes = (
+        publish_modes.check_run_kind(resolved.manifest, resolved.target.table, estimate.output_rows)
+        + notes
+    )
     estimates.check_limits(resolved.manifest, estimate, context.clock.now())
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
@@ -370,6 +376,12 @@ def _target_notes(resolved: ResolvedManifest) -> tuple[str, ...]:
         f"{len(resolved.chunks)} chunks of at most "
         f"{max(len(chunk.partitions) for chunk in resolved.chunks)} partitions, each one commit",
         f"pinned snapshots are kept until {PIN_DAYS} days after acceptance",
+    ]
+    own = [pin for pin in resolved.sources if pin.table == resolved.target.table]
+    notes += [
+        f"source {pin.name} is the target itself at snapshot {pin.snapshot_id}: the result depends "
+        "on the rows that it replaces, so a later run on its result may come out differently"
+        for pin in own
     ]
     if resolved.target.uuid is None:
         notes.append(f"{resolved.target.table} does not exist: it is created empty when staged")

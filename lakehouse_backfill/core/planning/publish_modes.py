@@ -207,7 +207,7 @@ def check_publish_mode(manifest: RunManifest, contract: Contract) -> None:
         )
 
 
-def check_run_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, ...]:
+def check_run_kind(manifest: RunManifest, target: str, rows_there: int | None) -> tuple[str, ...]:
     """Describe the run kind for this run; `rows_there`: the scope's rows now (None: no table).
 
     Raises ConfigError when kind, mode and publish mode contradict each other or the target.
@@ -225,12 +225,19 @@ def check_run_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, 
             fix="write run.kind: restatement to replace them",
             field="run.kind",
         )
+    if (kind == "replay") != (mode == "replay") and mode != "dry_run":
+        raise ConfigError(
+            f"run.mode {mode} does not fit a {kind}: a replay has both, run.kind and run.mode",
+            fix="write run.mode: replay" if kind == "replay" else "write run.mode: backfill",
+            field="run.mode",
+        )
     if mode in ("live", "reconciliation") and mode != kind:
         raise ConfigError(
             f"run.mode {mode} does not fit a {kind}",
-            fix="write run.mode: backfill, replay or dry_run",
+            fix="write run.mode: backfill or dry_run",
             field="run.mode",
         )
+    _require_kind_of_change(manifest, target)
     notes = [f"{kind}: {KIND_MEANINGS[kind]}"]
     if kind == "backfill" and rows_there:
         notes.append(
@@ -238,6 +245,23 @@ def check_run_kind(manifest: RunManifest, rows_there: int | None) -> tuple[str, 
             "restatement would"
         )
     return tuple(notes)
+
+
+def _require_kind_of_change(manifest: RunManifest, table: str) -> None:
+    """Raise ConfigError where what is declared is not what the kind of run means."""
+    kind = manifest.run.kind
+    if kind in ("repair", "reprocessing") and manifest.target.schema_change:
+        raise ConfigError(
+            f"a {kind} changes no columns: {KIND_MEANINGS[kind]}",
+            fix="write run.kind: restatement, or remove target.schema_change",
+            field="run.kind",
+        )
+    if kind == "migration" and {source.table for source in manifest.sources.values()} == {table}:
+        raise ConfigError(
+            "a migration reads another table or layout, but the only source is the product itself",
+            fix="name the table to migrate from in `sources`, or write run.kind: restatement",
+            field="run.kind",
+        )
 
 
 def adopt_request(

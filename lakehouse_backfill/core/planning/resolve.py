@@ -18,7 +18,7 @@ from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract, PartitionValue
 from lakehouse_backfill.domain.manifest import InputRange, PartitionRange, RunManifest, Source
 from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeField
-from lakehouse_backfill.domain.plan import SourcePin
+from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import Period
 from lakehouse_backfill.errors import ConfigError, attach_error_field
 
@@ -340,3 +340,11 @@ def walk_labels(scope: Scope, label: str, step: int, count: int) -> tuple[str, .
             break
         found.append(current)
     return tuple(found)
+
+
+def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
+    """Return the widest half-open window of instants that the scope reads of any source."""
+    windows = [window_to_read(pin, scope) for pin in plan.resolved.sources if pin.range is not None]
+    if not windows:
+        return None
+    return min(first for first, _ in windows), max(last for _, last in windows)

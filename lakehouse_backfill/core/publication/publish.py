@@ -337,7 +337,6 @@ def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, Any]
     if status.state is RunState.PLANNED:
         raise ApprovalMissing(
             f"{run_id} is not approved, so nothing was computed",
-            state="nothing was changed",
             fix=f"lakehouse-backfill approve {run_id} --by WHO",
         )
     if status.state is RunState.REJECTED:

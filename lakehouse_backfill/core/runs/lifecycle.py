@@ -170,7 +170,7 @@ def require_legal_move(status: RunStatus, verb: str) -> None:
         raise IllegalMove(
             f"{status.run_id} is {status.state.value}: "
             f"it cannot {COMMANDS_BY_VERB.get(verb, verb)}; legal now: {legal}",
-            state=f"{status.run_id} stays {status.state.value}; nothing was changed",
+            state=f"{status.run_id} stays {status.state.value}",
             fix=_ADVICE.get((verb, status.state), "lakehouse-backfill status {run}").format(
                 run=status.run_id
             ),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.planning import publish_modes, write_path
+from lakehouse_backfill.core.planning import publish_modes, resolve, write_path
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
 from lakehouse_backfill.core.runs import hooks, roles
@@ -209,7 +209,9 @@ def _stage_chunk(
         return carry_chunk(context, plan, chunk, source, known, epoch)
     journal = context.journal.bind(**plan.labels)
     if commit is None:
-        source_range = f"{chunk.partitions[0]}..{chunk.partitions[-1]}"
+        scope = plan.resolved.scope.model_copy(update={"partitions": chunk.partitions})
+        window = resolve.input_window(plan, scope)
+        source_range = window and f"{window[0].isoformat()}..{window[1].isoformat()}"
         with journal.span("stage chunk", chunk_id=chunk.chunk_id, source_range=source_range):
             return staging.stage(plan, chunk, epoch)
     if known is not None and known.snapshot_id == commit.snapshot_id:

@@ -33,7 +33,7 @@ def pending_error(pending: Publication) -> PointerMoved:
     return PointerMoved(
         f"{pending.product}: {what} by {pending.by} "
         f"({pending.run_id or pending.reason}) since {pending.at:%Y-%m-%d %H:%M:%S}Z",
-        state="nothing was changed; what was staged is kept",
+        state="this command moved no pointer; what was staged is kept",
         fix="wait for it, then try again; if it was cut off: lakehouse-backfill recover "
         + (pending.run_id or "--all"),
     )

@@ -307,7 +307,6 @@ class _Retry(Generic[T]):
             return OutcomeUnknown(
                 f"a commit to the control table {self._name} may or may not have landed "
                 f"({self._last_error})",
-                state="everything is kept",
                 fix="lakehouse-backfill status",
             )
         last_error = self._last_error

@@ -238,7 +238,6 @@ def _leftover_conflict(shadow: str, why: str) -> Conflict:
     return Conflict(
         f"{shadow} is already there, and is no clone: {why}. A command that was cut off leaves "
         "this on a catalog that does not keep what is registered",
-        state="nothing was changed",
         fix="unless somebody else made it, and when no command of this run is at work: "
         f"DROP TABLE {shadow} (in Spark SQL, without PURGE), then repeat the same command",
     )

@@ -392,6 +392,5 @@ class BatchComparison:
                 ) from error
             raise Unsupported(
                 f"this engine cannot compare these columns: {error}",
-                state="nothing was changed",
                 fix="leave the column out with `ignore`, or compare on Spark",
             ) from error

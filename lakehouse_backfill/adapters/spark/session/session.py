@@ -19,7 +19,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.dataframes import quote_identifier, spark_errors
 from lakehouse_backfill.adapters.spark.session.java import JavaRuntime, require_java
-from lakehouse_backfill.adapters.spark.session.settings import ICEBERG_EXTENSIONS, SparkSettings
+from lakehouse_backfill.adapters.spark.session.settings import (
+    ICEBERG_EXTENSIONS,
+    SparkSettings,
+    may_hold_secret,
+)
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, EnvironmentDown
 
@@ -215,14 +219,21 @@ def _start(settings: SparkSettings) -> SparkSession:
 
 
 def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
+    """Start the JVM, then the session; what may hold a secret is set over the gateway.
+
+    The command line of a process, and the JVM's performance data, are readable by other users.
+    """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
+    public = {key: text for key, text in options.items() if not may_hold_secret(key)}
+    private = [(key, text) for key, text in options.items() if key not in public]
+    conf = SparkConf(loadDefaults=False).setAll(list(public.items()))
     # Java and its Python workers inherit these files: their warnings never reach the terminal.
     gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
-    context = SparkContext(conf=SparkConf(loadDefaults=True, _jvm=gateway.jvm), gateway=gateway)
+    own = SparkConf(loadDefaults=True, _jvm=gateway.jvm).setAll(private)
+    context = SparkContext(conf=own, gateway=gateway)
     context.setLogLevel("ERROR")
     return SparkSession.builder.getOrCreate()
 

@@ -7,6 +7,7 @@ same tables in the same catalog. A property without a counterpart keeps its own 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,16 @@ AWS_COORDINATES = f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG_VERSION}"
 #: Properties that only PyIceberg reads, or that are translated below.
 _NOT_FOR_SPARK = ("name", "type", "py-io-impl", "py-catalog-impl", "echo", "pool_pre_ping")
 _LOCK_TIMEOUT_MS = 30_000
+
+
+def may_hold_secret(key: str) -> bool:
+    """Return whether a setting belongs to a catalog or names a secret."""
+    return key.startswith("spark.sql.catalog.") or is_secret(key)
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the value of a setting must not be shown."""
+    return key != "spark.redaction.regex" and re.search(SENSITIVE_KEYS, key) is not None
 
 
 def expand_project_folder(catalog: Mapping[str, str], project: Path) -> dict[str, str]:
@@ -152,6 +163,10 @@ ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExt
 JARS_VARIABLE = "LAKEHOUSE_BACKFILL_JARS"
 _REPOSITORY_ROOT = Path(__file__).resolve().parents[4]
 
+#: Keys whose values Spark must not show; its own default leaves out headers and credentials.
+SENSITIVE_KEYS = (
+    r"(?i)secret|password|token|access[.-]?key|credential|authorization|header[.]|jdbc[.]user"
+)
 #: Settings that safety or the meaning of stored checksums depends on; a profile cannot change them.
 _FIXED = {
     "spark.sql.session.timeZone": "UTC",
@@ -165,6 +180,7 @@ _DEFAULTS = {
     "spark.driver.memory": "2g",
     # Off: it inspects the Python stack for every column expression.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.redaction.regex": SENSITIVE_KEYS,
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",

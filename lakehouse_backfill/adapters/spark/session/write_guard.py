@@ -2,8 +2,9 @@
 
 While `forbid_job_writes` is active, every public PySpark method that writes, or that changes the
 session or the catalog, raises WriteForbidden before anything is sent. Queries pass: a parser
-separates them from other statements, not the first word of the text. The guard is valid for the
-whole process, including threads that the job starts. Our own writes on other threads use
+separates them from other statements, not the first word of the text. Commits through PyIceberg are
+refused, too, on every catalog: only those inside a `commit_window` are our own. The guard is valid
+for the whole process, including threads that the job starts. Our own writes on other threads use
 `allow_own_writes`; `run_concurrently` applies it to an action on another thread.
 
 The guard protects against mistakes, not against an attacker: Python has no sandbox.
@@ -19,7 +20,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 
+from lakehouse_backfill.adapters.spark.session.settings import is_secret
 from lakehouse_backfill.errors import WriteForbidden
+from lakehouse_backfill.fault_points import is_own_commit
 
 #: Module, class and members that write or change state. A missing member is skipped, because the
 #: classic and the Connect API differ.
@@ -67,6 +70,16 @@ _WRITE_MEMBERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         for members in (("stop", "copyFromLocalToFs", "addArtifacts"),)
     ),
 )
+_CONFIGURATION_CLASSES = (
+    ("pyspark.sql.conf", "RuntimeConfig"),
+    ("pyspark.sql.connect.conf", "RuntimeConf"),
+)
+#: Members of PyIceberg's tables and catalogs that commit. The catalogs are those that are loaded.
+_COMMIT_MEMBER = ("pyiceberg.table", "Table", "_do_commit")
+_CATALOG_MEMBERS = (
+    "commit_table", "create_table", "register_table", "drop_table", "purge_table", "rename_table",
+    "create_namespace", "drop_namespace", "update_namespace_properties", "drop_view",
+)  # fmt: skip
 _SESSION_MODULES = ("pyspark.sql.session", "pyspark.sql.connect.session")
 #: Options of a builder that is only used to get the session.
 _HARMLESS_OPTIONS = frozenset({"spark.app.name", "spark.master"})
@@ -117,6 +130,51 @@ def _patch_pyspark() -> None:
             _patch_member(session, "sql", _checked_sql(session.__dict__["sql"]))
             builder = session.Builder
             _patch_member(builder, "getOrCreate", _checked_builder(builder.getOrCreate))
+    for module, name in _CONFIGURATION_CLASSES:
+        owner = _pyspark_class(module, name)
+        if owner is not None:
+            _patch_member(owner, "get", _checked_get(owner))
+    _patch_pyiceberg()
+
+
+def _checked_get(owner: type) -> Any:
+    original = owner.__dict__["get"]
+
+    def get(self: Any, key: str, *args: Any, **kwargs: Any) -> Any:
+        if is_secret(str(key)):
+            _refuse_unless_trusted(f"to read the setting {key}")
+        return original(self, key, *args, **kwargs)
+
+    return get
+
+
+def _patch_pyiceberg() -> None:
+    module, name, commit = _COMMIT_MEMBER
+    table = getattr(import_module(module), name)
+    _patch_member(table, commit, _committing_member(table, commit, "a commit"))
+    for catalog in _subclasses(import_module("pyiceberg.catalog").Catalog):
+        for member in _CATALOG_MEMBERS:
+            if member in catalog.__dict__:
+                _patch_member(catalog, member, _committing_member(catalog, member, member))
+
+
+def _subclasses(owner: type) -> list[type]:
+    below: list[type] = []
+    child: type
+    for child in owner.__subclasses__():
+        below += _subclasses(child)
+    return [owner, *dict.fromkeys(below)]
+
+
+def _committing_member(owner: type, member: str, what: str) -> Any:
+    original = owner.__dict__[member]
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (_is_trusted() or is_own_commit()):
+            raise _write_forbidden(f"{what} through PyIceberg", state="nothing was committed")
+        return original(self, *args, **kwargs)
+
+    return call
 
 
 def _unpatch_pyspark() -> None:
@@ -202,10 +260,10 @@ def _refuse_unless_trusted(what: str) -> None:
         raise _write_forbidden(what)
 
 
-def _write_forbidden(what: str) -> WriteForbidden:
+def _write_forbidden(what: str, state: str = "nothing was sent or written") -> WriteForbidden:
     return WriteForbidden(
         f"the job tried {what}; a transform returns a DataFrame and writes nothing itself",
-        state="nothing was sent or written",
+        state=state,
         fix="return the rows from the transform; the toolkit writes them to the run's shadow",
     )
 

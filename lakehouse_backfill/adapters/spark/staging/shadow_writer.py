@@ -37,22 +37,12 @@ EPOCH_PROPERTY = f"{PROPERTY_PREFIX}epoch"
 FENCE_UUID_PROPERTY = f"{PROPERTY_PREFIX}fence-uuid"
 
 
-def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
-    """Return the widest half-open window of instants that the scope reads of any source."""
-    windows = [
-        resolve.window_to_read(pin, scope) for pin in plan.resolved.sources if pin.range is not None
-    ]
-    if not windows:
-        return None
-    return min(first for first, _ in windows), max(last for _, last in windows)
-
-
 def snapshot_properties(
     plan: Plan, chunk: Chunk, scope: Scope, attempt_id: str, epoch: int
 ) -> dict[str, str]:
     """Return the snapshot properties that every chunk commit has (requirement D3)."""
     manifest = plan.resolved.manifest
-    window = input_window(plan, scope)
+    window = resolve.input_window(plan, scope)
     # A carried chunk keeps the inputs of the revision that computed it.
     origin = plan.resolved.catch_up and plan.resolved.catch_up.origin(chunk.chunk_id)
     inputs = origin.inputs if origin else {}
@@ -96,7 +86,7 @@ def add_lineage_columns(
 
 def _lineage_values(plan: Plan, scope: Scope) -> dict[str, Any]:
     manifest = plan.resolved.manifest
-    window = input_window(plan, scope)
+    window = resolve.input_window(plan, scope)
     sources = [pin for pin in plan.resolved.sources if pin.role == "source"]
     return {
         "produced_by_run_id": plan.run_id,
@@ -106,10 +96,21 @@ def _lineage_values(plan: Plan, scope: Scope) -> dict[str, Any]:
         "input_range_start": window[0] if window else None,
         "input_range_end": window[1] if window else None,
         "processing_mode": manifest.run.mode,
-        "reference_data_version": _snapshot_ids_text(plan, "reference"),
+        "reference_data_version": _reference_versions(plan),
         "restatement_reason": manifest.run.reason,
         "produced_at": datetime.now(timezone.utc),
     }
+
+
+def _reference_versions(plan: Plan) -> str | None:
+    """List the reference data with the tag or time that was asked for, and the snapshot."""
+    texts = []
+    for pin in plan.resolved.sources:
+        if pin.role == "reference":
+            asked = pin.requested.partition("@")[2]
+            is_named = asked not in ("", str(pin.snapshot_id))
+            texts.append(f"{pin.name}={asked + '@' if is_named else ''}{pin.snapshot_id}")
+    return ",".join(texts) or None
 
 
 def _literal_value(value: Any) -> str | int | None:

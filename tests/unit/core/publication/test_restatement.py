@@ -420,18 +420,7 @@ def test_a_kind_that_contradicts_what_the_run_would_do_is_refused(kind: str, fix
 
 
 @pytest.mark.req("V1")
-@pytest.mark.parametrize(
-    "kind", ["backfill", "reprocessing", "restatement", "repair", "migration", "replay"]
-)
-def test_the_plan_says_what_its_kind_means_and_keeps_it(kind: str) -> None:
-    run = {"kind": kind, "requested_by": "bob", "reason": "x", "reason_code": "bug_fix"}
-    plan = make_plan(context(lake()), declared(run=run), "bob", None)
-    assert plan.notes[0].startswith(f"{kind}: ")
-    assert plan.resolved.manifest.run.kind == kind
-
-
-@pytest.mark.req("V1")
-def test_a_bootstrap_of_an_absent_product_isplanned_run() -> None:
+def test_a_bootstrap_of_an_absent_product_is_planned() -> None:
     where = lake()
     where.tables.pop(PRODUCT)
     run = {

@@ -1,0 +1,138 @@
+"""What each kind of run means, and what a plan of that kind must not declare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.planning.pins import require_current_names
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.table import Column, Snapshot
+from lakehouse_backfill.errors import ConfigError, Unsupported
+from tests.support.fakes.context import PRODUCT, context, declared, lake
+
+OWN_SOURCE = {
+    "self": {
+        "table": PRODUCT,
+        "range": {"column": "day", "from": "2019-12-01", "to": "2020-02-01"},
+    }
+}
+
+
+def intent(kind: str, mode: str = "backfill") -> dict[str, str]:
+    return {
+        "kind": kind, "mode": mode, "requested_by": "bob", "reason": "x", "reason_code": "bug_fix",
+    }  # fmt: skip
+
+
+def planned(found: Context, **changes: Any) -> Plan:
+    return make_plan(found, declared(**changes), "bob", None)
+
+
+@pytest.mark.req("V1")
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("backfill", "backfill"),
+        ("reprocessing", "backfill"),
+        ("restatement", "backfill"),
+        ("repair", "dry_run"),
+        ("migration", "backfill"),
+        ("replay", "replay"),
+    ],
+)
+def test_the_plan_says_what_its_kind_means_and_keeps_it(kind: str, mode: str) -> None:
+    plan = planned(context(lake()), run=intent(kind, mode))
+    assert plan.notes[0].startswith(f"{kind}: ")
+    assert plan.resolved.manifest.run.kind == kind
+
+
+@pytest.mark.req("V1")
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"run": intent("replay")}, "run.mode backfill does not fit a replay"),
+        ({"run": intent("restatement", "replay")}, "run.mode replay does not fit a restatement"),
+        (
+            {"run": intent("migration"), "sources": OWN_SOURCE},
+            "a migration reads another table or layout",
+        ),
+    ],
+)
+def test_a_kind_that_the_declaration_contradicts_is_refused(
+    changes: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        planned(context(lake()), **changes)
+
+
+@pytest.mark.req("V1")
+@pytest.mark.parametrize("kind", ["repair", "reprocessing"])
+def test_a_repair_uses_the_transform_that_computed_the_product(kind: str) -> None:
+    found = context(lake())
+    plan, _ = register_plan(found, planned(found), "bob")
+    decisions.approve(found, plan.run_id, "ana", "")
+    stage(found, plan.run_id, "bob")
+    validate(found, plan.run_id, "bob")
+    decisions.accept(found, plan.run_id, "ana", "")
+    publish(found, plan.run_id, "bob")
+    assert planned(found, run=intent(kind)).notes[0].startswith(f"{kind}: ")
+    other = {"name": "daily", "version": "2.0.0", "file": "jobs/daily.py"}
+    with pytest.raises(ConfigError, match="no run of this lake used daily 2"):
+        planned(found, run=intent(kind), transform=other)
+
+
+def test_a_source_that_is_the_target_itself_is_said() -> None:
+    plan = planned(context(lake()), sources=OWN_SOURCE)
+    assert any("source self is the target itself at snapshot" in note for note in plan.notes)
+    assert not any("target itself" in note for note in planned(context(lake())).notes)
+
+
+@pytest.mark.parametrize(
+    ("now", "problem"),
+    [
+        ({1: "day", 2: "total"}, "amount is total now"),
+        ({1: "day", 3: "amount"}, "amount was dropped and added again"),
+        ({1: "day", 2: "amount", 3: "more"}, None),
+        ({1: "day"}, None),
+    ],
+)
+def test_a_snapshot_with_the_old_names_of_columns_is_not_planned_on(
+    now: dict[int, str], problem: str | None
+) -> None:
+    where = lake()
+    info = where.describe(PRODUCT)
+    assert info is not None
+    snapshot = Snapshot(
+        snapshot_id=7, parent_id=None, sequence_number=1, committed_at_ms=0, operation="append",
+        summary={}, columns=columns({1: "day", 2: "amount"}),
+    )  # fmt: skip
+    info = info.model_copy(update={"columns": columns(now)})
+    if problem is None:
+        require_current_names(info, snapshot, "target")
+        return
+    with pytest.raises(Unsupported, match=problem):
+        require_current_names(info, snapshot, "target")
+
+
+def test_columns_that_differ_by_case_only_are_refused_by_the_plan() -> None:
+    where = lake()
+    info = where.describe(PRODUCT)
+    assert info is not None
+    snapshot = Snapshot(
+        snapshot_id=7, parent_id=None, sequence_number=1, committed_at_ms=0, operation="append",
+        summary={}, columns=columns({1: "K", 2: "k"}),
+    )  # fmt: skip
+    with pytest.raises(Unsupported, match="K and k, which Spark cannot tell apart"):
+        require_current_names(info, snapshot, "target")
+
+
+def columns(names: dict[int, str]) -> tuple[Column, ...]:
+    return tuple(Column(field_id=key, name=name, type="long") for key, name in names.items())
