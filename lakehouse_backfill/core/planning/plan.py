@@ -175,9 +175,6 @@ def make_plan(
     require_revisable(context, manifest.product, revise)
     job_code.require_committed(declared.git_commit, context.profile.environment)
     base = _base(context, declared.contract)
-    if base is not None and base.snapshot_id is not None:
-        snapshot = context.tables.resolve(TableRef(table=base.table, at=str(base.snapshot_id)))
-        pins.require_current_names(base, snapshot, "target")
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
@@ -330,7 +327,11 @@ def _base(context: Context, contract: Contract) -> TableInfo | None:
         if accepted is not None:
             info = context.tables.describe(accepted.table)
             return info and info.model_copy(update={"snapshot_id": accepted.snapshot_id})
-    return context.tables.describe(contract.table)
+    info = context.tables.describe(contract.table)
+    if info is not None and info.snapshot_id is not None:
+        head = context.tables.resolve(TableRef(table=info.table, at=str(info.snapshot_id)))
+        pins.require_current_names(info, head, "target")
+    return info
 
 
 def _scope_field(context: Context, declared: DeclaredRun, base: TableInfo | None) -> ScopeField:
