@@ -24,10 +24,7 @@ from lakehouse_backfill.errors import (
     WriteForbidden,
 )
 from tests.support.lakes.catalogs import catalog_of
-from tests.support.lakes.tables import TARGET, Kit, _arrow, field_of, row, write_text
-
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, _arrow, field_of, row, write_text
 
 
 @pytest.fixture
@@ -38,7 +35,7 @@ def kit(tmp_path: Path) -> Kit:
 @pytest.fixture
 def days(kit: Kit) -> Kit:
     """A table by day with three days of one row each, in one manifest."""
-    kit.create_days(DAYS)
+    kit.create_days()
     return kit
 
 
@@ -538,7 +535,7 @@ def test_a_commit_on_another_branch_in_between_is_a_race_that_is_run_again(days)
 
 def test_a_writer_that_always_wins_ends_in_too_busy(tmp_path):
     kit = Kit(tmp_path, budget_s=0.5)
-    kit.create_days(DAYS)
+    kit.create_days()
     request = kit.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
     kit.before_commit(*[lambda: kit.append(row(20, DAYS[2], "live"))] * 50)
 
@@ -611,9 +608,7 @@ def test_a_publication_that_main_was_set_back_from_has_not_landed_after_expiry_e
     request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
     before = days.head()
     days.publisher.adopt(request)
-    days.live.load_table(TARGET).manage_snapshots().set_current_snapshot(
-        snapshot_id=before
-    ).commit()
+    days.set_back(before)
     for key in (7, 8, 9):
         days.append(row(key, DAYS[2], "live"))
 
@@ -628,7 +623,7 @@ def test_a_token_that_only_a_branch_holds_has_not_landed_whatever_expired(days):
     table = days.live.load_table(TARGET)
     base = table.snapshots()[0].snapshot_id
     table.manage_snapshots().create_branch(side, "side").commit()
-    days.live.load_table(TARGET).manage_snapshots().set_current_snapshot(snapshot_id=base).commit()
+    days.set_back(base)
     for key in (8, 9):
         days.append(row(key, DAYS[2], "live"))
 

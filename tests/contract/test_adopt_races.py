@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.domain.publication import AdoptRequest
-from tests.support.lakes.tables import Kit, field_of, row
+from tests.support.lakes.tables import DAY, Kit, row
 
-DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")
 ROUNDS = 10
 

@@ -10,10 +10,9 @@ from pyiceberg.exceptions import ServiceUnavailableError
 
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import WriteForbidden
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, TARGET, Kit, row
 
 pytestmark = pytest.mark.req("U6")
-DAY = field_of("d")
 
 
 def test_steps_bring_a_run_in_part_by_part_and_live_commits_elsewhere_survive(

@@ -8,10 +8,7 @@ import pytest
 
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import TargetChanged
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
-
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
 
 def staged(kit: Kit, version: int = 2) -> AdoptRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,8 @@ from pyiceberg.types import LongType, StringType
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import Conflict, Unsupported
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 MARK = "lakehouse-backfill."
 
 
@@ -27,7 +26,7 @@ class Killed(BaseException):
 @pytest.fixture
 def kit(tmp_path: Path) -> Kit:
     made = Kit(tmp_path)
-    made.create_days(DAYS)
+    made.create_days()
     refuse(made.catalog)
     return made
 
@@ -110,12 +109,9 @@ def test_one_that_was_cut_off_is_finished_by_the_next(kit: Kit, point: str, numb
             raise Killed
 
     fault_points.install_hook(kill)
-    try:
+    with suppress(Killed):
         opened(kit)
-    except Killed:
-        pass
-    finally:
-        fault_points.install_hook(None)
+    fault_points.install_hook(None)
 
     made = opened(kit)
 
@@ -160,12 +156,6 @@ def stopped_at(point: str, number: int, act: Any) -> Any:
 
 def killed() -> None:
     raise Killed
-
-
-@pytest.fixture(autouse=True)
-def _no_hook() -> Any:
-    yield
-    fault_points.install_hook(None)
 
 
 def deleting(kit: Kit) -> list[str]:

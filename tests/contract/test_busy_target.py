@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.errors import TooBusy
-from tests.support.lakes.tables import Kit, field_of, row
+from tests.support.lakes.tables import DAY, Kit, row
 
-DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")
 
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Kit:
     made = Kit(tmp_path)
-    made.create(("d", "identity"))
-    made.append(*(row(number, day) for number, day in enumerate(DAYS)))
+    made.create_days(DAYS)
     return made
 
 
@@ -65,8 +63,7 @@ def test_a_publication_lands_beside_a_writer_of_other_partitions(
 @pytest.mark.req("U11")
 def test_a_catalog_that_always_loses_ends_in_too_busy_within_the_budget(tmp_path: Path) -> None:
     kit = Kit(tmp_path, budget_s=1.0)
-    kit.create(("d", "identity"))
-    kit.append(*(row(number, day) for number, day in enumerate(DAYS)))
+    kit.create_days(DAYS)
     request = kit.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
     numbers = iter(range(1000))
     kit.before_commit(*[lambda: kit.append(row(100 + next(numbers), DAYS[1]))] * 900)

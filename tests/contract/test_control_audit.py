@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,97 +183,88 @@ def swapped(log: Log, first: int, second: int, *names: str) -> list[Row]:
     return rows
 
 
-def test_an_event_deleted_in_the_middle_is_found(log: Log):
-    log.put(without(log, log.of("bf-2")[3]))
-    assert log.look().first_bad == "bf-2: event 4 is missing, or not in its place"
+def forged(log: Log, **more: Any) -> Row:
+    return {**log.rows[log.of("bf-3")[2]], "actor": "eve", "log_seq": 99 * 10**9, **more}
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_events_deleted_at_the_end_are_found(log: Log, count: int):
-    log.put(without(log, *log.of("bf-1")[-count:]))
-    total = len(log.rows)
-    assert log.look().first_bad == (
-        f"over all runs, {total} events were written, and {total - count} events were there"
-    )
+def exchanged(log: Log, *names: str) -> list[Row]:
+    """Exchange columns of the third events of two runs."""
+    return swapped(log, log.of("bf-1")[2], log.of("bf-2")[2], *names)
 
 
-@pytest.mark.parametrize("run_id", ["bf-1", "bf-4"], ids=["open", "closed"])
-def test_a_run_that_was_deleted_is_found(log: Log, run_id: str):
-    log.put(without(log, *log.of(run_id)))
-    assert "events were written" in str(log.look().first_bad)
+def counted(change: int) -> str:
+    total = 5 + NOTES
+    return f"over all runs, {total} events were written, and {total + change} events were there"
+
+
+WHOLE = [name for name in EDITED if name != "run_id"]
+NEW_RUN = {"run_id": "bf-5", "seq": 1, "hash": None, "previous": None}
+#: Rows in place of those of the log, and how the first fault that is found begins.
+CHANGES: dict[str, tuple[Callable[[Log], list[Row]], str]] = {
+    "deleted in the middle": (
+        lambda log: without(log, log.of("bf-2")[3]),
+        "bf-2: event 4 is missing, or not in its place",
+    ),
+    "the last one deleted": (lambda log: without(log, *log.of("bf-1")[-1:]), counted(-1)),
+    "the last two deleted": (lambda log: without(log, *log.of("bf-1")[-2:]), counted(-2)),
+    "an open run deleted": (lambda log: without(log, *log.of("bf-1")), "over all runs, "),
+    "a closed run deleted": (lambda log: without(log, *log.of("bf-4")), counted(-2)),
+    "forged": (lambda log: [*log.rows, forged(log)], "bf-3: event "),
+    "a run forged": (lambda log: [*log.rows, forged(log, **NEW_RUN)], counted(1)),
+    "runs exchanged": (lambda log: exchanged(log, "run_id"), "bf-1: event 3 ('note 3')"),
+    "contents exchanged": (lambda log: exchanged(log, *WHOLE), "bf-1: event 3 ('note 3')"),
+    "another order of rows": (
+        lambda log: swapped(log, *log.of("bf-1")[2:4], "log_seq"),
+        "bf-1: event 3 is missing, or not in its place",
+    ),
+    "another order of numbers": (
+        lambda log: swapped(log, *log.of("bf-1")[2:4], "seq"),
+        "bf-1: event 3 is missing, or not in its place",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "fault"), CHANGES.values(), ids=CHANGES)
+def test_events_that_were_changed_are_found(log: Log, change: Any, fault: str):
+    log.put(change(log))
+    assert str(log.look().first_bad).startswith(fault)
+
+
+@contextmanager
+def properties(log: Log, *gone: str, **changed: str) -> Iterator[None]:
+    """Edit properties of the table while the block runs."""
+    with log.catalog.load_table(log.table.name()).transaction() as change:
+        change.remove_properties(*gone)
+        change.set_properties(changed)
+    try:
+        yield
+    finally:
+        with log.catalog.load_table(log.table.name()).transaction() as change:
+            change.set_properties(log.properties)
+        log.put(log.rows)
+        assert log.look().is_intact
 
 
 def test_a_run_that_was_deleted_with_its_status_is_found(log: Log):
     log.put(without(log, *log.of("bf-1")))
-    table = log.catalog.load_table(log.table.name())
-    with table.transaction() as change:
-        change.remove_properties("run.bf-1")
-    try:
+    with properties(log, "run.bf-1"):
         assert "events were written" in str(log.look().first_bad)
-    finally:
-        restore(log)
-
-
-def test_a_forged_event_is_found(log: Log):
-    forged = {**log.rows[log.of("bf-3")[2]], "actor": "eve", "log_seq": 99 * 10**9}
-    log.put([*log.rows, forged])
-    assert str(log.look().first_bad).startswith("bf-3: event ")
-    log.put([*log.rows, {**forged, "run_id": "bf-5", "seq": 1, "hash": None, "previous": None}])
-    total = len(log.rows)
-    assert log.look().first_bad == (
-        f"over all runs, {total} events were written, and {total + 1} events were there"
-    )
-
-
-def test_events_swapped_between_runs_are_found(log: Log):
-    first, second = log.of("bf-1")[2], log.of("bf-2")[2]
-    log.put(swapped(log, first, second, "run_id"))
-    assert str(log.look().first_bad).startswith("bf-1: event 3 ('note 3')")
-    everything = [name for name in log.schema.names if name not in ("run_id", "log_seq", "log_id")]
-    log.put(swapped(log, first, second, *everything))
-    assert str(log.look().first_bad).startswith("bf-1: event 3 ('note 3')")
-
-
-def test_events_in_another_order_are_found(log: Log):
-    first, second = log.of("bf-1")[2:4]
-    log.put(swapped(log, first, second, "log_seq"))
-    assert log.look().first_bad == "bf-1: event 3 is missing, or not in its place"
-    log.put(swapped(log, first, second, "seq"))
-    assert log.look().first_bad == "bf-1: event 3 is missing, or not in its place"
 
 
 def test_a_seal_that_was_removed_is_found_and_not_made_again(log: Log):
     log.put(log.rows)
-    table = log.catalog.load_table(log.table.name())
-    with table.transaction() as change:
-        change.remove_properties("audit.events", "audit.sum")
-    try:
+    with properties(log, "audit.events", "audit.sum"):
         assert log.look().first_bad == "the seal over all runs is gone"
         log.runs.append(a_note("bf-3", log.runs.status("bf-3").seq + 1))
         assert log.look().first_bad == "the seal over all runs is gone"
-    finally:
-        restore(log)
 
 
 def test_a_status_that_was_edited_is_found(log: Log):
     log.put(log.rows)
     status = json.loads(log.properties["run.bf-1"]) | {"state": "approved"}
-    table = log.catalog.load_table(log.table.name())
-    with table.transaction() as change:
-        change.set_properties({"run.bf-1": json.dumps(status)})
-    try:
-        assert str(log.look().first_bad).startswith(
-            "bf-1: the state that commands go by (approved, event"
-        )
-    finally:
-        restore(log)
-
-
-def restore(log: Log) -> None:
-    with log.catalog.load_table(log.table.name()).transaction() as change:
-        change.set_properties(log.properties)
-    log.put(log.rows)
-    assert log.look().is_intact
+    fault = "bf-1: the state that commands go by (approved, event"
+    with properties(log, **{"run.bf-1": json.dumps(status)}):
+        assert str(log.look().first_bad).startswith(fault)
 
 
 # --- plans and pointers ---------------------------------------------------------------------------

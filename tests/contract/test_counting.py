@@ -62,8 +62,7 @@ def test_deletes_coarser_files_and_files_without_numbers_have_to_be_read(kit: Ki
 
 @pytest.mark.req("Q4")
 def test_of_a_column_that_came_later_files_say_nothing(kit: Kit) -> None:
-    with kit.live.load_table(TARGET).update_schema() as change:
-        change.add_column("late", StringType())
+    kit.evolve(lambda change: change.add_column("late", StringType()))
     files = kit.tables.files(TARGET, kit.head(), field_of("d", "month"), ("late",))
     late = (Measure(name="late", count="late"),)
     assert values_by_partition(("2024-01",), files, late) is None

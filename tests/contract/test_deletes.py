@@ -13,10 +13,8 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import TargetChanged, Unsupported
 from tests.support.lakes.deletes import hide, hide_equal, rewritten
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 SECOND = Scope(field=DAY, partitions=(DAYS[1],))
 
 
@@ -24,8 +22,7 @@ SECOND = Scope(field=DAY, partitions=(DAYS[1],))
 def kit(tmp_path: Path) -> Kit:
     """Three days with two rows each; ids 0 to 5."""
     kit = Kit(tmp_path)
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, DAYS[n // 2]) for n in range(6)))
+    kit.create_days(each=2)
     return kit
 
 
@@ -62,11 +59,9 @@ def test_delete_files_of_the_partition_go_with_its_files_and_others_stay(kit, by
     assert ids(kit) == [0, 1, 5, 11]
     assert delete_files(kit) == elsewhere
     assert totals(kit) == {
-        "total-delete-files": 1,
-        "total-position-deletes": 1,
-        "total-data-files": 3,
+        "total-delete-files": 1, "total-position-deletes": 1, "total-data-files": 3,
         "total-records": 5,
-    }
+    }  # fmt: skip
 
 
 def test_a_file_names_the_delete_files_that_apply_to_it(kit):
@@ -79,10 +74,8 @@ def test_a_file_names_the_delete_files_that_apply_to_it(kit):
 
     # The newer file of the day has a later sequence number than the delete file.
     assert {day: sorted(files) for day, files in found.items()} == {
-        DAYS[0]: [(2, 0)],
-        DAYS[1]: [(1, 0), (2, 1)],
-        DAYS[2]: [(2, 0)],
-    }
+        DAYS[0]: [(2, 0)], DAYS[1]: [(1, 0), (2, 1)], DAYS[2]: [(2, 0)],
+    }  # fmt: skip
 
 
 @pytest.mark.req("U11")
@@ -111,11 +104,8 @@ def test_rows_deleted_merge_on_read_elsewhere_are_none(kit):
 @pytest.mark.req("U11")
 @pytest.mark.parametrize("in_loop", [False, True], ids=["before", "between look and commit"])
 def test_an_equality_delete_without_partition_touches_every_partition(kit, in_loop):
-    with kit.live.load_table(TARGET).update_spec() as update:
-        update.remove_field("p0_d")
-    everywhere = kit.live.load_table(TARGET).spec().spec_id
-    with kit.live.load_table(TARGET).update_spec() as update:
-        update.add_identity("d")
+    everywhere = kit.respec(lambda update: update.remove_field("p0_d"))
+    kit.respec(lambda update: update.add_identity("d"))
     wide = kit.stage(DAY, {day: [row(11, day, "new")] for day in DAYS[1:]})
 
     def erase() -> None:
@@ -207,11 +197,8 @@ def test_a_rewrite_notices_what_a_live_writer_did_since_the_publication(kit):
 @pytest.mark.req("U12")
 def test_deletes_that_may_hide_rows_of_what_comes_back_ask_for_a_rewrite(kit):
     first = kit.publisher.adopt(restage(kit))
-    with kit.live.load_table(TARGET).update_spec() as update:
-        update.remove_field("p0_d")
-    everywhere = kit.live.load_table(TARGET).spec().spec_id
-    with kit.live.load_table(TARGET).update_spec() as update:
-        update.add_identity("d")
+    everywhere = kit.respec(lambda update: update.remove_field("p0_d"))
+    kit.respec(lambda update: update.add_identity("d"))
     since = hide_equal(kit, 99, partition=(), spec_id=everywhere)
     kit.pins.pin(TARGET, since, "lhb-since")
     back = kit.revert_request(first, SECOND, since=since)

@@ -5,7 +5,6 @@ Here the local engine; `tests/lake` runs the same cases on Spark.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,21 +26,9 @@ from tests.contract.differ_workers import Here, parts_differ
 
 pytestmark = pytest.mark.req("Q5")
 
-_numbers = itertools.count(1)
 LOCAL_CASES = [
     pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "local" in case.engines
 ]
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> SqlCatalog:
-    folder = tmp_path_factory.mktemp("differ")
-    return SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
-
-
-@pytest.fixture
-def make(catalog: SqlCatalog) -> Maker:
-    return Maker(catalog, f"n{next(_numbers)}")
 
 
 @pytest.fixture

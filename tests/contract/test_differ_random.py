@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,18 +37,11 @@ def label(row: Row) -> str:
     return "null" if row["p"] is None else str(row["p"])
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[SqlCatalog, LocalDiffer, Path]:
-    folder = tmp_path_factory.mktemp("random")
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}")
-    return catalog, LocalDiffer(catalog, batch_rows=7), folder
-
-
 @pytest.mark.req("Q5")
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(old=ROWS, new=ROWS, key=KEYS, is_partitioned=st.booleans())
 def test_any_two_contents_are_compared_as_row_by_row(
-    lake: tuple[SqlCatalog, LocalDiffer, Path],
+    catalog: SqlCatalog,
     old: list[Row],
     new: list[Row],
     key: tuple[str, ...],
@@ -57,7 +49,7 @@ def test_any_two_contents_are_compared_as_row_by_row(
     is_partitioned: bool,
 ) -> None:
     """The second content replaces the first, except for partitions that hold the same rows."""
-    make = Maker(lake[0], f"n{next(_numbers)}")
+    make = Maker(catalog, f"random{next(_numbers)}")
     table = make.table(COLUMNS, [("p", IdentityTransform())] if is_partitioned else [])
     before = append(table, old)
     if is_partitioned:
@@ -80,4 +72,6 @@ def test_any_two_contents_are_compared_as_row_by_row(
             if repr([r for r in old if label(r) == label(row)])
             != repr([r for r in new if label(r) == label(row)])
         }
-    check(lake[1], Built(make.request(table, before, after, key), question))
+    check(
+        LocalDiffer(catalog, batch_rows=7), Built(make.request(table, before, after, key), question)
+    )

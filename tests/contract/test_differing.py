@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -20,11 +18,10 @@ LOCAL = [
 
 @pytest.mark.req("U9")
 @pytest.mark.parametrize("case", LOCAL)
-def test_the_rows_are_those_that_the_diff_counts(tmp_path: Path, case: Case) -> None:
-    catalog = SqlCatalog(
-        "lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}"
-    )
-    built = case.build(Maker(catalog, "differing"))
+def test_the_rows_are_those_that_the_diff_counts(
+    catalog: SqlCatalog, make: Maker, case: Case
+) -> None:
+    built = case.build(make)
     assert built.request.where is None
     differ = LocalDiffer(catalog)
     rows, diff = list(differ.differing(built.request)), differ.diff(built.request)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -13,20 +11,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from tests.contract.differ_cases import CASES, Case, Maker
 
-_numbers = itertools.count(1)
 LOCAL_CASES = [pytest.param(case, id=case.name) for case in CASES if "local" in case.engines]
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> SqlCatalog:
-    folder: Path = tmp_path_factory.mktemp("spread")
-    return SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
 
 
 @pytest.mark.req("Q5")
 @pytest.mark.parametrize("case", LOCAL_CASES)
-def test_distributions_do_not_depend_on_batches(catalog: SqlCatalog, case: Case) -> None:
-    request = case.build(Maker(catalog, f"n{next(_numbers)}")).request
+def test_distributions_do_not_depend_on_batches(
+    catalog: SqlCatalog, make: Maker, case: Case
+) -> None:
+    request = case.build(make).request
     one, whole = (LocalDiffer(catalog, rows).diff(request).columns for rows in (1, 1_000_000))
     assert [c.distribution for c in one] == [c.distribution for c in whole]
     for column in whole:
@@ -38,8 +31,9 @@ def test_distributions_do_not_depend_on_batches(catalog: SqlCatalog, case: Case)
 
 
 @pytest.mark.req("Q5")
-def test_a_diff_that_is_not_asked_for_distributions_has_none(catalog: SqlCatalog) -> None:
-    case = CASES.named("duplicate keys")
-    request = case.build(Maker(catalog, f"n{next(_numbers)}")).request
+def test_a_diff_that_is_not_asked_for_distributions_has_none(
+    catalog: SqlCatalog, make: Maker
+) -> None:
+    request = CASES.named("duplicate keys").build(make).request
     found = LocalDiffer(catalog).diff(replace(request, distributions=False)).columns
     assert [column.distribution for column in found] == [None] * len(found)

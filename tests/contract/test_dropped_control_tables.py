@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES
 from tests.chaos.lab import BY, TARGET, Lab
-from tests.support.lakes.verified import CONTROL, empty_control_table, published
+from tests.support.lakes.verified import CONTROL, empty_control_table
 
 pytestmark = pytest.mark.req("O4")
 TABLES = [table.name for table in CONTROL_TABLES]
@@ -16,17 +16,6 @@ TABLES = [table.name for table in CONTROL_TABLES]
 TABLES_WITH_ROWS = (
     "run_event", "pipeline_run", "accepted_output_version", "evidence", "backfill_chunk_run",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return published(tmp_path_factory.mktemp("dropped"))
-
-
-@pytest.fixture
-def lab(saved: Lab) -> Lab:
-    saved.restore("published")
-    return saved
 
 
 def drop(lab: Lab, name: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
 from lakehouse_backfill.domain.catch_up import (
-    DeletedRows,
     Erasure,
     ExcludedRows,
     TableState,
@@ -18,11 +19,10 @@ from lakehouse_backfill.domain.catch_up import (
 )
 from lakehouse_backfill.domain.partitions import Scope
 from tests.support.lakes.deletes import hide
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, TARGET, Kit, Row, row
 
 pytestmark = pytest.mark.req("E3")
 
-DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")
 BOTH = Scope(field=DAY, partitions=DAYS)
 KEY = ("id", "d")
@@ -46,36 +46,36 @@ def _delete(kit: Kit, where: str) -> int:
     return kit.head() or 0
 
 
-def test_rows_that_a_copy_on_write_delete_removed_are_found(kit: Kit) -> None:
-    before = _state(kit)
-    _delete(kit, "id = 2")
-    assert LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY) == DeletedRows(
-        rows=1, partitions=DAYS, samples=({"id": 2, "d": date(2013, 2, 1)},),
-        is_only_deletion=True,
-    )  # fmt: skip
+def _then_append(where: str, new: Row) -> Callable[[Kit], None]:
+    def act(kit: Kit) -> None:
+        _delete(kit, where)
+        kit.append(new)
+
+    return act
 
 
-def test_a_delete_with_another_change_beside_it_is_more_than_a_deletion(kit: Kit) -> None:
+#: What happens, the ids of the rows that are gone, and whether nothing else changed.
+CHANGES: dict[str, tuple[Callable[[Kit], Any], tuple[int, ...], bool]] = {
+    "deleted copy-on-write": (lambda kit: _delete(kit, "id = 2"), (2,), True),
+    "deleted merge-on-read": (lambda kit: hide(kit, 2), (2,), True),
+    "all rows of a partition": (lambda kit: kit.delete(DAY, DAYS[0]), (1, 2, 3), True),
+    "another row beside": (_then_append("id = 2", row(7, DAYS[0])), (2,), False),
+    "new values under the key": (_then_append("id = 2", row(2, DAYS[0], "corrected")), (), False),
+    "one more of two equal rows": (lambda kit: kit.append(row(1, DAYS[0])), (), False),
+}
+
+
+@pytest.mark.parametrize(("act", "ids", "is_only_deletion"), CHANGES.values(), ids=CHANGES)
+def test_rows_whose_keys_are_gone_are_found(
+    kit: Kit, act: Callable[[Kit], Any], ids: tuple[int, ...], is_only_deletion: bool
+) -> None:
     before = _state(kit)
-    _delete(kit, "id = 2")
-    kit.append(row(7, DAYS[0]))
+    act(kit)
     found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
-    assert (found.rows, found.is_only_deletion) == (1, False)
-
-
-def test_a_row_with_new_values_under_its_key_is_not_gone(kit: Kit) -> None:
-    before = _state(kit)
-    _delete(kit, "id = 2")
-    kit.append(row(2, DAYS[0], "corrected"))
-    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
-    assert (found.rows, found.is_only_deletion) == (0, False)
-
-
-def test_of_two_equal_rows_one_more_is_no_deletion(kit: Kit) -> None:
-    before = _state(kit)
-    kit.append(row(1, DAYS[0]))
-    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
-    assert (found.rows, found.is_only_deletion) == (0, False)
+    assert (found.rows, found.partitions) == (len(ids), DAYS if ids else ())
+    samples = sorted(found.samples, key=lambda key: key["id"])
+    assert samples == [{"id": number, "d": date(2013, 2, 1)} for number in ids]
+    assert found.is_only_deletion is is_only_deletion
 
 
 def test_null_in_a_key_is_a_value_like_any_other(kit: Kit) -> None:
@@ -84,13 +84,6 @@ def test_null_in_a_key_is_a_value_like_any_other(kit: Kit) -> None:
     _delete(kit, "id = 5")
     found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, ("d", "region"))
     assert found.samples == ({"d": date(2013, 2, 1), "region": None},)
-
-
-def test_a_partition_that_lost_all_rows_lost_their_keys(kit: Kit) -> None:
-    before = _state(kit)
-    kit.delete(DAY, DAYS[0])
-    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
-    assert (found.rows, found.is_only_deletion) == (3, True)
 
 
 def _names(kit: Kit, *ids: int) -> TombstonePin:
@@ -135,13 +128,6 @@ def test_rows_whose_keys_were_deleted_between_two_snapshots_are_named(kit: Kit) 
     assert erasing.named(_state(kit, after), DAYS, left_out) == TombstonedRows(
         rows=0, partitions=()
     )
-
-
-def test_rows_that_a_merge_on_read_delete_hides_are_found(kit: Kit) -> None:
-    before = _state(kit)
-    hide(kit, 2)
-    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
-    assert (found.rows, found.samples[0]["id"], found.is_only_deletion) == (1, 2, True)
 
 
 def test_a_merge_on_read_delete_in_the_scope_is_a_drift_that_only_deletes(kit: Kit) -> None:

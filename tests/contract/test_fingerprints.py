@@ -160,18 +160,15 @@ def test_a_reading_changes_with_what_columns_are_to_a_file_only(tmp_path: Path) 
 
     first = reading()
     head = kit.head() or 0
-    with kit.live.load_table(TARGET).update_schema() as update:
-        update.add_column("n", IntegerType())
+    kit.evolve(lambda update: update.add_column("n", IntegerType()))
     added = reading()
     with kit.live.load_table(TARGET).update_schema() as update:
         update.update_column("n", LongType(), doc="how many")
         update.move_first("n")
         update.add_column("produced_by_run_id", StringType())
     alike = reading()
-    with kit.live.load_table(TARGET).update_schema() as update:
-        update.delete_column("n")
-    with kit.live.load_table(TARGET).update_schema() as update:
-        update.add_column("n", LongType())
+    kit.evolve(lambda update: update.delete_column("n"))
+    kit.evolve(lambda update: update.add_column("n", LongType()))
     again = reading()
     assert (added, len({first, added, again})) == (alike, 3)
     assert port.reading(TARGET, head) == first

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.errors import Conflict
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, TARGET, Kit, row
 
-DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")
 NAME = f"{TARGET}_v1"
 MARKS = {"lakehouse-backfill.output-version": "1", "lakehouse-backfill.result-digest": "d" * 64}
@@ -17,8 +16,7 @@ ROWS = [(0, DAYS[0], "EU", "old"), (5, DAYS[1], "EU", "new")]
 
 
 def staged(kit: Kit, version: int = 2) -> int:
-    kit.create(("d", "identity"), version=version)
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(DAYS, version=version)
     request = kit.stage(DAY, {DAYS[1]: [row(5, DAYS[1], "new")]})
     assert request.shadow_snapshot_id is not None
     return request.shadow_snapshot_id

@@ -5,11 +5,20 @@ from __future__ import annotations
 import pytest
 
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
-from lakehouse_backfill.domain.partitions import Scope, partition_row_range
+from lakehouse_backfill.domain.partitions import partition_row_range
 from lakehouse_backfill.domain.publication import PartitionRestore, RevertRequest
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import Conflict, NotFound, RunMoved, TargetChanged, WriteForbidden
-from tests.support.lakes.both import DAYS, DayLake, FakeDays, IcebergDays, content, staged
+from tests.support.lakes.both import (
+    DAYS,
+    DayLake,
+    FakeDays,
+    IcebergDays,
+    content,
+    head,
+    scope,
+    staged,
+)
 from tests.support.lakes.tables import Kit
 
 
@@ -31,16 +40,8 @@ def lake(empty: DayLake) -> DayLake:
     return empty
 
 
-def head(lake: DayLake) -> int:
-    return lake.tables.describe(lake.target).snapshot_id
-
-
 def resolved(lake: DayLake, at: str | None = None) -> int:
     return lake.tables.resolve(TableRef(table=lake.target, at=at)).snapshot_id
-
-
-def scope(lake: DayLake, *days: str) -> Scope:
-    return Scope(field=lake.field, partitions=days)
 
 
 def return_of(lake: DayLake, first: str, swap, **changes) -> RevertRequest:

@@ -18,10 +18,8 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, RevertRequest
 from lakehouse_backfill.errors import TargetChanged
 from tests.support.lakes.deletes import Granularity, hide, rewritten
-from tests.support.lakes.tables import TARGET, Kit, Row, field_of, row
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, Row, row
 
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 #: Number, ids of its rows, ids of those that delete files hide.
 File = tuple[int, frozenset[int], frozenset[int]]
 Files = dict[str, frozenset[File]]

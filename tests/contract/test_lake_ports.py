@@ -20,10 +20,17 @@ from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.domain.table import PartitionField, ScanEstimate, TableRef
 from lakehouse_backfill.errors import CatalogDown, ConfigError, Conflict, NotFound, Unsupported
-from tests.support.lakes.tables import SCHEMA, TARGET, Kit, field_of, read_text, row, write_text
-
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+from tests.support.lakes.tables import (
+    DAY,
+    DAYS,
+    SCHEMA,
+    TARGET,
+    Kit,
+    field_of,
+    read_text,
+    row,
+    write_text,
+)
 
 
 @pytest.fixture
@@ -33,7 +40,7 @@ def kit(tmp_path: Path) -> Kit:
 
 @pytest.fixture
 def days(kit: Kit) -> Kit:
-    kit.create_days(DAYS)
+    kit.create_days()
     return kit
 
 
@@ -368,10 +375,8 @@ def test_a_shadow_shows_the_base_and_leaves_the_target_alone(days):
 
 
 def test_column_ids_of_a_shadow_are_the_targets_even_after_drop_and_add(days):
-    with days.live.load_table(TARGET).update_schema(allow_incompatible_changes=True) as update:
-        update.delete_column("region")
-    with days.live.load_table(TARGET).update_schema() as update:
-        update.add_column("region", StringType())
+    days.evolve(lambda update: update.delete_column("region"))
+    days.evolve(lambda update: update.add_column("region", StringType()))
 
     info = days.shadows.open(TARGET, days.head(), "shadow.r1", {})
 
@@ -501,8 +506,7 @@ def test_what_was_registered_and_not_compared_is_taken_up_also_when_the_target_m
     vars(days.catalog)["register_table"] = crash
     with pytest.raises(KeyboardInterrupt):
         days.shadows.open(TARGET, head, "shadow.r1", {})
-    with days.live.load_table(TARGET).update_schema() as change:
-        change.add_column("more", StringType())
+    days.evolve(lambda change: change.add_column("more", StringType()))
     with days.live.load_table(TARGET).transaction() as change:
         change.set_properties({"owner": "ana"})
     days.append(row(7, DAYS[0]))

@@ -17,14 +17,22 @@ from lakehouse_backfill.adapters.iceberg.control.tables import (
 from lakehouse_backfill.adapters.system.hooks import LocalHooks
 from lakehouse_backfill.domain.catch_up import CarryRequest, Erasure, ExcludedRows, TableState
 from lakehouse_backfill.domain.contract import Hook
-from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease, ReaderQuery
 from lakehouse_backfill.errors import NotFound, RunMoved
 from tests.support.examples.plans import NOON, a_first_event, a_plan
 from tests.support.fakes.control import FakeFences, FakeRuns
 from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.retention import FakeControlUpkeep, FakePinLeases
-from tests.support.lakes.both import DAYS, DayLake, FakeDays, IcebergDays, content, staged
+from tests.support.lakes.both import (
+    DAYS,
+    DayLake,
+    FakeDays,
+    IcebergDays,
+    content,
+    head,
+    scope,
+    staged,
+)
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.tables import Kit
 
@@ -43,16 +51,8 @@ def lake(request, kit: Kit) -> DayLake:
     return made
 
 
-def head(lake: DayLake) -> int:
-    return lake.tables.describe(lake.target).snapshot_id
-
-
 def state(lake: DayLake, snapshot_id: int) -> TableState:
     return TableState(table=lake.target, snapshot_id=snapshot_id)
-
-
-def scope(lake: DayLake, *days: str) -> Scope:
-    return Scope(field=lake.field, partitions=days)
 
 
 # --- carry-over from an earlier revision
@@ -70,6 +70,7 @@ def carry_request(lake: DayLake, epoch: int) -> CarryRequest:
     )  # fmt: skip
 
 
+@pytest.mark.req("U10", "U11")
 def test_a_carried_day_has_the_files_of_the_earlier_shadow_and_is_carried_once(lake):
     request = carry_request(lake, 1)
     base = lake.tables.describe(request.shadow).snapshot_id
@@ -84,6 +85,7 @@ def test_a_carried_day_has_the_files_of_the_earlier_shadow_and_is_carried_once(l
     assert lake.carrying.carry(request) == done == lake.shadows.chunks(request.shadow)[-1]
 
 
+@pytest.mark.req("X9")
 def test_an_overtaken_driver_carries_nothing(lake):
     request = carry_request(lake, 0)
     with pytest.raises(RunMoved):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -29,20 +28,8 @@ from tests.support.fakes.compute import SilentJournal
 from tests.support.fakes.context import context, lake
 from tests.support.fakes.control import FakeFingerprints
 
-_numbers = itertools.count(1)
 DAY_ONE = day(1).isoformat()
 SCOPE = Scope(field=DAY, partitions=(DAY_ONE,))
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> SqlCatalog:
-    folder = tmp_path_factory.mktemp("odd")
-    return SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
-
-
-@pytest.fixture
-def make(catalog: SqlCatalog) -> Maker:
-    return Maker(catalog, f"n{next(_numbers)}")
 
 
 def case(make: Maker, name: str) -> Built:

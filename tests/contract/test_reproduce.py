@@ -9,18 +9,6 @@ import pytest
 
 from tests.chaos.aging import register_aged
 from tests.chaos.lab import BY, SOURCE, TARGET, Lab
-from tests.support.lakes.verified import published
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return published(tmp_path_factory.mktemp("reproduce"))
-
-
-@pytest.fixture
-def lab(saved: Lab) -> Lab:
-    saved.restore("published")
-    return saved
 
 
 def tables(lab: Lab) -> set[tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,6 @@ class Killed(BaseException):
 @pytest.fixture
 def lake(tmp_path: Path) -> RetentionLake:
     return RetentionLake(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _no_hook() -> Iterator[None]:
-    yield
-    fault_points.install_hook(None)
 
 
 def at(point: str, act: Callable[[], None]) -> None:

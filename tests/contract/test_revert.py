@@ -10,17 +10,13 @@ from pyiceberg.manifest import ManifestEntry
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import CommitResult, PartitionRestore
 from lakehouse_backfill.errors import Conflict, NotFound, TargetChanged
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
-
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def days(request, tmp_path: Path) -> Kit:
     kit = Kit(tmp_path)
-    kit.create(("d", "identity"), version=request.param)
-    kit.append(*(row(n, day) for n, day in enumerate(DAYS)))
+    kit.create_days(version=request.param)
     return kit
 
 
@@ -184,9 +180,7 @@ def test_a_publication_that_main_was_set_back_from_has_not_landed(days):
     days.append(row(7, DAYS[2], "live"))
     assert days.publisher.find(TARGET, request.token).snapshot_id == swap.snapshot_id
 
-    days.live.load_table(TARGET).manage_snapshots().set_current_snapshot(
-        snapshot_id=before
-    ).commit()
+    days.set_back(before)
 
     assert days.publisher.find(TARGET, request.token) is None
     with pytest.raises(Conflict, match="already names snapshot"):
@@ -197,9 +191,7 @@ def test_a_publication_that_main_was_set_back_from_has_not_landed(days):
 @pytest.mark.parametrize("is_written_since", [False, True], ids=["alone", "and written since"])
 def test_a_head_that_was_set_back_outside_is_refused_by_that_name(days, is_written_since):
     swap, scope = publish(days)
-    days.live.load_table(TARGET).manage_snapshots().set_current_snapshot(
-        snapshot_id=swap.before_snapshot_id
-    ).commit()
+    days.set_back(swap.before_snapshot_id)
     if is_written_since:
         days.append(row(7, DAYS[2], "live"))
 

@@ -20,10 +20,8 @@ from lakehouse_backfill.domain.table import AddedColumn, SchemaStep
 from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TargetChanged, Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
 from tests.support.lakes.catalogs import catalog_of
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 ADD = SchemaStep(add="note", type="string", doc="what was put right")
 WIDEN = SchemaStep(widen="n", to="long")
 RENAME = SchemaStep(rename="v", to="value")
@@ -40,8 +38,7 @@ def kit(tmp_path: Path, version: int) -> Kit:
     """Three days of one row each, with an int column `n`."""
     kit = Kit(tmp_path)
     kit.create(("d", "identity"), version=version)
-    with kit.live.load_table(TARGET).update_schema() as update:
-        update.add_column("n", IntegerType())
+    kit.evolve(lambda update: update.add_column("n", IntegerType()))
     for number, day in enumerate(DAYS):
         _append(kit, TARGET, {**row(number, day), "n": number})
     return kit
@@ -141,8 +138,7 @@ def test_a_commit_whose_answer_was_lost_is_found(kit):
 @pytest.mark.parametrize("change", [ALL, (ADD,), (RENAME,)], ids=["all", "add", "rename"])
 def test_a_column_that_others_added_meanwhile_is_named(kit, change):
     request = staged(kit, change, **({"value": "x"} if RENAME in change else {"note": "x"}))
-    with kit.live.load_table(TARGET).update_schema() as update:
-        update.add_column("theirs", StringType())
+    kit.evolve(lambda update: update.add_column("theirs", StringType()))
     with pytest.raises(TargetChanged, match="columns changed: theirs"):
         kit.publisher.adopt(request)
 
@@ -151,11 +147,9 @@ def test_a_column_that_others_added_meanwhile_is_named(kit, change):
 def test_ids_that_a_dropped_column_had_are_never_given_to_ours(kit):
     """Pitfall 8: files are read by id, so values of the dropped column would show as ours."""
     request = staged(kit)
-    with kit.live.load_table(TARGET).update_schema() as update:
-        update.add_column("theirs", StringType())
+    kit.evolve(lambda update: update.add_column("theirs", StringType()))
     _append(kit, TARGET, {**row(9, "2013-03-01"), "n": 9, "theirs": "not a note"})
-    with kit.live.load_table(TARGET).update_schema() as update:
-        update.delete_column("theirs")
+    kit.evolve(lambda update: update.delete_column("theirs"))
     with pytest.raises(TargetChanged, match=r"given to others meanwhile: 7 \(note\)"):
         kit.publisher.adopt(request)
     assert "note" not in kit.live.load_table(TARGET).schema().column_names
@@ -166,8 +160,7 @@ def test_a_column_that_is_added_right_before_the_commit_is_seen(kit):
     request = staged(kit)
 
     def add():
-        with kit.live.load_table(TARGET).update_schema() as update:
-            update.add_column("theirs", StringType())
+        kit.evolve(lambda update: update.add_column("theirs", StringType()))
 
     kit.before_commit(add)
     with pytest.raises(TargetChanged, match="columns changed: theirs"):
@@ -185,8 +178,7 @@ def test_rows_that_come_to_other_partitions_meanwhile_survive(kit):
 @pytest.mark.req("U1")
 def test_columns_of_the_shadow_that_nobody_declared_are_refused(kit):
     request = staged(kit)
-    with kit.live.load_table(request.shadow).update_schema() as update:
-        update.add_column("more", StringType())
+    kit.evolve(lambda update: update.add_column("more", StringType()), request.shadow)
     with pytest.raises(Unsupported, match="not as the run declares: more"):
         kit.publisher.adopt(request)
     with pytest.raises(Unsupported, match="not as the run declares: more"):
@@ -206,11 +198,9 @@ def test_a_change_of_the_shadow_that_is_cut_off_is_done_once(kit, point):
     base = kit.live.load_table(TARGET).metadata.current_schema_id
     shadow = kit.stage(DAY, {}).shadow
     fault_points.install_hook(hook)
-    try:
-        with pytest.raises(Cut):
-            kit.shadows.evolve(shadow, base, ALL)
-    finally:
-        fault_points.install_hook(None)
+    with pytest.raises(Cut):
+        kit.shadows.evolve(shadow, base, ALL)
+    fault_points.install_hook(None)
     kit.shadows.evolve(shadow, base, ALL)
     once = kit.live.load_table(shadow).metadata
     kit.shadows.evolve(shadow, base, ALL)
@@ -224,8 +214,7 @@ def test_a_change_of_the_shadow_that_is_cut_off_is_done_once(kit, point):
 @pytest.mark.req("U11")
 def test_a_table_whose_columns_changed_since_the_plan_is_not_staged_on(kit):
     base = kit.live.load_table(TARGET).metadata.current_schema_id
-    with kit.live.load_table(TARGET).update_schema() as update:
-        update.add_column("note", StringType())
+    kit.evolve(lambda update: update.add_column("note", StringType()))
     shadow = kit.stage(DAY, {}).shadow
     with pytest.raises(Conflict, match="other columns than its target had"):
         kit.shadows.evolve(shadow, base, ALL)
@@ -234,8 +223,7 @@ def test_a_table_whose_columns_changed_since_the_plan_is_not_staged_on(kit):
 @pytest.mark.req("U1")
 def test_columns_that_come_back_to_a_schema_of_before_use_it_again(kit):
     change = (SchemaStep(rename="value", to="v"),)
-    with kit.live.load_table(TARGET).update_schema() as update:
-        update.rename_column("v", "value")
+    kit.evolve(lambda update: update.rename_column("v", "value"))
     kit.publisher.adopt(staged(kit, change, v="new"))
     table = kit.live.load_table(TARGET)
     assert (table.metadata.current_schema_id, len(table.schemas())) == (1, 3)

@@ -26,11 +26,9 @@ from lakehouse_backfill.domain.publication import (
 )
 from lakehouse_backfill.errors import OutcomeUnknown
 from tests.support.lakes.deletes import hide
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit
 from tests.support.lakes.writers import FixedWriters
 
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 SECOND = Scope(field=DAY, partitions=(DAYS[1],))
 TOKEN = "token-r1"
 
@@ -55,8 +53,7 @@ class Proof:
 def kit(tmp_path: Path) -> Kit:
     """Three days with two rows each; ids 0 to 5."""
     kit = Kit(tmp_path)
-    kit.create(("d", "identity"))
-    kit.append(*(row(n, DAYS[n // 2]) for n in range(6)))
+    kit.create_days(each=2)
     return kit
 
 

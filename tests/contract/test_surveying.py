@@ -10,10 +10,8 @@ from lakehouse_backfill.adapters.iceberg.tables import IcebergTableSurveyor
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import TableFacts
 from tests.support.lakes.deletes import hide, hide_equal
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 SECOND = Scope(field=DAY, partitions=DAYS[1:2])
 
 
@@ -59,9 +57,7 @@ def test_position_deletes_are_no_equality_deletes(kit):
 
 
 def test_an_equality_delete_without_partition_counts_for_every_scope(kit):
-    with kit.live.load_table(TARGET).update_spec() as update:
-        update.remove_field("p0_d")
-    spec_id = kit.live.load_table(TARGET).spec().spec_id
+    spec_id = kit.respec(lambda update: update.remove_field("p0_d"))
     hide_equal(kit, 1, partition=(), spec_id=spec_id)
 
     assert facts(kit).equality_deletes == 1

@@ -29,17 +29,6 @@ from tests.support.lakes.verified import (
 pytestmark = pytest.mark.req("O4")
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return published(tmp_path_factory.mktemp("verify"))
-
-
-@pytest.fixture
-def lab(saved: Lab) -> Lab:
-    saved.restore("published")
-    return saved
-
-
 def summaries(lab: Lab) -> list[dict[str, str]]:
     catalog = lab.catalog()
     found = [

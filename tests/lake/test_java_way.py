@@ -16,14 +16,12 @@ from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedR
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import TargetChanged
 from tests.contract import test_adopt, test_deletes, test_lake_ports, test_revert
-from tests.support.lakes.tables import TARGET, field_of, row
+from tests.support.lakes.tables import DAY, DAYS, TARGET, row
 from tests.support.spark.java import JavaKit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 SECOND = Scope(field=DAY, partitions=DAYS[1:2])
 #: They look into PyIceberg's own commit, or test that it refuses format 3.
 _PYICEBERG_ONLY = {
@@ -108,8 +106,7 @@ def test_the_rules_hold_in_format_3(
 def hold(name: str, kit: JavaKit, request: pytest.FixtureRequest) -> None:
     rule: Any = RULES[name]
     if rule.__module__.endswith("test_deletes"):
-        kit.create(("d", "identity"))
-        kit.append(*(row(n, DAYS[n // 2]) for n in range(6)))
+        kit.create_days(each=2)
     wants_days = "days" in inspect.signature(rule).parameters
     rule(request.getfixturevalue("days") if wants_days else kit)
 

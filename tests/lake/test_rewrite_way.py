@@ -16,13 +16,12 @@ from lakehouse_backfill import fault_points
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import OutcomeUnknown, TargetChanged, Unsupported
 from tests.lake.test_java_way import DAYS, IN_FORMAT_3, RULES, hold
-from tests.support.lakes.tables import TARGET, field_of, row
+from tests.support.lakes.tables import DAY, TARGET, row
 from tests.support.spark.rewrite import RewriteKit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DAY = field_of("d")
 SECOND = Scope(field=DAY, partitions=DAYS[1:2])
 #: What a swap by rows does in another way, and how.
 OTHERWISE = {

@@ -20,10 +20,8 @@ from tests.stack.proxy import Fault, Proxy
 from tests.support.examples.plans import a_first_event, a_plan
 from tests.support.lakes.catalogs import NAMES_CATALOG, catalog_of
 from tests.support.lakes.control import PRODUCT, a_row, bare, move
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 #: How a commit may fail: what the server did, and what was answered.
 AFTER = [pytest.param("after", status, id=f"after-{status}") for status in (500, 503, None)]
 BEFORE = [pytest.param("before", status, id=f"before-{status}") for status in (503, None)]

@@ -18,10 +18,7 @@ from lakehouse_backfill.domain.table import Capabilities
 from tests.support.examples.plans import a_first_event, a_plan
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.control import PRODUCT, a_row, bare, move
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
-
-DAY = field_of("d")
-DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
 
 @pytest.fixture

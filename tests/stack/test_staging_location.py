@@ -12,9 +12,8 @@ from lakehouse_backfill.domain.publication import AdoptRequest
 from tests.stack.catalogs import Catalogs
 from tests.stack.servers import BUCKET, READER, Seaweed
 from tests.support.lakes.catalogs import NAMES_CATALOG, catalog_of
-from tests.support.lakes.tables import TARGET, Kit, field_of, row
+from tests.support.lakes.tables import DAY, TARGET, Kit, row
 
-DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02")
 
 

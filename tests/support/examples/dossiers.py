@@ -50,13 +50,9 @@ FIELD = ScopeField(column="arrival_date", transform="identity", type="date")
 SCOPE = Scope(field=FIELD, partitions=DAYS)
 DIGEST = "ab" * 32
 WAIVER = {
-    "gate": "mean delay moves by at most 1 %",
-    "group": "business",
-    "scope": "result",
-    "bound_to": DIGEST,
-    "observed": 0.013,
-    "reason": "the old days were wrong by this much",
-}
+    "gate": "mean delay moves by at most 1 %", "group": "business", "scope": "result",
+    "bound_to": DIGEST, "observed": 0.013, "reason": "the old days were wrong by this much",
+}  # fmt: skip
 #: Delays of 32 minutes in each bar; the new ones are a little later.
 SPREAD = Distribution(
     test="ks", value=0.13, limit=0.1,
@@ -90,25 +86,21 @@ STEPS = (
 def contract() -> Contract:
     return Contract.model_validate(
         {
-            "api_version": "lakehouse-backfill/v1",
-            "product": PRODUCT,
-            "table": PRODUCT,
+            "api_version": "lakehouse-backfill/v1", "product": PRODUCT, "table": PRODUCT,
             "description": "Flights from New York per local arrival day, destination and carrier.",
-            "owner": "flight-data@example.com",
-            "key": ["arrival_date", "dest", "carrier"],
+            "owner": "flight-data@example.com", "key": ["arrival_date", "dest", "carrier"],
             "partitioning": [{"column": "arrival_date"}],
             "columns": [{"name": "arrival_date", "type": "date"}],
             "measures": [{"name": "flights", "sum": "flights"}],
             "consumers": [
                 {"name": "delay dashboard", "tolerates_restatement": True},
                 {
-                    "name": "yearly report",
-                    "contact": "r@example.com",
+                    "name": "yearly report", "contact": "r@example.com",
                     "tolerates_restatement": False,
                 },
             ],
         }
-    )
+    )  # fmt: skip
 
 
 def manifest() -> RunManifest:
@@ -240,17 +232,13 @@ def checks() -> tuple[CheckResult, ...]:
             name="a wish", group="business", passed=False, detail="0.2 % more", blocking=False
         ),
         CheckResult(
-            name="mean delay moves by at most 1 %",
-            group="business",
-            passed=False,
-            detail="1.3 %",
-            observed=0.013,
-            limit=0.01,
+            name="mean delay moves by at most 1 %", group="business", passed=False, detail="1.3 %",
+            observed=0.013, limit=0.01,
         ),
         CheckResult(
             name="edges are closed", group="edge", passed=True, detail="4 partitions as accepted"
         ),
-    )
+    )  # fmt: skip
 
 
 def cells() -> tuple[CellDiff, ...]:
@@ -390,8 +378,7 @@ def published_document() -> dict[str, Any]:
             "readers_see": "the restated partitions of this run",
             "next_command": f"lakehouse-backfill rollback {PRODUCT} --reason TEXT",
         },
-        "plan": plan().model_dump(mode="json"),
-        "scope": "45 partitions, 2013-02-15 to 2013-03-31",
+        "plan": plan().model_dump(mode="json"), "scope": "45 partitions, 2013-02-15 to 2013-03-31",
         "events": [event.model_dump(mode="json") for event in events()],
         "approvals": [approval("approve", plan().manifest_hash), approval("accept", DIGEST)],
         "chunks": [chunk.model_dump(mode="json") for chunk in chunk_records()],
@@ -402,14 +389,12 @@ def published_document() -> dict[str, Any]:
         ],
         "chunk_checks": chunk_checks(),
         "waivers": [WAIVER | {"by": "lead", "at": (NOW + timedelta(minutes=5)).isoformat()}],
-        "validation": validation().model_dump(mode="json"),
-        "validation_digest": DIGEST,
+        "validation": validation().model_dump(mode="json"), "validation_digest": DIGEST,
         "publication": publication().model_dump(mode="json"),
         "code": [
             {
-                "file": "jobs/arrivals.py",
-                "sha256": hashlib.sha256(CODE.encode()).hexdigest(),
+                "file": "jobs/arrivals.py", "sha256": hashlib.sha256(CODE.encode()).hexdigest(),
                 "text": CODE,
             }
         ],
-    }
+    }  # fmt: skip

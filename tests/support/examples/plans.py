@@ -66,13 +66,10 @@ def a_plan(
         lock_hash=None,
     )  # fmt: skip
     return plan_of(
-        resolved,
-        run_id=run_id,
-        estimate=estimate(input_files=1, input_rows=10, input_bytes=100),
-        notes=("one note",),
-        manifest_file="jobs/arrivals_daily/fix.yaml",
+        resolved, run_id=run_id, estimate=estimate(input_files=1, input_rows=10, input_bytes=100),
+        notes=("one note",), manifest_file="jobs/arrivals_daily/fix.yaml",
         shadow_table="lakehouse_backfill_shadow.arrivals_daily_bf_1",
-    )
+    )  # fmt: skip
 
 
 def an_event(
@@ -112,15 +109,11 @@ def _manifest(product: str, reason: str) -> RunManifest:
 
 def _contract(product: str) -> Contract:
     return Contract(
-        api_version="lakehouse-backfill/v1",
-        product=product,
-        table=product,
-        description="Arrivals by day.",
-        owner="ann",
-        key=("arrival_date",),
+        api_version="lakehouse-backfill/v1", product=product, table=product,
+        description="Arrivals by day.", owner="ann", key=("arrival_date",),
         partitioning=(ContractPartition(column="arrival_date", transform="identity"),),
         columns=(
             ContractColumn(name="arrival_date", type="date", required=True),
             ContractColumn(name="flights", type="long"),
         ),
-    )
+    )  # fmt: skip

@@ -97,10 +97,6 @@ def declared(first: str = "2020-01-02", stop: str = "2020-01-04", **changes: Any
     }
     found_contract = changes.pop("contract", contract())
     return DeclaredRun(
-        manifest=RunManifest.model_validate(fields | changes),
-        contract=found_contract,
-        manifest_file="m.yaml",
-        code_hash="c0de",
-        git_commit=None,
-        lock_hash=None,
-    )
+        manifest=RunManifest.model_validate(fields | changes), contract=found_contract,
+        manifest_file="m.yaml", code_hash="c0de", git_commit=None, lock_hash=None,
+    )  # fmt: skip

@@ -120,16 +120,22 @@ def staged(lake: DayLake, run: str = "r1", **days: tuple[str, ...]) -> AdoptRequ
     info = lake.tables.describe(shadow)
     assert info is not None
     return AdoptRequest(
-        target=lake.target,
-        base_snapshot_id=base.snapshot_id,
-        shadow=shadow,
+        target=lake.target, base_snapshot_id=base.snapshot_id, shadow=shadow,
         shadow_snapshot_id=info.snapshot_id,
         chunk_ids=tuple(dict.fromkeys(chunk.chunk_id for chunk in lake.shadows.chunks(shadow))),
-        scope=Scope(field=lake.field, partitions=tuple(labels)),
-        token=f"token-{run}",
+        scope=Scope(field=lake.field, partitions=tuple(labels)), token=f"token-{run}",
         tags={"before": f"lhb-before-{run}", "after": f"lhb-after-{run}"},
         properties={"lakehouse-backfill.run-id": run},
-    )
+    )  # fmt: skip
+
+
+def head(lake: DayLake) -> Any:
+    found = lake.tables.describe(lake.target)
+    return found and found.snapshot_id
+
+
+def scope(lake: DayLake, *days: str) -> Scope:
+    return Scope(field=lake.field, partitions=days)
 
 
 def content(lake: DayLake, table: str, snapshot_id: int | None) -> dict[str, frozenset[str]]:

@@ -26,18 +26,10 @@ def move(runs: Runs, run_id: str, verb: str, driver: str | None = None, actor="a
 
 def a_chunk(chunk_id: str, rows: int = 5, run_id: str = "bf-1") -> ChunkRecord:
     return ChunkRecord(
-        run_id=run_id,
-        chunk_id=chunk_id,
-        partitions=("2013-02-15", "2013-02-16"),
-        status="done",
-        input_rows=10,
-        output_rows=rows,
-        outside_rows=1,
-        checksum="lhb-rowhash-1:00000000:5:0",
-        seconds=0.25,
-        snapshot_id=8_700_000_000_000_000_001,
-        finished_at=NOON,
-    )
+        run_id=run_id, chunk_id=chunk_id, partitions=("2013-02-15", "2013-02-16"), status="done",
+        input_rows=10, output_rows=rows, outside_rows=1, checksum="lhb-rowhash-1:00000000:5:0",
+        seconds=0.25, snapshot_id=8_700_000_000_000_000_001, finished_at=NOON,
+    )  # fmt: skip
 
 
 def bare(value: Any) -> Any:

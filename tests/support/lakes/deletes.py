@@ -126,16 +126,11 @@ def _file(
     with output.create() as stream:
         pq.write_table(rows, stream)
     file = DataFile.from_args(
-        content=content,
-        file_path=path,
-        file_format=FileFormat.PARQUET,
-        partition=partition,
-        record_count=rows.num_rows,
-        file_size_in_bytes=len(output.to_input_file()),
-        lower_bounds=lower,
-        upper_bounds=upper,
+        content=content, file_path=path, file_format=FileFormat.PARQUET, partition=partition,
+        record_count=rows.num_rows, file_size_in_bytes=len(output.to_input_file()),
+        lower_bounds=lower, upper_bounds=upper,
         equality_ids=[1] if content == DataFileContent.EQUALITY_DELETES else None,
-    )
+    )  # fmt: skip
     file.spec_id = spec_id
     return file
 
@@ -169,13 +164,10 @@ def _commit(table: Table, files: list[DataFile]) -> int:
     ) as writer:
         writer.add_manifests([*head.manifests(table.io), *manifests])
     snapshot = Snapshot(
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=head.snapshot_id,
-        sequence_number=number,
-        manifest_list=path,
-        summary=_summary(head, files),
+        snapshot_id=snapshot_id, parent_snapshot_id=head.snapshot_id, sequence_number=number,
+        manifest_list=path, summary=_summary(head, files),
         schema_id=table.metadata.current_schema_id,
-    )
+    )  # fmt: skip
     commit_snapshot(table, snapshot, {}, "merge-on-read")
     return snapshot_id
 

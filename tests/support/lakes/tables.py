@@ -19,6 +19,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.table.update.spec import UpdateSpec
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
 
@@ -65,6 +67,10 @@ def field_of(column: str, transform: str = "identity") -> ScopeField:
     return ScopeField(column=column, transform=transform, type=kinds[column])
 
 
+DAY = field_of("d")
+DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+
+
 class Kit:
     """The adapters over one folder, and live writers beside them."""
 
@@ -95,10 +101,29 @@ class Kit:
             properties={"format-version": str(version)},
         )
 
-    def create_days(self, days: Sequence[str]) -> None:
-        """Make the table by day, with one row each."""
-        self.create(("d", "identity"))
-        self.append(*(row(number, day) for number, day in enumerate(days)))
+    def create_days(self, days: Sequence[str] = DAYS, each: int = 1, version: int = 2) -> None:
+        """Make the table by day; so many rows each, their ids from 0 on."""
+        self.create(("d", "identity"), version=version)
+        rows = (row(number, days[number // each]) for number in range(each * len(days)))
+        self.append(*rows)
+
+    def evolve(self, change: Callable[[UpdateSchema], Any], name: str = TARGET) -> None:
+        """Change the columns of a table as a live writer does."""
+        table = self.live.load_table(name)
+        with table.update_schema(allow_incompatible_changes=True) as update:
+            change(update)
+
+    def respec(self, *changes: Callable[[UpdateSpec], Any], name: str = TARGET) -> int:
+        """Change the partitioning of a table, one commit each; give the id of the last one."""
+        for change in changes:
+            with self.live.load_table(name).update_spec() as update:
+                change(update)
+        return self.live.load_table(name).spec().spec_id
+
+    def set_back(self, snapshot_id: int | None) -> None:
+        """Let `main` name an earlier snapshot."""
+        manage = self.live.load_table(TARGET).manage_snapshots()
+        manage.set_current_snapshot(snapshot_id=snapshot_id).commit()
 
     def append(self, *rows: Row, name: str = TARGET, **properties: str) -> int:
         table = self.live.load_table(name)

@@ -20,18 +20,9 @@ import pandas as pd
 Version = Literal["correct", "ny_day"]
 
 COLUMNS: Final = (
-    "arrival_date",
-    "dest",
-    "carrier",
-    "flights",
-    "arrived",
-    "diverted",
-    "cancelled",
-    "delayed",
-    "total_delay",
-    "mean_delay",
-    "flown_minutes",
-)
+    "arrival_date", "dest", "carrier", "flights", "arrived", "diverted", "cancelled", "delayed",
+    "total_delay", "mean_delay", "flown_minutes",
+)  # fmt: skip
 KEY: Final = list(COLUMNS[:3])
 
 # Release 1.1.0 was live for these partitions; the end is exclusive.
@@ -145,18 +136,15 @@ def _daily(version: Version) -> pd.DataFrame:
     rows = flights()
     flags = pd.DataFrame(
         {
-            "arrival_date": rows[version],
-            "dest": rows["dest"],
-            "carrier": rows["carrier"],
-            "flights": 1,
-            "arrived": rows["arr_delay"].notna().astype("int64"),
+            "arrival_date": rows[version], "dest": rows["dest"], "carrier": rows["carrier"],
+            "flights": 1, "arrived": rows["arr_delay"].notna().astype("int64"),
             "diverted": (rows["arr_time"].notna() & rows["arr_delay"].isna()).astype("int64"),
             "cancelled": rows["dep_time"].isna().astype("int64"),
             "delayed": (rows["arr_delay"] > 15).astype("int64"),
             "total_delay": rows["arr_delay"].fillna(0).astype("int64"),
             "flown_minutes": rows["air_time"].fillna(0).astype("int64"),
         }
-    )
+    )  # fmt: skip
     total = flags.groupby(KEY, as_index=False, sort=True).sum()
     total["mean_delay"] = pd.Series(
         [_mean(*pair) for pair in zip(total["total_delay"], total["arrived"], strict=True)],

@@ -1,0 +1,46 @@
+"""Lakes that several suites use: a catalog for the cases of the differ, a lake with one run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lakehouse_backfill import fault_points
+from tests.chaos.lab import Lab
+from tests.contract.differ_cases import Maker
+from tests.support.lakes.verified import published
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_hook() -> Iterator[None]:
+    yield
+    fault_points.install_hook(None)
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> SqlCatalog:
+    folder = tmp_path_factory.mktemp("catalog")
+    return SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+
+
+@pytest.fixture
+def make(catalog: SqlCatalog) -> Maker:
+    """A namespace of its own."""
+    return Maker(catalog, f"n{next(_numbers)}")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return published(tmp_path_factory.mktemp("published"))
+
+
+@pytest.fixture
+def lab(saved: Lab) -> Lab:
+    """A lake on which one run was published."""
+    saved.restore("published")
+    return saved
