@@ -76,14 +76,13 @@ def judged() -> dict[str, list[CheckResult]]:
 
 def of_modes() -> list[tuple[Any, tuple[CheckResult, ...]]]:
     """Judge a run with a row predicate and one that merges: chunks, and result."""
-    days = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
     judged = []
     for target in (
         {"row_predicate": {"id": 1}},
         {"publish_mode": "merge", "merge": {"version": "amount"}},
     ):
         _, found = world()
-        run_id = staged_run(found, declared(target={"partitions": days, **target}))
+        run_id = staged_run(found, declared(target=target))
         chunks = found.evidence.newest(run_id, "chunk-checks")
         judged.append((chunks[1]["chunks"], validate(found, run_id, "bob")[1].checks))
     return judged

@@ -78,7 +78,10 @@ def contract(**changes: Any) -> Contract:
 
 
 def declared(first: str = "2020-01-02", stop: str = "2020-01-04", **changes: Any) -> DeclaredRun:
-    """What the files say: restate some days of the product."""
+    """What the files say: restate some days of the product.
+
+    `run`, `transform`, `target` and each of `sources` name what differs from the fields here.
+    """
     fields: dict[str, Any] = {
         "api_version": "lakehouse-backfill/v1",
         "run": {"requested_by": "bob", "reason": "wrong rate", "reason_code": "bug_fix"},
@@ -95,6 +98,10 @@ def declared(first: str = "2020-01-02", stop: str = "2020-01-04", **changes: Any
         "limits": {"partitions_per_chunk": 1},
         "validation": {"edge_partitions": 1},
     }
+    for name in ("run", "transform", "target"):
+        fields[name] |= changes.pop(name, {})
+    for name, source in changes.pop("sources", {}).items():
+        fields["sources"][name] = fields["sources"].get(name, {}) | source
     found_contract = changes.pop("contract", contract())
     return DeclaredRun(
         manifest=RunManifest.model_validate(fields | changes), contract=found_contract,

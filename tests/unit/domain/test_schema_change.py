@@ -24,7 +24,6 @@ COLUMNS = tuple(
     Column(field_id=number, name=name, type=kind)
     for number, (name, kind) in enumerate(TYPES.items(), start=1)
 )
-DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 
 
 def base(**changes: Any) -> TableInfo:
@@ -39,8 +38,7 @@ def steps(*change: dict[str, Any]) -> tuple[SchemaStep, ...]:
 
 
 def manifest(*change: dict[str, Any], target: dict[str, Any] | None = None, **more: Any) -> Any:
-    whole = {"partitions": DAYS, "schema_change": change} | (target or {})
-    return declared(target=whole, **more).manifest
+    return declared(target={"schema_change": change} | (target or {}), **more).manifest
 
 
 def refusal(wanted: RunManifest, given: Contract, info: TableInfo | None) -> BackfillError:

@@ -49,7 +49,6 @@ from tests.support.fakes.steps import (
     world,
 )
 
-ASKED_BY_PAT = {"requested_by": "pat", "reason": "wrong rate", "reason_code": "bug_fix"}
 EDGES, KEYS = "edges are closed", "keys are unique"
 
 
@@ -185,7 +184,7 @@ def test_only_those_whom_the_contract_names_may_waive() -> None:
 @pytest.mark.req("Q8", "M6")
 @pytest.mark.parametrize(("who", "why"), [("pat", "four eyes"), ("bob", "bob planned the run")])
 def test_with_four_eyes_neither_requester_nor_planner_waives(who: str, why: str) -> None:
-    found, run_id = open_edge(contract=contract(four_eyes=True), run=ASKED_BY_PAT)
+    found, run_id = open_edge(contract=contract(four_eyes=True), run={"requested_by": "pat"})
     with pytest.raises(NotAllowed, match=why):
         waive(found, run_id, EDGES, who, "known")
 

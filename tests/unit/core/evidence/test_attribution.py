@@ -39,7 +39,7 @@ def _no_engine(found: Context) -> Context:
     return dataclasses.replace(found, compute=start)
 
 
-OTHER = declared(run={"requested_by": "bob", "reason": "again", "reason_code": "bug_fix"})
+OTHER = declared(run={"reason": "again"})
 
 
 def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> None:

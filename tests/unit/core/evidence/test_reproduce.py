@@ -91,7 +91,7 @@ def test_a_variant_swaps_inputs_or_code_and_nothing_else() -> None:
     swapped = plan_variant(plan, inputs={"raw": pin})
     assert swapped.resolved.sources == (pin,)
     assert swapped.resolved.model_copy(update={"sources": plan.resolved.sources}) == plan.resolved
-    transform = {"name": "daily", "version": "2.0.0", "file": "jobs/other.py"}
+    transform = {"version": "2.0.0", "file": "jobs/other.py"}
     other = found.runs.plan(planned_run(found, declared(transform=transform)))
     coded = plan_variant(plan, code=other)
     assert (coded.code_of, coded.resolved.manifest.transform.version) == (other.run_id, "2.0.0")

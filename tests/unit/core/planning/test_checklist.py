@@ -67,7 +67,7 @@ def test_answers_name_gates_limits_files_and_versions() -> None:
             suites=[{"file": "expectations/a.json", "on": "raw"}],
         ),
         transform={
-            "name": "daily", "version": "1.0.0", "file": "jobs/daily.py", "config": {"rate": 2},
+            "config": {"rate": 2},
             "image_digest": f"sha256:{'a' * 64}", "schema_versions": {"orders": "3"},
         },
         safety={"max_rows": 1000},
@@ -89,9 +89,7 @@ def test_what_another_engine_and_hooks_do_is_no_side_effect_that_was_ruled_out()
     after = {"suites": [{"file": "expectations/a.json"}], "on_failed": "rollback"}
     found = questions(
         contract(hooks=[hook], after_publish=after),
-        transform={
-            "name": "daily", "version": "1.0.0", "file": "jobs/daily.sql", "writer": "external",
-        },
+        transform={"file": "jobs/daily.sql", "writer": "external"},
         validation={"edge_partitions": 0},
     )  # fmt: skip
     text = {number: question.answer or "" for number, question in found.items()}

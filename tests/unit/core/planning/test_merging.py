@@ -27,11 +27,10 @@ COLUMNS = tuple(
     Column(field_id=number, name=name, type=kind)
     for number, (name, kind) in enumerate(TYPES.items(), start=1)
 )
-DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 
 
 def manifest(mode: str = "merge", merge: Any = None, **changes: Any) -> RunManifest:
-    target = {"partitions": DAYS, "publish_mode": mode}
+    target = {"publish_mode": mode}
     return declared(
         target=target if merge is None else {**target, "merge": merge}, **changes
     ).manifest

@@ -25,11 +25,10 @@ COLUMNS = tuple(
     Column(field_id=number, name=name, type=kind)
     for number, (name, kind) in enumerate(TYPES.items(), start=1)
 )
-DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 
 
 def manifest(predicate: Any, **target: Any) -> RunManifest:
-    return declared(target={"partitions": DAYS, "row_predicate": predicate, **target}).manifest
+    return declared(target={"row_predicate": predicate, **target}).manifest
 
 
 READ = {

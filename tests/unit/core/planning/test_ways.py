@@ -9,7 +9,6 @@ from lakehouse_backfill.domain.plan import JvmState, TableFacts
 from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes.context import declared
 
-DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 UP, REMOTE = JvmState(is_up=True), JvmState(is_connect=True)
 MANY, VERY_MANY = write_path.HEAVY_ENTRIES_JVM_RUNNING + 1, write_path.HEAVY_ENTRIES + 1
 CASES = {
@@ -55,7 +54,7 @@ def test_the_way_follows_from_facts_and_says_why(facts, engine, way, word):
     ("field", "changes"),
     [
         ("safety.freeze", {"safety": {"freeze": True}}),
-        ("target.publish_mode", {"target": {"partitions": DAYS, "publish_mode": "append"}}),
+        ("target.publish_mode", {"target": {"publish_mode": "append"}}),
     ],
 )
 def test_a_swap_by_rows_holds_no_freeze_and_is_no_append(field, changes):

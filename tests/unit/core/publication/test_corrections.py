@@ -24,12 +24,8 @@ SINK = "silver.daily_corrections"
 
 
 def _wanted(first: str = "2020-01-02", stop: str = "2020-01-04", **sink: Any) -> Any:
-    target = {
-        "publish_mode": "correction_events",
-        "partitions": {"column": "day", "from": first, "to": stop},
-        "corrections": {"table": SINK} | sink,
-    }
-    return declared(target=target)
+    target = {"publish_mode": "correction_events", "corrections": {"table": SINK} | sink}
+    return declared(first, stop, target=target)
 
 
 def _events(found: Context) -> list[dict[str, Any]]:
@@ -160,10 +156,7 @@ def test_a_sink_that_is_none_is_refused_when_planned(sink, error, said) -> None:
 
 
 def test_the_contract_may_name_the_table_of_events() -> None:
-    target = {
-        "publish_mode": "correction_events",
-        "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
-    }
+    target = {"publish_mode": "correction_events"}
     wanted = declared(target=target, contract=contract(corrections={"table": SINK}))
     found = context(lake())
     published_run(found, wanted)

@@ -31,10 +31,7 @@ ASKED = ReaderQuery(reader="finance", sql="SELECT sum(amount) FROM product")
 
 
 def _wanted(require: str = "equal", **changes: Any) -> Any:
-    target = {
-        "partitions": {"column": "day", "from": "2020-01-02", "to": "2020-01-04"},
-        "dual_read": {"readers": ["finance"], "require": require},
-    }
+    target = {"dual_read": {"readers": ["finance"], "require": require}}
     return declared(target=target, **changes)
 
 

@@ -34,12 +34,8 @@ from tests.support.fakes.steps import (
 
 DAYS = ("2020-01-02", "2020-01-03")
 SUITE = "after.json"
-SCOPE = {"column": "day", "from": DAYS[0], "to": "2020-01-04"}
 RESUME = {"name": "resume", "on": "after_publish", "command": ["resume"]}
-EVENTS = {
-    "publish_mode": "correction_events", "partitions": SCOPE,
-    "corrections": {"table": "silver.events"},
-}  # fmt: skip
+EVENTS = {"publish_mode": "correction_events", "corrections": {"table": "silver.events"}}
 ROLLS_BACK = {"suites": [{"file": SUITE}], "on_failed": "rollback"}
 
 
@@ -49,7 +45,7 @@ def _called(found: Context) -> list[tuple[str, str]]:
 
 
 def _stepwise(**terms: Any) -> Any:
-    target = {"partitions": SCOPE, "progressive": {"suites": [{"file": "step.json"}]}}
+    target = {"progressive": {"suites": [{"file": "step.json"}]}}
     return declared(target=target, contract=contract(**terms))
 
 
@@ -120,7 +116,7 @@ def test_a_rollback_after_publish_that_is_refused_is_told_and_plans_no_revision(
 def _pinned(found: Context, product: str, mode: str = "pointer_swap", **terms: Any) -> str:
     """Accept a run of one of the pinned products."""
     terms = {"product": product, "table": product, "publication": "pinned", **terms}
-    target = {"publish_mode": mode, "partitions": SCOPE}
+    target = {"publish_mode": mode}
     return accepted_run(found, declared(contract=contract(**terms), product=product, target=target))
 
 
@@ -227,7 +223,7 @@ def test_a_pinned_product_does_not_go_back_to_rows_that_tombstones_name() -> Non
     found = context(where, compute)
     tombstones = [{"table": "privacy.gone", "columns": {"id": "id"}}]
     terms = contract(publication="pinned", tombstones=tombstones)
-    target = {"publish_mode": "pointer_swap", "partitions": SCOPE}
+    target = {"publish_mode": "pointer_swap"}
     run_id = published_run(found, declared(contract=terms, target=target))
     where.write("privacy.gone", "all", "nobody", "max")
     with pytest.raises(TargetChanged, match="tombstones name"):
@@ -295,8 +291,7 @@ def test_a_partition_taken_over_by_a_revision_does_not_bring_deleted_rows_back()
     follows = {"contract": terms, "safety": {"on_conflict": "catch_up"}}
     mine = published_run(found, declared(**follows))
     roll_back(found, of=terms)
-    why = {"requested_by": "bob", "reason": "another", "reason_code": "bug_fix"}
-    published_run(found, declared(**follows, run=why))
+    published_run(found, declared(**follows, run={"reason": "another"}))
     where.write(PRODUCT, DAYS[0], "eva@new")
     roll_back(found, of=terms)
     where.write(PRODUCT, DAYS[1], "live")

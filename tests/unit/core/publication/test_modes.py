@@ -32,14 +32,8 @@ from tests.support.fakes.steps import (
     world,
 )
 
-DAYS = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
 LATER = {"column": "day", "from": "2020-02-01", "to": "2020-02-03"}
-WIDE = {
-    "raw": {
-        "table": "bronze.raw",
-        "range": {"column": "day", "from": "2019-12-01", "to": "2020-03-01"},
-    }
-}
+WIDE = {"raw": {"range": {"column": "day", "from": "2019-12-01", "to": "2020-03-01"}}}
 MERGE = {"publish_mode": "merge", "merge": {"version": "amount"}}
 
 
@@ -70,7 +64,7 @@ def test_an_append_to_empty_partitions_is_published_as_one() -> None:
 @pytest.mark.req("U3")
 def test_an_append_is_refused_by_name_where_rows_are() -> None:
     with pytest.raises(Conflict, match=r"2020-01-02.* of silver.daily hold 20 rows") as refused:
-        planned(context(lake()), target={"publish_mode": "append", "partitions": DAYS})
+        planned(context(lake()), target={"publish_mode": "append"})
     assert "replace_partitions" in refused.value.fix
 
 
@@ -87,7 +81,7 @@ def test_an_append_is_refused_when_rows_came_before_it_was_published() -> None:
 
 @pytest.mark.req("U1b")
 def test_a_row_repair_proves_that_other_rows_are_unchanged() -> None:
-    target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
+    target = {"row_predicate": {"id": [1, 2]}}
     _, gates = validated(context(lake()), target=target)
     assert gates["other rows are unchanged"] == (
         True, "20 rows carried over, counts and checksums equal",
@@ -97,7 +91,7 @@ def test_a_row_repair_proves_that_other_rows_are_unchanged() -> None:
 @pytest.mark.req("U1b")
 def test_a_row_repair_that_changed_other_rows_is_rejected_for_good() -> None:
     _, found = world(touched={"2020-01-03"})
-    target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
+    target = {"row_predicate": {"id": [1, 2]}}
     run_id, gates = validated(found, target=target)
     assert gates["other rows are unchanged"] == (False, "1 partitions differ, first 2020-01-03")
     assert found.runs.status(run_id).state.value == "rejected"
@@ -110,8 +104,8 @@ STRAYS = {"without a warm-up": (0, True), "with one": (1, False)}
 @pytest.mark.parametrize(("days", "stops"), STRAYS.values(), ids=STRAYS)
 def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(days, stops) -> None:
     _, found = world(strays=3)
-    sources = {"raw": {**WIDE["raw"], "warm_up_days": days}}
-    target = {"row_predicate": {"id": 1}, "partitions": DAYS}
+    sources = {"raw": {"warm_up_days": days}}
+    target = {"row_predicate": {"id": 1}}
     run_id = approved_run(found, declared(target=target, sources=sources))
     if stops:
         with pytest.raises(ChecksFailed, match="3 rows of the partitions are others"):
@@ -124,7 +118,7 @@ def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(days,
 @pytest.mark.req("U4")
 def test_a_merge_whose_rows_do_not_add_up_is_rejected() -> None:
     _, found = world(merged=ChunkCounts(inserted_rows=1, updated_rows=9))
-    _, gates = validated(found, target=MERGE | {"partitions": DAYS})
+    _, gates = validated(found, target=MERGE)
     assert gates["changes add up"] == (
         False,
         "20 rows, 2 keys inserted, 18 updated, 0 deleted: 20 rows; 0 change rows were older or "
@@ -138,7 +132,7 @@ def test_a_merge_whose_rows_do_not_add_up_is_rejected() -> None:
 @pytest.mark.req("U4")
 def test_partitions_between_which_keys_may_move_are_planned_as_one_chunk() -> None:
     by_id = contract(key=["id"])
-    plan = planned(context(lake()), contract=by_id, target=MERGE | {"partitions": DAYS})
+    plan = planned(context(lake()), contract=by_id, target=MERGE)
     assert [chunk.partitions for chunk in plan.resolved.chunks] == [("2020-01-02", "2020-01-03")]
     assert any("all partitions are one chunk" in note for note in plan.notes)
 
@@ -147,7 +141,7 @@ def test_partitions_between_which_keys_may_move_are_planned_as_one_chunk() -> No
 def test_each_version_gets_a_table_of_its_name_and_the_pointer_moves_between_them() -> None:
     where = lake()
     found, pinned = context(where), contract(publication="pinned", view="silver.daily_accepted")
-    target = {"publish_mode": "versioned", "partitions": DAYS}
+    target = {"publish_mode": "versioned"}
     first = published(found, contract=pinned, target=target)
     accepted = resolve_accepted(found, pinned, strict=True)
     assert accepted.table == f"{PRODUCT}_v1"
@@ -166,7 +160,7 @@ def test_a_version_is_not_accepted_while_its_name_is_somebody_elses() -> None:
     where = lake()
     where.add(f"{PRODUCT}_v1", **{"2020-01-01": "theirs"})
     found, pinned = context(where), contract(publication="pinned")
-    target = {"publish_mode": "versioned", "partitions": DAYS}
+    target = {"publish_mode": "versioned"}
     run_id = accepted_run(found, declared(contract=pinned, target=target))
     with pytest.raises(Conflict, match=r"silver\.daily_v1 is already there"):
         publish(found, run_id, "bob")
@@ -186,7 +180,7 @@ FITTING = {
 @pytest.mark.parametrize(("mode", "kind"), FITTING.items(), ids=FITTING)
 def test_a_mode_is_refused_for_a_product_of_the_other_kind(mode: str, kind: str) -> None:
     other = {"follow": "pinned", "pinned": "follow"}[kind]
-    target = {"publish_mode": mode, "partitions": DAYS}
+    target = {"publish_mode": mode}
     with pytest.raises(Unsupported, match=f"{mode} does not fit a product that is {other}"):
         planned(context(lake()), contract=contract(publication=other), target=target)
 
@@ -205,7 +199,7 @@ def test_the_plan_says_what_its_mode_does(mode: str) -> None:
 
 
 def test_what_may_change_names_the_rows_of_a_repair() -> None:
-    target = {"row_predicate": {"id": [1, 2]}, "partitions": DAYS}
+    target = {"row_predicate": {"id": [1, 2]}}
     plan = planned(context(lake()), target=target)
     answer = plan.checklist[1].answer
     assert answer.endswith("of day, rows with id in 1, 2; no other row")
@@ -222,7 +216,7 @@ def test_a_manifest_that_says_nothing_of_modes_keeps_its_hash() -> None:
 
 def test_a_merge_of_a_table_without_the_version_is_refused_before_anything_is_pinned() -> None:
     where = lake()
-    target = {"publish_mode": "merge", "merge": {"version": "ver"}, "partitions": DAYS}
+    target = {"publish_mode": "merge", "merge": {"version": "ver"}}
     with pytest.raises(ConfigError, match="the target has no column ver"):
         planned(context(where), target=target)
     assert where.calls == []

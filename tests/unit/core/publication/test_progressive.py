@@ -32,12 +32,11 @@ from tests.support.fakes.steps import (
 pytestmark = pytest.mark.req("U6")
 
 DAYS = ("2020-01-01", "2020-01-02", "2020-01-03", "2020-01-04")
-SCOPE = {"column": "day", "from": "2020-01-01", "to": "2020-01-05"}
 SUITE = "expectations/step.json"
 
 
 def _wanted(**progressive: Any) -> Any:
-    return declared(target={"partitions": SCOPE, "progressive": progressive})
+    return declared("2020-01-01", "2020-01-05", target={"progressive": progressive})
 
 
 def _visible(where: FakeLake, run_id: str) -> list[str]:
@@ -270,7 +269,7 @@ def test_readers_that_resolve_the_product_see_a_step_as_soon_as_it_is_published(
         ({"publish_mode": "pointer_swap"}, Unsupported, "not published in steps"),
         ({"progressive": {"by": "tenant"}}, Unsupported, "steps by tenant are not possible"),
         ({"progressive": {"order": ["2020-02-01"]}}, ConfigError, "is not one of the run's"),
-        ({"progressive": {"order": ["2020-01-01", "2020-01-01"]}}, ConfigError, "is named twice"),
+        ({"progressive": {"order": ["2020-01-02", "2020-01-02"]}}, ConfigError, "is named twice"),
         (
             {"progressive": {"thresholds": [{"measure": "x", "max_change": 0.1}]}},
             ConfigError,
@@ -279,7 +278,7 @@ def test_readers_that_resolve_the_product_see_a_step_as_soon_as_it_is_published(
     ],
 )
 def test_steps_that_cannot_be_are_refused_when_planned(changes, error, said) -> None:
-    target = {"partitions": SCOPE, "progressive": {}} | changes
+    target = {"progressive": {}} | changes
     kind = "pinned" if "publish_mode" in changes else "follow"
     wanted = declared(target=target, contract=contract(publication=kind))
     with pytest.raises(error, match=said):

@@ -55,9 +55,7 @@ WATCHED = contract(
 
 
 def _pinned(first: str, stop: str) -> Any:
-    partitions = {"column": "day", "from": first, "to": stop}
-    target = {"publish_mode": "pointer_swap", "partitions": partitions}
-    return declared(contract=PINNED, target=target)
+    return declared(first, stop, contract=PINNED, target={"publish_mode": "pointer_swap"})
 
 
 def _files(where: FakeLake, day: str) -> frozenset[str]:

@@ -22,8 +22,7 @@ STEP = SchemaStep(add="note", type="string")
 
 
 def changing(*change: dict[str, Any]) -> Any:
-    days = {"column": "day", "from": "2020-01-02", "to": "2020-01-04"}
-    return declared(target={"partitions": days, "schema_change": change})
+    return declared(target={"schema_change": change})
 
 
 @pytest.mark.req("U1")

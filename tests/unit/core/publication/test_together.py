@@ -51,11 +51,8 @@ def _accepted(
     **terms: Any,
 ) -> str:
     mode = "pointer_swap" if publication == "pinned" else "replace_partitions"
-    partitions = {"column": "day", "from": days[0], "to": days[1]}
-    wanted = declared(
-        contract=_contract(product, publication, **terms), product=product,
-        target={"publish_mode": mode, "partitions": partitions},
-    )  # fmt: skip
+    terms_of = _contract(product, publication, **terms)
+    wanted = declared(*days, contract=terms_of, product=product, target={"publish_mode": mode})
     return accepted_run(found, wanted)
 
 

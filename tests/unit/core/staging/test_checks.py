@@ -25,16 +25,7 @@ OUTPUT = {"file": "expectations/daily.json", "on": "output"}
 
 def complete(unit: str) -> Any:
     """A source that must have rows in every period."""
-    return declared(
-        sources={
-            "raw": {
-                "table": "bronze.raw",
-                "range": {"column": "day", "from": "2019-12-01", "to": "2020-02-01"},
-                "warm_up_days": 1,
-                "complete": unit,
-            }
-        }
-    )
+    return declared(sources={"raw": {"complete": unit}})
 
 
 def input_checks(found: Context, run_id: str) -> dict[str, bool]:

@@ -25,11 +25,9 @@ from tests.support.fakes.steps import approved_run, content_of, state_of, world
 
 pytestmark = pytest.mark.req("X11")
 EXTERNAL: dict[str, Any] = {
-    "transform": {
-        "name": "daily", "version": "1.0.0", "file": "jobs/daily.sql", "writer": "external",
-    },
+    "transform": {"file": "jobs/daily.sql", "writer": "external"},
     "validation": {"edge_partitions": 0},
-}  # fmt: skip
+}
 
 
 def _opened() -> tuple[FakeLake, Context, str, str]:
