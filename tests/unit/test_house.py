@@ -86,20 +86,40 @@ def test_a_function_above_the_aim_is_listed_and_passes(tmp_path, capsys) -> None
     )
 
 
-def test_a_folder_with_too_many_modules_is_found(tmp_path: Path) -> None:
-    names = [f"{PACKAGE}/core/{name}.py" for name in "abcdefghijklm"]
-    found = check_house.findings(clone(tmp_path, dict.fromkeys([*names, f"{PACKAGE}/x.py"], "")))
-    assert [str(finding) for finding in found] == [
-        f"{PACKAGE}/core:1: 13 modules, 12 allowed (make a folder of a part of them)"
-    ]
+TEST, MOCK = "tests/unit/test_it.py", "imports a mock (write a fake of the port)"
+FOUND = {
+    "a folder with too many modules": (
+        dict.fromkeys(
+            [f"{PACKAGE}/x.py", *(f"{PACKAGE}/core/{name}.py" for name in "abcdefghijklm")], ""
+        ),
+        f"{PACKAGE}/core:1: 13 modules, 12 allowed (make a folder of a part of them)",
+    ),
+    "a public class name that exists twice": (
+        {f"{PACKAGE}/{name}.py": "class Plan: ...\nclass _Part: ...\n" for name in "ab"},
+        f"{PACKAGE}/b.py:1: Plan is also a class of {PACKAGE}/a.py (rename)",
+    ),
+    "many parameters": (
+        {f"{PACKAGE}/a.py": "def act(self, a, b, c, *, d, e, f, g): ...\n"},
+        f"{PACKAGE}/a.py:1: act has 7 parameters, the aim is 6",
+    ),
+    "a long test module": (
+        {"tests/test_a.py": "x = 1\n" * 701},
+        "tests/test_a.py:701: 701 lines, 700 allowed (split it by what it tests)",
+    ),
+    "a long readme": (
+        {"README.md": "line\n" * 151},
+        "README.md:151: 151 lines, 150 allowed (move to docs/)",
+    ),
+    "unittest.mock": ({TEST: "import unittest.mock\n"}, f"{TEST}:1: {MOCK}"),
+    "mock of unittest": ({TEST: "from unittest import mock\n"}, f"{TEST}:1: {MOCK}"),
+    "a part of a mock": ({TEST: "from unittest.mock import patch\n"}, f"{TEST}:1: {MOCK}"),
+    "mock": ({TEST: "import mock\n"}, f"{TEST}:1: {MOCK}"),
+}
 
 
-def test_a_public_class_name_that_exists_twice_is_found(tmp_path: Path) -> None:
-    files = {f"{PACKAGE}/{name}.py": "class Plan: ...\nclass _Part: ...\n" for name in "ab"}
-    found = check_house.findings(clone(tmp_path, files))
-    assert [finding.problem for finding in found] == [
-        f"Plan is also a class of {PACKAGE}/a.py (rename)"
-    ]
+@pytest.mark.parametrize(("files", "finding"), FOUND.values(), ids=FOUND)
+def test_what_is_found_is_named_with_its_place(tmp_path: Path, files, finding: str) -> None:
+    assert [str(one) for one in check_house.findings(clone(tmp_path, files))] == [finding]
 
 
 def test_a_small_module_with_one_importer_is_listed(tmp_path: Path) -> None:
@@ -111,37 +131,3 @@ def test_a_small_module_with_one_importer_is_listed(tmp_path: Path) -> None:
     ]
     clone(tmp_path, {f"{PACKAGE}/other.py": by_name})
     assert check_house.findings(tmp_path) == []
-
-
-def test_many_parameters_are_listed(tmp_path: Path) -> None:
-    text = "def act(self, a, b, c, *, d, e, f, g): ...\n"
-    found = check_house.findings(clone(tmp_path, {f"{PACKAGE}/a.py": text}))
-    assert [finding.problem for finding in found] == ["act has 7 parameters, the aim is 6"]
-
-
-def test_a_long_test_module_is_found(tmp_path: Path) -> None:
-    found = check_house.findings(clone(tmp_path, {"tests/test_a.py": "x = 1\n" * 701}))
-    assert [finding.problem for finding in found] == [
-        "701 lines, 700 allowed (split it by what it tests)"
-    ]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import unittest.mock\n",
-        "from unittest import mock\n",
-        "from unittest.mock import patch\n",
-        "import mock\n",
-    ],
-)
-def test_a_mock_in_a_test_is_found(tmp_path: Path, text: str) -> None:
-    found = check_house.findings(clone(tmp_path, {"tests/unit/test_it.py": text}))
-    assert [str(finding) for finding in found] == [
-        "tests/unit/test_it.py:1: imports a mock (write a fake of the port)"
-    ]
-
-
-def test_a_long_readme_is_found(tmp_path: Path) -> None:
-    found = check_house.findings(clone(tmp_path, {"README.md": "line\n" * 151}))
-    assert [finding.problem for finding in found] == ["151 lines, 150 allowed (move to docs/)"]

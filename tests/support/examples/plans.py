@@ -17,6 +17,7 @@ from lakehouse_backfill.domain.manifest import (
 )
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Estimate, Plan, ResolvedManifest, SourcePin, TargetPin
+from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
@@ -87,6 +88,16 @@ def a_first_event(plan: Plan, actor: str = "ann") -> Event:
     detail = {"manifest_hash": plan.manifest_hash}
     states = RunState.DRAFT, RunState.PLANNED
     return an_event(plan.run_id, 1, *states, actor=actor, verb="plan", detail=detail)
+
+
+def a_publication(version: int, action: str = "publish", **fields: Any) -> Publication:
+    """One row of the pointer table."""
+    known = {
+        "product": "a.b", "version": version, "token": f"t{version}", "action": action,
+        "run_id": None, "table": "a.b", "snapshot_id": version, "before_snapshot_id": None,
+        "scope": None, "supersedes": None, "at": NOON, "by": "ann",
+    }  # fmt: skip
+    return Publication.model_validate(known | fields)
 
 
 RANGE = InputRange(column="time_hour", from_=date(2013, 2, 14), to=date(2013, 2, 17))

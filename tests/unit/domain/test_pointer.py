@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,19 +13,15 @@ from lakehouse_backfill.domain.publication import (
     apply_to_pointer,
     pointer_fault,
 )
-from tests.support.examples.plans import NOON
+from tests.support.examples.plans import a_publication
 
 pytestmark = pytest.mark.req("V4")
 PRODUCT = "silver.t"
 
 
 def an_act(version: int, action: Any, **changes: Any) -> Publication:
-    row = Publication(
-        product=PRODUCT, version=version, token=f"t{version}", action=action, run_id="bf-1",
-        table=PRODUCT, snapshot_id=100 + version, before_snapshot_id=None, scope=None,
-        supersedes=None, at=NOON + timedelta(seconds=version), by="ann",
-    )  # fmt: skip
-    return row.model_copy(update=changes)
+    known = {"product": PRODUCT, "run_id": "bf-1", "snapshot_id": 100 + version}
+    return a_publication(version, action, **(known | changes))
 
 
 ROWS = (

@@ -21,16 +21,16 @@ from lakehouse_backfill.report import break_glass
 from lakehouse_backfill.report.break_glass import pyiceberg_program
 from lakehouse_backfill.report.dossier import read_dossier
 from lakehouse_backfill.report.page import render_section
+from tests.support.examples.plans import a_publication
 
 FIELD = ScopeField(column="day", transform="identity", type="date")
 NOW = datetime(2026, 3, 2, tzinfo=timezone.utc)
 
 
 def publication(before: int | None, field: ScopeField, *labels: str) -> Publication:
-    return Publication(
-        product="silver.t", version=1, token="t" * 32, action="publish", run_id="bf-1",
-        table="silver.t", snapshot_id=2, before_snapshot_id=before,
-        scope=Scope(field=field, partitions=labels), supersedes=0, at=NOW, by="ana",
+    return a_publication(
+        1, product="silver.t", token="t" * 32, run_id="bf-1", table="silver.t", snapshot_id=2,
+        before_snapshot_id=before, scope=Scope(field=field, partitions=labels),
     )  # fmt: skip
 
 

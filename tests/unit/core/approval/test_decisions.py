@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -36,6 +35,7 @@ from lakehouse_backfill.errors import (
     Tampered,
     TargetChanged,
 )
+from tests.support.examples.plans import an_event
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.lake import FakeLake
 from tests.support.fakes.steps import (
@@ -274,7 +274,6 @@ def test_a_run_that_fails_its_validation_again_is_left_to_whoever_comes_next() -
     assert waive(other, run_id, EDGES, "ana", "known").state is RunState.VALIDATED
 
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RESULT_D1 = WaiverSubject(RESULT_SCOPE, "d1")
 
 
@@ -287,10 +286,7 @@ def check(name: str = "spot checks", group: Any = "golden", **fields: Any) -> Ch
 
 def event(seq: int, verb: str, **detail: Any) -> Event:
     """An event of a run; where it leads plays no part here."""
-    return Event(
-        run_id="bf-1", seq=seq, at=NOW, actor="ana", verb=verb, from_state=RunState.REJECTED,
-        to_state=RunState.REJECTED, mode="backfill", detail=detail,
-    )  # fmt: skip
+    return an_event("bf-1", seq, RunState.REJECTED, verb=verb, detail=detail)
 
 
 def waived(seq: int, judged: WaiverSubject = RESULT_D1, **detail: Any) -> Event:

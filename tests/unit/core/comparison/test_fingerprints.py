@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.table import LiveFile, TableRef
 from lakehouse_backfill.errors import ChecksFailed, NotAllowed, NotFound, Tampered
 from tests.support.fakes.compute import FakeCompute
-from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.control import FakeFingerprints
 from tests.support.fakes.files import FakeDataFiles
 from tests.support.fakes.lake import DAY, FakeLake
@@ -260,51 +260,23 @@ def test_publishing_holds_the_files_that_readers_see_against_what_was_accepted()
     }
 
 
-@pytest.mark.req("Q4", "P5")
+@pytest.mark.req("Q4", "P5", "U14")
 def test_a_publication_of_other_rows_than_were_accepted_is_named_and_the_way_back_said() -> None:
-    where = lake()
-
-    class Wrong(FakeLake):
-        def adopt(self, request: Any) -> Any:
-            swap = super().adopt(request)
-            table = self.tables[request.target]
-            table.contents[-1]["2020-01-02"] = frozenset({"old-2"})
-            return swap
-
-    wrong = Wrong(where.tables)
-    found = context(wrong)
-    run_id = accepted_run(found, declared())
-    with pytest.raises(ChecksFailed, match="2020-01-02 differ") as failed:
-        publish(found, run_id, "bob")
-    assert failed.value.state == f"version 1 of {PRODUCT} is published, and readers see it"
-    assert failed.value.fix == f"lakehouse-backfill rollback {PRODUCT} --to 0 --reason TEXT"
-    assert state_of(found, run_id) is RunState.PUBLISHED
-    for _ in range(2):
-        with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
-            publish(found, run_id, "bob")
-
-
-@pytest.mark.req("Q4", "U14")
-def test_hooks_are_told_also_of_a_publication_of_other_rows() -> None:
-    where = lake()
-
     class Wrong(FakeLake):
         def adopt(self, request: Any) -> Any:
             swap = super().adopt(request)
             self.tables[request.target].contents[-1]["2020-01-02"] = frozenset({"old-2"})
             return swap
 
-    found = context(Wrong(where.tables))
-    run_id = accepted_run(found, declared())
-    followed = []
-
-    def follow(*_: Any) -> None:
-        followed.append(state_of(found, run_id))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "lakehouse_backfill.core.publication.post_publish.run_checks_and_hooks", follow
-        )
+    found = context(Wrong(lake().tables))
+    resume = {"name": "resume", "on": "after_publish", "command": ["resume"]}
+    run_id = accepted_run(found, declared(contract=contract(hooks=[resume])))
+    with pytest.raises(ChecksFailed, match="2020-01-02 differ") as failed:
+        publish(found, run_id, "bob")
+    assert failed.value.state == f"version 1 of {PRODUCT} is published, and readers see it"
+    assert failed.value.fix == f"lakehouse-backfill rollback {PRODUCT} --to 0 --reason TEXT"
+    assert state_of(found, run_id) is RunState.PUBLISHED
+    assert [name for name, _ in found.hooks.calls] == ["resume"]
+    for _ in range(2):
         with pytest.raises(ChecksFailed, match="2020-01-02 differ"):
             publish(found, run_id, "bob")
-    assert followed == [RunState.PUBLISHED]

@@ -15,6 +15,7 @@ from lakehouse_backfill.domain.diff import CAUSE_CLASSES, ComparedState, Factor
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from tests.support.examples.dossiers import plan
+from tests.support.examples.plans import a_publication
 
 pytestmark = pytest.mark.req("Q5")
 
@@ -213,11 +214,10 @@ ONE, TWO = "2020-01-01", "2020-01-02"
 
 def row(number: int, action: str, run: str | None, version: int, *days: str) -> Publication:
     """One row of the pointer table; `number` is its place in time."""
-    return Publication(
-        product="a.b", version=version, token=f"t{number}", action=action, run_id=run,
-        table="a.b", snapshot_id=number, before_snapshot_id=number - 1,
-        scope=Scope(field=DAY, partitions=days), supersedes=version - 1 if version else None,
-        at=plan().created_at + timedelta(minutes=number - 10), by="ana",
+    return a_publication(
+        version, action, run_id=run, snapshot_id=number,
+        scope=Scope(field=DAY, partitions=days),
+        at=plan().created_at + timedelta(minutes=number - 10),
     )  # fmt: skip
 
 

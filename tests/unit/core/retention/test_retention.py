@@ -18,7 +18,8 @@ from lakehouse_backfill.core.versions.retention import decide_version_retention
 from lakehouse_backfill.domain.contract import KeepVersions
 from lakehouse_backfill.domain.publication import Publication, PublicationAction
 from lakehouse_backfill.domain.rollout import PinLease, RunFacts
-from lakehouse_backfill.domain.run import Event, RunState, RunStatus
+from lakehouse_backfill.domain.run import RunState, RunStatus
+from tests.support.examples.plans import a_publication, an_event
 
 pytestmark = pytest.mark.req("U12")
 
@@ -69,10 +70,7 @@ def test_a_run_keeps_everything_until_it_is_closed_and_its_lease_is_over(state: 
     status = RunStatus(run_id="bf-1", product="p", state=state, seq=3, at=NOW)
     for days, is_over in ((29, False), (31, True)):
         moved = NOW - timedelta(days=days)
-        event = Event(
-            run_id="bf-1", seq=3, at=moved, actor="ana", verb="any", from_state=RunState.DRAFT,
-            to_state=state, mode="backfill",
-        )  # fmt: skip
+        event = an_event("bf-1", 3, RunState.DRAFT, state, at=moved)
         ends = pin_lease_end(status, (event,))
         assert (ends is None) is not closed
         found = decide_retention(
@@ -84,14 +82,15 @@ def test_a_run_keeps_everything_until_it_is_closed_and_its_lease_is_over(state: 
 
 def test_a_lease_counts_from_acceptance_and_what_is_noted_later_does_not_prolong_it() -> None:
     days = {"accept": 50, "finish publishing": 40, "retire": 1}
+    moves = {
+        "accept": (RunState.VALIDATED, RunState.ACCEPTED),
+        "finish publishing": (RunState.VALIDATED, RunState.PUBLISHED),
+        "retire": (RunState.PUBLISHED, RunState.PUBLISHED),
+    }
     events = tuple(
-        Event(
-            run_id="bf-1", seq=number, at=NOW - timedelta(days=ago), actor="ana", verb=verb,
-            from_state=RunState.PUBLISHED if verb == "retire" else RunState.VALIDATED,
-            to_state=RunState.ACCEPTED if verb == "accept" else RunState.PUBLISHED, mode="backfill",
-        )
-        for number, (verb, ago) in enumerate(days.items(), 1)
-    )  # fmt: skip
+        an_event("bf-1", number, *states, verb=verb, at=NOW - timedelta(days=days[verb]))
+        for number, (verb, states) in enumerate(moves.items(), 1)
+    )
     status = RunStatus(run_id="bf-1", product="p", state=RunState.PUBLISHED, seq=3, at=NOW)
     assert pin_lease_end(status, events) == NOW - timedelta(days=20)
     assert pin_lease_end(status, events[1:]) == NOW - timedelta(days=10)
@@ -108,10 +107,9 @@ def test_a_pin_whose_run_was_never_stored_is_kept_for_its_own_lease() -> None:
 
 
 def act(version: int, action: PublicationAction, table: str, snapshot_id: int) -> Publication:
-    return Publication(
-        product="p", version=version, token=f"{version:012d}-{action}", action=action,
-        run_id=None, table=table, snapshot_id=snapshot_id, before_snapshot_id=None, scope=None,
-        supersedes=None, at=NOW - timedelta(days=200 - version), by="ana",
+    return a_publication(
+        version, action, product="p", token=f"{version:012d}-{action}", table=table,
+        snapshot_id=snapshot_id, at=NOW - timedelta(days=200 - version),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.run import Event, Lease, RunState, RunStatus
 from lakehouse_backfill.errors import RunMoved
+from tests.support.examples import plans
 from tests.support.examples.plans import NOON, a_first_event, a_plan
 from tests.support.fakes.control import FakeRuns
 
@@ -22,17 +24,11 @@ LATER = NOON + timedelta(minutes=5)
 LEASE = Lease(holder="here:1", until=LATER)
 
 
+an_event = functools.partial(plans.an_event, "bf-1", old=RunState.PLANNED)
+
+
 def begun() -> RunStatus:
     return event_log.apply_first_event(a_plan(), a_first_event(a_plan()))[1]
-
-
-def an_event(
-    seq: int, source: RunState = RunState.PLANNED, to: RunState | None = None, **detail: Any
-):
-    return Event(
-        run_id="bf-1", seq=seq, at=NOON, actor="ann", verb="do", from_state=source,
-        to_state=to or source, mode="backfill", detail=detail,
-    )  # fmt: skip
 
 
 @pytest.mark.req("V4")
@@ -54,7 +50,7 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.req("V4")
 def test_every_field_of_an_event_is_in_its_hash():
-    sealed, _ = event_log.apply_event(begun(), an_event(2, n=1), LEASE)
+    sealed, _ = event_log.apply_event(begun(), an_event(2, detail={"n": 1}), LEASE)
     assert set(CHANGES) == set(Event.model_fields) - {"hash"}
     for name, value in CHANGES.items():
         assert event_log.event_seal(sealed.model_copy(update={name: value})) != sealed.hash, name
@@ -72,7 +68,7 @@ def test_the_hash_does_not_depend_on_how_the_same_instant_is_written():
 @pytest.mark.req("V4")
 def test_a_sealed_detail_holds_what_will_be_read_again():
     odd = {"at": datetime(2026, 1, 1, tzinfo=timezone.utc), "amount": Decimal("1.5"), "who": ("a",)}
-    sealed, _ = event_log.apply_event(begun(), an_event(2, **odd), None)
+    sealed, _ = event_log.apply_event(begun(), an_event(2, detail=odd), None)
     assert sealed.detail == {"at": "2026-01-01 00:00:00+00:00", "amount": "1.5", "who": ["a"]}
     assert Event.model_validate_json(sealed.model_dump_json()) == sealed
     assert event_log.event_seal(sealed) == sealed.hash
@@ -87,8 +83,7 @@ def test_a_sealed_detail_holds_what_will_be_read_again():
     actor=st.text(),
 )  # fmt: skip
 def test_a_seal_survives_being_written_and_read(detail: dict[str, Any], actor: str):
-    sealed, _ = event_log.apply_event(begun(), an_event(2).model_copy(
-        update={"detail": detail, "actor": actor}), LEASE)  # fmt: skip
+    sealed, _ = event_log.apply_event(begun(), an_event(2, detail=detail, actor=actor), LEASE)
     assert event_log.event_seal(Event.model_validate_json(sealed.model_dump_json())) == sealed.hash
 
 
@@ -109,7 +104,7 @@ def test_the_holder_of_a_lease_becomes_the_driver_and_the_number_of_the_event_th
     assert (status.driver, status.epoch, status.lease_until) == ("here:1", 2, LATER)
     noted = event_log.apply_event(status, an_event(3), None)[1]
     assert (noted.driver, noted.epoch, noted.lease_until) == ("here:1", 2, LATER)
-    moved = event_log.apply_event(noted, an_event(4, to=RunState.APPROVED), None)[1]
+    moved = event_log.apply_event(noted, an_event(4, new=RunState.APPROVED), None)[1]
     assert (moved.driver, moved.epoch, moved.lease_until) == (None, 2, None)
     again = event_log.apply_event(moved, an_event(5), Lease(holder="there:2", until=LATER))[1]
     assert (again.driver, again.epoch) == ("there:2", 5)
@@ -150,10 +145,7 @@ Chains = dict[str, tuple[Event, ...]]
 
 
 def a_note(run_id: str, seq: int) -> Event:
-    return Event(
-        run_id=run_id, seq=seq, at=NOON, actor="ann", verb=f"note {seq}",
-        from_state=RunState.PLANNED, to_state=RunState.PLANNED, mode="backfill",
-    )  # fmt: skip
+    return plans.an_event(run_id, seq, RunState.PLANNED)
 
 
 def a_log(**lengths: int) -> FakeRuns:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 from lakehouse_backfill.core.validation.suites import ValidationTiming, newest_validation_timing
 from lakehouse_backfill.domain.run import Event, RunState
+from tests.support.examples.plans import an_event
 
 pytestmark = pytest.mark.req("Q3")
 
 
 def event(seq: int, verb: str, **detail: Any) -> Event:
-    return Event(
-        run_id="bf-1", seq=seq, verb=verb, actor="bob", mode="backfill", product="silver.daily",
-        from_state=RunState.STAGED, to_state=RunState.VALIDATED, detail=detail,
-        at=datetime(2026, 1, 1, tzinfo=timezone.utc),
-    )  # fmt: skip
+    return an_event("bf-1", seq, RunState.STAGED, verb=verb, detail=detail)
 
 
 def test_the_share_is_of_all_that_the_run_computed() -> None:

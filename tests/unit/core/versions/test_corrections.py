@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from lakehouse_backfill.core.versions.corrections import CORRECTION_COLUMNS, effective_publications
 from lakehouse_backfill.domain.publication import Publication
+from tests.support.examples.plans import a_publication
 
 pytestmark = pytest.mark.req("U9")
 PAGE = Path(__file__).resolve().parents[4] / "docs/corrections.md"
@@ -24,14 +24,8 @@ def test_the_page_lists_exactly_the_columns() -> None:
 
 def _row(action: str, version: int, token: str) -> Publication:
     returns = version if action == "rollback" else None
-    return Publication.model_validate(
-        {
-            "product": "a.b", "version": version, "token": token, "action": action,
-            "run_id": None if returns is not None else token, "table": "a.b", "snapshot_id": 1,
-            "before_snapshot_id": None, "scope": None, "supersedes": None,
-            "at": datetime(2026, 1, 1, tzinfo=timezone.utc), "by": "ana", "returns_to": returns,
-        }
-    )  # fmt: skip
+    run_id = token if returns is None else None
+    return a_publication(version, action, token=token, run_id=run_id, returns_to=returns)
 
 
 @pytest.mark.parametrize(

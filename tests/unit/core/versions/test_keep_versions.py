@@ -22,6 +22,7 @@ from lakehouse_backfill.domain.publication import (
     pointer_fault,
 )
 from lakehouse_backfill.errors import Blocked, PointerMoved
+from tests.support.examples.plans import a_publication
 from tests.support.fakes import context
 
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
@@ -31,11 +32,9 @@ BRIEF = KeepVersions(count=2, days=0)
 def act(version: int, action: PublicationAction, day: int = 0) -> Publication:
     """An act of so many days ago, on a table that is followed."""
     token = f"{action[:3]}{version:02d}{day:07d}" + "-baseline" * (action == "baseline")
-    return Publication(
-        product="p", version=version, token=token, action=action, run_id=None, table="t",
-        snapshot_id=version, before_snapshot_id=version - 1, scope=None, supersedes=None,
-        at=NOW - timedelta(days=day), by="ana",
-    )  # fmt: skip
+    return a_publication(
+        version, action, product="p", token=token, table="t", at=NOW - timedelta(days=day)
+    )
 
 
 def newest_first(*rows: Publication) -> tuple[Publication, ...]:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import pytest
 
 from lakehouse_backfill.core.versions.pointer import resolve_rollback
 from lakehouse_backfill.core.versions.reserve import reserve_version
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
-from lakehouse_backfill.domain.publication import PartitionRestore, Publication
+from lakehouse_backfill.domain.publication import PartitionRestore
 from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
+from tests.support.examples.plans import a_publication
 from tests.support.fakes.context import context, declared, lake
 from tests.support.fakes.steps import accepted_run
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DAY = ScopeField(column="d", transform="identity", type="date")
 
 
 def _row(version: int, action: str, before: int, after: int, supersedes: int | None, *days: str):
-    return Publication(
-        product="a.b", version=version, token=f"t{after}", action=action, run_id=f"bf-{version}",
-        table="a.b", snapshot_id=after, before_snapshot_id=before,
-        scope=Scope(field=DAY, partitions=days), supersedes=supersedes, at=NOW, by="ana",
+    return a_publication(
+        version, action, token=f"t{after}", run_id=f"bf-{version}", snapshot_id=after,
+        before_snapshot_id=before, scope=Scope(field=DAY, partitions=days), supersedes=supersedes,
     )  # fmt: skip
 
 
