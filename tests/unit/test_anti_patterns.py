@@ -34,29 +34,54 @@ ANTI_PATTERN_NAMES = (
 PAGE = REPOSITORY / "docs/anti-patterns.md"
 
 
+CONSUMER = ("production consumer group", "land the")
+TOPIC = ("live topic", "target.corrections.table")
+UNPINNED = ("no reference version", "leave `at` out: plan pins what is there now")
+DELETING = ("delete-and-insert", "publish_mode: replace_partitions: old rows go and new rows")
+#: what a person might write -> field, what stands there now, anti-pattern, what to do instead
+REFUSED = {
+    "  flights:\n    type: kafka\n": ("sources.flights.type", "  flights:\n", *CONSUMER),
+    "  flights:\n    consumer_group: orders-live\n": (
+        "sources.flights.consumer_group", "  flights:\n", *CONSUMER,
+    ),
+    "target:\n  topic: orders\n": ("target.topic", "target:\n", *TOPIC),
+    "target:\n  publish_mode: kafka\n": ("target.publish_mode", "target:\n", *TOPIC),
+    "at: latest": ("reference_data.airports.at", "at: complete", *UNPINNED),
+    "at: current": ("reference_data.airports.at", "at: complete", *UNPINNED),
+    **{
+        f"target:\n  publish_mode: {word}\n": ("target.publish_mode", "target:\n", *DELETING)
+        for word in ("delete-insert", "truncate_insert", "overwrite")
+    },
+    "validation:\n  when: after\n": (
+        "validation.when", "validation:\n", "validation after publish only", "PRODUCT@accepted",
+    ),
+    **{
+        f"safety: {{on_conflict: {word}}}\nvalidation:\n": (
+            "safety.on_conflict", "validation:\n", "last writer wins",
+            "fail (the conflict is named) or catch_up",
+        )
+        for word in ("last_writer_wins", "force", "overwrite")
+    },
+    "run:\n  kind: rerun-dag\n": (
+        "run.kind", "run:\n", "just rerun the DAG", "run.kind: reprocessing, with pinned sources",
+    ),
+}  # fmt: skip
+
+
 def one(folder: Path, field: str, old: str, new: str) -> Fault:
     """The fault of a field, once `old` of the right manifest is replaced by `new`."""
     (found,) = [item for item in faults(folder, changed(MANIFEST, old, new)) if item.field == field]
     return found
 
 
-def answer(fault: Fault, name: str, instead: str) -> None:
+@pytest.mark.parametrize("written", REFUSED)
+def test_an_anti_pattern_in_the_manifest_is_refused_by_its_name(
+    tmp_path: Path, written: str
+) -> None:
+    field, old, name, instead = REFUSED[written]
+    fault = one(tmp_path, field, old, written)
     assert f"(anti-pattern: {name})" in fault.problem
     assert instead in fault.fix
-
-
-@pytest.mark.parametrize("word", ["type: kafka", "consumer_group: orders-live"])
-def test_a_production_consumer_group_is_refused(tmp_path: Path, word: str) -> None:
-    field = f"sources.flights.{word.partition(':')[0]}"
-    fault = one(tmp_path, field, "  flights:\n", f"  flights:\n    {word}\n")
-    answer(fault, "production consumer group", "land the")
-
-
-@pytest.mark.parametrize("word", ["topic: orders", "publish_mode: kafka"])
-def test_a_live_topic_is_refused(tmp_path: Path, word: str) -> None:
-    field = f"target.{word.partition(':')[0]}"
-    fault = one(tmp_path, field, "target:\n", f"target:\n  {word}\n")
-    answer(fault, "live topic", "target.corrections.table")
 
 
 def test_a_transform_without_a_version_is_refused(tmp_path: Path) -> None:
@@ -73,24 +98,6 @@ def test_a_source_without_a_range_is_refused(tmp_path: Path) -> None:
     assert "Rows that may be read at most" in fault.fix
 
 
-@pytest.mark.parametrize("word", ["latest", "current"])
-def test_reference_data_without_a_version_is_refused(tmp_path: Path, word: str) -> None:
-    fault = one(tmp_path, "reference_data.airports.at", "at: complete", f"at: {word}")
-    answer(fault, "no reference version", "leave `at` out: plan pins what is there now")
-
-
-@pytest.mark.parametrize("word", ["delete-insert", "truncate_insert", "overwrite"])
-def test_delete_and_insert_is_refused(tmp_path: Path, word: str) -> None:
-    text = f"target:\n  publish_mode: {word}\n"
-    fault = one(tmp_path, "target.publish_mode", "target:\n", text)
-    answer(fault, "delete-and-insert", "publish_mode: replace_partitions: old rows go and new rows")
-
-
-def test_validation_after_publish_only_is_refused_in_the_manifest(tmp_path: Path) -> None:
-    fault = one(tmp_path, "validation.when", "validation:\n", "validation:\n  when: after\n")
-    answer(fault, "validation after publish only", "PRODUCT@accepted")
-
-
 def test_validation_after_publish_only_is_refused_when_publishing() -> None:
     _, found = world()
     run_id = staged_run(found)
@@ -99,18 +106,6 @@ def test_validation_after_publish_only_is_refused_when_publishing() -> None:
     assert f"lakehouse-backfill validate {run_id}" in refused.value.fix
     assert "acted on already" in refused.value.fix
     assert state_of(found, run_id) is RunState.STAGED
-
-
-@pytest.mark.parametrize("word", ["last_writer_wins", "force", "overwrite"])
-def test_last_writer_wins_is_refused(tmp_path: Path, word: str) -> None:
-    text = f"safety: {{on_conflict: {word}}}\nvalidation:\n"
-    fault = one(tmp_path, "safety.on_conflict", "validation:\n", text)
-    answer(fault, "last writer wins", "fail (the conflict is named) or catch_up")
-
-
-def test_just_rerun_the_dag_is_refused_in_the_manifest(tmp_path: Path) -> None:
-    fault = one(tmp_path, "run.kind", "run:\n", "run:\n  kind: rerun-dag\n")
-    answer(fault, "just rerun the DAG", "run.kind: reprocessing, with pinned sources")
 
 
 def test_just_rerun_the_dag_is_refused_for_a_run_that_was_published() -> None:

@@ -57,19 +57,10 @@ def info(*, partitioned: bool = True, comment: str = 'orders: "all" # of them') 
     )
     spec = (PartitionField(name="day", column="day", transform="identity"),)
     return TableInfo(
-        table="silver.orders",
-        uuid="u",
-        location="file:///x",
-        format_version=2,
-        snapshot_id=1,
-        schema_id=0,
-        spec_id=0,
-        columns=columns,
-        partitioning=spec if partitioned else (),
-        spec_count=1,
-        properties={"comment": comment} if comment else {},
-        refs={},
-    )
+        table="silver.orders", uuid="u", location="file:///x", format_version=2, snapshot_id=1,
+        schema_id=0, spec_id=0, columns=columns, partitioning=spec if partitioned else (),
+        spec_count=1, properties={"comment": comment} if comment else {}, refs={},
+    )  # fmt: skip
 
 
 def contract(folder: Path, text: str | None = None) -> Contract:
@@ -77,6 +68,17 @@ def contract(folder: Path, text: str | None = None) -> Contract:
     path = folder / "catalog/contracts/silver.orders.yaml"
     write_new_file(path, text or draft.text)
     return load_contract(path)
+
+
+def minimal_contract(column: str, kind: str) -> Contract:
+    """The contract of a product with one column, by which it is partitioned."""
+    return Contract.model_validate(
+        {
+            "api_version": "lakehouse-backfill/v1", "product": "silver.a", "table": "silver.a",
+            "description": "a", "owner": "a", "key": [], "partitioning": [{"column": column}],
+            "columns": [{"name": column, "type": kind}],
+        }
+    )  # fmt: skip
 
 
 def test_a_new_project_loads_and_says_what_was_written(tmp_path: Path) -> None:
@@ -126,14 +128,9 @@ def test_a_draft_asks_what_metadata_cannot_tell() -> None:
 def test_a_drafted_manifest_loads_with_the_newest_transform(tmp_path: Path) -> None:
     write_new_file(tmp_path / "jobs/orders/transform.py", CODE)
     draft = draft_manifest(
-        contract(tmp_path),
-        from_="2026-01-01",
-        to="2026-02-01",
-        reason='late: "rates"',
-        reason_code="late_data",
-        requested_by="ana",
+        contract(tmp_path), "2026-01-01", "2026-02-01", 'late: "rates"', "late_data", "ana",
         transform=newest_transform(tmp_path, "orders"),
-    )
+    )  # fmt: skip
     write_new_file(tmp_path / "jobs/orders/run.yaml", draft.text)
     manifest = load_manifest(tmp_path / "jobs/orders/run.yaml", tmp_path)
     assert manifest.transform.version == "1.10.0"
@@ -149,14 +146,9 @@ def test_a_drafted_manifest_loads_with_the_newest_transform(tmp_path: Path) -> N
 
 def test_a_draft_takes_tables_from_an_earlier_manifest(tmp_path: Path) -> None:
     earlier = load_manifest(project(tmp_path) / "jobs/arrivals_daily/run.yaml", tmp_path)
+    found = find_contract(tmp_path, "silver.arrivals_daily")
     draft = draft_manifest(
-        find_contract(tmp_path, "silver.arrivals_daily"),
-        from_="2013-02",
-        to="2013-03",
-        reason="again",
-        reason_code="bug_fix",
-        requested_by="ana",
-        sources=earlier.sources,
+        found, "2013-02", "2013-03", "again", "bug_fix", "ana", sources=earlier.sources
     )
     source = parse_yaml(draft.text, "draft").get("sources", "flights")
     assert (source["table"], source["range"]["column"]) == ("bronze.flights", "time_hour")
@@ -166,26 +158,8 @@ def test_a_draft_takes_tables_from_an_earlier_manifest(tmp_path: Path) -> None:
 
 @given(st.text(min_size=1, max_size=40).filter(lambda text: text.strip() and text.isprintable()))
 def test_a_draft_keeps_any_text_as_it_was_given(reason: str) -> None:
-    found = Contract.model_validate(
-        {
-            "api_version": "lakehouse-backfill/v1",
-            "product": "silver.a",
-            "table": "silver.a",
-            "description": "a",
-            "owner": "a",
-            "key": [],
-            "partitioning": [{"column": "day"}],
-            "columns": [{"name": "day", "type": "date"}],
-        }
-    )
-    draft = draft_manifest(
-        found,
-        from_=reason,
-        to="2026-01-02",
-        reason=reason,
-        reason_code="bug_fix",
-        requested_by="ana",
-    )
+    found = minimal_contract("day", "date")
+    draft = draft_manifest(found, reason, "2026-01-02", reason, "bug_fix", "ana")
     document = parse_yaml(draft.text, "draft")
     assert document.get("run", "reason") == reason
     value = document.get("target", "partitions", "from")
@@ -209,13 +183,7 @@ def test_transforms_are_found_without_running_them(tmp_path: Path) -> None:
 
 
 def test_the_draft_of_a_text_column_names_the_partitions_before_to() -> None:
-    found = Contract.model_validate(
-        {
-            "api_version": "lakehouse-backfill/v1", "product": "silver.a", "table": "silver.a",
-            "description": "a", "owner": "a", "key": [], "partitioning": [{"column": "region"}],
-            "columns": [{"name": "region", "type": "string"}],
-        }
-    )  # fmt: skip
+    found = minimal_contract("region", "string")
     draft = draft_manifest(found, "EU", "US", "why", "bug_fix", "ana")
     assert parse_yaml(draft.text, "draft").get("target", "partitions", "values") == ["EU"]
 
