@@ -10,7 +10,7 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Lease
 from lakehouse_backfill.ports.control import Runs
-from tests.support.examples.plans import NOON
+from tests.support.examples.plans import NOON, a_publication
 
 PRODUCT = "silver.arrivals_daily"
 LATER = NOON + timedelta(minutes=5)
@@ -47,23 +47,14 @@ def bare(value: Any) -> Any:
 
 
 def a_row(version: int, action: str, product: str = PRODUCT, **changes: Any) -> Publication:
-    row = Publication(
-        product=product,
-        version=version,
-        token=f"{product}-{version}-{action}",
-        action=action,  # type: ignore[arg-type]
-        run_id="bf-1",
-        table=product,
-        snapshot_id=8_700_000_000_000_000_000 + version,
-        before_snapshot_id=None,
-        scope=Scope(
+    known = {
+        "product": product, "token": f"{product}-{version}-{action}", "run_id": "bf-1",
+        "table": product, "snapshot_id": 8_700_000_000_000_000_000 + version,
+        "scope": Scope(
             field=ScopeField(column="arrival_date", transform="identity", type="date"),
             partitions=("2013-02-15", "null"),
         ),
-        supersedes=version - 1,
-        at=NOON + timedelta(microseconds=version),
-        by="ann",
-        approved_by=("bob",),
-        reason="fix",
-    )
-    return row.model_copy(update=changes)
+        "supersedes": version - 1, "at": NOON + timedelta(microseconds=version),
+        "approved_by": ("bob",), "reason": "fix",
+    }  # fmt: skip
+    return a_publication(version, action, **(known | changes))
