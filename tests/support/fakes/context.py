@@ -100,8 +100,9 @@ def declared(first: str = "2020-01-02", stop: str = "2020-01-04", **changes: Any
     }
     for name in ("run", "transform", "target"):
         fields[name] |= changes.pop(name, {})
-    for name, source in changes.pop("sources", {}).items():
-        fields["sources"][name] = fields["sources"].get(name, {}) | source
+    if "sources" in changes:
+        known, given = fields["sources"], changes.pop("sources")
+        fields["sources"] = {name: known.get(name, {}) | source for name, source in given.items()}
     found_contract = changes.pop("contract", contract())
     return DeclaredRun(
         manifest=RunManifest.model_validate(fields | changes), contract=found_contract,

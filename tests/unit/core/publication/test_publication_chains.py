@@ -185,7 +185,7 @@ def test_a_run_that_could_not_be_published_again_is_reinstated_by_its_version() 
 
 
 @pytest.mark.req("U1")
-def test_a_publication_whose_files_are_gone_gives_its_versionroll_back() -> None:
+def test_a_publication_whose_files_are_gone_gives_its_version_back() -> None:
     found = context(lake())
     run_id = accepted_run(found)
     with pytest.raises(NotFound):
@@ -196,7 +196,7 @@ def test_a_publication_whose_files_are_gone_gives_its_versionroll_back() -> None
 
 @pytest.mark.req("U12")
 @pytest.mark.parametrize("error", [Unsupported("delete files"), ChecksFailed("no")], ids=str)
-def test_a_rollback_that_is_refused_gives_its_versionroll_back(error: BackfillError) -> None:
+def test_a_rollback_that_is_refused_gives_its_version_back(error: BackfillError) -> None:
     found = context(lake())
     published_run(found)
     with pytest.raises(type(error)):

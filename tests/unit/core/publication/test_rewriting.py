@@ -108,7 +108,7 @@ def test_a_live_write_to_the_partition_gives_the_rollback_back_and_drops_its_sha
     assert not [name for name in where.tables if "rollback" in name]
 
 
-def test_content_that_is_gone_gives_the_rollbackroll_back() -> None:
+def test_content_that_is_gone_gives_the_rollback_back() -> None:
     where, found = _world()
 
     class Gone(FakeCompute):
