@@ -438,13 +438,19 @@ class Project:
         check_publishable(context, plan, events, resolve_actor(by))
         return PublishPreviewResult.of(plan, context.versions.pointer(plan.product))
 
-    def publish(self, run: str, by: str, *, take_over: bool = False) -> publications.PublishResult:
-        """Make an accepted run what readers see; the same again changes nothing."""
+    def publish(
+        self, run: str, by: str, *, take_over: bool = False, check_files: bool | None = None
+    ) -> publications.PublishResult:
+        """Make an accepted run what readers see; the same again changes nothing.
+
+        With `check_files` the staged files are hashed before; None: in `prod` profiles.
+        """
         from lakehouse_backfill.core.publication import post_publish
         from lakehouse_backfill.core.publication.publish import publish_with_catch_up
         from lakehouse_backfill.results.publications import PublishResult
 
-        context, by = self._context(take_over=take_over), resolve_actor(by)
+        context = self._context(take_over=take_over, check_files=check_files)
+        by = resolve_actor(by)
         with self._pages.written_on_error(run, only_existing=True):
             published = publish_with_catch_up(context, run, by)
         done = published.publication.run_id or run
@@ -464,12 +470,13 @@ class Project:
         by: str,
         *,
         take_over: bool = False,
+        check_files: bool | None = None,
     ) -> publications.PublishTogetherResult:
         """Make accepted runs of several pinned products visible by one commit."""
         from lakehouse_backfill.core.publication.publish import publish_together
         from lakehouse_backfill.results.publications import PublishResult, PublishTogetherResult
 
-        context = self._context(take_over=take_over)
+        context = self._context(take_over=take_over, check_files=check_files)
         with self._pages.written_on_error(*runs, only_existing=True):
             done = publish_together(context, tuple(runs), resolve_actor(by))
         found = [PublishResult.of(context.runs.status(run), one) for run, one in done.items()]
@@ -736,8 +743,9 @@ class Project:
         found = changed_code_notes(self.wiring.context, run)
         return replace(done, warnings=(*done.warnings, *found)) if found else done
 
-    def _context(self, *, take_over: bool) -> Context:
-        return replace(self.wiring.context, take_over=take_over)
+    def _context(self, *, take_over: bool, check_files: bool | None = None) -> Context:
+        context = replace(self.wiring.context, take_over=take_over)
+        return context if check_files is None else replace(context, check_files=check_files)
 
 
 def _diff_options(

@@ -136,6 +136,7 @@ class Adapters:
             progress=self.progress,
             profile=profile,
             driver=this_driver(),
+            check_files=profile.environment == "prod",
             is_alive=is_driver_alive,
             code_hash=lambda file: file_hash(self.folder, file),
             file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),

@@ -323,3 +323,23 @@ def test_rows_that_no_bytes_vouch_for_are_read_again(tmp_path: Path) -> None:
     rows = pq.read_table(path)
     pq.write_table(rows.set_column(2, rows.schema.field(2), [[10, 20, 31]]), path)
     assert "2024-01-03" in verify(lab, "--deep").bad["rows of version 1"]
+
+
+def test_a_staged_file_that_was_damaged_at_equal_size_is_not_published(lab: Lab) -> None:
+    lab.must("rollback", TARGET, "--reason", "not yet", *BY)
+    catalog = lab.catalog()
+    shadow = catalog.load_table(f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}")
+    file = next(iter(shadow.scan("d = '2024-01-03'").plan_files())).file.file_path
+    catalog.engine.dispose()
+    path = Path(file.removeprefix("file://"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    whole = path.read_bytes()
+    path.write_bytes(data)
+    before = lab.oracle.state()
+    refused = lab.do("publish", lab.run, "--check-files", *BY)
+    assert (refused.code, refused.error["code"]) == (3, "tampered")
+    assert path.name in refused.error["problem"]
+    assert lab.oracle.state() == before
+    path.write_bytes(whole)
+    assert lab.must("publish", lab.run, "--check-files", *BY).code == 0

@@ -100,6 +100,13 @@ def publish(
     by: ByOption = None,
     dry_run: DryRunOption = False,
     take_over: TakeOverOption = False,
+    check_files: Annotated[
+        bool | None,
+        typer.Option(
+            "--check-files/--no-check-files",
+            help="Hash the staged files before; the default is yes in prod profiles.",
+        ),
+    ] = None,
 ) -> Result:
     """Make an accepted result visible to readers.
 
@@ -116,10 +123,12 @@ def publish(
     if len(runs) > 1:
         if dry_run:
             raise typer.BadParameter("--dry-run takes one run")
-        return project.publish_together(tuple(runs), acting_person(by), take_over=take_over)
+        return project.publish_together(
+            tuple(runs), acting_person(by), take_over=take_over, check_files=check_files
+        )
     if dry_run:
         return project.preview_publish(runs[0], acting_person(by))
-    return project.publish(runs[0], acting_person(by), take_over=take_over)
+    return project.publish(runs[0], acting_person(by), take_over=take_over, check_files=check_files)
 
 
 def versions(context: typer.Context, product: ProductArgument) -> Result:

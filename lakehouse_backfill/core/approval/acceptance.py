@@ -17,6 +17,7 @@ from lakehouse_backfill.domain.diff import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
 from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.errors import Blocked, Tampered
 
 ACCEPTANCE = "acceptance"
 _ARCHIVE_FORMAT = 1
@@ -61,6 +62,38 @@ def archive_digests(events: tuple[Event, ...], result_digest: str | None) -> tup
     verbs = ("accept", roles.CARRIED_DECISION_VERBS["accept"])
     made = [e for e in events if e.verb in verbs and e.detail.get("bound_to") == result_digest]
     return tuple(e.detail.get("archive") for e in sorted(made, key=lambda event: event.seq))
+
+
+def require_accepted_bytes(
+    context: Context, plan: Plan, events: tuple[Event, ...], result_digest: str
+) -> None:
+    """Hash the candidate's data files; raise Tampered unless each has the bytes that were accepted.
+
+    A file without a fingerprint in the archive is counted in the journal, and not compared.
+    """
+    archive = newest_archive_digest(events, result_digest)
+    document = context.evidence.document(plan.run_id, archive) if archive else None
+    if document is None:
+        raise Blocked(
+            f"{plan.run_id} was accepted without an archive, so its files cannot be compared",
+            state="nothing was published",
+            fix=f"lakehouse-backfill accept {plan.run_id} again, or publish --no-check-files",
+        )
+    candidate = document["candidate"]
+    expected = {file["path"]: file["sha256"] for file in candidate["files"] if "sha256" in file}
+    found = context.data_files.digests(candidate["table"], expected)
+    context.journal.bind(**plan.labels).log(
+        "staged files hashed", files=len(found), unknown=len(candidate["files"]) - len(expected)
+    )
+    digests = {path: content.sha256 for path, content in found.items()}
+    wrong = sorted(path for path, sha256 in expected.items() if digests.get(path) != sha256)
+    if wrong:
+        raise Tampered(
+            f"{len(wrong)} staged files are not what was accepted, the first is {wrong[0]}",
+            state="nothing was published; the shadow table is kept",
+            fix=f"lakehouse-backfill verify {plan.run_id} --deep names all; then "
+            f"lakehouse-backfill plan MANIFEST --revise {plan.run_id}",
+        )
 
 
 def _candidate_document(context: Context, plan: Plan, snapshot_id: int | None) -> dict[str, Any]:

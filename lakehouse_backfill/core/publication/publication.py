@@ -247,6 +247,8 @@ def check_publishable(
             fix=f"lakehouse-backfill validate {plan.run_id}, then accept it again",
         )
     require_dual_reads(plan, events, validation.shadow_snapshot_id)
+    if context.check_files:
+        acceptance.require_accepted_bytes(context, plan, events, digest)
     expose.require_no_published_corrections(context, plan)
     require_window_open(plan, context.clock.now())
     deletions.require_no_tombstoned_rows(context, plan, validation.shadow_snapshot_id)

@@ -107,6 +107,8 @@ class Context:
     ways: Callable[[str, Scope | None], ChosenWritePath] = _without_jvm
     #: Whether a run may be taken over from a process that still lives; fencing makes that safe.
     take_over: bool = False
+    #: Whether `publish` hashes the staged files before it makes them visible.
+    check_files: bool = False
 
     def move(
         self,

@@ -47,9 +47,10 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "run bf-1 --by ana": ("run", ("bf-1", "ana", False)),
     "stage bf-1 --by ana": ("stage", ("bf-1", "ana", False)),
     "validate bf-1 --by ana --take-over": ("validate", ("bf-1", "ana", True)),
-    "publish bf-1 --by ana": ("publish", ("bf-1", "ana", False)),
+    "publish bf-1 --by ana": ("publish", ("bf-1", "ana", False, None)),
+    "publish bf-1 --by ana --check-files": ("publish", ("bf-1", "ana", False, True)),
     "publish bf-1 --by ana --dry-run": ("preview_publish", ("bf-1", "ana")),
-    "publish bf-1 bf-2 --by ana": ("publish_together", (("bf-1", "bf-2"), "ana", False)),
+    "publish bf-1 bf-2 --by ana": ("publish_together", (("bf-1", "bf-2"), "ana", False, None)),
     "rollback gold.a gold.b --reason why --by ana": (
         "rollback_together",
         (("gold.a", "gold.b"), "why", "ana", False),
