@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Literal
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.runs.context import Context
@@ -13,6 +14,10 @@ from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.rollout import PinLease
 from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+
+#: When a snapshot may expire by its table's settings; Iceberg's default is five days.
+_MAX_AGE_PROPERTY = "history.expire.max-snapshot-age-ms"
+_DEFAULT_MAX_AGE_MS = 432_000_000
 
 
 def resolve_sources(context: Context, manifest: RunManifest) -> tuple[SourcePin, ...]:
@@ -156,23 +161,45 @@ def snapshot_exists(context: Context, table: str, snapshot_id: int) -> bool:
     return True
 
 
-def expired_pins(context: Context, plan: Plan) -> list[SourcePin]:
-    """List the plan's inputs whose pinned snapshot is gone from its table."""
-    pins = plan.resolved.sources
+def expired_pins(
+    context: Context, plan: Plan, mode: Literal["tag", "lease_only"] | None = None
+) -> list[SourcePin]:
+    """List the plan's inputs, or those of a mode, whose pinned snapshot is gone from its table."""
+    pins = [pin for pin in plan.resolved.sources if mode in (None, pin.mode)]
     return [pin for pin in pins if not snapshot_exists(context, pin.table, pin.snapshot_id)]
 
 
-def require_pinned_snapshots(context: Context, plan: Plan) -> None:
-    """Raise NotFound when a snapshot that the plan reads or changes has expired since.
+def expiry_notes(context: Context, pins: tuple[SourcePin, ...]) -> tuple[str, ...]:
+    """Say from when on the snapshots that no tag keeps may expire, by their tables' settings."""
+    notes = []
+    for pin in pins:
+        if pin.mode != "lease_only":
+            continue
+        info = context.tables.describe(pin.table)
+        snapshot = context.tables.resolve(TableRef(table=pin.table, at=str(pin.snapshot_id)))
+        age_ms = int((info.properties if info else {}).get(_MAX_AGE_PROPERTY, _DEFAULT_MAX_AGE_MS))
+        horizon = datetime.fromtimestamp((snapshot.committed_at_ms + age_ms) / 1000, timezone.utc)
+        notes.append(
+            f"{pin.name} is lease_only: nothing keeps snapshot {pin.snapshot_id} of {pin.table}; "
+            f"once it is not the newest, it may expire from {horizon:%Y-%m-%d %H:%M} UTC on; it is "
+            "looked for before each chunk"
+        )
+    return tuple(notes)
+
+
+def require_pinned_snapshots(
+    context: Context, plan: Plan, mode: Literal["tag", "lease_only"] | None = None
+) -> None:
+    """Raise NotFound when a snapshot that the plan reads, by pins of `mode`, has expired since.
 
     The tags keep what they name; who drops one, or reads with `lease_only`, may lose it.
     """
-    gone = expired_pins(context, plan)
+    gone = expired_pins(context, plan, mode)
     if gone:
         names = ", ".join(f"{pin.name} ({pin.table}@{pin.snapshot_id})" for pin in gone)
         raise NotFound(
             f"{plan.run_id} reads what has expired since it was planned: {names}",
-            state="nothing was computed",
+            state="nothing more was computed; chunks that are staged are kept",
             fix=f"{errors.plan_command(plan.manifest_file, plan.run_id)}, to pin what is there now",
         )
 

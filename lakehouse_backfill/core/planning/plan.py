@@ -284,7 +284,7 @@ def _complete_plan(
         way=write_path.resolve_write_path(context, resolved),
         conflicts=find_conflicting_runs(context, resolved, {run_id, revise}),
         checklist=checklist.answer_checklist(resolved, estimate),
-        notes=notes + partition_spec_notes(places),
+        notes=notes + partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
         warnings=estimates.estimate_warnings(context, resolved, found),
         manifest_file=declared.manifest_file,
         shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",

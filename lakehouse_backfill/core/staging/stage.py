@@ -209,6 +209,7 @@ def _stage_chunk(
         return carry_chunk(context, plan, chunk, source, known, epoch)
     journal = context.journal.bind(**plan.labels)
     if commit is None:
+        require_pinned_snapshots(context, plan, "lease_only")
         scope = plan.resolved.scope.model_copy(update={"partitions": chunk.partitions})
         window = resolve.input_window(plan, scope)
         source_range = window and f"{window[0].isoformat()}..{window[1].isoformat()}"
