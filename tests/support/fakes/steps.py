@@ -80,3 +80,16 @@ def content_of(where: FakeLake, table: str = PRODUCT) -> Content:
 
 def pending_of(found: Context, product: str = PRODUCT) -> Publication | None:
     return found.versions.pointer(product).pending
+
+
+def note_calls(owner: Any, method: str) -> list[tuple[Any, ...]]:
+    """Keep the arguments of each call of a method from now on; the calls go through."""
+    calls: list[tuple[Any, ...]] = []
+    through = getattr(owner, method)
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        calls.append(arguments)
+        return through(*arguments, **named)
+
+    setattr(owner, method, noted)
+    return calls

@@ -6,17 +6,14 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.pins import require_current_names
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.table import Column, Snapshot
 from lakehouse_backfill.errors import ConfigError, Unsupported
 from tests.support.fakes.context import PRODUCT, context, declared, lake
+from tests.support.fakes.steps import published_run
 
 OWN_SOURCE = {
     "self": {
@@ -27,9 +24,7 @@ OWN_SOURCE = {
 
 
 def intent(kind: str, mode: str = "backfill") -> dict[str, str]:
-    return {
-        "kind": kind, "mode": mode, "requested_by": "bob", "reason": "x", "reason_code": "bug_fix",
-    }  # fmt: skip
+    return {"kind": kind, "mode": mode}
 
 
 def planned(found: Context, **changes: Any) -> Plan:
@@ -77,16 +72,10 @@ def test_a_kind_that_the_declaration_contradicts_is_refused(
 @pytest.mark.parametrize("kind", ["repair", "reprocessing"])
 def test_a_repair_uses_the_transform_that_computed_the_product(kind: str) -> None:
     found = context(lake())
-    plan, _ = register_plan(found, planned(found), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
-    stage(found, plan.run_id, "bob")
-    validate(found, plan.run_id, "bob")
-    decisions.accept(found, plan.run_id, "ana", "")
-    publish(found, plan.run_id, "bob")
+    published_run(found)
     assert planned(found, run=intent(kind)).notes[0].startswith(f"{kind}: ")
-    other = {"name": "daily", "version": "2.0.0", "file": "jobs/daily.py"}
     with pytest.raises(ConfigError, match="no run of this lake used daily 2"):
-        planned(found, run=intent(kind), transform=other)
+        planned(found, run=intent(kind), transform={"version": "2.0.0"})
 
 
 def test_a_source_that_is_the_target_itself_is_said() -> None:

@@ -82,6 +82,13 @@ class World:
         return found.carried
 
 
+def _drifted() -> World:
+    """A run that follows live commits, one of which changed its second day."""
+    world = World(**FOLLOWS)
+    world.live(DAYS[1], "old-3@live")
+    return world
+
+
 @pytest.mark.req("U11")
 def test_a_conflict_names_its_commits_in_data_too() -> None:
     world = World()
@@ -128,8 +135,7 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
 
 @pytest.mark.req("U11")
 def test_decisions_carry_over_in_the_name_of_those_who_made_them() -> None:
-    world = World(**FOLLOWS)
-    world.live(DAYS[1], "old-3@live")
+    world = _drifted()
     done = world.publish()
     row = done.publication
     assert (row.approved_by, row.accepted_by, row.by) == (("ana",), ("eve",), "bob")
@@ -145,8 +151,7 @@ def test_decisions_carry_over_in_the_name_of_those_who_made_them() -> None:
 
 @pytest.mark.req("U11")
 def test_a_second_conflict_is_followed_too_and_keeps_who_computed_what() -> None:
-    world = World(**FOLLOWS)
-    world.live(DAYS[1], "old-3@live")
+    world = _drifted()
     through, seen = world.lake.adopt, []
 
     def adopt(request: Any) -> Any:
@@ -187,8 +192,7 @@ def test_a_writer_that_never_stops_makes_it_too_busy_after_the_declared_attempts
 
 @pytest.mark.req("U11")
 def test_a_person_looks_when_more_than_the_changed_partitions_differs() -> None:
-    world = World(**FOLLOWS)
-    world.live(DAYS[1], "old-3@live")
+    world = _drifted()
     world.compute.open_edges = {"2020-01-01"}
     with pytest.raises(ChecksFailed, match="did not pass"):
         world.publish()
@@ -372,8 +376,7 @@ def test_outside_its_window_a_run_is_not_published_and_hears_when_it_opens() -> 
 
 @pytest.mark.req("U11", "U10")
 def test_the_same_command_goes_on_after_a_staging_that_failed() -> None:
-    world = World(**FOLLOWS)
-    world.live(DAYS[1], "old-3@live")
+    world = _drifted()
     world.compute.dies_at = f"c0003-{DAYS[1]}"
     with pytest.raises(EnvironmentDown):
         world.publish()
@@ -384,8 +387,7 @@ def test_the_same_command_goes_on_after_a_staging_that_failed() -> None:
 
 @pytest.mark.req("U11", "U10")
 def test_recovery_carries_the_approval_over_that_was_cut_off() -> None:
-    world = World(**FOLLOWS)
-    world.live(DAYS[1], "old-3@live")
+    world = _drifted()
     runs, append = world.context.runs, world.context.runs.append
 
     def cut_off(event: Any, lease: Any = None) -> Any:
@@ -414,8 +416,7 @@ def test_run_goes_on_with_the_revision_of_a_run() -> None:
 
 @pytest.mark.req("U11")
 def test_an_approval_does_not_carry_over_to_another_intent() -> None:
-    world = World(**FOLLOWS)
-    world.live(DAYS[1], "old-3@live")
+    world = _drifted()
     world.compute.dies_at = f"c0003-{DAYS[1]}"
     with pytest.raises(EnvironmentDown):
         world.publish()

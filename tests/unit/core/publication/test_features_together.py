@@ -25,6 +25,7 @@ from tests.support.fakes.lake import FakeLake
 from tests.support.fakes.steps import (
     accepted_run,
     content_of,
+    note_calls,
     pending_of,
     published_run,
     roll_back,
@@ -62,20 +63,11 @@ def test_a_failed_check_after_a_rollout_takes_all_its_steps_back() -> None:
 
 @pytest.mark.req("U6", "U14")
 def test_the_checks_after_a_rollout_look_at_all_its_steps() -> None:
-    compute = FakeCompute(lake())
-    asked: list[tuple[str, ...]] = []
-    through = compute.diff
-
-    def diff(request: Any) -> Any:
-        asked.append(request.scope.partitions)
-        return through(request)
-
-    compute.diff = diff  # type: ignore[method-assign]
-    found = context(compute.lake, compute)
+    _, found = world()
     run_id = accepted_run(found, _stepwise(after_publish={}))
-    asked.clear()
+    asked = note_calls(found.compute(), "diff")
     publish(found, run_id, "bob")
-    assert asked == [DAYS]
+    assert [request.scope.partitions for (request,) in asked] == [DAYS]
 
 
 @pytest.mark.req("U6", "U15")
@@ -240,48 +232,27 @@ def test_a_rollback_past_corrections_that_were_taken_back_looks_at_the_products_
     published_run(found, declared())
     published_run(found, declared(target=EVENTS))
     roll_back(found, 1)
-    asked: list[int | None] = []
-    gone = found.erasing.gone
-
-    def noted(old: Any, new: Any, *more: Any) -> Any:
-        asked.extend((old.snapshot_id, new.snapshot_id))
-        return gone(old, new, *more)
-
-    found.erasing.gone = noted  # type: ignore[method-assign]
+    asked = note_calls(found.erasing, "gone")
     where.write(PRODUCT, "2020-01-05", "live")
     way = plan_rollback(found, PRODUCT, 0, ())
-    rows: list[str] = []
-    find = where.find
-
-    def looked(table: str, token: str) -> Any:
-        rows.append(table)
-        return find(table, token)
-
-    where.find = looked  # type: ignore[method-assign]
+    looked = note_calls(where, "find")
     rollback(found, contract(), way, "wrong", "ana")
     assert content_of(where) == before | {"2020-01-05": frozenset({"live"})}
-    assert asked == [2, 3]
-    assert set(rows) == {PRODUCT}
+    assert [(old.snapshot_id, new.snapshot_id) for old, new, *_ in asked] == [(2, 3)]
+    assert {table for table, *_ in looked} == {PRODUCT}
     pending = [row for row in found.versions.history(PRODUCT) if row.action == "reserve"]
     assert pending[0].table == PRODUCT
 
 
 @pytest.mark.req("U9", "U14")
 def test_correction_events_are_not_compared_with_the_candidate_as_if_they_were_its_rows() -> None:
-    compute = FakeCompute(lake())
-    asked: list[tuple[str, str]] = []
-    through = compute.diff
-
-    def diff(request: Any) -> Any:
-        asked.append((request.old_table, request.new_table))
-        return through(request)
-
-    compute.diff = diff  # type: ignore[method-assign]
-    found = context(compute.lake, compute)
+    _, found = world()
     run_id = accepted_run(found, declared(target=EVENTS, contract=contract(after_publish={})))
-    asked.clear()
+    asked = note_calls(found.compute(), "diff")
     publish(found, run_id, "bob")
-    assert not [pair for pair in asked if "silver.events" in pair]
+    assert "silver.events" not in {one.old_table for (one,) in asked} | {
+        one.new_table for (one,) in asked
+    }
 
 
 @pytest.mark.req("U11", "E3")
@@ -306,14 +277,7 @@ def test_what_readers_get_is_resolved_without_listing_the_whole_table() -> None:
     where, found = world()
     published_run(found, declared())
     where.write(PRODUCT, "2020-01-05", "live")
-    listed: list[str] = []
-    files = where.files
-
-    def noted(table: str, *more: Any) -> Any:
-        listed.append(table)
-        return files(table, *more)
-
-    where.files = noted  # type: ignore[method-assign]
+    listed = note_calls(where, "files")
     assert resolve_accepted(found, contract(), strict=True).drifted == ()
     where.write(PRODUCT, DAYS[1], "live too")
     assert resolve_accepted(found, contract(), strict=False).drifted == (DAYS[1],)

@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.job_code import MAX_ARCHIVED_CHARACTERS
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication import publication
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
@@ -33,12 +33,12 @@ from lakehouse_backfill.errors import (
     PointerMoved,
     Unsupported,
 )
-from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.control import FakeEvidence
+from tests.support.fakes.kills import Killed, killed_at, other_process
 from tests.support.fakes.lake import FakeLake
 from tests.support.fakes.steps import (
     accepted_run,
+    approved_run,
     pending_of,
     published_run,
     roll_back,
@@ -92,20 +92,9 @@ def _failing(found: Context, error: BaseException, *, late: bool = False) -> Con
     return dataclasses.replace(found, publisher=where)
 
 
-class _Killed(FakeEvidence):
-    """Evidence whose writer is killed right before a publication is recorded."""
-
-    def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
-        if kind == "publication":
-            raise KeyboardInterrupt
-        return super().record(run_id, kind, document, epoch)
-
-
 def _killed_before_the_last_event(found: Context, run_id: str) -> None:
-    evidence = _Killed()
-    evidence.rows = found.evidence.rows
-    with pytest.raises(KeyboardInterrupt):
-        publish(dataclasses.replace(found, evidence=evidence), run_id, "bob")
+    with pytest.raises(Killed), killed_at("Evidence.record:before"):
+        publish(other_process(found), run_id, "bob")
     assert state_of(found, run_id) is RunState.PUBLISHING
 
 
@@ -162,7 +151,7 @@ def test_a_reinstated_version_that_is_rolled_back_again_can_be_published_again()
 
 @pytest.mark.req("U12")
 def test_going_back_to_a_version_reinstates_every_run_that_readers_see_at_it() -> None:
-    found = context(lake())
+    _, found = world()
     runs = [accepted_run(found)]
     publish(found, runs[0], "bob")
     runs.append(accepted_run(found, declared("2020-01-04", "2020-01-05")))
@@ -175,7 +164,7 @@ def test_going_back_to_a_version_reinstates_every_run_that_readers_see_at_it() -
 
 @pytest.mark.req("U12")
 def test_a_run_that_could_not_be_published_again_is_reinstated_by_its_version() -> None:
-    found = context(lake())
+    _, found = world()
     run_id = published_run(found)
     roll_back(found)
     with pytest.raises(NotFound):
@@ -186,7 +175,7 @@ def test_a_run_that_could_not_be_published_again_is_reinstated_by_its_version() 
 
 @pytest.mark.req("U1")
 def test_a_publication_whose_files_are_gone_gives_its_version_back() -> None:
-    found = context(lake())
+    _, found = world()
     run_id = accepted_run(found)
     with pytest.raises(NotFound):
         publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
@@ -197,7 +186,7 @@ def test_a_publication_whose_files_are_gone_gives_its_version_back() -> None:
 @pytest.mark.req("U12")
 @pytest.mark.parametrize("error", [Unsupported("delete files"), ChecksFailed("no")], ids=str)
 def test_a_rollback_that_is_refused_gives_its_version_back(error: BackfillError) -> None:
-    found = context(lake())
+    _, found = world()
     published_run(found)
     with pytest.raises(type(error)):
         roll_back(_failing(found, error))
@@ -225,7 +214,7 @@ def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(error, late) -
 
 @pytest.mark.req("U12")
 def test_a_rollback_that_moved_the_pointer_but_did_not_tell_the_run_is_made_good() -> None:
-    found = context(lake())
+    _, found = world()
     run_id = published_run(found)
     way = plan_rollback(found, PRODUCT, None, ())
     untold = dataclasses.replace(way, runs_rolled_back=(), runs_reinstated=())
@@ -235,7 +224,7 @@ def test_a_rollback_that_moved_the_pointer_but_did_not_tell_the_run_is_made_good
 
 @pytest.mark.req("U1")
 def test_a_publication_cut_off_before_the_last_event_is_finished_after_another_one() -> None:
-    found = context(lake())
+    _, found = world()
     run_id = accepted_run(found)
     other = accepted_run(found, declared("2020-01-04", "2020-01-05"))
     _killed_before_the_last_event(found, run_id)
@@ -247,7 +236,7 @@ def test_a_publication_cut_off_before_the_last_event_is_finished_after_another_o
 
 @pytest.mark.req("U12")
 def test_the_rollback_of_a_publication_cut_off_before_the_last_event_reaches_its_run() -> None:
-    found = context(lake())
+    _, found = world()
     run_id = accepted_run(found)
     _killed_before_the_last_event(found, run_id)
     roll_back(found)
@@ -256,7 +245,7 @@ def test_the_rollback_of_a_publication_cut_off_before_the_last_event_reaches_its
 
 @pytest.mark.req("V3")
 def test_a_revision_of_what_cannot_be_revised_registers_nothing() -> None:
-    found = context(lake())
+    _, found = world()
     other = contract(product="silver.other", table=PRODUCT)
     run_id = staged_run(found, declared(contract=other, product="silver.other"))
     with pytest.raises(NotFound):
@@ -273,17 +262,16 @@ def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was
     where = lake()
     found = context(where, file_text=lambda file: "x" * (MAX_ARCHIVED_CHARACTERS + 1))
     edited = dataclasses.replace(found, code_hash=lambda file: "edited")
-    plan, _ = register_plan(found, make_plan(found, declared(), "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
+    run_id = approved_run(found)
     with pytest.raises(ApprovalMissing, match="changed since"):
-        stage(edited, plan.run_id, "bob")
-    assert (state_of(found, plan.run_id), where.calls.count("open shadow")) == (
+        stage(edited, run_id, "bob")
+    assert (state_of(found, run_id), where.calls.count("open shadow")) == (
         RunState.APPROVED,
         0,
     )
-    stage(found, plan.run_id, "bob")
+    stage(found, run_id, "bob")
     with pytest.raises(ApprovalMissing, match="changed since"):
-        validate(edited, plan.run_id, "bob")
+        validate(edited, run_id, "bob")
 
 
 @pytest.mark.req("E5")
@@ -302,10 +290,9 @@ def test_a_candidate_that_changed_after_it_was_accepted_is_validated_and_accepte
 
 
 def _totals(where: FakeLake, old: float | None, new: float) -> Context:
-    compute = FakeCompute(where)
-    total = MeasureTotal(name="amounts", old=old, new=new)
-    compute.totals = lambda *_: (total,)  # type: ignore[method-assign]
-    return context(where, compute)
+    found = context(where)
+    found.compute().totals = lambda *_: (MeasureTotal(name="amounts", old=old, new=new),)
+    return found
 
 
 @pytest.mark.req("Q6")
@@ -324,10 +311,8 @@ def test_a_total_that_is_no_number_fails_its_threshold_and_is_stored(new: float)
     found = _totals(lake(), 1.0, new)
     run_id = staged_run(found, declared(contract=WATCHED))
     status, result, _ = validate(found, run_id, "bob")
-    assert (status.state, result.totals[0].new) == (
-        RunState.REJECTED,
-        "NaN" if new != new else "Infinity",
-    )
+    assert status.state is RunState.REJECTED
+    assert result.totals[0].new == ("NaN" if new != new else "Infinity")
 
 
 class _NoViews:
@@ -339,9 +324,8 @@ class _NoViews:
 
 @pytest.mark.req("U13")
 def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
-    where = lake()
     viewed = contract(view="silver.daily_accepted")
-    found = context(where, views=_NoViews())
+    found = context(lake(), views=_NoViews())
     run_id = accepted_run(found, declared(contract=viewed))
     with pytest.raises(Unsupported):
         publish(found, run_id, "bob")

@@ -26,7 +26,7 @@ from tests.support.fakes.context import contract, declared
 from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.kills import Killed, killed_at, other_process
 from tests.support.fakes.lake import FakeLake
-from tests.support.fakes.steps import accepted_run, state_of, world
+from tests.support.fakes.steps import accepted_run, note_calls, state_of, world
 
 pytestmark = pytest.mark.req("U2")
 OLD = {f"2020-01-0{number}": f"old-{number}" for number in range(1, 6)}
@@ -77,16 +77,9 @@ def _states(found: Context, runs: tuple[str, ...]) -> set[RunState]:
 
 def test_all_become_visible_by_one_commit() -> None:
     _, found, runs = _world()
-    moves: list[tuple[str, ...]] = []
-    move_all = found.versions.move_all
-
-    def noted(products: tuple[str, ...], decide_: Any) -> Any:
-        moves.append(products)
-        return move_all(products, decide_)
-
-    found.versions.move_all = noted  # type: ignore[method-assign]
+    moves = note_calls(found.versions, "move_all")
     done = publish_together(found, runs, "ana")
-    assert moves == [PRODUCTS]
+    assert [products for products, _ in moves] == [PRODUCTS]
     assert _seen(found) == list(runs)
     assert {run: item.publication.version for run, item in done.items()} == dict.fromkeys(runs, 1)
     assert _states(found, runs) == {RunState.PUBLISHED}
@@ -183,16 +176,14 @@ def test_one_command_that_resumes_a_group_calls_a_failing_hook_once() -> None:
 
 def test_a_view_that_fails_after_the_move_leaves_all_visible() -> None:
     _, found, runs = _world(PRODUCTS[:2], view="gold.now")
-    show = found.views.show
 
-    def refused(*_: Any) -> None:
-        raise Unsupported("no views here")
+    class NoViews:
+        def show(self, *_: Any) -> None:
+            raise Unsupported("no views here")
 
-    found.views.show = refused  # type: ignore[method-assign]
     with pytest.raises(Unsupported, match="no views here"):
-        publish_together(found, runs, "ana")
+        publish_together(dataclasses.replace(found, views=NoViews()), runs, "ana")
     assert _seen(found)[:2] == list(runs)
-    found.views.show = show  # type: ignore[method-assign]
     publish_together(found, runs, "ana")
     assert _states(found, runs) == {RunState.PUBLISHED}
 
