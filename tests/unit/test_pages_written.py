@@ -143,12 +143,6 @@ def test_a_decision_writes_the_page_also_where_there_is_none_yet(case, act, stat
 
 
 @pytest.mark.req("O4")
-def test_a_rolled_back_page_says_who_and_why(case: Case) -> None:
-    case.published().project.rollback(PRODUCT, reason="wrong rates", by="eva")
-    assert "Rolled back by eva: wrong rates" in case.page().read_text("utf-8")
-
-
-@pytest.mark.req("O4")
 def test_partitions_that_go_back_show_on_the_page_of_the_run_that_stays(case: Case) -> None:
     case.published().project.rollback(PRODUCT, None, ("2020-01-02",), "one day", "bob")
     assert case.shown() == "published"

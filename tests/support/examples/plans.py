@@ -19,8 +19,17 @@ from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Estimate, Plan, ResolvedManifest, SourcePin, TargetPin
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState
+from lakehouse_backfill.domain.table import Column
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
+
+
+def columns_of(types: dict[str, str]) -> tuple[Column, ...]:
+    """Columns by name and type, with field ids from 1."""
+    return tuple(
+        Column(field_id=number, name=name, type=kind)
+        for number, (name, kind) in enumerate(types.items(), start=1)
+    )
 
 
 def estimate(**known: Any) -> Estimate:

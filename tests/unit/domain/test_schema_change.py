@@ -13,6 +13,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.table import Column, SchemaStep, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
+from tests.support.examples.plans import columns_of
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.lake import FakeLake
 
@@ -20,10 +21,7 @@ TYPES = {
     "day": "date", "id": "long", "amount": "long", "small": "int", "price": "decimal(10, 2)",
     "rate": "float", "tags": "list<string>", "region": "string", "produced_by_run_id": "string",
 }  # fmt: skip
-COLUMNS = tuple(
-    Column(field_id=number, name=name, type=kind)
-    for number, (name, kind) in enumerate(TYPES.items(), start=1)
-)
+COLUMNS = columns_of(TYPES)
 
 
 def base(**changes: Any) -> TableInfo:

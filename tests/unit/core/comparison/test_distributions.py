@@ -6,6 +6,7 @@ import math
 import random
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,6 +42,10 @@ def histogram(values: list[float], batch: int = 10_000) -> Histogram:
     return found
 
 
+def distance(old: list[float], new: list[float], **options: bool) -> Any:
+    return distributions.number_distribution(histogram(old), histogram(new), **options)
+
+
 def exact(old: list[float], new: list[float]) -> float:
     """The two-sample distance over the values themselves."""
     return max(
@@ -67,13 +72,13 @@ def test_bins_fit_the_widest_ranges(low: float, high: float) -> None:
 
 @given(NUMBERS, NUMBERS, st.integers(1, 7))
 def test_the_distance_does_not_depend_on_batches(old, new, batch) -> None:
-    whole = distributions.number_distribution(histogram(old), histogram(new))
+    whole = distance(old, new)
     assert distributions.number_distribution(histogram(old, batch), histogram(new, batch)) == whole
 
 
 @given(NUMBERS, NUMBERS)
 def test_the_distance_never_exceeds_that_of_the_values(old: list[float], new: list[float]) -> None:
-    found = distributions.number_distribution(histogram(old), histogram(new))
+    found = distance(old, new)
     assert found.value <= exact(old, new) + 1e-6
 
 
@@ -81,7 +86,7 @@ def test_numbers_in_bins_of_their_own_give_the_exact_distance() -> None:
     chance = random.Random(7)
     old = [float(chance.randrange(100)) for _ in range(500)]
     new = [float(chance.randrange(20, 120)) for _ in range(400)]
-    found = distributions.number_distribution(histogram(old), histogram(new))
+    found = distance(old, new)
     assert found.value == pytest.approx(exact(old, new), abs=1e-6)
     assert found.is_shifted
 
@@ -90,17 +95,15 @@ def test_numbers_in_bins_of_their_own_give_the_exact_distance() -> None:
 def test_samples_of_one_distribution_are_not_shifted(seed: int) -> None:
     chance = random.Random(seed)
     sides = [[chance.gauss(0, 1) for _ in range(300)] for _ in range(2)]
-    found = distributions.number_distribution(histogram(sides[0]), histogram(sides[1]))
+    found = distance(*sides)
     assert not found.is_shifted
 
 
 @pytest.mark.parametrize("far", [999_999_999.0, -999_999_999.0, 1.7e308])
 def test_one_value_far_away_hides_no_shift(far: float) -> None:
     old = [float(n % 100) for n in range(10_000)]
-    near = distributions.number_distribution(histogram(old), histogram([3 * v for v in old]))
-    found = distributions.number_distribution(
-        histogram(old), histogram([*(3 * v for v in old), far])
-    )
+    near = distance(old, [3 * v for v in old])
+    found = distance(old, [*(3 * v for v in old), far])
     assert found.value == pytest.approx(near.value, abs=1e-2)
     assert (near.is_shifted, found.is_shifted, found.is_unjudged) == (True, True, False)
 
@@ -109,14 +112,14 @@ def test_what_one_range_holds_beside_a_value_far_away_is_named_as_not_judged() -
     """Moments within a day, beside one 0: neither scale tells them apart."""
     old = [1.7e9 + n for n in range(10_000)]
     new = [*(v + 5000 for v in old), 0.0]
-    found = distributions.number_distribution(histogram(old), histogram(new))
+    found = distance(old, new)
     assert (found.is_shifted, found.is_unjudged) == (False, True)
     column = ColumnDiff(name="at", changed=1, old={}, new={}, distribution=found)
     said = distributions.check_distributions([column], "block")
     assert said.detail == (
         "0 of 1 columns shifted; not judged: at (one range holds nearly all values)"
     )
-    still = distributions.number_distribution(histogram(old), histogram(old), draw=False)
+    still = distance(old, old, draw=False)
     assert not still.is_unjudged
 
 
@@ -125,12 +128,12 @@ def test_what_one_range_holds_beside_a_value_far_away_is_named_as_not_judged() -
 )
 def test_a_bin_that_holds_one_value_is_judged(value: float, whole: bool, is_unjudged: bool) -> None:
     sides = [[value] * 9_900 + [float(n % 7) for n in range(100 + more)] for more in (0, 1)]
-    found = distributions.number_distribution(histogram(sides[0]), histogram(sides[1]), whole=whole)
+    found = distance(*sides, whole=whole)
     assert found.is_unjudged is is_unjudged
 
 
 def test_few_rows_need_a_greater_distance() -> None:
-    few = distributions.number_distribution(histogram([1.0, 2, 3]), histogram([2.0, 3, 4]))
+    few = distance([1.0, 2, 3], [2.0, 3, 4])
     assert (few.limit, few.is_shifted) == (1.0, False)
 
 
@@ -140,7 +143,7 @@ def test_a_side_without_numbers_has_no_distance() -> None:
 
 
 def test_bars_are_shares_of_both_sides() -> None:
-    found = distributions.number_distribution(histogram([0.0, 1, 1, 3]), histogram([1.0, 1]))
+    found = distance([0.0, 1, 1, 3], [1.0, 1])
     shares = {bar.low: (bar.old, bar.new) for bar in found.bars if bar.old or bar.new}
     assert shares == {0.0: (0.25, 0.0), 1.0: (0.5, 1.0), 3.0: (0.25, 0.0)}
     assert len(found.bars) <= distributions.MAX_BARS

@@ -10,9 +10,9 @@ from lakehouse_backfill.core.planning import row_changes
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import ChunkCounts
-from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.support.examples.plans import a_plan as plan
+from tests.support.examples.plans import columns_of
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.lake import DAY
 
@@ -23,10 +23,7 @@ TYPES = {
     "score": "double", "code": "string", "price": "decimal(10, 2)", "is_old": "boolean",
     "loaded_at": "timestamptz", "produced_at": "timestamptz",
 }  # fmt: skip
-COLUMNS = tuple(
-    Column(field_id=number, name=name, type=kind)
-    for number, (name, kind) in enumerate(TYPES.items(), start=1)
-)
+COLUMNS = columns_of(TYPES)
 
 
 def manifest(mode: str = "merge", merge: Any = None, **changes: Any) -> RunManifest:

@@ -11,8 +11,8 @@ from lakehouse_backfill.core.planning import row_changes
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
+from tests.support.examples.plans import columns_of
 from tests.support.fakes.context import declared
 from tests.support.fakes.lake import DAY
 
@@ -21,10 +21,7 @@ TYPES = {
     "at": "timestamptz", "local": "timestamp", "amount": "decimal(10, 2)", "rate": "double",
     "produced_by_run_id": "string", "produced_at": "timestamptz",
 }  # fmt: skip
-COLUMNS = tuple(
-    Column(field_id=number, name=name, type=kind)
-    for number, (name, kind) in enumerate(TYPES.items(), start=1)
-)
+COLUMNS = columns_of(TYPES)
 
 
 def manifest(predicate: Any, **target: Any) -> RunManifest:

@@ -165,9 +165,8 @@ def test_a_rollback_of_a_rollback_to_a_halted_rollout_is_halted_again() -> None:
 
 
 def test_the_suites_of_a_step_judge_what_readers_see_of_it() -> None:
-    where = lake()
-    compute = FakeCompute(where)
-    found = context(where, compute)
+    _, found = world()
+    compute = found.compute()
     run_id = published_run(found, _wanted(partitions_per_step=2, suites=[{"file": SUITE}]))
     judged = [line for line in compute.judged if line.startswith(SUITE)]
     assert judged == [
@@ -238,9 +237,8 @@ def test_a_rollout_that_was_cut_off_goes_on_with_its_step_and_repeats_none(by, *
 
 @pytest.mark.req("U10")
 def test_a_step_whose_check_was_cut_off_is_checked_before_the_next_one() -> None:
-    where = lake()
-    compute = FakeCompute(where)
-    found = context(where, compute)
+    where, found = world()
+    compute = found.compute()
     run_id = accepted_run(found, _wanted(partitions_per_step=2, suites=[{"file": SUITE}]))
 
     class Dead(FakeCompute):

@@ -256,20 +256,6 @@ def test_a_rejection_takes_back_what_was_decided_before() -> None:
 
 
 @pytest.mark.req("U12")
-def test_a_rollback_brings_the_partitions_back_and_keeps_live_writes_elsewhere() -> None:
-    where, found = world()
-    run_id = published_run(found)
-    where.write(PRODUCT, "2020-01-05", "live")
-    way = plan_rollback(found, PRODUCT, None, ())
-    done = rollback(found, contract(), way, "wrong", "ana")
-    assert done.publication.version == 0
-    assert content_of(where) == {
-        f"2020-01-0{number}": {f"old-{number}" if number < 5 else "live"} for number in range(1, 6)
-    }
-    assert state_of(found, run_id) is RunState.ROLLED_BACK
-
-
-@pytest.mark.req("U12")
 def test_publish_roll_back_publish_again_is_legal_and_counts_on() -> None:
     _, found = world()
     run_id = published_run(found)
