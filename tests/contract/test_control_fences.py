@@ -8,18 +8,15 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 
 from lakehouse_backfill.adapters.iceberg.control import advisory_lock
-from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
 from lakehouse_backfill.adapters.iceberg.control.log import LogAppend
 from lakehouse_backfill.adapters.iceberg.control.runs import (
-    IcebergAudit,
-    IcebergLedger,
     IcebergRuns,
 )
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
@@ -28,59 +25,24 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
     RUN_EVENT,
     ControlTable,
 )
-from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, IcebergFences
-from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.domain.publication import Pointer
 from lakehouse_backfill.domain.run import ChunkRecord, Lease, RunState
 from lakehouse_backfill.errors import RunMoved
 from tests.contract.test_control_races import control_tables, race
-from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event
-from tests.support.lakes.catalogs import catalog_of
-from tests.support.lakes.control import PRODUCT, a_chunk, a_row, bare, move
+from tests.support.examples.plans import NOON, an_event
+from tests.support.lakes.catalogs import Commit, TroubledCatalog, catalog_of, troubled
+from tests.support.lakes.control import PRODUCT, a_chunk, a_row, bare, begun, control_ports, move
 
 NAMESPACE = "lakehouse_backfill"
 ROUNDS = 30
-Commit = Callable[[], Any]
-
-
-class TroubledCatalog(Protocol):
-    """Runs `trouble(table, commit)` in place of the next commit."""
-
-    trouble: Callable[[str, Commit], Any] | None
-
-    def __getattr__(self, name: str) -> Any: ...
-
-
-def ports(catalog: Any) -> SimpleNamespace:
-    tables = ControlTables(catalog, NAMESPACE)
-    return SimpleNamespace(
-        runs=IcebergRuns(tables), audit=IcebergAudit(tables), fences=IcebergFences(tables),
-        ledger=IcebergLedger(tables), versions=IcebergVersions(tables),
-        evidence=IcebergEvidence(tables), tables=tables,
-    )  # fmt: skip
-
-
-def open_catalog(folder: Path) -> TroubledCatalog:
-    catalog: Any = catalog_of(folder)
-    through = catalog.commit_table
-    catalog.trouble = None
-
-    def commit_table(table: Any, requirements: Any, updates: Any) -> Any:
-        trouble, catalog.trouble = catalog.trouble, None
-        if trouble is None:
-            return through(table, requirements, updates)
-        return trouble(table.name()[-1], lambda: through(table, requirements, updates))
-
-    catalog.commit_table = commit_table
-    return catalog
 
 
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TroubledCatalog:
     # Who is stopped in the middle of a commit holds the lock: the others go on without it.
     monkeypatch.setattr(advisory_lock, "LOCK_TIMEOUT_S", 0.05)
-    return open_catalog(tmp_path)
+    return troubled(tmp_path)
 
 
 # --- what is under way is refused -----------------------------------------------------------------
@@ -102,7 +64,7 @@ WRITES: dict[str, Callable[[SimpleNamespace], Any]] = {
 def test_a_row_that_was_ready_before_the_fence_is_refused(
     catalog: TroubledCatalog, tmp_path: Path, table: str, is_empty: bool
 ):
-    late, now = ports(catalog), ports(open_catalog(tmp_path))
+    late, now = control_ports(catalog), control_ports(catalog_of(tmp_path))
     now.tables.ensure()
     if not is_empty:
         now.ledger.record(a_chunk("c1"))
@@ -115,7 +77,7 @@ def test_a_row_that_was_ready_before_the_fence_is_refused(
         now.fences.fence("bf-1", 7)
         return commit()
 
-    catalog.trouble = overtake
+    catalog.troubles = iter([overtake])
     with pytest.raises(RunMoved, match=r"bf-1 was taken over .* \(lease 3, now 7\)"):
         WRITES[table](late)
     assert (now.versions.pointer(PRODUCT), now.ledger.chunks("bf-1")) == before
@@ -125,14 +87,14 @@ def test_a_row_that_was_ready_before_the_fence_is_refused(
 
 @pytest.mark.req("X9")
 def test_the_pointer_and_other_runs_go_on_over_a_fence(catalog: TroubledCatalog, tmp_path: Path):
-    late, now = ports(catalog), ports(open_catalog(tmp_path))
+    late, now = control_ports(catalog), control_ports(catalog_of(tmp_path))
     now.tables.ensure()
 
     def overtake(name: str, commit: Commit) -> Any:
         now.fences.fence("bf-9", 7)
         return commit()
 
-    catalog.trouble = overtake
+    catalog.troubles = iter([overtake])
     WRITES["accepted_output_version"](late)
     assert bare(now.versions.pointer(PRODUCT)) == Pointer(
         accepted=a_row(2, "publish", epoch=3), last_version=2
@@ -141,14 +103,14 @@ def test_the_pointer_and_other_runs_go_on_over_a_fence(catalog: TroubledCatalog,
 
 @pytest.mark.req("X9")
 def test_a_fence_whose_answer_was_lost_is_set_once(catalog: TroubledCatalog):
-    control = ports(catalog)
+    control = control_ports(catalog)
     control.ledger.record(a_chunk("c1"))
 
     def lose_the_answer(name: str, commit: Commit) -> Any:
         commit()
         raise ServiceUnavailableError("503")
 
-    catalog.trouble = lose_the_answer
+    catalog.troubles = iter([lose_the_answer])
     control.fences.fence("bf-1", 7)
     for table in ("backfill_chunk_run", "evidence", "accepted_output_version"):
         found = catalog.load_table((NAMESPACE, table))
@@ -157,7 +119,7 @@ def test_a_fence_whose_answer_was_lost_is_set_once(catalog: TroubledCatalog):
 
 
 def test_a_fence_in_place_costs_no_commit(catalog: TroubledCatalog):
-    control = ports(catalog)
+    control = control_ports(catalog)
     control.fences.fence("bf-1", 7)
     before = {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
     control.fences.fence("bf-1", 7)
@@ -176,16 +138,14 @@ def _all(catalog: TroubledCatalog) -> list[tuple[str, ...]]:
 def test_a_renewal_that_was_ready_before_a_take_over_does_not_undo_it(
     catalog: TroubledCatalog, tmp_path: Path
 ):
-    late, now = ports(catalog), ports(open_catalog(tmp_path))
-    late.runs.register(a_plan(), a_first_event(a_plan()))
-    move(late.runs, "bf-1", "approve")
-    move(late.runs, "bf-1", "begin staging", driver="host:1")
+    late, now = control_ports(catalog), control_ports(catalog_of(tmp_path))
+    begun(late.runs, driver="host:1")
 
     def overtake(name: str, commit: Commit) -> Any:
         move(now.runs, "bf-1", "begin staging", driver="host:2")
         return commit()
 
-    catalog.trouble = overtake
+    catalog.troubles = iter([overtake])
     with pytest.raises(RunMoved, match=r"lease 3, now 4"):
         late.runs.renew("bf-1", 3, NOON + timedelta(hours=9))
     status = now.runs.status("bf-1")
@@ -215,10 +175,8 @@ def append_or_renew(folder: Path, number: int, barrier: Any) -> list[str]:
 
 @pytest.mark.req("X9", "V4")
 def test_neither_an_event_nor_a_renewal_at_the_same_time_is_lost(tmp_path: Path):
-    control = ports(open_catalog(tmp_path))
-    control.runs.register(a_plan(), a_first_event(a_plan()))
-    move(control.runs, "bf-1", "approve")
-    move(control.runs, "bf-1", "begin staging", driver="host:1")
+    control = control_ports(catalog_of(tmp_path))
+    begun(control.runs, driver="host:1")
     assert race(append_or_renew, tmp_path, 2) == [[], []]
     assert [one.seq for one in control.runs.events("bf-1")] == list(range(1, 4 + ROUNDS))
     seal = control.audit.seal()
@@ -227,7 +185,7 @@ def test_neither_an_event_nor_a_renewal_at_the_same_time_is_lost(tmp_path: Path)
 
 def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
     """Take the run over each round, renew, and write with the lease: whose rows got through?"""
-    control = ports(catalog_of(folder))
+    control = control_ports(catalog_of(folder))
     written: list[int | None] = []
     for _ in range(ROUNDS // 3):
         barrier.wait()
@@ -252,10 +210,8 @@ def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
 
 @pytest.mark.req("X9")
 def test_of_two_drivers_only_the_newest_writes_in_each_round(tmp_path: Path):
-    control = ports(open_catalog(tmp_path))
-    control.runs.register(a_plan(), a_first_event(a_plan()))
-    move(control.runs, "bf-1", "approve")
-    move(control.runs, "bf-1", "begin staging", driver="host:0")
+    control = control_ports(catalog_of(tmp_path))
+    begun(control.runs, driver="host:0")
     first, second = race(drive, tmp_path, 2)
     for turn, pair in enumerate(zip(first, second, strict=True)):
         assert sorted(pair, key=lambda epoch: epoch or 0) == [None, 4 + turn]
@@ -279,9 +235,9 @@ def older(table: ControlTable) -> ControlTable:
 @pytest.fixture
 def old_lake(catalog: TroubledCatalog, tmp_path: Path) -> SimpleNamespace:
     """Two runs, a chunk, a version and a document, as an older release wrote them."""
-    new = ports(open_catalog(tmp_path))
+    new = control_ports(catalog_of(tmp_path))
     for run_id in ("bf-1", "bf-2"):
-        new.runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+        begun(new.runs, run_id)
     move(new.runs, "bf-1", "approve", hash="abc")
     move(new.runs, "bf-2", "cancel")
     new.ledger.record(a_chunk("c1"))
@@ -289,7 +245,7 @@ def old_lake(catalog: TroubledCatalog, tmp_path: Path) -> SimpleNamespace:
     new.evidence.record("bf-1", "validation", {"n": 1}, 0)
     for table in CONTROL_TABLES:
         _write_as_older(catalog, table)
-    return ports(catalog)
+    return control_ports(catalog)
 
 
 def _write_as_older(catalog: TroubledCatalog, table: ControlTable) -> None:

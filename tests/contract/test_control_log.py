@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ServiceUnavailableError,
+)
 from pyiceberg.expressions import EqualTo
 
 from lakehouse_backfill.adapters.iceberg.control import advisory_lock
@@ -45,29 +49,14 @@ from lakehouse_backfill.errors import (
     Unsupported,
 )
 from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.lakes.catalogs import Commit, TroubledCatalog, troubled
 
 NAMESPACE = "lakehouse_backfill"
 
 
-class TroubledCatalog(SqlCatalog):
-    """Runs `trouble(commit)` in place of every commit to `processed_event`."""
-
-    trouble: Callable[[Callable[[], Any]], Any] | None = None
-
-    def commit_table(self, table, requirements, updates):
-        def commit():
-            return super(TroubledCatalog, self).commit_table(table, requirements, updates)
-
-        if self.trouble is None or table.name()[-1] != PROCESSED_EVENT.name:
-            return commit()
-        return self.trouble(commit)
-
-
 @pytest.fixture
 def catalog(tmp_path: Path) -> TroubledCatalog:
-    return TroubledCatalog(
-        "lake", uri=f"sqlite:///{tmp_path}/c.db?timeout=30", warehouse=f"file://{tmp_path}/w"
-    )
+    return troubled(tmp_path, PROCESSED_EVENT.name)
 
 
 @pytest.fixture
@@ -159,7 +148,7 @@ def _all(catalog: SqlCatalog) -> list[tuple[str, ...]]:
 
 
 def test_a_missing_store_is_reported_as_such(tmp_path: Path, catalog: TroubledCatalog):
-    (tmp_path / "w").write_text("a file where the warehouse should be")
+    (tmp_path / "lake" / "warehouse").write_text("a file where the warehouse should be")
     with pytest.raises(CatalogDown, match="cannot be made"):
         add(ControlTables(catalog, NAMESPACE).log(PROCESSED_EVENT), 1)
 
@@ -261,17 +250,21 @@ def test_the_loser_decides_again_on_what_the_winner_left(tables: ControlTables, 
 # --- commits of unknown outcome -----------------------------------------------------------------
 
 
-def test_a_commit_that_landed_although_its_answer_was_lost_is_not_repeated(
-    catalog: TroubledCatalog, log: ControlLog
+def answer_lost(_: str, commit: Commit) -> Any:
+    commit()
+    raise ServiceUnavailableError("503")
+
+
+def down(_: str, commit: Commit) -> Any:
+    raise ServiceUnavailableError("503")
+
+
+@pytest.mark.parametrize("trouble", [answer_lost, down], ids=["landed", "did not land"])
+def test_a_commit_without_an_answer_is_repeated_only_where_it_did_not_land(
+    catalog: TroubledCatalog, log: ControlLog, trouble: Any
 ):
     add(log, "first")
-
-    def lose_the_answer(commit):
-        catalog.trouble = None
-        commit()
-        raise ServiceUnavailableError("503")
-
-    catalog.trouble = lose_the_answer
+    catalog.troubles = iter([trouble])
     assert log.append(count) == 1
     assert ids(log) == ["first", "1"]
 
@@ -279,90 +272,63 @@ def test_a_commit_that_landed_although_its_answer_was_lost_is_not_repeated(
 def test_a_lost_answer_is_found_again_behind_many_later_commits(
     catalog: TroubledCatalog, tables: ControlTables, log: ControlLog
 ):
-    def lose_the_answer(commit):
-        catalog.trouble = None
+    def lose_the_answer(_: str, commit: Commit) -> Any:
         commit()
         for number in range(KEEP_SNAPSHOTS + 3):
             head = tables.log(PROCESSED_EVENT).head()
             stage_commit(head.table, (row(f"other-{number}"),), {}, (), "t").commit_transaction()
         raise ServiceUnavailableError("503")
 
-    catalog.trouble = lose_the_answer
+    catalog.troubles = iter([lose_the_answer])
     assert log.append(count) == 1
     assert ids(log).count("1") == 1
 
 
-def test_a_commit_that_did_not_land_is_made_again(catalog: TroubledCatalog, log: ControlLog):
-    def fail(commit):
-        catalog.trouble = None
-        raise ServiceUnavailableError("503")
-
-    catalog.trouble = fail
-    assert log.append(count) == 1
-    assert ids(log) == ["1"]
-
-
 def test_a_commit_that_lands_late_is_not_made_twice(catalog: TroubledCatalog, log: ControlLog):
-    late: list[Callable[[], Any]] = []
+    late: list[Commit] = []
 
-    def first_is_late(commit):
-        if not late:
-            late.append(commit)
-            raise ServiceUnavailableError("504")
-        catalog.trouble = None
+    def wait(_: str, commit: Commit) -> Any:
+        late.append(commit)
+        raise ServiceUnavailableError("504")
+
+    def land(_: str, commit: Commit) -> Any:
         late[0]()
         return commit()
 
-    catalog.trouble = first_is_late
+    catalog.troubles = iter([wait, land])
     assert log.append(count) == 1
     assert ids(log) == ["1"]
 
 
-def test_an_outcome_that_stays_unknown_is_reported_as_unknown(
-    catalog: TroubledCatalog, log: ControlLog
+# SeaweedFS says 400 where it means that the head moved (pitfall 37).
+MOVED = "Cannot add snapshot with sequence number 3 older than last 4"
+BUSY = "processed_event kept winning"
+ALWAYS: dict[str, tuple[Exception, type[Exception], str]] = {
+    "no answer": (ServiceUnavailableError("503"), OutcomeUnknown, "may or may not have landed"),
+    "moved": (CommitFailedException("moved"), TooBusy, BUSY),
+    "moved, as 400": (BadRequestError(MOVED), TooBusy, BUSY),
+    "a bug": (ZeroDivisionError("bug"), ZeroDivisionError, "bug"),
+}
+
+
+@pytest.mark.parametrize(("error", "expected", "words"), ALWAYS.values(), ids=ALWAYS)
+def test_a_trouble_that_stays_is_reported_as_what_it_is(
+    catalog: TroubledCatalog,
+    log: ControlLog,
+    error: Exception,
+    expected: type[Exception],
+    words: str,
 ):
-    def fail(commit):
-        raise ServiceUnavailableError("503")
-
-    catalog.trouble = fail
-    with pytest.raises(OutcomeUnknown, match="may or may not have landed"):
-        log.append(count)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        CommitFailedException("moved"),
-        # SeaweedFS says 400 where it means that the head moved (pitfall 37).
-        pytest.param("400", id="400"),
-    ],
-)
-def test_who_never_wins_is_told_that_the_table_is_too_busy(
-    catalog: TroubledCatalog, log: ControlLog, error
-):
-    from pyiceberg.exceptions import BadRequestError
-
-    if error == "400":
-        error = BadRequestError("Cannot add snapshot with sequence number 3 older than last 4")
-
-    def fail(commit):
+    def fail(_: str, commit: Commit) -> Any:
         raise error
 
-    catalog.trouble = fail
+    catalog.troubles = itertools.repeat(fail)
     started = time.monotonic()
-    with pytest.raises(TooBusy, match="processed_event kept winning"):
+    with pytest.raises(expected, match=words):
         log.append(count)
-    assert 1.0 <= time.monotonic() - started < 3.0
-    assert ids(log) == []
-
-
-def test_a_bug_in_a_commit_is_not_taken_for_an_outage(catalog: TroubledCatalog, log: ControlLog):
-    def fail(commit):
-        raise ZeroDivisionError
-
-    catalog.trouble = fail
-    with pytest.raises(ZeroDivisionError):
-        log.append(count)
+    if expected is TooBusy:
+        assert 1.0 <= time.monotonic() - started < 3.0
+        assert ids(log) == []
 
 
 # --- bounded size -------------------------------------------------------------------------------
@@ -483,7 +449,7 @@ def test_open_runs_are_known_without_reading_any_row(tables: ControlTables, tmp_
     runs = IcebergRuns(tables)
     plan = a_plan()
     status = runs.register(plan, a_first_event(plan))
-    for file in (tmp_path / "w").rglob("*.parquet"):
+    for file in (tmp_path / "lake" / "warehouse").rglob("*.parquet"):
         file.unlink()
     assert runs.list() == (status,)
     assert runs.status(plan.run_id) == status
@@ -525,7 +491,7 @@ def test_cached_rows_equal_those_of_the_scan_of_pyiceberg(log: ControlLog, where
 def test_an_audit_looks_at_files_again_that_were_edited_in_place(log: ControlLog, tmp_path: Path):
     add(log, "before")
     assert ids(log) == ["before"]
-    (file,) = (tmp_path / "w").rglob("*processed_event/data/*.parquet")
+    (file,) = (tmp_path / "lake" / "warehouse").rglob("*processed_event/data/*.parquet")
     rows = pq.ParquetFile(file).read()
     at = rows.column_names.index("event_id")
     field = rows.schema.field(at)

@@ -10,13 +10,6 @@ import pyarrow as pa
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
-from lakehouse_backfill.adapters.iceberg.control.runs import (
-    IcebergAudit,
-    IcebergLedger,
-    IcebergRuns,
-)
-from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, IcebergFences
-from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs.lifecycle import next_event
 from lakehouse_backfill.domain import publication as pointer_rules
@@ -28,7 +21,16 @@ from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
 from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event
 from tests.support.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
 from tests.support.lakes.catalogs import catalog_of
-from tests.support.lakes.control import LATER, PRODUCT, a_chunk, a_row, bare, move
+from tests.support.lakes.control import (
+    LATER,
+    PRODUCT,
+    a_chunk,
+    a_row,
+    bare,
+    begun,
+    control_ports,
+    move,
+)
 
 
 @pytest.fixture(params=["fake", "iceberg"])
@@ -39,25 +41,10 @@ def control(request, tmp_path: Path):
         versions = FakeVersions(fences)
         runs = FakeRuns(versions)
         return SimpleNamespace(
-            runs=runs,
-            audit=runs,
-            fences=fences,
-            ledger=FakeLedger(fences),
-            versions=versions,
+            runs=runs, audit=runs, fences=fences, ledger=FakeLedger(fences), versions=versions,
             evidence=FakeEvidence(fences),
-        )
-    tables = ControlTables(
-        catalog_of(tmp_path),
-        "lakehouse_backfill",
-    )
-    return SimpleNamespace(
-        runs=IcebergRuns(tables),
-        audit=IcebergAudit(tables),
-        fences=IcebergFences(tables),
-        ledger=IcebergLedger(tables),
-        versions=IcebergVersions(tables),
-        evidence=IcebergEvidence(tables),
-    )
+        )  # fmt: skip
+    return control_ports(catalog_of(tmp_path))
 
 
 @pytest.fixture
@@ -121,9 +108,9 @@ def test_a_registered_run_gives_back_its_plan_status_and_first_event(runs: Runs)
 
 @pytest.mark.req("V3")
 def test_a_run_id_that_exists_cannot_be_registered_again(runs: Runs):
-    runs.register(a_plan(), a_first_event(a_plan()))
+    begun(runs)
     with pytest.raises(RunMoved, match="registered already"):
-        runs.register(a_plan(), a_first_event(a_plan()))
+        begun(runs)
     assert len(runs.events("bf-1")) == 1
 
 
@@ -134,9 +121,7 @@ def test_a_run_begins_with_its_own_first_event(runs: Runs):
 
 @pytest.mark.req("V3")
 def test_an_event_moves_the_run_and_stands_at_the_end_of_its_log(runs: Runs):
-    runs.register(a_plan(), a_first_event(a_plan()))
-    move(runs, "bf-1", "approve", hash="abc", who=["ann", "bob"])
-    after = move(runs, "bf-1", "begin staging", driver="host:1")
+    after = begun(runs, driver="host:1", hash="abc", who=["ann", "bob"])
     assert after.state is RunState.STAGING
     assert after.driver == "host:1"
     assert runs.status("bf-1") == after
@@ -152,7 +137,7 @@ def test_an_event_moves_the_run_and_stands_at_the_end_of_its_log(runs: Runs):
 @pytest.mark.req("V3")
 @pytest.mark.parametrize("seq", [1, 2, 4], ids=["first", "taken", "too far ahead"])
 def test_an_event_is_refused_unless_it_is_the_next(runs: Runs, seq: int):
-    runs.register(a_plan(), a_first_event(a_plan()))
+    begun(runs)
     before = move(runs, "bf-1", "approve", actor="bob")
     event = a_first_event(a_plan()).model_copy(update={"seq": seq, "verb": "cancel"})
     with pytest.raises(RunMoved):
@@ -163,8 +148,7 @@ def test_an_event_is_refused_unless_it_is_the_next(runs: Runs, seq: int):
 
 @pytest.mark.req("V3")
 def test_the_loser_is_told_who_won_and_with_what(runs: Runs):
-    runs.register(a_plan(), a_first_event(a_plan()))
-    status = runs.status("bf-1")
+    status = begun(runs)
     common = {"mode": "backfill", "at": NOON, "detail": {}}
     runs.append(next_event(status, "approve", actor="bob", **common))
     with pytest.raises(RunMoved, match="bob was faster: bf-1 is approved since 'approve'"):
@@ -177,9 +161,7 @@ def test_an_unknown_run_cannot_be_moved(runs: Runs):
 
 
 def test_a_note_keeps_the_driver_and_a_move_without_one_clears_it(runs: Runs):
-    runs.register(a_plan(), a_first_event(a_plan()))
-    move(runs, "bf-1", "approve")
-    status = move(runs, "bf-1", "begin staging", driver="host:1")
+    status = begun(runs, driver="host:1")
     noted = runs.append(an_event("bf-1", status.seq + 1, RunState.STAGING, verb="ask to pause"))
     assert (noted.driver, noted.epoch, noted.lease_until) == ("host:1", 3, LATER)
     ended = move(runs, "bf-1", "pause")
@@ -189,7 +171,7 @@ def test_a_note_keeps_the_driver_and_a_move_without_one_clears_it(runs: Runs):
 @pytest.mark.req("V3")
 def test_closed_runs_are_listed_only_with_the_others_and_keep_their_status(runs: Runs):
     for run_id in ("bf-1", "bf-2"):
-        runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+        begun(runs, run_id)
     closed = move(runs, "bf-1", "cancel")
     assert closed.state is RunState.CANCELLED
     assert runs.status("bf-1") == closed
@@ -198,7 +180,7 @@ def test_closed_runs_are_listed_only_with_the_others_and_keep_their_status(runs:
 
 
 def test_a_closed_run_can_open_again(runs: Runs):
-    runs.register(a_plan(), a_first_event(a_plan()))
+    begun(runs)
     staged = ("approve", "begin staging", "finish staging", "pass validation", "accept")
     for verb in (*staged, "begin publishing", "finish publishing", "roll back"):
         move(runs, "bf-1", verb)
@@ -459,9 +441,7 @@ def test_the_newest_document_is_the_newest_that_was_not_edited(evidence: Evidenc
 
 @pytest.mark.req("X9")
 def test_a_lease_makes_a_driver_and_its_epoch_and_lasts_longer_when_renewed(runs: Runs):
-    runs.register(a_plan(), a_first_event(a_plan()))
-    move(runs, "bf-1", "approve")
-    before = move(runs, "bf-1", "begin staging", driver="host:1")
+    before = begun(runs, driver="host:1")
     assert (before.driver, before.epoch, before.lease_until) == ("host:1", 3, LATER)
     runs.renew("bf-1", 3, LATER + timedelta(minutes=1))
     after = runs.status("bf-1")
@@ -473,7 +453,7 @@ def test_a_lease_makes_a_driver_and_its_epoch_and_lasts_longer_when_renewed(runs
 
 @pytest.mark.req("X9")
 def test_a_lease_that_is_over_or_somebody_elses_is_not_renewed(runs: Runs):
-    runs.register(a_plan(), a_first_event(a_plan()))
+    begun(runs)
     move(runs, "bf-1", "approve")
     with pytest.raises(RunMoved):
         runs.renew("bf-1", 0, LATER)
@@ -555,7 +535,7 @@ def test_the_reservations_of_all_products_are_listed(versions: Versions):
 @pytest.mark.req("V4")
 def test_the_log_is_a_sealed_chain_over_all_runs_open_and_closed(control):
     for run_id in ("bf-1", "bf-2", "bf-3"):
-        control.runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+        begun(control.runs, run_id)
     move(control.runs, "bf-1", "approve", hash="abc", who=["ann", "bob"], share=0.1)
     move(control.runs, "bf-1", "begin staging", driver="host:1")
     closed = move(control.runs, "bf-2", "cancel")
@@ -571,7 +551,7 @@ def test_the_log_is_a_sealed_chain_over_all_runs_open_and_closed(control):
 
 
 def test_no_run_is_a_draft_once_its_first_event_is_there(control):
-    control.runs.register(a_plan(), a_first_event(a_plan()))
+    begun(control.runs)
     assert control.audit.drafts() == ()
 
 

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
+from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
+from lakehouse_backfill.adapters.iceberg.control.runs import (
+    IcebergAudit,
+    IcebergLedger,
+    IcebergRuns,
+)
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, IcebergFences
+from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.core.runs.lifecycle import next_event
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.run import ChunkRecord, Lease
+from lakehouse_backfill.domain.run import ChunkRecord, Lease, RunStatus
 from lakehouse_backfill.ports.control import Runs
-from tests.support.examples.plans import NOON, a_publication
+from tests.support.examples.plans import NOON, a_first_event, a_plan, a_publication
 
 PRODUCT = "silver.arrivals_daily"
 LATER = NOON + timedelta(minutes=5)
+
+
+def control_ports(catalog: Any) -> SimpleNamespace:
+    """The ports of the control tables of a catalog."""
+    tables = ControlTables(catalog, "lakehouse_backfill")
+    return SimpleNamespace(
+        runs=IcebergRuns(tables), audit=IcebergAudit(tables), fences=IcebergFences(tables),
+        ledger=IcebergLedger(tables), versions=IcebergVersions(tables),
+        evidence=IcebergEvidence(tables), tables=tables,
+    )  # fmt: skip
 
 
 def move(runs: Runs, run_id: str, verb: str, driver: str | None = None, actor="ann", **detail: Any):
@@ -22,6 +41,16 @@ def move(runs: Runs, run_id: str, verb: str, driver: str | None = None, actor="a
     at = status.at + timedelta(seconds=1)
     event = next_event(status, verb, actor=actor, mode="backfill", at=at, detail=detail)
     return runs.append(event, Lease(holder=driver, until=LATER) if driver else None)
+
+
+def begun(runs: Runs, run_id: str = "bf-1", driver: str | None = None, **detail: Any) -> RunStatus:
+    """Register a run; with a driver, also approve it and begin to stage."""
+    plan = a_plan(run_id)
+    status = runs.register(plan, a_first_event(plan))
+    if driver:
+        move(runs, run_id, "approve", **detail)
+        status = move(runs, run_id, "begin staging", driver=driver)
+    return status
 
 
 def a_chunk(chunk_id: str, rows: int = 5, run_id: str = "bf-1") -> ChunkRecord:
