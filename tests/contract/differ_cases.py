@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
+import pytest
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo, GreaterThan, IsNull
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -40,6 +41,7 @@ from pyiceberg.types import (
 
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.ports.comparison import DiffRequest
 from tests.support.lakes.deletes import hide_rows
 from tests.support.oracles.diff import Map, Question, Row, answer, seen
@@ -342,13 +344,9 @@ CASES.replaced(
 )
 BIG, BIGGER = (Decimal(f"1234567890123456789012345678.123456789{last}") for last in (0, 1))
 CASES.replaced(
-    "decimals exactly",
-    {"k": "long", "m": "decimal(38, 10)"},
-    (
-        rows("k m", (1, BIG), (2, Decimal("1.10"))),
-        rows("k m", (1, BIGGER), (2, Decimal("1.1"))),
-    ),
-)
+    "decimals exactly", {"k": "long", "m": "decimal(38, 10)"},
+    (rows("k m", (1, BIG), (2, Decimal("1.10"))), rows("k m", (1, BIGGER), (2, Decimal("1.1")))),
+)  # fmt: skip
 DUPES: Columns = {"k": "long", "v": "string"}
 CASES.replaced(
     "duplicate keys",
@@ -486,12 +484,9 @@ def _timed(make: Maker, transform: Transform[Any, Any], kind: str, label: str) -
 
 INSTANTS = [{"at": datetime(2024, 1, 1, h, 30, 0, 5, tzinfo=U), "k": h} for h in range(2)]
 CASES.replaced(
-    "instants as partitions",
-    {"at": "timestamptz", "k": "long"},
-    (INSTANTS, INSTANTS[:1]),
-    by=[("at", IdentityTransform())],
-    label=lambda row: row["at"].isoformat(),
-)
+    "instants as partitions", {"at": "timestamptz", "k": "long"}, (INSTANTS, INSTANTS[:1]),
+    by=[("at", IdentityTransform())], label=lambda row: row["at"].isoformat(),
+)  # fmt: skip
 
 
 @CASES.add("two partition fields")
@@ -509,13 +504,9 @@ def _two_fields(make: Maker) -> Built:
 
 
 CASES.replaced(
-    "buckets",
-    SIMPLE,
-    (simple(), simple(3)),
-    ("d", "k"),
-    by=[("k", BucketTransform(1))],
+    "buckets", SIMPLE, (simple(), simple(3)), ("d", "k"), by=[("k", BucketTransform(1))],
     label=lambda _: "k_0=0",
-)
+)  # fmt: skip
 
 
 @CASES.add("empty old side", has_old=False, has_new=True)
@@ -703,3 +694,14 @@ def _evolved_layout(make: Maker) -> Built:
         scope=Scope(field=field, partitions=(iso(1), iso(3))),
         label=day_label, keeps=lambda row: row["d"] in (day(1), day(3)),
     )  # fmt: skip
+
+
+#: Changes of a request, and how they are refused. Types of a condition are the local engine's.
+BAD_REQUESTS = [
+    pytest.param({"old_table": "no.table"}, NotFound, r"no\.table", id="table"),
+    pytest.param({"new_snapshot_id": 7}, NotFound, "7", id="snapshot"),
+    pytest.param({"key": ("d", "nope")}, ConfigError, "key column nope", id="key"),
+    pytest.param({"where": "nope > 1"}, ConfigError, "no column nope", id="column"),
+    pytest.param({"where": "v"}, ConfigError, "not true or false", id="number"),
+    pytest.param({"where": "d > 'x'"}, ConfigError, "cannot be evaluated", id="type"),
+]

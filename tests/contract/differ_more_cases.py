@@ -229,18 +229,13 @@ KINDS = [EMPTY, MISSING, INNER]
 MORE_CASES.replaced(
     "empty and missing values",
     {
-        "k": "long",
-        "s": "string",
-        "b": "binary",
+        "k": "long", "s": "string", "b": "binary",
         "ls": ListType(10, "long", element_required=False),
         "mp": MapType(11, "string", 12, "long", value_required=False),
         "st": StructType(NestedField(13, "a", "long", required=False)),
     },
-    (
-        [{"k": k, **KINDS[k // 3]} for k in range(9)],
-        [{"k": k, **KINDS[k % 3]} for k in range(9)],
-    ),
-)
+    ([{"k": k, **KINDS[k // 3]} for k in range(9)], [{"k": k, **KINDS[k % 3]} for k in range(9)]),
+)  # fmt: skip
 DEEP = StructType(
     NestedField(20, "x", "double", required=False),
     NestedField(21, "ls", ListType(22, "string", element_required=False), required=False),
@@ -248,26 +243,23 @@ DEEP = StructType(
 MORE_CASES.replaced(
     "deeply nested",
     {
-        "k": "long",
-        "deep": ListType(23, DEEP, element_required=False),
+        "k": "long", "deep": ListType(23, DEEP, element_required=False),
         "outer": StructType(NestedField(24, "in", DEEP, required=False)),
         "at": StructType(NestedField(25, "t", "timestamp", required=False)),
     },
     changed(
         {
-            "deep": [{"x": NAN, "ls": ["a"]}, None],
-            "outer": {"in": {"x": -0.0, "ls": []}},
+            "deep": [{"x": NAN, "ls": ["a"]}, None], "outer": {"in": {"x": -0.0, "ls": []}},
             "at": {"t": datetime.fromisoformat("2024-01-01T00:00:00.000001")},
         },
         5,
         {
             1: {"deep": [{"x": NAN, "ls": ["b"]}, None]},
-            2: {"outer": {"in": {"x": 0.0, "ls": []}}},
-            3: {"outer": {"in": None}},
+            2: {"outer": {"in": {"x": 0.0, "ls": []}}}, 3: {"outer": {"in": None}},
             4: {"at": {"t": datetime.fromisoformat("2024-01-01T00:00:00.000002")}},
         },
     ),
-)
+)  # fmt: skip
 # Values move to the next column, with null in between: each is a change.
 MORE_CASES.replaced(
     "values move to a neighbour",

@@ -21,13 +21,10 @@ class Worker:
     def __init__(self, root: Path) -> None:
         repository = Path(__file__).parents[2]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.adopt_worker", str(root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=repository,
+            [sys.executable, "-m", "tests.contract.adopt_worker", str(root)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, cwd=repository,
             env={**os.environ, "PYTHONPATH": str(repository)},
-        )
+        )  # fmt: skip
 
     def tell(self, request: AdoptRequest) -> None:
         self.process.stdin.write(request.model_dump_json() + "\n")

@@ -71,12 +71,9 @@ def log(tables: ControlTables) -> ControlLog:
 
 def row(event_id: int | str) -> dict[str, Any]:
     return {
-        "handler": "h",
-        "event_id": str(event_id),
-        "outcome": "done",
-        "run_id": None,
+        "handler": "h", "event_id": str(event_id), "outcome": "done", "run_id": None,
         "processed_at": NOON,
-    }
+    }  # fmt: skip
 
 
 def add(log: ControlLog, event_id: int | str) -> None:

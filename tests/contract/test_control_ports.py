@@ -558,12 +558,9 @@ def test_no_run_is_a_draft_once_its_first_event_is_there(control):
 @pytest.mark.req("V4")
 def test_the_rows_of_every_product_lead_to_its_pointer(control):
     acts = (
-        (a_row(0, "baseline", run_id=None), a_row(1, "reserve")),
-        (a_row(1, "publish"),),
-        (a_row(2, "reserve"),),
-        (a_row(2, "release"),),
-        (a_row(3, "reserve"),),
-    )
+        (a_row(0, "baseline", run_id=None), a_row(1, "reserve")), (a_row(1, "publish"),),
+        (a_row(2, "reserve"),), (a_row(2, "release"),), (a_row(3, "reserve"),),
+    )  # fmt: skip
     for rows in acts:
         control.versions.move(PRODUCT, lambda _, rows=rows: rows)
     control.versions.move("gold.other", lambda _: (a_row(4, "publish", "gold.other"),))

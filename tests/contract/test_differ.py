@@ -18,9 +18,19 @@ from lakehouse_backfill.adapters.local.diff import compare
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.adapters.local.distributed import parallel
 from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
-from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound, Unsupported
+from lakehouse_backfill.errors import EnvironmentDown, NotFound, Unsupported
 from lakehouse_backfill.ports.comparison import PartFunction
-from tests.contract.differ_cases import CASES, SIMPLE, Built, Case, Maker, append, check, simple
+from tests.contract.differ_cases import (
+    BAD_REQUESTS,
+    CASES,
+    SIMPLE,
+    Built,
+    Case,
+    Maker,
+    append,
+    check,
+    simple,
+)
 from tests.contract.differ_more_cases import MORE_CASES
 from tests.contract.differ_workers import Here, parts_differ
 
@@ -159,16 +169,6 @@ def test_one_differ_serves_many_diffs(catalog: SqlCatalog, make: Maker) -> None:
     differ = LocalDiffer(catalog)
     built = CASES.named("duplicate keys").build(make)
     assert differ.diff(built.request) == differ.diff(built.request)
-
-
-BAD_REQUESTS = [
-    pytest.param({"old_table": "no.table"}, NotFound, "no table no.table", id="table"),
-    pytest.param({"new_snapshot_id": 7}, NotFound, "no snapshot 7", id="snapshot"),
-    pytest.param({"key": ("d", "nope")}, ConfigError, "key column nope", id="key"),
-    pytest.param({"where": "nope > 1"}, ConfigError, "no column nope", id="column"),
-    pytest.param({"where": "v"}, ConfigError, "not true or false", id="number"),
-    pytest.param({"where": "d > 'x'"}, ConfigError, "cannot be evaluated", id="type"),
-]
 
 
 @pytest.mark.parametrize(("change", "error", "words"), BAD_REQUESTS)

@@ -454,18 +454,27 @@ def test_a_shadow_inside_its_target_is_refused(kit):
         kit.shadows.open(TARGET, None, "shadow.r1", {})
 
 
+def registering(kit: Kit, *, is_kept: bool = True, is_killed: bool = False) -> None:
+    """Let the catalog keep no snapshot of what it registers, or the process end after it."""
+    register = type(kit.catalog).register_table.__get__(kit.catalog)
+
+    def register_table(name: str, file: str) -> object:
+        if not is_kept:
+            table = kit.live.load_table(TARGET)
+            metadata = json.loads(read_text(table, file))
+            metadata.update({"snapshots": [], "refs": {}, "current-snapshot-id": -1})
+            write_text(table, file, json.dumps(metadata))
+        made = register(name, file)
+        if is_killed:
+            raise KeyboardInterrupt
+        return made
+
+    vars(kit.catalog)["register_table"] = register_table
+
+
 @pytest.mark.req("U1")
 def test_where_a_catalog_keeps_something_else_the_shadow_is_built(days):
-    register = type(days.catalog).register_table.__get__(days.catalog)
-
-    def forgetful(name: str, file: str) -> object:
-        table = days.live.load_table(TARGET)
-        metadata = json.loads(read_text(table, file))
-        metadata.update({"snapshots": [], "refs": {}, "current-snapshot-id": -1})
-        write_text(table, file, json.dumps(metadata))
-        return register(name, file)
-
-    vars(days.catalog)["register_table"] = forgetful
+    registering(days, is_kept=False)
 
     made = days.shadows.open(TARGET, days.head(), "shadow.r1", {})
 
@@ -475,17 +484,7 @@ def test_where_a_catalog_keeps_something_else_the_shadow_is_built(days):
 
 @pytest.mark.req("U1", "T3")
 def test_what_was_registered_and_not_compared_is_compared_by_the_next(days):
-    register = type(days.catalog).register_table.__get__(days.catalog)
-
-    def lying(name: str, file: str) -> None:
-        table = days.live.load_table(TARGET)
-        metadata = json.loads(read_text(table, file))
-        metadata.update({"snapshots": [], "refs": {}, "current-snapshot-id": -1})
-        write_text(table, file, json.dumps(metadata))
-        register(name, file)
-        raise KeyboardInterrupt
-
-    vars(days.catalog)["register_table"] = lying
+    registering(days, is_kept=False, is_killed=True)
     with pytest.raises(KeyboardInterrupt):
         days.shadows.open(TARGET, days.head(), "shadow.r1", {})
     days.catalog.create_table("shadow.r2", days.live.load_table(TARGET).schema())
@@ -497,13 +496,8 @@ def test_what_was_registered_and_not_compared_is_compared_by_the_next(days):
 
 @pytest.mark.req("U1", "T3")
 def test_what_was_registered_and_not_compared_is_taken_up_also_when_the_target_moved_on(days):
-    register, head = type(days.catalog).register_table.__get__(days.catalog), days.head()
-
-    def crash(name: str, file: str) -> None:
-        register(name, file)
-        raise KeyboardInterrupt
-
-    vars(days.catalog)["register_table"] = crash
+    head = days.head()
+    registering(days, is_killed=True)
     with pytest.raises(KeyboardInterrupt):
         days.shadows.open(TARGET, head, "shadow.r1", {})
     days.evolve(lambda change: change.add_column("more", StringType()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,13 @@ def three_versions(lake: RetentionLake) -> list[str]:
         runs.append(lake.published())
         lake.feed()
     return runs
+
+
+def three_old_versions(lake: RetentionLake) -> None:
+    """Of three versions two are kept, a month after the last one."""
+    lake.keep(SHORT)
+    three_versions(lake)
+    lake.later(31)
 
 
 def test_a_run_keeps_everything_while_its_lease_lasts_and_nothing_after(
@@ -131,9 +139,7 @@ def test_what_a_cancelled_run_leaves_is_counted_and_left_to_orphan_clean_up(
 def test_a_version_that_was_let_go_cannot_be_gone_back_to_and_rollback_says_why(
     lake: RetentionLake,
 ) -> None:
-    lake.keep(SHORT)
-    three_versions(lake)
-    lake.later(31)
+    three_old_versions(lake)
     done = lake.maintain()
     assert [one["version"] for one in done["versions_let_go"]] == [0, 1]
     for version in (0, 1):
@@ -162,37 +168,25 @@ def test_publishing_again_right_before_a_run_is_told_keeps_everything(lake: Rete
     lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
     lake.later(31)
     shadows, other = lake.shadows(), lake.open()
-    at("Runs.append:before", lambda: publish_again(other, run))
+    at("Runs.append:before", lambda: other.publish(run, WHO))
     done = lake.maintain()
     assert names(done["retired"], "shadow") == names(done["retired"], "pin") == []
     assert lake.shadows() == shadows
     assert lake.project.status(run).runs[0].state == "published"
 
 
-def publish_again(project: Any, run: str) -> None:
-    project.publish(run, WHO)
-
-
 def test_a_rollback_right_before_versions_are_let_go_keeps_them(lake: RetentionLake) -> None:
-    lake.keep(SHORT)
-    three_versions(lake)
-    lake.later(31)
+    three_old_versions(lake)
     tags, other = lake.tags(), lake.open()
-    at("Versions.move:before", lambda: roll_back(other, 1))
+    at("Versions.move:before", lambda: other.rollback(TARGET, 1, reason="wrong", by=WHO))
     done = lake.maintain()
     assert (done["versions_let_go"], names(done["retired"], "tag")) == ([], [])
     assert set(tags) <= set(lake.tags())
     assert lake.project.versions(TARGET).versions[0].version == 1
 
 
-def roll_back(project: Any, to: int) -> None:
-    project.rollback(TARGET, to, reason="wrong", by=WHO)
-
-
 def test_versions_that_go_while_a_rollback_is_worked_out_stop_it(lake: RetentionLake) -> None:
-    lake.keep(SHORT)
-    three_versions(lake)
-    lake.later(31)
+    three_old_versions(lake)
     other = lake.open()
     at("Versions.move:before", lambda: drop_hook_and(lambda: other.maintain(WHO)))
     with pytest.raises(BackfillError, match="versions have expired meanwhile"):
@@ -208,9 +202,7 @@ def drop_hook_and(act: Callable[[], Any]) -> None:
 def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: RetentionLake) -> None:
     """Also where the commit takes snapshots out: it is worked out again with the new pin."""
     lake.keep(SHORT)
-    run = lake.published()
-    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
-    lake.project.publish(run, WHO)
+    lake.republished()
     lake.later(200)
     oldest = lake.catalog.load_table(TARGET).metadata.snapshots[0].snapshot_id
     pins = lake.project.wiring.context.pins
@@ -227,9 +219,7 @@ def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: Retention
 
 def test_a_tombstone_that_is_younger_than_the_tables_own_history_waits(lake: RetentionLake) -> None:
     lake.keep(SHORT)
-    run = lake.published()
-    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
-    lake.project.publish(run, WHO)
+    lake.republished()
     days = {"history.expire.max-snapshot-age-ms": str(300 * 24 * 3600 * 1000)}
     with lake.catalog.load_table(TARGET).transaction() as change:
         change.set_properties(days)
@@ -320,9 +310,7 @@ def test_pins_have_leases_before_they_are_made_and_those_of_a_plan_that_died_end
 def _messy(root: Path) -> RetentionLake:
     """Everything that can be let go at once: versions, tags, pins, shadows, a fence, files."""
     lake = RetentionLake(root, SHORT)
-    run = lake.published()
-    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
-    lake.project.publish(run, WHO)
+    lake.republished()
     lake.feed()
     lake.published(name="b")
     lake.feed()
@@ -424,21 +412,16 @@ def test_a_maintain_that_dies_anywhere_is_finished_by_the_next(
     lake, kept, points, wanted = messy
     places = [number for number, name in enumerate(points) if name == point]
     lake.restore(kept)
-    _die_at(places[nth])
+    passed = itertools.count()
+
+    def die(_: str) -> None:
+        if next(passed) == places[nth]:
+            raise Killed
+
+    fault_points.install_hook(die)
     with pytest.raises(Killed):
         lake.maintain()
     fault_points.install_hook(None)
     lake.project = lake.open()
     lake.maintain()
     assert _state(lake) == wanted
-
-
-def _die_at(number: int) -> None:
-    seen: list[str] = []
-
-    def hook(name: str) -> None:
-        seen.append(name)
-        if len(seen) == number + 1:
-            raise Killed
-
-    fault_points.install_hook(hook)

@@ -19,6 +19,7 @@ from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.domain.contract import HookCall
 from lakehouse_backfill.domain.rollout import LeftoverFiles, OrphanFiles, QueryComparison
 from lakehouse_backfill.ports.system import Progress
+from lakehouse_backfill.project import Project
 from lakehouse_backfill.results import comparison, proof, publications, runs
 from lakehouse_backfill.results.base import Result
 
@@ -30,13 +31,9 @@ CHECKS = [
 ]  # fmt: skip
 SUMMARY = {"old_rows": 31, "new_rows": 30, "added": 1, "removed": 2, "changed": 3, "unchanged": 26}
 PIN = {
-    "name": "flights",
-    "role": "source",
-    "table": "bronze.flights",
-    "requested": "bronze.flights@good",
-    "snapshot_id": 7420231112223334445,
-    "mode": "tag",
-}
+    "name": "flights", "role": "source", "table": "bronze.flights",
+    "requested": "bronze.flights@good", "snapshot_id": 7420231112223334445, "mode": "tag",
+}  # fmt: skip
 RUN = {"run_id": "bf-1", "product": "silver.arrivals_daily"}
 
 #: Results with the fields that the CLI contract promises.
@@ -298,46 +295,20 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-#: What each verb of `Project` returns.
+MODULES = {"comparison": comparison, "proof": proof, "publications": publications, "runs": runs}
+
+
+def _result_of(verb: str) -> type[Result]:
+    """Return what a verb of `Project` is declared to return."""
+    module, _, name = getattr(Project, verb).__annotations__["return"].partition(".")
+    return typing.cast("type[Result]", getattr(MODULES[module], name))
+
+
+#: What each verb of `Project` returns, and each command that needs none.
 RESULTS: dict[str, type[Result]] = {
-    "doctor": proof.DoctorResult,
-    "add_product": proof.ProductDraft,
-    "new_manifest": proof.ManifestDraft,
-    "plan": runs.PlanResult,
-    **dict.fromkeys(("approve", "accept", "reject", "cancel"), runs.DecisionResult),
-    "waive": runs.WaiveResult,
-    "run": runs.RunProgressResult,
-    "stage": runs.StageResult,
-    "shadow_open": runs.ShadowOpenResult,
-    "shadow_close": runs.StageResult,
-    "validate": runs.ValidateResult,
-    "rejudge": runs.RejudgeResult,
-    "status": runs.StatusResult,
-    "log": runs.LogResult,
-    "chunks": runs.ChunksResult,
-    "diff": comparison.DiffResult,
-    "preview_diff": comparison.DiffPreviewResult,
-    "attribute": comparison.DiffResult,
-    "reconcile": comparison.ReconcileResult,
-    "publish": publications.PublishResult,
-    "preview_publish": publications.PublishPreviewResult,
-    "publish_together": publications.PublishTogetherResult,
-    "rollback": publications.RollbackResult,
-    "preview_rollback": publications.RollbackPreviewResult,
-    "rollback_together": publications.RollbackTogetherResult,
-    "versions": publications.VersionsResult,
-    "evidence": publications.EvidenceResult,
-    "dual_read": publications.DualReadResult,
-    "recover": publications.RecoverResult,
-    "maintain": publications.MaintainResult,
-    "verify": proof.VerifyResult,
-    "reproduce": proof.ReproduceResult,
-    "audit_verify": proof.AuditVerifyResult,
-    "audit_guarantees": proof.AuditGuaranteesResult,
-    "init": proof.InitResult,
-    "demo": proof.DemoResult,
-    "schema": proof.SchemaResult,
-}
+    **{verb: _result_of(verb) for verb in (*ANSWERS, "preview_diff")},
+    "init": proof.InitResult, "demo": proof.DemoResult, "schema": proof.SchemaResult,
+}  # fmt: skip
 
 
 def make_result(verb: str, data: dict[str, Any] | None = None) -> Result:

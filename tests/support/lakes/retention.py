@@ -129,6 +129,13 @@ class RetentionLake:
         self.project.publish(run, WHO)
         return run
 
+    def republished(self) -> str:
+        """Publish a run, roll it back, and publish it again."""
+        run = self.published()
+        self.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+        self.project.publish(run, WHO)
+        return run
+
     def feed(self) -> None:
         """Let the source change, so that the next plan is another run."""
         table = self.catalog.load_table(SOURCE)
