@@ -19,7 +19,6 @@ from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.domain.contract import HookCall
 from lakehouse_backfill.domain.rollout import LeftoverFiles, OrphanFiles, QueryComparison
 from lakehouse_backfill.ports.system import Progress
-from lakehouse_backfill.project import Project
 from lakehouse_backfill.results import comparison, proof, publications, runs
 from lakehouse_backfill.results.base import Result
 
@@ -296,24 +295,27 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 
 MODULES = {"comparison": comparison, "proof": proof, "publications": publications, "runs": runs}
+#: Commands that need no project.
+WITHOUT_PROJECT: dict[str, type[Result]] = {
+    "init": proof.InitResult, "demo": proof.DemoResult, "schema": proof.SchemaResult,
+}  # fmt: skip
+VERBS = (*ANSWERS, "preview_diff", *WITHOUT_PROJECT)
 
 
-def _result_of(verb: str) -> type[Result]:
-    """Return what a verb of `Project` is declared to return."""
+def result_of(verb: str) -> type[Result]:
+    """Return what a verb of `Project` is declared to return, or a command that needs none."""
+    # Imported here: the program's help must load without the project's libraries.
+    from lakehouse_backfill.project import Project
+
+    if verb in WITHOUT_PROJECT:
+        return WITHOUT_PROJECT[verb]
     module, _, name = getattr(Project, verb).__annotations__["return"].partition(".")
     return typing.cast("type[Result]", getattr(MODULES[module], name))
 
 
-#: What each verb of `Project` returns, and each command that needs none.
-RESULTS: dict[str, type[Result]] = {
-    **{verb: _result_of(verb) for verb in (*ANSWERS, "preview_diff")},
-    "init": proof.InitResult, "demo": proof.DemoResult, "schema": proof.SchemaResult,
-}  # fmt: skip
-
-
 def make_result(verb: str, data: dict[str, Any] | None = None) -> Result:
     """Build what a verb returns from its JSON form; fields that it lacks are empty."""
-    return typing.cast("Result", _build(RESULTS[verb], ANSWERS[verb] if data is None else data))
+    return typing.cast("Result", _build(result_of(verb), ANSWERS[verb] if data is None else data))
 
 
 #: Classes that the results name for the type checker only.

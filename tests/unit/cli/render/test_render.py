@@ -13,7 +13,7 @@ from lakehouse_backfill.cli.group import clean_text
 from lakehouse_backfill.cli.render import VIEWS, render_result
 from lakehouse_backfill.cli.render.page import format_moment, format_partitions, format_size
 from lakehouse_backfill.project import Project
-from tests.support.fakes.project import ANSWERS, RESULTS, make_result
+from tests.support.fakes.project import ANSWERS, VERBS, make_result, result_of
 
 
 class Screen(io.StringIO):
@@ -30,7 +30,7 @@ def drawn(verb: str, data: dict[str, Any] | None = None, stream: io.StringIO | N
 
 
 def test_every_result_has_a_page() -> None:
-    assert {kind.__name__ for kind in RESULTS.values()} == set(VIEWS)
+    assert {result_of(verb).__name__ for verb in VERBS} == set(VIEWS)
     returned = [
         each
         for _, method in inspect.getmembers(Project, inspect.isfunction)
