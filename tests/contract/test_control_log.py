@@ -69,6 +69,11 @@ def log(tables: ControlTables) -> ControlLog:
     return tables.log(PROCESSED_EVENT)
 
 
+def commit_rows(*staged: Any) -> None:
+    """Prepare and make one commit, as a process without a retry of its own does."""
+    stage_commit(*staged).transaction.commit_transaction()
+
+
 def row(event_id: int | str) -> dict[str, Any]:
     return {
         "handler": "h", "event_id": str(event_id), "outcome": "done", "run_id": None,
@@ -179,7 +184,7 @@ def test_a_decision_without_rows_may_move_the_head_with_its_properties(log: Cont
     assert after.snapshot_id != before.snapshot_id
     assert ids(log) == ["1"]
     with pytest.raises(CommitFailedException):
-        stage_commit(before.table, (row("late"),), {}, (), "t").commit_transaction()
+        commit_rows(before.table, (row("late"),), {}, (), "t")
 
 
 def test_heads_moved_without_rows_are_folded_and_let_go_like_the_others(
@@ -209,9 +214,9 @@ def test_the_second_of_two_commits_on_one_head_is_refused(
     for number in range(rows_before):
         add(log, number)
     first, second = log.head(), log.head()
-    stage_commit(first.table, (row("a"),), {}, (), "t1").commit_transaction()
+    commit_rows(first.table, (row("a"),), {}, (), "t1")
     with pytest.raises(CommitFailedException):
-        stage_commit(second.table, (row("b"),), {}, (), "t2").commit_transaction()
+        commit_rows(second.table, (row("b"),), {}, (), "t2")
     assert ids(log) == [*map(str, range(rows_before)), "a"]
 
 
@@ -225,7 +230,7 @@ def test_a_blind_retry_is_off_even_if_somebody_removed_the_property(
     stale = log.head()
     add(log, 2)
     with pytest.raises(CommitFailedException):
-        stage_commit(stale.table, (row("b"),), {}, (), "t").commit_transaction()
+        commit_rows(stale.table, (row("b"),), {}, (), "t")
 
 
 def test_the_loser_decides_again_on_what_the_winner_left(tables: ControlTables, log: ControlLog):
@@ -236,7 +241,7 @@ def test_the_loser_decides_again_on_what_the_winner_left(tables: ControlTables, 
         seen.append(head.properties.get("n", "0"))
         if len(seen) == 1:
             # As another process does, which has its own lock handle or none.
-            stage_commit(other.head().table, (row(1),), {"n": "1"}, (), "t").commit_transaction()
+            commit_rows(other.head().table, (row(1),), {"n": "1"}, (), "t")
         return count(head)
 
     assert log.append(decide) == 2
@@ -273,7 +278,7 @@ def test_a_lost_answer_is_found_again_behind_many_later_commits(
         commit()
         for number in range(KEEP_SNAPSHOTS + 3):
             head = tables.log(PROCESSED_EVENT).head()
-            stage_commit(head.table, (row(f"other-{number}"),), {}, (), "t").commit_transaction()
+            commit_rows(head.table, (row(f"other-{number}"),), {}, (), "t")
         raise ServiceUnavailableError("503")
 
     catalog.troubles = iter([lose_the_answer])
@@ -355,8 +360,8 @@ def test_a_fold_that_lost_the_race_loses_no_row(tables: ControlTables, log: Cont
     for number in range(COMPACT_EVERY_COMMITS - 1):
         add(log, number)
     folding, other = log.head(), log.head()
-    transaction = stage_commit(folding.table, (row("fold"),), {}, (), "t1")
-    stage_commit(other.table, (row("other"),), {}, (), "t2").commit_transaction()
+    transaction = stage_commit(folding.table, (row("fold"),), {}, (), "t1").transaction
+    commit_rows(other.table, (row("other"),), {}, (), "t2")
     with pytest.raises(CommitFailedException):
         transaction.commit_transaction()
     assert ids(log) == [*map(str, range(COMPACT_EVERY_COMMITS - 1)), "other"]

@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lakehouse_backfill.adapters.iceberg.control import log_files
 from lakehouse_backfill.adapters.iceberg.control.log_files import (
     COMPACT_EVERY_COMMITS,
     KEEP_SNAPSHOTS,
@@ -65,7 +66,7 @@ def test_ten_thousand_moves_leave_a_small_table_and_a_pointer_of_one_load(catalo
         rows = tuple(act(first + number, product) for number in range(per_commit))
         versions.move(product, lambda _, rows=rows: rows)
     found = size_of(catalog.load_table(f"{NAMESPACE}.accepted_output_version"))
-    assert found.pop("bytes") < 20_000
+    assert found.pop("bytes") < 40_000
     assert found.pop("files") == found.pop("manifests") <= COMPACT_EVERY_COMMITS + 1
     assert found.pop("snapshots") == found.pop("log") <= KEEP_SNAPSHOTS + 1
     assert found == {"metadata log": 5}
@@ -73,6 +74,49 @@ def test_ten_thousand_moves_leave_a_small_table_and_a_pointer_of_one_load(catalo
     newest = versions.pointer("silver.p3").accepted
     assert newest is not None
     assert newest.version == ACTS - 1
+
+
+def test_files_that_compactions_replaced_are_deleted_and_no_other(
+    catalog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if compactions were far apart.
+    monkeypatch.setattr(log_files, "_READ_MS", 0)
+    versions = IcebergVersions(ControlTables(catalog, NAMESPACE))
+    counts = []
+    for number in range(5 * COMPACT_EVERY_COMMITS):
+        versions.move("silver.p", lambda _, number=number: (act(number, "silver.p"),))
+        folder = tmp_path.glob("**/accepted_output_version/*/*")
+        counts.append(sum(path.is_file() for path in folder))
+    # Two cycles of three files a commit, and the metadata files.
+    assert max(counts) <= 3 * 3 * COMPACT_EVERY_COMMITS
+    assert counts[-1] < max(counts)
+    table = catalog.load_table(f"{NAMESPACE}.accepted_output_version")
+    reached = log_files.reachable_paths(table)
+    assert all(Path(path.removeprefix("file://")).is_file() for path in reached)
+    assert len(versions.history("silver.p")) == 5 * COMPACT_EVERY_COMMITS
+
+
+def test_an_edited_list_of_needless_files_deletes_nothing_else(
+    catalog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_files, "_READ_MS", 0)
+    versions = IcebergVersions(ControlTables(catalog, NAMESPACE))
+    versions.move("silver.p", lambda _: (act(1, "silver.p"),))
+    table = catalog.load_table(f"{NAMESPACE}.accepted_output_version")
+    outside = tmp_path / "precious.parquet"
+    outside.write_text("mine")
+    folder = table.location().removeprefix("file://").rstrip("/")
+    needed = [str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file()]
+    names = [*needed, "../../precious.parquet", str(outside), "data/../../../precious.parquet"]
+    log_files.delete_doomed_files(table, tuple(names))
+    assert outside.is_file()
+    assert all((Path(folder) / name).is_file() for name in needed)
+    for text in ("", "[]", "{}", '{"older": 1}', "not json"):
+        table.transaction().set_properties(
+            {log_files.UNREACHABLE_PROPERTY: text}
+        ).commit_transaction()
+        versions.move("silver.p", lambda _: (act(2, "silver.p"),))
+        table = table.refresh()
 
 
 def test_reading_a_pointer_opens_no_data_file_and_no_manifest(

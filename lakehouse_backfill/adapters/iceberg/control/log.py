@@ -33,7 +33,12 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
 )
 from lakehouse_backfill.adapters.iceberg.control import log_files
 from lakehouse_backfill.adapters.iceberg.control.advisory_lock import choose_advisory_lock
-from lakehouse_backfill.adapters.iceberg.control.log_files import import_arrow_writer, stage_commit
+from lakehouse_backfill.adapters.iceberg.control.log_files import (
+    StagedCommit,
+    delete_doomed_files,
+    import_arrow_writer,
+    stage_commit,
+)
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ, ControlTable
 from lakehouse_backfill.errors import (
     BackfillError,
@@ -210,8 +215,12 @@ class ControlLog:
         if not change.rows and not change.moves_head:
             return change
         token = uuid.uuid4().hex
-        transaction = self._stage(head, change, token)
-        return change if self._commit(transaction, effort, change, token, head) else None
+        staged = self._stage(head, change, token)
+        if not self._commit(staged.transaction, effort, change, token, head):
+            return None
+        if staged.doomed and head.table is not None:
+            delete_doomed_files(head.table, staged.doomed)
+        return change
 
     def _ensure_head(self) -> LogHead:
         with _translate_outages(self.name):
@@ -222,7 +231,7 @@ class ControlLog:
             head = self.head()
         return head
 
-    def _stage(self, head: LogHead, change: LogAppend[Any], token: str) -> Transaction:
+    def _stage(self, head: LogHead, change: LogAppend[Any], token: str) -> StagedCommit:
         if head.table is None:
             raise CatalogDown(
                 f"the control table {self.name} vanished right after it was made",

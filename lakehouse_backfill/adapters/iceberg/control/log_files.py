@@ -1,6 +1,7 @@
 """Files of control tables: the one commit that writes them, and cached reads of their manifests.
 
-A commit appends rows, and from time to time compacts small files; it also expires old snapshots.
+A commit appends rows, and from time to time compacts small files; it also expires old snapshots. A
+compaction deletes the files that the compaction before it, and the commits until then, replaced.
 
 Manifests never change, and a control table has many small ones, which most reads have in common.
 PyIceberg took longer to plan a scan than to read the rows, so the data files that a manifest lists
@@ -11,8 +12,12 @@ times. An audit drops them first (`drop_cached_rows`), so it looks at what is st
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -25,6 +30,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ
 from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.fault_points import commit_window
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +43,11 @@ COMPACT_BELOW_BYTES = 4 * 1024 * 1024
 #: Snapshots that a control table keeps: its rows are the history.
 KEEP_SNAPSHOTS = 4
 _ROWS_PER_COMMIT = 1_000_000
+#: The property that lists the files which no snapshot needs any more.
+UNREACHABLE_PROPERTY = "lakehouse-backfill.unreachable"
+#: Files stay at least this long after they were replaced.
+_READ_MS = 10_000
+_OWN_FILE = re.compile(r"(data|metadata)/[A-Za-z0-9_=-][A-Za-z0-9._=-]*\.(avro|parquet)")
 
 
 class _CachingTransaction(Transaction):
@@ -61,13 +72,21 @@ def import_arrow_writer() -> None:
     importlib.import_module("pyiceberg.io.pyarrow")
 
 
+@dataclass(frozen=True)
+class StagedCommit:
+    """A prepared commit, and the files that nothing needs once it has landed."""
+
+    transaction: Transaction
+    doomed: tuple[str, ...]
+
+
 def stage_commit(
     table: Table,
     rows: tuple[dict[str, Any], ...],
     to_set: dict[str, str],
     to_remove: tuple[str, ...],
     token: str,
-) -> Transaction:
+) -> StagedCommit:
     """Write the file of the rows, if there are rows, and prepare one commit on the head of `table`.
 
     The commit raises CommitFailedException when another writer has committed since, also when the
@@ -79,16 +98,18 @@ def stage_commit(
     new = _rows_to_arrow(table, rows, sequence, token)
     existing = {name for name in to_remove if name in table.metadata.properties}
     transaction = _CachingTransaction(table)
+    replaced: list[str] | None = None
     if sequence % COMPACT_EVERY_COMMITS == 0:
-        _compact_small_files(transaction, table, new)
+        replaced = _compact_small_files(transaction, table, new)
     else:
         _append_rows(transaction, table, new)
-    if to_set:
-        transaction.set_properties(to_set)
+    expired = _expire_snapshots(transaction, table)
+    files = _UnreachableFiles.of(table)
+    files, doomed = files.after(table, expired, replaced)
+    transaction.set_properties({**to_set, UNREACHABLE_PROPERTY: files.text()})
     if existing:
         transaction.remove_properties(*sorted(existing))
-    _expire_snapshots(transaction, table)
-    return transaction
+    return StagedCommit(transaction, doomed)
 
 
 def _rows_to_arrow(
@@ -115,8 +136,12 @@ def _append_rows(transaction: Transaction, table: Table, new: pa.Table) -> None:
             producer.append_data_file(file)
 
 
-def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) -> None:
-    """Replace the small files by one that also holds the new rows, in the same snapshot."""
+def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) -> list[str] | None:
+    """Replace the small files by one that also holds the new rows, in the same snapshot.
+
+    Return the paths of the data files and manifests that it replaced; None if there was nothing to
+    compact.
+    """
     import pyarrow as pa
     from pyiceberg.io.pyarrow import ArrowScan
 
@@ -127,7 +152,9 @@ def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) 
     ]
     if len(tasks) + bool(new.num_rows) < 2:
         _append_rows(transaction, table, new)
-        return
+        return None
+    head = table.current_snapshot()
+    manifests = head.manifests(table.io) if head else []
     reader = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
     rows = pa.concat_tables([reader.to_table(tasks).cast(new.schema), new]).sort_by(LOG_SEQ)
     with transaction.update_snapshot().overwrite() as producer:
@@ -137,6 +164,7 @@ def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) 
             producer.delete_data_file(task.file)
         for file in _write_data_files(table, rows):
             producer.append_data_file(file)
+    return [*(task.file.file_path for task in tasks), *(one.manifest_path for one in manifests)]
 
 
 def _write_data_files(table: Table, rows: pa.Table) -> list[DataFile]:
@@ -147,20 +175,90 @@ def _write_data_files(table: Table, rows: pa.Table) -> list[DataFile]:
     return list(_dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io))
 
 
-def _expire_snapshots(transaction: Transaction, table: Table) -> None:
-    """Expire old snapshots by metadata alone: their files stay for running reads."""
+def _expire_snapshots(transaction: Transaction, table: Table) -> list[str]:
+    """Expire old snapshots by metadata alone; return the paths of their manifest lists.
+
+    Their files stay for running reads, until a later compaction.
+    """
     referenced = {ref.snapshot_id for name, ref in table.metadata.refs.items()}
-    expired_ids = [
-        snapshot.snapshot_id
+    old = [
+        snapshot
         for snapshot in sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
         if snapshot.snapshot_id not in referenced
     ]
+    expired = old[: max(0, len(old) + 2 - KEEP_SNAPSHOTS)]
     # One update per snapshot: some servers accept exactly one id per update.
-    updates = tuple(
-        RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id])
-        for snapshot_id in expired_ids[: max(0, len(expired_ids) + 2 - KEEP_SNAPSHOTS)]
-    )
-    transaction._apply(updates, ())
+    updates = (RemoveSnapshotsUpdate(snapshot_ids=[snapshot.snapshot_id]) for snapshot in expired)
+    transaction._apply(tuple(updates), ())
+    return [snapshot.manifest_list for snapshot in expired]
+
+
+@dataclass(frozen=True)
+class _UnreachableFiles:
+    """Files of a table that compaction and expiry replaced: names relative to its folder.
+
+    `older` were replaced up to the compaction of `since_ms`, `newer` after it. The compaction that
+    comes at least `_READ_MS` later deletes the older ones: reads of the heads that list them have
+    ended, unless they lasted longer than that and many commits.
+    """
+
+    older: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
+    since_ms: int = 0
+
+    @classmethod
+    def of(cls, table: Table) -> _UnreachableFiles:
+        """Read the list of a table; empty where there is none that can be read."""
+        try:
+            held = json.loads(table.properties.get(UNREACHABLE_PROPERTY, "{}"))
+            return cls(tuple(held["older"]), tuple(held["newer"]), int(held["since_ms"]))
+        except (ValueError, TypeError, KeyError):
+            return cls()
+
+    def after(
+        self, table: Table, expired: list[str], replaced: list[str] | None
+    ) -> tuple[_UnreachableFiles, tuple[str, ...]]:
+        """Return the list after a commit, and the files to delete once it has landed."""
+        folder = f"{table.location().rstrip('/')}/"
+        names = [path.removeprefix(folder) for path in (*expired, *(replaced or ()))]
+        newer = (*self.newer, *names)
+        now_ms = table.metadata.last_updated_ms
+        if replaced is None or now_ms < self.since_ms + _READ_MS:
+            return _UnreachableFiles(self.older, newer, self.since_ms), ()
+        return _UnreachableFiles(newer, (), now_ms), self.older
+
+    def text(self) -> str:
+        """Return the list as JSON."""
+        return json.dumps(vars(self), separators=(",", ":"))
+
+
+def delete_doomed_files(table: Table, names: tuple[str, ...]) -> None:
+    """Delete files that a commit on `table`, which has landed, made needless.
+
+    Only files of the table's own folders, and none that a snapshot of it still reaches. What cannot
+    be deleted is left to `maintain`.
+    """
+    own = [name for name in names if _OWN_FILE.fullmatch(name)]
+    if not own:
+        return
+    reached, folder = reachable_paths(table), table.location().rstrip("/")
+    for path in (f"{folder}/{name}" for name in own):
+        if path not in reached:
+            with suppress(OSError), commit_window("ControlFiles.delete"):
+                table.io.delete(path)
+
+
+def reachable_paths(table: Table) -> set[str]:
+    """Return all paths that the metadata leads to: older metadata files, manifests, data files."""
+    metadata = table.metadata
+    paths = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+    for snapshot in metadata.snapshots:
+        paths.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            paths.add(manifest.manifest_path)
+            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            paths.update(entry.data_file.file_path for entry in entries)
+    return paths
 
 
 T = TypeVar("T")

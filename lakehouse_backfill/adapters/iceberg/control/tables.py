@@ -35,6 +35,7 @@ from lakehouse_backfill.adapters.iceberg.control.log import (
     LogHead,
     restore_error,
 )
+from lakehouse_backfill.adapters.iceberg.control.log_files import reachable_paths
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     ACCEPTED_OUTPUT_VERSION,
     BACKFILL_CHUNK_RUN,
@@ -269,7 +270,7 @@ def _orphan_files(table: Table, before: datetime) -> list[tuple[str, int]]:
     old_files = list(_list_files(table.io, location, before))
     if not old_files:
         return []
-    reached = _reachable_paths(table.refresh())
+    reached = reachable_paths(table.refresh())
     return [
         (f"{location}/{name}", size)
         for name, size in old_files
@@ -289,16 +290,3 @@ def _list_files(io: FileIO, place: str, before: datetime) -> Iterator[tuple[str,
         for info in system.get_file_info(selector):
             if info.is_file and info.mtime is not None and info.mtime < before:
                 yield f"{folder}/{info.path.partition(f'{root}/')[2]}", info.size
-
-
-def _reachable_paths(table: Table) -> set[str]:
-    """Return all paths that the metadata leads to: older metadata files, manifests, data files."""
-    metadata = table.metadata
-    paths = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
-    for snapshot in metadata.snapshots:
-        paths.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
-            paths.add(manifest.manifest_path)
-            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            paths.update(entry.data_file.file_path for entry in entries)
-    return paths
