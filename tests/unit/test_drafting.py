@@ -34,12 +34,6 @@ def project(tmp_path: Path) -> Project:
     return found
 
 
-def test_a_folder_that_is_no_project_gets_no_lake(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"is no project: it has no catalog/profiles\.yaml"):
-        Project.open(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("table", ["silver", "a.b; drop", "../x.y", "silver.nope"])
 def test_a_name_that_is_no_table_is_not_found(project: Project, table: str) -> None:
     with pytest.raises(NotFound, match="does not exist"):

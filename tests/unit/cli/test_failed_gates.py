@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
 import pytest
 
-from lakehouse_backfill.cli.render import render_result
 from tests.support.fakes.project import ANSWERS, RUN, make_result
+from tests.support.fakes.screen import drawn
 
 COMMAND = "lakehouse-backfill waive bf-1 'keys are unique' --by WHO --reason TEXT"
-
-
-def drawn(verb: str, data: dict[str, Any]) -> str:
-    page = io.StringIO()
-    render_result(make_result(verb, data), page)
-    return page.getvalue()
 
 
 @pytest.mark.req("Q8")

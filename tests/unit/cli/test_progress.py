@@ -15,13 +15,9 @@ from lakehouse_backfill.cli.progress import (
     row_rate_text,
     seconds_left,
 )
+from tests.support.fakes.screen import Screen
 
 pytestmark = pytest.mark.req("O6")
-
-
-class Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Ticks:

@@ -46,13 +46,6 @@ def test_an_unknown_profile_is_answered_with_the_known_ones(tmp_path: Path) -> N
         choose_profile(load_profiles(project(tmp_path)), "prd")
 
 
-def test_anything_but_the_embedded_lake_must_be_named(tmp_path: Path) -> None:
-    (project(tmp_path) / NAME).write_text(changed(PROFILES, "default: embedded", "default: prod"))
-    with pytest.raises(ConfigError) as caught:
-        choose_profile(load_profiles(tmp_path))
-    assert caught.value.fix == "add --profile prod before the command"
-
-
 @pytest.mark.req("M2")
 def test_wrong_profiles_are_refused_with_lines(tmp_path: Path) -> None:
     text = changed(PROFILES, "default: embedded", "default: embeded")

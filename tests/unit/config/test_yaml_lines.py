@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.config.yaml_lines import MAX_BYTES, load_yaml, parse_yaml
+from lakehouse_backfill.config.yaml_lines import parse_yaml
 from lakehouse_backfill.errors import ConfigError
 
 pytestmark = pytest.mark.req("M2")
@@ -107,21 +106,6 @@ def test_a_bomb_of_aliases_is_refused_before_it_is_built() -> None:
 @pytest.mark.parametrize("depth", [41, 900, 20_000])
 def test_deep_nesting_is_refused_before_it_is_built(depth: int) -> None:
     assert fault("a: " + "[" * depth + "]" * depth)[2] == "is nested deeper than 40 levels"
-
-
-def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text("#" * (MAX_BYTES + 1))
-    with pytest.raises(ConfigError, match="larger than 1 MB"):
-        load_yaml(path)
-
-
-def test_a_file_that_is_no_text_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_bytes(b"a: 1\nb: \xff\n")
-    with pytest.raises(ConfigError) as caught:
-        load_yaml(path, "a.yaml")
-    assert [(f.line, f.problem) for f in caught.value.faults] == [(2, "is not UTF-8 text")]
 
 
 @given(st.text(max_size=60))

@@ -24,7 +24,6 @@ from lakehouse_backfill.report.page import render_section
 from tests.support.examples.plans import a_publication
 
 FIELD = ScopeField(column="day", transform="identity", type="date")
-NOW = datetime(2026, 3, 2, tzinfo=timezone.utc)
 
 
 def publication(before: int | None, field: ScopeField, *labels: str) -> Publication:
@@ -39,6 +38,30 @@ def rows(day: str, value: int) -> pa.Table:
     return pa.table({"day": days, "value": pa.array([value], pa.int64())})
 
 
+class Restored:
+    """A table whose state of before is restored by the printed program."""
+
+    def __init__(self, catalog: SqlCatalog, *before: pa.Table) -> None:
+        self.catalog = catalog
+        self.table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
+        if before:
+            self.table.append(pa.concat_tables(before))
+        snapshot = self.table.current_snapshot()
+        self.before = snapshot.snapshot_id if snapshot else None
+
+    def run(self, *labels: str) -> list[tuple[str, int]]:
+        """Run the program, as a user would; give the rows by day."""
+        program = pyiceberg_program(publication(self.before, FIELD, *labels))
+        exec("\n".join(program or ()), {})
+        return sorted((row["day"].isoformat(), row["value"]) for row in self.rows())
+
+    def rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (
+            self.catalog.load_table("silver.t").scan().to_arrow().to_pylist()
+        )
+        return found
+
+
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqlCatalog:
     """A lake that `load_catalog` gives to the printed program, as a user's settings would."""
@@ -49,72 +72,41 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqlCatalog:
     return made
 
 
-def content(catalog: SqlCatalog) -> list[dict[str, Any]]:
-    found = catalog.load_table("silver.t").scan().to_arrow().to_pylist()
-    return sorted(
-        ({"day": row["day"].isoformat(), "value": row["value"]} for row in found), key=str
-    )
-
-
 @pytest.mark.req("O4")
 def test_the_printed_program_restores_old_rows_and_keeps_live_ones(catalog: SqlCatalog) -> None:
-    table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
-    table.append(pa.concat_tables([rows("2013-02-14", 10), rows("2013-02-15", 1)]))
-    before = table.current_snapshot()
-    assert before is not None
-    table.overwrite(rows("2013-02-15", 2), overwrite_filter="day = '2013-02-15'")
-    table.append(rows("2013-03-01", 30))
-    program = pyiceberg_program(publication(before.snapshot_id, FIELD, "2013-02-15", "2013-02-16"))
-    assert program is not None
-    exec("\n".join(program), {})
-    assert content(catalog) == [
-        {"day": "2013-02-14", "value": 10},
-        {"day": "2013-02-15", "value": 1},
-        {"day": "2013-03-01", "value": 30},
-    ]
+    found = Restored(catalog, rows("2013-02-14", 10), rows("2013-02-15", 1))
+    found.table.overwrite(rows("2013-02-15", 2), overwrite_filter="day = '2013-02-15'")
+    found.table.append(rows("2013-03-01", 30))
+    restored = found.run("2013-02-15", "2013-02-16")
+    assert restored == [("2013-02-14", 10), ("2013-02-15", 1), ("2013-03-01", 30)]
 
 
 @pytest.mark.req("O4")
 def test_partitions_that_had_no_rows_before_become_empty_in_one_commit(catalog: SqlCatalog) -> None:
-    table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
-    table.append(rows("2013-02-14", 10))
-    before = table.current_snapshot()
-    assert before is not None
-    table.append(pa.concat_tables([rows("2013-02-15", 1), rows("2013-02-17", 2)]))
-    table.append(rows("2013-03-01", 30))
-    commits = len(table.metadata.metadata_log)
-    program = pyiceberg_program(publication(before.snapshot_id, FIELD, "2013-02-15", "2013-02-17"))
-    exec("\n".join(program or ()), {})
-    assert content(catalog) == [
-        {"day": "2013-02-14", "value": 10},
-        {"day": "2013-03-01", "value": 30},
-    ]
+    found = Restored(catalog, rows("2013-02-14", 10))
+    found.table.append(pa.concat_tables([rows("2013-02-15", 1), rows("2013-02-17", 2)]))
+    found.table.append(rows("2013-03-01", 30))
+    commits = len(found.table.metadata.metadata_log)
+    assert found.run("2013-02-15", "2013-02-17") == [("2013-02-14", 10), ("2013-03-01", 30)]
     assert len(catalog.load_table("silver.t").metadata.metadata_log) == commits + 1
 
 
 @pytest.mark.req("O4")
 def test_columns_that_were_moved_or_added_since_are_matched_by_name(catalog: SqlCatalog) -> None:
-    table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
-    table.append(rows("2013-02-15", 1))
-    before = table.current_snapshot()
-    assert before is not None
-    table.overwrite(rows("2013-02-15", 2), overwrite_filter="day = '2013-02-15'")
-    with table.update_schema() as update:
+    found = Restored(catalog, rows("2013-02-15", 1))
+    found.table.overwrite(rows("2013-02-15", 2), overwrite_filter="day = '2013-02-15'")
+    with found.table.update_schema() as update:
         update.add_column("note", StringType())
         update.move_first("value")
-    exec(
-        "\n".join(pyiceberg_program(publication(before.snapshot_id, FIELD, "2013-02-15")) or ()), {}
-    )
-    found = catalog.load_table("silver.t").scan().to_arrow().to_pylist()
-    assert found == [{"value": 1, "day": date(2013, 2, 15), "note": None}]
+    found.run("2013-02-15")
+    assert found.rows() == [{"value": 1, "day": date(2013, 2, 15), "note": None}]
 
 
 @pytest.mark.req("O4")
 def test_a_product_that_was_empty_before_becomes_empty_there(catalog: SqlCatalog) -> None:
-    table = catalog.create_table("silver.t", schema=rows("2013-02-15", 1).schema)
-    table.append(pa.concat_tables([rows("2013-02-15", 1), rows("2013-03-01", 30)]))
-    exec("\n".join(pyiceberg_program(publication(None, FIELD, "2013-02-15")) or ()), {})
-    assert content(catalog) == [{"day": "2013-03-01", "value": 30}]
+    found = Restored(catalog)
+    found.table.append(pa.concat_tables([rows("2013-02-15", 1), rows("2013-03-01", 30)]))
+    assert found.run("2013-02-15") == [("2013-03-01", 30)]
 
 
 def test_hostile_partition_values_stay_values() -> None:

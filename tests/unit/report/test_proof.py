@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
-from lakehouse_backfill.cli.render import render_result as draw
 from lakehouse_backfill.domain.checks import DiffSample
 from lakehouse_backfill.domain.diff import (
     CAUSE_CLASSES,
@@ -21,7 +19,8 @@ from lakehouse_backfill.domain.diff import (
 )
 from lakehouse_backfill.report.page import render_page
 from lakehouse_backfill.report.proof import CAUSE_MEANINGS
-from tests.support.fakes.project import ANSWERS, make_result
+from tests.support.fakes.project import ANSWERS
+from tests.support.fakes.screen import drawn
 from tests.unit.report.test_style import COLOURS, SIDES, STYLE_SHEET, contrast
 
 SAMPLE = DiffSample(
@@ -108,11 +107,9 @@ def test_the_letters_can_be_read_on_their_grounds(place: int, side: int) -> None
 @pytest.mark.parametrize("width", ["60", "200"])
 def test_the_terminal_shows_counts_partitions_inputs_and_notes(width, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", width)
-    page = io.StringIO()
-    draw(make_result("diff", {**ANSWERS["diff"], "attribution": attribution()}), page)
-    lines = page.getvalue().splitlines()
-    assert [line for line in lines if len(line) > int(width)] == []
-    text = " ".join(page.getvalue().split())
+    page = drawn("diff", {**ANSWERS["diff"], "attribution": attribution()})
+    assert [line for line in page.splitlines() if len(line) > int(width)] == []
+    text = " ".join(page.split())
     assert "causes, on 2 of 5 changed partitions with 40 of 400 changed rows (10%)" in text
     assert "nothing is said of the others" in text
     assert "2013-02-16: no run is known" in text
@@ -124,10 +121,9 @@ def test_the_terminal_shows_counts_partitions_inputs_and_notes(width, monkeypatc
 
 @pytest.mark.req("Q5")
 def test_the_terminal_says_when_there_is_nothing_to_attribute() -> None:
-    page = io.StringIO()
     empty = attribution() | {"partitions": [], "counts": {}}
-    draw(make_result("diff", {**ANSWERS["diff"], "attribution": empty}), page)
-    assert "nothing differs: there is nothing to attribute" in page.getvalue()
+    page = drawn("diff", {**ANSWERS["diff"], "attribution": empty})
+    assert "nothing differs: there is nothing to attribute" in page
 
 
 CHANGE = [{"add": "note", "type": "string"}, {"rename": "v", "to": "amount"}]
@@ -146,18 +142,16 @@ def test_the_page_says_which_columns_change_and_how_many_rows_hold_a_value(docum
     assert "Rows with a value" not in before
 
 
-def drawn(verb: str, data: dict[str, Any]) -> str:
-    page = io.StringIO()
-    draw(make_result(verb, data), page)
-    return " ".join(page.getvalue().split())
+def _words(verb: str, data: dict[str, Any]) -> str:
+    return " ".join(drawn(verb, data).split())
 
 
 def test_commands_name_the_columns_that_change_and_those_that_stay() -> None:
     steps = ["add note string", "rename v to amount"]
-    plan = drawn("plan", {**ANSWERS["plan"], "schema_change": steps})
+    plan = _words("plan", {**ANSWERS["plan"], "schema_change": steps})
     assert "columns add note string, rename v to amount" in plan
-    diff = drawn("diff", {**ANSWERS["diff"], "added_columns": [{"name": "note", "rows": 3}]})
+    diff = _words("diff", {**ANSWERS["diff"], "added_columns": [{"name": "note", "rows": 3}]})
     assert "rows with a value" in diff.split("new columns")[1]
     assert "note 3" in diff
-    back = drawn("preview_rollback", {**ANSWERS["preview_rollback"], "columns_stay": steps})
+    back = _words("preview_rollback", {**ANSWERS["preview_rollback"], "columns_stay": steps})
     assert "columns stay: add note string, rename v to amount; old rows read null" in back

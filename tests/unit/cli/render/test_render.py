@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import io
 import re
 from typing import Any
 
 import pytest
 
 from lakehouse_backfill.cli.group import clean_text
-from lakehouse_backfill.cli.render import VIEWS, render_result
+from lakehouse_backfill.cli.render import VIEWS
 from lakehouse_backfill.cli.render.page import format_moment, format_partitions, format_size
 from lakehouse_backfill.project import Project
-from tests.support.fakes.project import ANSWERS, VERBS, make_result, result_of
-
-
-class Screen(io.StringIO):
-    """A terminal as rich sees it."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def drawn(verb: str, data: dict[str, Any] | None = None, stream: io.StringIO | None = None) -> str:
-    page = stream or io.StringIO()
-    render_result(make_result(verb, data), page)
-    return page.getvalue()
+from tests.support.fakes.project import ANSWERS, VERBS, result_of
+from tests.support.fakes.screen import Screen, drawn
 
 
 def test_every_result_has_a_page() -> None:

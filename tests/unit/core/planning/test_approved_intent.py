@@ -239,12 +239,6 @@ def test_lineage_columns_are_on_for_new_tables_and_off_for_existing_ones(
 
 
 @M8
-def test_lineage_that_the_table_cannot_hold_is_refused_when_planned() -> None:
-    with pytest.raises(ConfigError, match="has no produced_by_run_id"):
-        make_plan(context(lake()), declared(contract=contract(lineage_columns=True)), "bob", None)
-
-
-@M8
 @pytest.mark.req("M1")
 @pytest.mark.parametrize(
     "changes",

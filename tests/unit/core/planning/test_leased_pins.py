@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.errors import NotFound
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, declared, lake
+from tests.support.fakes.steps import approved_run, world
 
-RANGE = {"column": "day", "from": "2019-12-01", "to": "2020-02-01"}
-LEASED = {"raw": {"table": "bronze.raw", "pin": "lease_only", "range": RANGE}}
+LEASED = declared(sources={"raw": {"pin": "lease_only"}})
 
 
 class _ExpiringSource(FakeCompute):
@@ -29,10 +28,9 @@ class _ExpiringSource(FakeCompute):
 
 
 def test_the_plan_says_from_when_on_a_leased_input_may_expire() -> None:
-    where = lake()
-    found = context(where)
+    where, found = world()
     where.tables["bronze.raw"].properties["history.expire.max-snapshot-age-ms"] = "86400000"
-    notes = make_plan(found, declared(sources=LEASED), "bob", None).notes
+    notes = make_plan(found, LEASED, "bob", None).notes
     # The fake's snapshots are of 1970-01-01.
     assert any(
         "raw is lease_only" in note and "from 1970-01-02 00:00 UTC on" in note for note in notes
@@ -43,8 +41,7 @@ def test_the_plan_says_from_when_on_a_leased_input_may_expire() -> None:
 def test_a_leased_input_that_expires_while_staging_stops_before_the_next_chunk() -> None:
     where = lake()
     found = context(where, _ExpiringSource(where))
-    plan, _ = register_plan(found, make_plan(found, declared(sources=LEASED), "bob", None), "bob")
-    decisions.approve(found, plan.run_id, "ana", "")
+    run_id = approved_run(found, LEASED)
     with pytest.raises(NotFound, match=r"has expired since it was planned: raw \(bronze.raw@1\)"):
-        stage(found, plan.run_id, "bob")
-    assert len(found.ledger.chunks(plan.run_id)) == 1
+        stage(found, run_id, "bob")
+    assert len(found.ledger.chunks(run_id)) == 1

@@ -34,39 +34,19 @@ def manifest(mode: str = "merge", merge: Any = None, **changes: Any) -> RunManif
 
 
 REFUSED: dict[str, tuple[RunManifest, Any, type[BackfillError], str, str]] = {
-    "no merge": (manifest(), {}, ConfigError, "target.merge", "merge: {version: COLUMN}"),
-    "merge of another mode": (
-        manifest("replace_partitions", {"version": "version"}), {}, ConfigError,
-        "target.merge", "publish_mode: merge",
-    ),
     "no key": (
         manifest(merge={"version": "version"}), {"key": []}, ConfigError,
         "target.publish_mode", "write key in catalog/contracts/silver.daily.yaml",
     ),
-    "no such column": (
-        manifest(merge={"version": "versoin"}), {}, ConfigError,
-        "target.merge.version", "use one of: amount, version, changed_at, price",
-    ),
-    "lineage column": (
-        manifest(merge={"version": "produced_at"}), {}, ConfigError,
-        "target.merge.version", "use one of",
-    ),
     "processing time": (
         manifest(merge={"version": "loaded_at"}), {}, ConfigError,
         "target.merge.version", "use one of",
-    ),
-    "part of the key": (
-        manifest(merge={"version": "id"}), {}, ConfigError, "target.merge.version", "use one of",
     ),
     "text has no order of numbers": (
         manifest(merge={"version": "code"}), {}, Unsupported, "target.merge.version", "use one of",
     ),
     "floats": (
         manifest(merge={"version": "score"}), {}, Unsupported, "target.merge.version", "use one of",
-    ),
-    "flag of the table": (
-        manifest(merge={"version": "version", "deleted": "is_old"}), {}, ConfigError,
-        "target.merge.deleted", "remove target.merge.deleted",
     ),
     "another writer": (
         manifest(

@@ -15,7 +15,6 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkCounts
 from lakehouse_backfill.errors import (
     ChecksFailed,
-    ConfigError,
     Conflict,
     TargetChanged,
     Unsupported,
@@ -59,13 +58,6 @@ def test_an_append_to_empty_partitions_is_published_as_one() -> None:
     table = where.tables[PRODUCT]
     assert table.summaries[-1]["operation"] == "append"
     assert {"2020-02-01", "2020-02-02"} <= set(table.content(table.head))
-
-
-@pytest.mark.req("U3")
-def test_an_append_is_refused_by_name_where_rows_are() -> None:
-    with pytest.raises(Conflict, match=r"2020-01-02.* of silver.daily hold 20 rows") as refused:
-        planned(context(lake()), target={"publish_mode": "append"})
-    assert "replace_partitions" in refused.value.fix
 
 
 @pytest.mark.req("U3")
@@ -212,11 +204,3 @@ def test_a_manifest_that_says_nothing_of_modes_keeps_its_hash() -> None:
     dumped = plan.resolved.manifest.target.model_dump(mode="json")
     assert dumped["row_predicate"] is None
     assert "merge" not in dumped
-
-
-def test_a_merge_of_a_table_without_the_version_is_refused_before_anything_is_pinned() -> None:
-    where = lake()
-    target = {"publish_mode": "merge", "merge": {"version": "ver"}}
-    with pytest.raises(ConfigError, match="the target has no column ver"):
-        planned(context(where), target=target)
-    assert where.calls == []
