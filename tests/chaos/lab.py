@@ -9,6 +9,8 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from itertools import count
@@ -231,6 +233,16 @@ class Lab:
         return SqlCatalog(
             "lake", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}/warehouse"
         )
+
+    @contextmanager
+    def opened(self) -> Iterator[Any]:
+        """Open the lake for as long as the block runs."""
+        catalog = self.catalog()
+        try:
+            yield catalog
+        finally:
+            if isinstance(catalog, SqlCatalog):
+                catalog.engine.dispose()
 
 
 def tables_of(lab: Lab) -> list[str]:

@@ -33,11 +33,10 @@ def points(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> list[st
     lab.run = lab.must("plan", "jobs/c.yaml", *BY).data["run_id"]
     for command in ("approve", "stage", "validate", "accept"):
         lab.must(command, lab.run, *BY)
-    catalog = lab.catalog()
-    row = _arrow([(date.fromisoformat(SCOPE[1]), 9, 9)])
-    catalog.load_table(SOURCE).append(row)
-    catalog.load_table(TARGET).append(row)
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        row = _arrow([(date.fromisoformat(SCOPE[1]), 9, 9)])
+        catalog.load_table(SOURCE).append(row)
+        catalog.load_table(TARGET).append(row)
     lab.save(STATE)
     passed = tmp_path_factory.mktemp("catching up") / "points"
     assert lab.do("publish", lab.run, *BY, hook=Record(passed)).code == 0

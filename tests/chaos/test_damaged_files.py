@@ -75,16 +75,15 @@ def _files(lab: Lab, table: str, kind: str) -> Iterator[Path]:
     names = {"target": TARGET} | {
         "shadow": next((name for name in tables_of(lab) if "_shadow." in name), "")
     }
-    catalog = lab.catalog()
-    loaded = catalog.load_table(names.get(table, f"{CONTROL}.{table}"))
-    snapshot = loaded.current_snapshot()
-    assert snapshot is not None
-    found = {
-        "metadata": [loaded.metadata_location],
-        "manifest list": [snapshot.manifest_list],
-        "manifest": [manifest.manifest_path for manifest in snapshot.manifests(loaded.io)],
-    }[kind]
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        loaded = catalog.load_table(names.get(table, f"{CONTROL}.{table}"))
+        snapshot = loaded.current_snapshot()
+        assert snapshot is not None
+        found = {
+            "metadata": [loaded.metadata_location],
+            "manifest list": [snapshot.manifest_list],
+            "manifest": [manifest.manifest_path for manifest in snapshot.manifests(loaded.io)],
+        }[kind]
     return (Path(location.removeprefix("file://")) for location in found)
 
 

@@ -42,9 +42,8 @@ def _make_tombstones(catalog: Any) -> None:
 
 
 def _with_catalog(lab: Lab, act: Any) -> None:
-    catalog = lab.catalog()
-    act(catalog)
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        act(catalog)
 
 
 def _delete(lab: Lab, day: str, key: int) -> None:

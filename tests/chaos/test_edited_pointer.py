@@ -22,16 +22,15 @@ EDITS: dict[str, Edit] = {
 
 
 def edit_pointer(lab: Lab, edit: Edit) -> None:
-    catalog = lab.catalog()
-    key = f"pointer.{TARGET}"
-    table = catalog.load_table(f"{CONTROL}.accepted_output_version")
-    edited = edit(json.loads(table.properties[key]))
-    with table.transaction() as change:
-        if edited is None:
-            change.remove_properties(key)
-        else:
-            change.set_properties({key: json.dumps(edited)})
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        key = f"pointer.{TARGET}"
+        table = catalog.load_table(f"{CONTROL}.accepted_output_version")
+        edited = edit(json.loads(table.properties[key]))
+        with table.transaction() as change:
+            if edited is None:
+                change.remove_properties(key)
+            else:
+                change.set_properties({key: json.dumps(edited)})
 
 
 @pytest.mark.req("U12", "V4")

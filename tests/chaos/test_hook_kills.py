@@ -90,9 +90,8 @@ def test_what_was_paused_goes_on_wherever_a_publication_that_is_refused_is_kille
 ) -> None:
     lab = hooked
     lab.restore("accepted")
-    catalog = lab.catalog()
-    catalog.load_table(TARGET).append(_arrow([(date.fromisoformat(SCOPE[0]), 9, 9)]))
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        catalog.load_table(TARGET).append(_arrow([(date.fromisoformat(SCOPE[0]), 9, 9)]))
     lab.killed("publish", lab.run, *BY, hook=Kill(point, nth))
     lab.must("recover", "--all", *BY)
     assert _state(lab) == "accepted"

@@ -55,10 +55,9 @@ def prepared(
         # The lab's job gives the rows of all keys: a warm-up explains those that are left out.
         _edit(lab.folder / file, "s: {table: bronze.s,", "s: {table: bronze.s, warm_up_days: 1,")
     if kind == "append":
-        catalog = lab.catalog()
-        days = [date.fromisoformat(day) for day in DAYS[1:3]]
-        catalog.load_table(TARGET).delete(In("d", days))
-        catalog.engine.dispose()
+        with lab.opened() as catalog:
+            days = [date.fromisoformat(day) for day in DAYS[1:3]]
+            catalog.load_table(TARGET).delete(In("d", days))
     lab.run = lab.must("plan", file, *BY).data["run_id"]
     lab.must("approve", lab.run, *BY)
     lab.save("approved")

@@ -20,9 +20,8 @@ def bad(lab: Lab) -> list[str]:
 
 
 def scratches(lab: Lab) -> list[str]:
-    catalog = lab.catalog()
-    found = [".".join(name) for name in catalog.list_tables(SHADOWS)]
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        found = [".".join(name) for name in catalog.list_tables(SHADOWS)]
     return [name for name in found if "__again_" in name or "__audit_" in name]
 
 
@@ -61,9 +60,8 @@ def test_what_is_computed_again_and_cut_off_harms_nothing_and_is_let_go(
     # Young, it may be that of a command at work.
     lab.must("maintain", *BY)
     assert len(scratches(lab)) == 1
-    catalog = lab.catalog()
-    for name in scratches(lab):
-        register_aged(catalog, name, name, days=1)
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        for name in scratches(lab):
+            register_aged(catalog, name, name, days=1)
     lab.must("maintain", *BY)
     assert (scratches(lab), bad(lab)) == ([], [])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
@@ -23,6 +24,7 @@ from lakehouse_backfill.domain.rollout import (
 )
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
+from tests.contract.differ_cases import CASES, Case, Maker
 from tests.support.fakes.rollout import FakeCorrections
 from tests.support.lakes.tables import TARGET, Kit, row
 
@@ -202,3 +204,27 @@ def test_every_differing_row_comes_whatever_their_number(tmp_path: Path) -> None
     assert [(each.key["id"], each.new and each.new["v"]) for each in found[501:]] == [
         (7, None), (8, "old"), (8, "twin"),
     ]  # fmt: skip
+
+
+#: A publication has no condition.
+LOCAL = [
+    pytest.param(case, id=case.name)
+    for case in CASES
+    if "local" in case.engines and "condition" not in case.name
+]
+
+
+@pytest.mark.parametrize("case", LOCAL)
+def test_the_rows_are_those_that_the_diff_counts(
+    catalog: SqlCatalog, make: Maker, case: Case
+) -> None:
+    built = case.build(make)
+    assert built.request.where is None
+    differ = LocalDiffer(catalog)
+    rows, diff = list(differ.differing(built.request)), differ.diff(built.request)
+    kinds = [(row.old is None, row.new is None) for row in rows]
+    counted = diff.summary
+    assert (kinds.count((True, False)), kinds.count((False, True))) == (
+        counted.added, counted.removed,
+    )  # fmt: skip
+    assert kinds.count((False, False)) == counted.changed

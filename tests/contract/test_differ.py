@@ -5,6 +5,8 @@ Here the local engine; `tests/lake` runs the same cases on Spark.
 
 from __future__ import annotations
 
+import math
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,13 +34,36 @@ from tests.contract.differ_cases import (
     simple,
 )
 from tests.contract.differ_more_cases import MORE_CASES
-from tests.contract.differ_workers import Here, parts_differ
 
 pytestmark = pytest.mark.req("Q5")
 
 LOCAL_CASES = [
     pytest.param(case, id=case.name) for case in (*CASES, *MORE_CASES) if "local" in case.engines
 ]
+
+
+class Here:
+    """Works on one part after the other, as bytes that know nothing of each other."""
+
+    def __init__(self, number: int = 3) -> None:
+        self._number = number
+        self.tasks: list[int] = []
+
+    def count(self, work: PartFunction) -> int:
+        assert callable(work)
+        return self._number
+
+    def answers(
+        self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
+    ) -> Iterator[bytes]:
+        self.tasks = [len(parts) for parts in tasks]
+        sent = pickle.loads(pickle.dumps(work))
+        yield from (sent(common, parts) for parts in tasks)
+
+
+def parts_differ(catalog: SqlCatalog, limit_bytes: int = 1 << 40) -> ParallelDiffer:
+    """Compare every partition by itself."""
+    return ParallelDiffer(LocalDiffer(catalog), Here(), limit_bytes, least_rows=1)
 
 
 @pytest.fixture
@@ -187,3 +212,26 @@ def test_a_nested_key_is_refused(catalog: SqlCatalog, make: Maker) -> None:
     request = replace(built.request, key=("st",))
     with pytest.raises(Unsupported, match="key column st"):
         LocalDiffer(catalog).diff(request)
+
+
+@pytest.mark.parametrize("case", LOCAL_CASES)
+def test_distributions_do_not_depend_on_batches(
+    catalog: SqlCatalog, make: Maker, case: Case
+) -> None:
+    request = case.build(make).request
+    one, whole = (LocalDiffer(catalog, rows).diff(request).columns for rows in (1, 1_000_000))
+    assert [c.distribution for c in one] == [c.distribution for c in whole]
+    for column in whole:
+        found = column.distribution
+        if found is not None and found.bars:
+            assert found.value >= 0
+            for side in ("old", "new"):
+                assert math.isclose(sum(getattr(b, side) for b in found.bars), 1.0, abs_tol=1e-4)
+
+
+def test_a_diff_that_is_not_asked_for_distributions_has_none(
+    catalog: SqlCatalog, make: Maker
+) -> None:
+    request = CASES.named("duplicate keys").build(make).request
+    found = LocalDiffer(catalog).diff(replace(request, distributions=False)).columns
+    assert [column.distribution for column in found] == [None] * len(found)

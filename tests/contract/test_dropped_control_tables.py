@@ -20,10 +20,9 @@ TABLES_WITH_ROWS = (
 
 def drop(lab: Lab, name: str) -> str:
     """Drop a control table, and return where its metadata is."""
-    catalog = lab.catalog()
-    where: str = catalog.load_table((CONTROL, name)).metadata_location
-    catalog.drop_table((CONTROL, name))
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        where: str = catalog.load_table((CONTROL, name)).metadata_location
+        catalog.drop_table((CONTROL, name))
     return where
 
 
@@ -35,10 +34,9 @@ def test_a_dropped_control_table_is_named_until_it_is_registered_again(lab: Lab,
         assert (said.code, said.error["code"]) == (3, "tampered"), words
         assert f"the control table {CONTROL}.{name} is gone" in said.error["problem"]
         assert "docs/recovery.md" in said.error["fix"]
-    catalog = lab.catalog()
-    assert not catalog.table_exists((CONTROL, name))
-    catalog.register_table((CONTROL, name), where)
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        assert not catalog.table_exists((CONTROL, name))
+        catalog.register_table((CONTROL, name), where)
     assert lab.must("audit", "verify").data["intact"]
 
 
@@ -75,10 +73,9 @@ def test_an_emptied_control_table_is_found_by_the_audit(lab: Lab, name: str) -> 
 
 @pytest.mark.parametrize("column", ["reason", "manifest_hash", "partitions"])
 def test_a_dropped_column_is_named(lab: Lab, column: str) -> None:
-    catalog = lab.catalog()
-    with catalog.load_table((CONTROL, "pipeline_run")).update_schema() as update:
-        update.delete_column(column)
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        plans = catalog.load_table((CONTROL, "pipeline_run"))
+        plans.update_schema().delete_column(column).commit()
     for words in (("audit", "verify"), ("verify", lab.run)):
         said = lab.do(*words)
         assert said.code == 3

@@ -12,10 +12,10 @@ from tests.chaos.lab import BY, SOURCE, TARGET, Lab
 
 
 def tables(lab: Lab) -> set[tuple[str, ...]]:
-    catalog = lab.catalog()
-    found = {name for (space,) in catalog.list_namespaces() for name in catalog.list_tables(space)}
-    catalog.engine.dispose()
-    return found
+    with lab.opened() as catalog:
+        return {
+            name for (space,) in catalog.list_namespaces() for name in catalog.list_tables(space)
+        }
 
 
 def verdicts(data: dict[str, Any]) -> dict[str, bool | None]:
@@ -32,9 +32,8 @@ def test_an_accepted_run_comes_out_again_and_leaves_the_lake_as_it_was(lab: Lab)
 
 @pytest.mark.req("D5")
 def test_without_its_pinned_input_a_run_cannot_come_out_again(lab: Lab) -> None:
-    catalog = lab.catalog()
-    catalog.drop_table(SOURCE)
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        catalog.drop_table(SOURCE)
     ended = lab.do("reproduce", lab.run)
     assert (ended.code, "its pins are gone: s (bronze.s@" in ended.error["problem"]) == (2, True)
 
@@ -51,10 +50,8 @@ def test_what_is_promised_holds_of_a_sampled_chunk(lab: Lab) -> None:
 
 @pytest.mark.req("O7")
 def test_a_pin_that_somebody_dropped_is_named(lab: Lab) -> None:
-    catalog = lab.catalog()
-    with catalog.load_table(SOURCE).manage_snapshots() as change:
+    with lab.opened() as catalog, catalog.load_table(SOURCE).manage_snapshots() as change:
         change.remove_tag(f"lhb-pin-{lab.run}-s")
-    catalog.engine.dispose()
     ended = lab.do("audit", "guarantees")
     assert ended.code == 3
     assert verdicts(json.loads(ended.said)["data"])["pins"] is False
@@ -63,12 +60,11 @@ def test_a_pin_that_somebody_dropped_is_named(lab: Lab) -> None:
 
 @pytest.mark.req("D5")
 def test_maintain_lets_a_scratch_table_go_that_a_kill_left_behind(lab: Lab) -> None:
-    catalog = lab.catalog()
-    shadow = f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}"
-    left, young = f"{shadow}__again_0123abcd", f"{shadow}__again_4567abcd"
-    register_aged(catalog, shadow, left, days=1)
-    register_aged(catalog, shadow, young, days=0)
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        shadow = f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}"
+        left, young = f"{shadow}__again_0123abcd", f"{shadow}__again_4567abcd"
+        register_aged(catalog, shadow, left, days=1)
+        register_aged(catalog, shadow, young, days=0)
     retired = lab.must("maintain", *BY).data["retired"]
     because = f"a scratch table of {lab.run}, left behind by a command that was cut off"
     assert [(one["name"], one["because"]) for one in retired] == [(left, because)]

@@ -30,21 +30,17 @@ pytestmark = pytest.mark.req("O4")
 
 
 def summaries(lab: Lab) -> list[dict[str, str]]:
-    catalog = lab.catalog()
-    found = [
-        dict(one.summary.additional_properties) if one.summary else {}
-        for one in catalog.load_table(TARGET).snapshots()
-    ]
-    catalog.engine.dispose()
-    return found
+    with lab.opened() as catalog:
+        return [
+            dict(one.summary.additional_properties) if one.summary else {}
+            for one in catalog.load_table(TARGET).snapshots()
+        ]
 
 
 def pointer_rows(lab: Lab) -> list[dict[str, Any]]:
-    catalog = lab.catalog()
-    table = catalog.load_table("lakehouse_backfill.accepted_output_version")
-    found: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
-    catalog.engine.dispose()
-    return found
+    with lab.opened() as catalog:
+        table = catalog.load_table("lakehouse_backfill.accepted_output_version")
+        return table.scan().to_arrow().to_pylist()
 
 
 def accept_event(lab: Lab) -> dict[str, Any]:
@@ -220,12 +216,11 @@ def test_an_edited_row_of_the_pointer_is_named_by_the_audit_too(lab: Lab) -> Non
 
 
 def test_a_manifest_that_was_edited_is_named(lab: Lab) -> None:
-    catalog = lab.catalog()
-    table = catalog.load_table(f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}")
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    manifest = Path(snapshot.manifests(table.io)[0].manifest_path.removeprefix("file://"))
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        table = catalog.load_table(f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}")
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        manifest = Path(snapshot.manifests(table.io)[0].manifest_path.removeprefix("file://"))
     data = bytearray(manifest.read_bytes())
     data[-1] ^= 1
     manifest.write_bytes(data)
@@ -241,9 +236,8 @@ def test_after_a_rollback_what_was_accepted_is_still_verified(lab: Lab) -> None:
 
 
 def _live(lab: Lab, change: Callable[[Table], None]) -> None:
-    catalog = lab.catalog()
-    change(catalog.load_table(TARGET))
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        change(catalog.load_table(TARGET))
 
 
 def _other_rows(table: Table) -> None:
@@ -327,10 +321,9 @@ def test_rows_that_no_bytes_vouch_for_are_read_again(tmp_path: Path) -> None:
 
 def test_a_staged_file_that_was_damaged_at_equal_size_is_not_published(lab: Lab) -> None:
     lab.must("rollback", TARGET, "--reason", "not yet", *BY)
-    catalog = lab.catalog()
-    shadow = catalog.load_table(f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}")
-    file = next(iter(shadow.scan("d = '2024-01-03'").plan_files())).file.file_path
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        shadow = catalog.load_table(f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}")
+        file = next(iter(shadow.scan("d = '2024-01-03'").plan_files())).file.file_path
     path = Path(file.removeprefix("file://"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

@@ -54,19 +54,15 @@ def verify(lab: Lab, *options: str) -> Found:
 
 def data_file(lab: Lab, day: str = "2024-01-03") -> Path:
     """The data file of a day that was published."""
-    catalog = lab.catalog()
-    found = [
-        task.file.file_path for task in catalog.load_table(TARGET).scan(f"d = '{day}'").plan_files()
-    ]
-    catalog.engine.dispose()
-    return Path(found[0].removeprefix("file://"))
+    with lab.opened() as catalog:
+        task = next(iter(catalog.load_table(TARGET).scan(f"d = '{day}'").plan_files()))
+    return Path(task.file.file_path.removeprefix("file://"))
 
 
 def control_files(lab: Lab, table: str) -> list[Path]:
     """The data files of a control table."""
-    catalog = lab.catalog()
-    tasks = catalog.load_table(f"{CONTROL}.{table}").scan().plan_files()
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        tasks = catalog.load_table(f"{CONTROL}.{table}").scan().plan_files()
     return [Path(task.file.file_path.removeprefix("file://")) for task in tasks]
 
 
@@ -85,8 +81,7 @@ def edit_rows(lab: Lab, table: str, change: Any) -> int:
 
 def empty_control_table(lab: Lab, name: str) -> None:
     """Drop a control table, and create it again without rows."""
-    catalog = lab.catalog()
-    old = catalog.load_table((CONTROL, name))
-    catalog.drop_table((CONTROL, name))
-    catalog.create_table((CONTROL, name), old.schema(), properties=old.properties)
-    catalog.engine.dispose()
+    with lab.opened() as catalog:
+        old = catalog.load_table((CONTROL, name))
+        catalog.drop_table((CONTROL, name))
+        catalog.create_table((CONTROL, name), old.schema(), properties=old.properties)
