@@ -29,18 +29,6 @@ def verdicts(found: ProductGuarantees) -> dict[str, bool | None]:
 
 
 @D5
-def test_the_same_code_on_the_same_inputs_gives_what_was_accepted() -> None:
-    where, found = world()
-    run_id = published_run(found)
-    before = {name: (table.head, dict(table.refs)) for name, table in where.tables.items()}
-    done = reproduce(found, run_id)
-    assert done.is_equal
-    assert [one.partition for one in done.partitions] == ["2020-01-02", "2020-01-03"]
-    assert done.scratch_table not in where.tables
-    assert {n: (t.head, dict(t.refs)) for n, t in where.tables.items()} == before
-
-
-@D5
 def test_a_partition_that_comes_out_differently_is_named() -> None:
     where, found = world()
     run_id = published_run(found)
@@ -49,17 +37,6 @@ def test_a_partition_that_comes_out_differently_is_named() -> None:
     wrong = [one.partition for one in done.partitions if not one.equal]
     assert (done.is_equal, wrong) == (False, ["2020-01-03"])
     assert done.scratch_table not in where.tables
-
-
-@D5
-def test_pins_that_are_gone_are_named_and_nothing_is_computed() -> None:
-    where, found = world()
-    run_id = published_run(found)
-    del where.tables["bronze.raw"]
-    staged = list(found.compute().staged)
-    with pytest.raises(NotFound, match=r"its pins are gone: raw \(bronze\.raw@1\)"):
-        reproduce(found, run_id)
-    assert found.compute().staged == staged
 
 
 @D5
@@ -99,18 +76,6 @@ def test_a_variant_swaps_inputs_or_code_and_nothing_else() -> None:
     assert PRODUCT in where.tables
 
 
-@O7
-def test_all_guarantees_hold_on_a_sampled_chunk_and_it_is_said_which() -> None:
-    where, found = world()
-    run_id = published_run(found)
-    tables = set(where.tables)
-    (one,) = audit_guarantees(found, None)
-    assert verdicts(one) == dict.fromkeys(("determinism", "idempotence", "fences", "pins"), True)
-    assert (one.product, one.run_id, len(one.partitions)) == (PRODUCT, run_id, 1)
-    assert "of 2, drawn by run and day" in one.because
-    assert set(where.tables) == tables
-
-
 class Drifting(FakeCompute):
     """An engine that gives other rows each time."""
 
@@ -144,16 +109,6 @@ def test_a_fence_that_does_not_hold_is_found() -> None:
     unfenced = Unfenced(where)
     (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: unfenced), PRODUCT)
     assert verdicts(one)["fences"] is False
-
-
-@O7
-def test_a_pin_that_is_gone_or_moved_is_named() -> None:
-    where, found = world()
-    run_id = published_run(found)
-    where.unpin("bronze.raw", f"lhb-pin-{run_id}-raw")
-    (one,) = audit_guarantees(found, PRODUCT)
-    pins = next(check for check in one.checks if check.name == "pins")
-    assert (pins.ok, pins.found) == (False, {f"bronze.raw@lhb-pin-{run_id}-raw": "gone"})
 
 
 @O7

@@ -158,16 +158,6 @@ def a_log(**lengths: int) -> FakeRuns:
     return runs
 
 
-def test_an_untouched_log_is_intact():
-    runs = a_log(a=3, b=1)
-    heads = {"a": runs.status("a").head, "b": runs.status("b").head}
-    found = event_log.verify_logs(runs.chains(), runs.seal(), runs.list())
-    assert found == event_log.AuditVerdict(
-        events=4, runs=2, unchained=0, first_bad=None, heads=heads
-    )
-    assert found.is_intact
-
-
 def test_an_empty_log_is_intact():
     assert event_log.verify_logs({}, None).is_intact
     assert event_log.verify_logs({}, (0, event_log.sum_hashes(()))).is_intact
@@ -192,10 +182,6 @@ def resealed(chains: Chains, run_id: str, index: int) -> Chains:
 
 
 CASES: dict[str, tuple[Callable[[Chains], Chains], str]] = {
-    "edited": (
-        lambda log: replaced(log, "a", 1, actor="eve"),
-        r"a: event 2 \('note 2'\) was edited",
-    ),
     "edited with a fitting hash": (
         lambda log: resealed(log, "a", 1),
         r"a: event 3 \('note 3'\) does not follow the event before it",
@@ -205,26 +191,14 @@ CASES: dict[str, tuple[Callable[[Chains], Chains], str]] = {
         "the newest events of the runs are not those that were written last",
     ),
     "deleted at the beginning": (lambda log: dropped(log, "a", 0), "a: event 1 is missing"),
-    "deleted in the middle": (lambda log: dropped(log, "a", 1), "a: event 2 is missing"),
-    "deleted at the end": (lambda log: dropped(log, "a", 2), "5 events were written, and 4 events"),
-    "a run deleted": (lambda log: {"a": log["a"]}, "5 events were written, and 3 events"),
     "a run deleted and one forged": (
         lambda log: {"a": log["a"], "x": tuple(
             one.model_copy(update={"run_id": "x"}) for one in log["b"])},
         r"x: event 1 \('plan'\) was edited",
     ),
-    "reordered": (
-        lambda log: {**log, "a": tuple(reversed(log["a"]))},
-        "a: event 1 is missing, or not in its place",
-    ),
     "inserted twice": (
         lambda log: {**log, "a": (*log["a"], log["a"][2])},
         "a: event 4 is missing, or not in its place",
-    ),
-    "swapped between runs": (
-        lambda log: {"a": (log["a"][0], log["b"][1], log["a"][2]),
-                     "b": (log["b"][0], log["a"][1])},
-        r"a: event 2 \('note 2'\) does not follow",
     ),
     "one hash taken away": (
         lambda log: replaced(log, "a", 1, hash=""), r"a: event 2 \('note 2'\) has no hash",
@@ -250,11 +224,6 @@ def test_what_was_changed_is_found_and_named(case: str):
     assert not found.is_intact
     assert found.first_bad is not None
     assert re.search(expected, found.first_bad)
-
-
-def test_a_seal_that_is_gone_is_found():
-    found = event_log.verify_logs(a_log(a=1).chains(), None)
-    assert found.first_bad == "the seal over all runs is gone"
 
 
 @pytest.mark.parametrize(
@@ -300,12 +269,6 @@ def bare(chains: Chains) -> Chains:
     return {
         run: tuple(one.model_copy(update=blank) for one in chain) for run, chain in chains.items()
     }
-
-
-def test_events_of_an_older_release_are_counted_and_are_no_fault():
-    chains = bare(a_log(a=3, b=2).chains())
-    found = event_log.verify_logs(chains, None)
-    assert (found.is_intact, found.events, found.unchained) == (True, 5, 5)
 
 
 def test_the_first_seal_covers_the_events_that_are_there():
