@@ -6,6 +6,7 @@ Differences mean that the restated range is too narrow.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -66,16 +67,12 @@ def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") 
     if edge is None or why_not:
         return gate_registry.gate_result("edges are closed", passed=True, detail=why_not)
     rows = sum(item.differing_rows for item in edge.partitions)
-    twice = sum(sum(item.counted_twice.values()) for item in edge.partitions)
-    lost = sum(sum(item.lost.values()) for item in edge.partitions)
     probed = partitions.describe_labels(tuple(item.partition for item in edge.partitions))
     detail = f"{probed} beyond the edges would be computed as they are accepted"
     if not edge.is_closed:
         open_at = ", ".join(item.partition for item in edge.partitions if item.differing_rows)
-        detail = (
-            f"open at {open_at}: publishing would count {twice} twice and lose {lost} "
-            f"(declared totals); {_advice(edge)}"
-        )
+        found = "; ".join(part for part in (_moved_text(edge), _changed_text(edge)) if part)
+        detail = f"open at {open_at}: {found}; {_advice(edge)}"
     return gate_registry.gate_result(
         "edges are closed",
         passed=edge.is_closed,
@@ -83,6 +80,44 @@ def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") 
         observed=rows,
         limit=tolerance_rows,
     )
+
+
+def _moved_text(edge: EdgeReport) -> str:
+    """Describe the rows that only one side has; with them, declared totals do not add up."""
+    removed = sum(item.removed for item in edge.partitions)
+    added = sum(item.added for item in edge.partitions)
+    if not removed and not added:
+        return ""
+    text = f"{removed} accepted rows are not computed there any more, and {added} others are"
+    twice = _describe_totals(edge, lambda item: item.counted_twice)
+    lost = _describe_totals(edge, lambda item: item.lost)
+    effects = [f"count {twice} twice"] if twice else []
+    effects += [f"lose {lost}"] if lost else []
+    return text + (
+        f": where they moved across the edge, publishing would {' and '.join(effects)}"
+        if effects
+        else ""
+    )
+
+
+def _describe_totals(
+    edge: EdgeReport, totals_of: Callable[[EdgePartition], Mapping[str, int]]
+) -> str:
+    """Add up each measure over the partitions in which no row changed in place.
+
+    Where rows did, the amounts cannot be told from those of the rows that moved.
+    """
+    totals: Counter[str] = Counter()
+    for item in edge.partitions:
+        if not item.changed:
+            totals.update(totals_of(item))
+    return ", ".join(f"{amount} of {name}" for name, amount in totals.items() if amount)
+
+
+def _changed_text(edge: EdgeReport) -> str:
+    """Describe the rows that stay in their partition; no total counts them twice."""
+    changed = sum(item.changed for item in edge.partitions)
+    return f"{changed} rows there would come out with other values, too" if changed else ""
 
 
 def _advice(edge: EdgeReport) -> str:

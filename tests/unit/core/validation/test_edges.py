@@ -71,7 +71,28 @@ def test_an_open_range_names_the_range_that_closes_it() -> None:
     check = edges.check_edges(report, wanted())
     assert not check.passed
     assert "restate from 2020-01-02 to 2020-01-06" in check.detail
-    assert "10 twice" in check.detail
+    # The rows stay in their partitions: nothing is counted twice.
+    assert "10 rows there would come out with other values, too" in check.detail
+    assert "twice" not in check.detail
+
+
+def test_rows_that_only_one_side_has_are_told_by_measure_with_what_they_would_do() -> None:
+    def edge(day: str, added: int, removed: int, changed: int) -> EdgePartition:
+        return EdgePartition(
+            partition=day, side="after", added=added, removed=removed, changed=changed,
+            counted_twice={"flights": removed, "miles": 40 * removed},
+            lost={"flights": added, "miles": 50 * added},
+        )  # fmt: skip
+
+    scope = _scope("2020-01-03", "2020-01-04")
+    found = (edge("2020-01-05", 1, 2, 0), edge("2020-01-06", 0, 1, 5), edge("2020-01-07", 0, 0, 0))
+    check = edges.check_edges(edges.report_edges(scope, found, 0), wanted())
+    assert check.detail == (
+        "open at 2020-01-05, 2020-01-06: 3 accepted rows are not computed there any more, and 1 "
+        "others are: where they moved across the edge, publishing would count 2 of flights, 80 of "
+        "miles twice and lose 1 of flights, 50 of miles; 5 rows there would come out with other "
+        "values, too; restate from 2020-01-03 to 2020-01-07 (not included)"
+    )
 
 
 def test_a_side_that_differs_as_far_as_was_looked_closes_nowhere() -> None:
