@@ -93,6 +93,8 @@ def test_neighbours_share_a_cell_and_no_row_is_lost() -> None:
     assert len(counts) <= charts.MAX_CELLS
     assert sum(counts) == 3_000
     assert "3,000 partitions share 120 cells" in page
+    cells_of = charts.group_cells([str(number) for number in range(1_001)], list(range(1_001)))
+    assert cells_of[0] == charts.ChartCell("0 to 8", 36)
 
 
 def test_a_run_that_changes_nothing_has_no_map() -> None:

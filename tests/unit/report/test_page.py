@@ -358,13 +358,6 @@ def test_the_documentation_says_the_limits_of_the_page() -> None:
         assert row in text
 
 
-def test_cells_that_share_neighbours_keep_the_total() -> None:
-    cells = charts.group_cells([str(number) for number in range(1_001)], list(range(1_001)))
-    assert len(cells) <= charts.MAX_CELLS
-    assert sum(cell.value for cell in cells) == sum(range(1_001))
-    assert cells[0] == charts.ChartCell("0 to 8", 36)
-
-
 def test_long_values_are_cut_with_their_length() -> None:
     table = PageTable({"Reason": "wide"})
     table.row("x" * 1_500)

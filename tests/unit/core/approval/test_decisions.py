@@ -110,17 +110,11 @@ def test_every_closed_gate_needs_its_own_waiver() -> None:
     found, run_id = rejected(open_edges={"2020-01-01"}, duplicates=(1, 1))
     assert waive(found, run_id, EDGES, "ana", "known").state is RunState.REJECTED
     assert [gate.waived_by for gate in failed_gates(found, run_id)] == [None, "ana"]
+    before = found.runs.events(run_id)
+    waive(found, run_id, EDGES, "ana", "known")  # The same again changes nothing.
+    assert found.runs.events(run_id) == before
     assert waive(found, run_id, KEYS, "ana", "known").state is RunState.VALIDATED
     assert failed_gates(found, run_id) == ()
-
-
-@pytest.mark.req("Q8")
-def test_the_same_waiver_again_changes_nothing() -> None:
-    found, run_id = rejected(open_edges={"2020-01-01"}, duplicates=(1, 1))
-    waive(found, run_id, EDGES, "ana", "known")
-    before = found.runs.events(run_id)
-    waive(found, run_id, EDGES, "ana", "known")
-    assert found.runs.events(run_id) == before
 
 
 @pytest.mark.req("Q8")
@@ -416,23 +410,6 @@ def test_a_threshold_needs_the_review_of_an_owner_in_the_role() -> None:
     with pytest.raises(NotAllowed):
         waive(found, run_id, GATE, "bob", "looks fine to me")
     assert waive(found, run_id, GATE, "olga", "a price cut in May").state is RunState.VALIDATED
-
-
-@pytest.mark.req("Q6", "Q8")
-def test_an_owners_review_is_recorded_with_what_was_seen_and_holds_for_that_result_only() -> None:
-    found, run_id = reviewed()
-    waive(found, run_id, GATE, "olga", "a price cut in May")
-    (event,) = [event for event in found.runs.events(run_id) if event.verb == "waive"]
-    said = {name: event.detail[name] for name in ("gate", "group", "scope", "reason", "observed")}
-    assert (event.actor, said) == (
-        "olga",
-        {
-            "gate": GATE, "group": "business", "scope": "result",
-            "reason": "a price cut in May", "observed": "100 -> 70 (-30.00%)",
-        },
-    )  # fmt: skip
-    judged = found.evidence.newest(run_id, "validation")
-    assert event.detail["bound_to"] == judged[0]
 
 
 @pytest.mark.req("Q3")

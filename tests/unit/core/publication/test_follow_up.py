@@ -19,7 +19,7 @@ from tests.support.fakes.context import PRODUCT, context, contract, declared, la
 from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.kills import Killed, killed_at, other_process
 from tests.support.fakes.lake import FakeLake
-from tests.support.fakes.steps import accepted_run, content_of, pending_of, roll_back, state_of
+from tests.support.fakes.steps import accepted_run, content_of, pending_of, state_of
 
 HOOKS = [
     {"name": "pause", "on": "before_publish", "command": ["pause"]},
@@ -72,23 +72,6 @@ def test_a_failed_before_hook_stops_the_publish_and_resumes_what_was_paused() ->
     assert _calls(found) == ["pause: ", "resume: given back"]
     _broken(found)
     assert publish(found, run_id, "ana").publication.version == 2
-
-
-@pytest.mark.req("U15")
-def test_a_conflict_after_the_pause_resumes_what_was_paused() -> None:
-    where, found, run_id = _world()
-    where.write(PRODUCT, "2020-01-02", "live")
-    with pytest.raises(TargetChanged):
-        publish(found, run_id, "ana")
-    assert _calls(found) == ["pause: ", "resume: given back"]
-
-
-@pytest.mark.req("U15")
-def test_a_rollback_calls_its_hooks() -> None:
-    _, found, run_id = _world()
-    publish(found, run_id, "ana")
-    roll_back(found)
-    assert _calls(found)[-1] == "caches: rolled back"
 
 
 def _recovers_hook(found: Context, action: str, outcome: str) -> None:
