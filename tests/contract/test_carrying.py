@@ -58,18 +58,6 @@ def test_a_carried_partition_is_the_accepted_one_and_the_rest_is_the_new_base(ki
     ]  # fmt: skip
 
 
-@pytest.mark.req("U11")
-def test_a_carried_file_is_not_copied(kit: Kit) -> None:
-    first = _revised(kit)
-    _carry(kit, first)
-
-    def paths(table: str) -> set[str]:
-        files = kit.tables.files(table, kit.head(table), DAY)
-        return {file.path for file in files if file.partition == DAYS[0]}
-
-    assert paths("shadow.r2") == paths("shadow.r1")
-
-
 @pytest.mark.req("X9")
 def test_a_driver_that_is_overtaken_on_the_way_carries_nothing_over(kit: Kit) -> None:
     first = _revised(kit)
@@ -127,20 +115,3 @@ def test_a_frozen_table_lets_our_own_publications_pass(kit: Kit) -> None:
     other = kit.stage(DAY, {DAYS[2]: [row(2, DAYS[2], "new")]}, run="other")
     kit.publisher.adopt(other)
     assert kit.publisher.adopt(one.model_copy(update={"is_frozen": True})).files_added == 1
-
-
-@pytest.mark.req("U11")
-def test_a_new_partitioning_since_the_base_is_named(kit: Kit) -> None:
-    request = kit.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
-    kit.respec(lambda update: update.add_identity("region"))
-    names = r"its partitioning changed from identity\(d\) to identity\(d\), identity\(region\)"
-    with pytest.raises(TargetChanged, match=names):
-        kit.publisher.adopt(request)
-
-
-@pytest.mark.req("U11")
-def test_a_column_that_came_since_the_base_is_named(kit: Kit) -> None:
-    request = kit.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
-    kit.evolve(lambda update: update.rename_column("v", "value"))
-    with pytest.raises(TargetChanged, match="its columns changed: v, value"):
-        kit.publisher.adopt(request)

@@ -128,10 +128,3 @@ def test_rows_whose_keys_were_deleted_between_two_snapshots_are_named(kit: Kit) 
     assert erasing.named(_state(kit, after), DAYS, left_out) == TombstonedRows(
         rows=0, partitions=()
     )
-
-
-def test_a_merge_on_read_delete_in_the_scope_is_a_drift_that_only_deletes(kit: Kit) -> None:
-    before = kit.head()
-    number = hide(kit, 2)
-    (drift,) = kit.publisher.drifts(TARGET, BOTH, before)
-    assert (drift.snapshot_id, drift.only_deletes, drift.partitions) == (number, True, (DAYS[0],))

@@ -36,7 +36,7 @@ ELSEWHERE = {
 ON_ONE = {
     "test_a_wrong_type_is_a_configuration_error",
     "test_a_scope_needs_a_field_that_tells_its_values_apart",
-    "test_a_changed_column_is_refused",
+    "test_a_changed_column_is_named",
     "test_texts_are_told_apart_from_the_null_partition",
     "test_a_reference_that_names_nothing_says_what_there_is",
 }

@@ -104,6 +104,11 @@ class FakeLake:
             spec_count=1, properties=found.properties, refs=found.named(),
         )  # fmt: skip
 
+    def _described(self, table: str) -> TableInfo:
+        found = self.describe(table)
+        assert found is not None
+        return found
+
     def positions(self, table: str) -> dict[str, str]:
         return {}
 
@@ -156,9 +161,7 @@ class FakeLake:
 
     def create(self, contract: Contract) -> TableInfo:
         self.tables.setdefault(contract.table, FakeTable())
-        found = self.describe(contract.table)
-        assert found is not None
-        return found
+        return self._described(contract.table)
 
     # Pins
     def pin(self, table: str, snapshot_id: int, name: str) -> None:
@@ -188,9 +191,7 @@ class FakeLake:
         held = self.tables[shadow].properties
         if wrong := [name for name in marks if held.get(name) != marks[name]]:
             raise Conflict(f"{shadow} is another's: its {wrong[0]} is {held.get(wrong[0])}")
-        found = self.describe(shadow)
-        assert found is not None
-        return found
+        return self._described(shadow)
 
     def fence(self, shadow: str, epoch: int) -> None:
         held = int(self.tables[shadow].properties.get("epoch", "0"))
@@ -220,9 +221,7 @@ class FakeLake:
             kept.summaries = source.summaries[:snapshot_id]
         elif self.tables[name].properties != properties:
             raise Conflict(f"{name} is already there, for something else")
-        found = self.describe(name)
-        assert found is not None
-        return found
+        return self._described(name)
 
     def retire(self, shadow: str) -> None:
         self.tables.pop(shadow, None)
