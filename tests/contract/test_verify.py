@@ -336,3 +336,12 @@ def test_a_staged_file_that_was_damaged_at_equal_size_is_not_published(lab: Lab)
     assert lab.oracle.state() == before
     path.write_bytes(whole)
     assert lab.must("publish", lab.run, "--check-files", *BY).code == 0
+
+
+@pytest.mark.parametrize("content", [b"garbage" * 40, b"", None], ids=["garbage", "empty", "cut"])
+def test_a_diff_names_the_data_file_that_it_cannot_read(lab: Lab, content: bytes | None) -> None:
+    path = data_file(lab)
+    path.write_bytes(path.read_bytes()[:-40] if content is None else content)
+    said = lab.do("diff", lab.run)
+    assert (said.code, said.error["code"]) == (2, "damaged-file")
+    assert path.name in said.error["problem"]

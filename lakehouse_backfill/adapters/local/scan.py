@@ -43,7 +43,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 
 from lakehouse_backfill.domain.partitions import Bound, RowRange
-from lakehouse_backfill.errors import CatalogDown, LostFile, NotFound, Unsupported
+from lakehouse_backfill.errors import CatalogDown, DamagedFile, LostFile, NotFound, Unsupported
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -223,6 +223,10 @@ def _data_scan(table: Table, snapshot_id: int, rows: BooleanExpression | None) -
     return table.scan(row_filter=rows or AlwaysTrue(), snapshot_id=snapshot_id)
 
 
+#: Words of errors about the content of a data file, not about reaching it.
+_FORMAT_WORDS = ("parquet", "thrift", "magic bytes", "corrupt", "deserialize", "decompress")
+
+
 @contextmanager
 def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
     """Translate errors of PyIceberg and the store into ours."""
@@ -242,6 +246,11 @@ def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
         raise CatalogDown(
             f"the catalog does not answer for {name}: {error}", fix="try again later"
         ) from error
+    except (pa.ArrowInvalid, OSError) as error:
+        path = _read_path(error)
+        if path is None or not any(word in str(error).lower() for word in _FORMAT_WORDS):
+            raise
+        raise DamagedFile(path, error) from error
     except (ValueError, NotImplementedError) as error:
         if "equality delete" not in str(error):
             raise
@@ -249,6 +258,16 @@ def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
             f"{name}@{snapshot_id} holds equality deletes, which this engine cannot apply",
             fix="compare on Spark, or compact the table first",
         ) from error
+
+
+def _read_path(error: Exception) -> str | None:
+    """Return the data file that was being read, from the frames of the traceback."""
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        task = traceback.tb_frame.f_locals.get("task")
+        found = task.file.file_path if isinstance(task, FileScanTask) else found
+        traceback = traceback.tb_next
+    return found
 
 
 def _list_with_deletes(catalog: Catalog, name: str, snapshot_id: int | None) -> SnapshotScan:
