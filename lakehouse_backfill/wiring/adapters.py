@@ -93,9 +93,10 @@ class Adapters:
     @cached_property
     def spark(self) -> Any:
         """The Spark session of the profile; starts a JVM."""
+        from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
         from lakehouse_backfill.adapters.spark.session.session import open_session
 
-        return open_session(self.profile, self.folder)
+        return open_session(with_pyiceberg_settings(self.profile), self.folder)
 
     @cached_property
     def context(self) -> Context:

@@ -33,6 +33,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import FileScanTask, Table
+from pyiceberg.utils.config import Config
 
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import (
@@ -112,6 +113,17 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
             raise _configuration_error(name, properties, error) from error
     vars(catalog)["purge_table"] = _refuse_purge
     return catalog
+
+
+def with_pyiceberg_settings(profile: Profile) -> Profile:
+    """Return the profile with what PyIceberg's own configuration adds to its catalog.
+
+    PyIceberg reads environment variables and `.pyiceberg.yaml` for itself; properties of the
+    profile win. Spark knows neither, so its session is opened with this profile.
+    """
+    found = Config().get_catalog_config(profile.catalog.get("name", "")) or {}
+    own = {key: str(text) for key, text in found.items()}
+    return profile.model_copy(update={"catalog": {**own, **profile.catalog}})
 
 
 def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:

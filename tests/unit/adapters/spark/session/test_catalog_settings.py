@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
 from lakehouse_backfill.adapters.spark.session import settings
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
@@ -174,3 +175,17 @@ def test_spark_connect_needs_no_jars_here(tmp_path: Path) -> None:
     assert not {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"} & set(
         found.options
     )
+
+
+def test_what_pyiceberg_reads_from_its_environment_reaches_spark_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY", "of the environment")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", "s3://other")
+    monkeypatch.setenv("PYICEBERG_CATALOG__OTHER__S3__REGION", "mars")
+    profile = Profile(catalog={"name": "lake", "uri": "http://c", "warehouse": "s3://lake"})
+    found = SparkSettings.from_profile(with_pyiceberg_settings(profile), tmp_path).options
+    prefix = "spark.sql.catalog.lake"
+    assert found[f"{prefix}.s3.secret-access-key"] == "of the environment"
+    assert found[f"{prefix}.warehouse"] == "s3://lake"
+    assert f"{prefix}.client.region" not in found
