@@ -83,28 +83,24 @@ def test_a_row_is_explained_by_what_was_swapped(factors, row, causes, counted) -
     assert (found, attribution.classify_factors(found)) == (causes, counted)
 
 
-def test_what_tombstones_name_is_a_deletion() -> None:
-    states = (REPLACED, *attribution.states_to_compute(1), KEPT, CANDIDATE)
-    found = attribution.find_factors(states, (X, X, Y, GONE, GONE), (CODE,))
-    assert (found, attribution.classify_factors(found)) == (
-        (attribution.EXCLUDED_FACTOR,),
-        "deletion",
-    )
+WAS_KEPT = ComparedState("was_kept")
+DELETED = {
+    "what tombstones name": (
+        (REPLACED, *attribution.states_to_compute(1), KEPT, CANDIDATE),
+        (X, X, Y, GONE, GONE), (CODE,),
+    ),
+    "what the earlier run kept and this one does not": (
+        (REPLACED, PUBLISHED, WAS_KEPT, *attribution.states_to_compute(0), CANDIDATE),
+        (GONE, GONE, GONE, X, X), (),
+    ),
+}  # fmt: skip
 
 
-def test_a_deletion_that_the_earlier_run_kept_and_this_one_does_not_is_a_deletion() -> None:
-    states = (
-        REPLACED,
-        PUBLISHED,
-        ComparedState("was_kept"),
-        *attribution.states_to_compute(0),
-        CANDIDATE,
-    )
-    found = attribution.find_factors(states, (GONE, GONE, GONE, X, X), ())
-    assert (found, attribution.classify_factors(found)) == (
-        (attribution.EXCLUDED_FACTOR,),
-        "deletion",
-    )
+@pytest.mark.parametrize(("states", "row", "factors"), DELETED.values(), ids=DELETED)
+def test_what_was_left_out_as_deleted_is_a_deletion(states, row, factors) -> None:
+    found = attribution.find_factors(states, row, factors)
+    assert found == (attribution.EXCLUDED_FACTOR,)
+    assert attribution.classify_factors(found) == "deletion"
 
 
 def test_a_state_that_could_not_be_computed_proves_nothing() -> None:
