@@ -18,24 +18,20 @@ from hypothesis import strategies as st
 from lakehouse_backfill.adapters.iceberg.control.log import LogAppend
 from lakehouse_backfill.adapters.iceberg.control.log_files import COMPACT_EVERY_COMMITS
 from lakehouse_backfill.adapters.iceberg.control.runs import (
-    IcebergAudit,
-    IcebergRuns,
     plan_row,
     read_event_chains,
 )
-from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
-from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.core.evidence.verify import audit_verify
 from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
 from lakehouse_backfill.domain.run import Event, Lease, RunState
 from lakehouse_backfill.errors import Tampered, TooBusy
 from lakehouse_backfill.results.proof import AuditVerifyResult
-from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event
+from tests.support.examples.plans import NOON, a_plan, an_event
 from tests.support.fakes.context import context, lake
 from tests.support.fakes.control import FakeRuns
 from tests.support.lakes.catalogs import catalog_of
-from tests.support.lakes.control import PRODUCT, a_row
+from tests.support.lakes.control import PRODUCT, a_row, begun, control_ports
 
 pytestmark = pytest.mark.req("V4")
 NAMESPACE = "lakehouse_backfill"
@@ -48,8 +44,8 @@ class Log:
 
     def __init__(self, folder: Path) -> None:
         self.catalog = catalog_of(folder)
-        tables = ControlTables(self.catalog, NAMESPACE)
-        self.runs, self.audit = IcebergRuns(tables), IcebergAudit(tables)
+        ports = control_ports(self.catalog)
+        self.runs, self.audit = ports.runs, ports.audit
         self._write()
         self.table = self.catalog.load_table((NAMESPACE, "run_event"))
         self.properties = dict(self.table.properties)
@@ -60,7 +56,7 @@ class Log:
 
     def _write(self) -> None:
         for run_id in ("bf-1", "bf-2", "bf-3", "bf-4"):
-            self.runs.register(a_plan(run_id), a_first_event(a_plan(run_id)))
+            begun(self.runs, run_id)
         until = NOON + timedelta(minutes=5)
         for number in range(NOTES):
             run_id = ("bf-1", "bf-2", "bf-3")[number % 3]
@@ -274,17 +270,13 @@ def test_a_status_that_was_edited_is_found(log: Log):
 def lone(tmp_path: Path) -> SimpleNamespace:
     """Control tables of one run and one published version."""
     catalog = catalog_of(tmp_path)
-    tables = ControlTables(catalog, NAMESPACE)
-    runs, found = IcebergRuns(tables), IcebergAudit(tables)
-    runs.register(a_plan(), a_first_event(a_plan()))
-    for action in ("reserve", "publish"):
-        IcebergVersions(tables).move(
-            PRODUCT, lambda _, action=action: (a_row(1, action, token="t1"),)
-        )
-    workbench = context(lake(), runs=runs, audit=found)
-    return SimpleNamespace(
-        catalog=catalog, runs=runs, audit=found, look=lambda: audit_verify(workbench).first_bad
-    )
+    ports = control_ports(catalog)
+    begun(ports.runs)
+    for row in (a_row(1, action, token="t1") for action in ("reserve", "publish")):
+        ports.versions.move(PRODUCT, lambda _, row=row: (row,))
+    workbench = context(lake(), runs=ports.runs, audit=ports.audit)
+    ports.catalog, ports.look = catalog, lambda: audit_verify(workbench).first_bad
+    return ports
 
 
 def edit(lone: SimpleNamespace, name: str, change: Callable[[Row], Row | None]) -> None:
@@ -368,7 +360,7 @@ class Moving(FakeRuns):
     def __init__(self, times: int) -> None:
         super().__init__()
         self.times = times
-        self.register(a_plan(), a_first_event(a_plan()))
+        begun(self)
 
     def chains(self) -> dict[str, tuple[Event, ...]]:
         if self.times:

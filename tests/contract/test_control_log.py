@@ -50,6 +50,7 @@ from lakehouse_backfill.errors import (
 )
 from tests.support.examples.plans import NOON, a_first_event, a_plan
 from tests.support.lakes.catalogs import Commit, TroubledCatalog, troubled
+from tests.support.lakes.control import begun
 
 NAMESPACE = "lakehouse_backfill"
 
@@ -449,14 +450,13 @@ def test_a_registration_killed_between_plan_and_event_is_completed_by_the_same_r
 
 def test_open_runs_are_known_without_reading_any_row(tables: ControlTables, tmp_path: Path):
     runs = IcebergRuns(tables)
-    plan = a_plan()
-    status = runs.register(plan, a_first_event(plan))
+    status = begun(runs)
     for file in (tmp_path / "lake" / "warehouse").rglob("*.parquet"):
         file.unlink()
     assert runs.list() == (status,)
-    assert runs.status(plan.run_id) == status
+    assert runs.status(status.run_id) == status
     with pytest.raises(LostFile):
-        runs.events(plan.run_id)
+        runs.events(status.run_id)
 
 
 # --- the view -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from lakehouse_backfill.errors import RunMoved
 from tests.support.examples.plans import a_first_event, a_plan, an_event
 from tests.support.forks import FORKS
 from tests.support.lakes.catalogs import catalog_of
-from tests.support.lakes.control import a_row
+from tests.support.lakes.control import a_row, begun
 
 PROCESSES, MOVES, PRODUCTS, ROUNDS = 8, 20, 4, 20
 
@@ -117,8 +117,7 @@ def drive_one_run(folder: Path, number: int, barrier: Any) -> list[str]:
 @pytest.mark.req("V3")
 def test_of_two_processes_that_move_one_run_exactly_one_wins_each_round(tmp_path: Path):
     runs = IcebergRuns(control_tables(tmp_path))
-    plan = a_plan()
-    runs.register(plan, a_first_event(plan))
+    begun(runs)
     first, second = race(drive_one_run, tmp_path, 2)
     for mine, other in zip(first, second, strict=True):
         assert (mine == "won") != (other == "won")

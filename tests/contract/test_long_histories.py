@@ -24,9 +24,9 @@ from lakehouse_backfill.adapters.iceberg.control.tables import (
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState
-from tests.support.examples import plans
+from tests.support.examples.plans import an_event
 from tests.support.lakes.catalogs import catalog_of
-from tests.support.lakes.control import a_row
+from tests.support.lakes.control import a_row, begun
 
 pytestmark = pytest.mark.req("U12")
 
@@ -143,12 +143,12 @@ def test_closed_runs_leave_no_property_behind(catalog: SqlCatalog) -> None:
     control = ControlTables(catalog, NAMESPACE)
     runs, fences = IcebergRuns(control), IcebergFences(control)
     upkeep = IcebergControlUpkeep(catalog, NAMESPACE, control)
-    named = [plans.a_plan(f"bf-{number}") for number in range(12)]
-    for one in named:
-        runs.register(one, plans.a_first_event(one))
-        fences.fence(one.run_id, 2)
-        runs.append(plans.an_event(one.run_id, 2, RunState.PLANNED, RunState.CANCELLED))
-    assert upkeep.fenced() == tuple(sorted(one.run_id for one in named))
+    named = [f"bf-{number}" for number in range(12)]
+    for run_id in named:
+        begun(runs, run_id)
+        fences.fence(run_id, 2)
+        runs.append(an_event(run_id, 2, RunState.PLANNED, RunState.CANCELLED))
+    assert upkeep.fenced() == tuple(sorted(named))
     upkeep.lift(upkeep.fenced())
     left = {
         key
