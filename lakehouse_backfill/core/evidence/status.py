@@ -252,9 +252,14 @@ def _with_restorability(
 ) -> str:
     """Replace `is_safe` where the rows that the run replaced are not held any more."""
     try:
-        is_pinned = publish_modes.is_pinned_product(context.runs.plan(status.run_id))
+        plan = context.runs.plan(status.run_id)
     except (NotFound, Tampered) as error:
         return f"{is_safe.removeprefix('yes: ')}; by its log only: {error.problem}"
+    if plan.resolved.manifest.target.publish_mode == "correction_events":
+        return (
+            "yes: its corrections are events beside the table; a rollback appends their opposites"
+        )
+    is_pinned = publish_modes.is_pinned_product(plan)
     lost = readers.why_not_restorable(context, history, status.run_id, is_pinned=is_pinned)
     return f"NO: what it replaced cannot be restored: {lost}" if lost else is_safe
 

@@ -61,7 +61,7 @@ def look_at_readers(context: Context, history: tuple[Publication, ...], run_id: 
     own = frozenset(row.snapshot_id for row in history)
     view = ReaderView()
     for row, labels in _rows_by_partition(history, run_id):
-        view = _joined(view, _compare_row(context, row, labels, own))
+        view = _joined(view, _compare_row(context, row, labels, own, history[-1].table))
     return view
 
 
@@ -76,9 +76,9 @@ def why_not_restorable(
         if (row.action, row.run_id) != ("publish", run_id):
             continue
         held = _superseded_row(history, row) if is_pinned else row
-        snapshot_id = held.snapshot_id if is_pinned else held.before_snapshot_id
-        if snapshot_id is None:
-            continue
+        snapshot_id = held and (held.snapshot_id if is_pinned else held.before_snapshot_id)
+        if held is None or snapshot_id is None:
+            continue  # nothing was replaced
         try:
             context.tables.resolve(TableRef(table=held.table, at=str(snapshot_id)))
         except (NotFound, EnvironmentDown) as error:
@@ -89,12 +89,9 @@ def why_not_restorable(
     return ""
 
 
-def _superseded_row(history: tuple[Publication, ...], row: Publication) -> Publication:
-    return next(
-        one
-        for one in history
-        if one.version == row.supersedes and one.action in pointer.ACCEPTED_ACTIONS
-    )
+def _superseded_row(history: tuple[Publication, ...], row: Publication) -> Publication | None:
+    accepted = (one for one in history if one.action in pointer.ACCEPTED_ACTIONS)
+    return next((one for one in accepted if one.version == row.supersedes), None)
 
 
 def _rows_by_partition(
@@ -120,7 +117,11 @@ def _rows_by_partition(
 
 
 def _compare_row(
-    context: Context, row: Publication, labels: tuple[str, ...], own: frozenset[int | None]
+    context: Context,
+    row: Publication,
+    labels: tuple[str, ...],
+    own: frozenset[int | None],
+    target: str,
 ) -> ReaderView:
     try:
         info = context.tables.describe(row.table)
@@ -133,10 +134,26 @@ def _compare_row(
     heads = {row.table: info.snapshot_id}
     if row.scope is None or row.snapshot_id is None or info.snapshot_id == row.snapshot_id:
         return ReaderView(heads=heads, same=labels)
+    if row.table != target:
+        return _look_for_snapshot(context, row, labels, heads)
     scope = Scope(field=row.scope.field, partitions=labels)
     changed, unknown = _compare_partitions(context, row, scope, own)
     same = tuple(label for label in labels if label not in {**changed, **unknown})
     return ReaderView(heads, same, changed, unknown)
+
+
+def _look_for_snapshot(
+    context: Context, row: Publication, labels: tuple[str, ...], heads: dict[str, int | None]
+) -> ReaderView:
+    """Look for the snapshot in a table of its own: a kept version, or correction events.
+
+    Readers get the version by its snapshot, and all events; later commits take nothing from it.
+    """
+    try:
+        context.tables.resolve(TableRef(table=row.table, at=str(row.snapshot_id)))
+    except NotFound as error:
+        return ReaderView(heads=heads, changed=dict.fromkeys(labels, error.problem))
+    return ReaderView(heads=heads, same=labels)
 
 
 def _compare_partitions(
