@@ -137,12 +137,18 @@ class Adapters:
             progress=self.progress,
             profile=profile,
             driver=this_driver(),
+            cores=self._configured_cores,
             check_files=profile.environment == "prod",
             is_alive=is_driver_alive,
             code_hash=lambda file: file_hash(self.folder, file),
             file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
         )
         return watch_ports_if_hooked(ports)
+
+    def _configured_cores(self) -> int | None:
+        from lakehouse_backfill.adapters.spark.session.settings import configured_cores
+
+        return configured_cores(self.profile.spark)
 
     def contract(self, product: str) -> Contract:
         """Load the contract of a product; raises NotFound, ConfigError."""

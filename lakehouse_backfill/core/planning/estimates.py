@@ -10,6 +10,7 @@ What a plan will read and write, and what in it deserves a second look.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
@@ -76,15 +77,56 @@ def affected_consumers(
 
 
 _GB = 1e9
+#: So many earlier runs of a transform are read for its pace.
+_RUNS_FOR_PACE = 5
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast earlier chunks of a transform were; `cores` is None where it is not known."""
+
+    seconds: float
+    input_rows: int
+    chunks: int
+    cores: int | None
+
+    def duration_s(self, rows: int, chunks: int) -> float:
+        """Estimate by the rows to read, but at least half of the mean time of a chunk for each."""
+        by_rows = rows * self.seconds / self.input_rows if self.input_rows else 0.0
+        return round(max(by_rows, chunks * self.seconds / self.chunks / 2), 1)
+
+
+def measure_pace(context: Context, resolved: ResolvedManifest) -> Pace | None:
+    """Read the chunks that earlier runs of the same transform have computed; None without any."""
+    transform = resolved.manifest.transform
+    runs = sorted(context.runs.code_of(transform.name, transform.version))[-_RUNS_FOR_PACE:]
+    done = [
+        chunk
+        for run_id in runs
+        for chunk in context.ledger.chunks(run_id)
+        if chunk.status == "done" and not chunk.recovered and not chunk.carried_from
+    ]
+    if not done:
+        return None
+    return Pace(
+        seconds=sum(chunk.seconds for chunk in done),
+        input_rows=sum(chunk.input_rows for chunk in done),
+        chunks=len(done),
+        cores=context.cores(),
+    )
 
 
 def estimate_from_files(
-    inputs: tuple[ScanEstimate, ...], replaced: tuple[LiveFile, ...] | None, prices: Prices
+    inputs: tuple[ScanEstimate, ...],
+    replaced: tuple[LiveFile, ...] | None,
+    prices: Prices,
+    pace: Pace | None = None,
+    chunks: int = 1,
 ) -> Estimate:
     """Estimate a run from what its pinned inputs and the files that it replaces hold.
 
     `replaced` is None when nothing is there yet; then the output is unknown. Duration and
-    core-hours are not estimated: nothing of earlier runs is read.
+    core-hours come from the `pace` of earlier chunks; without it they are unknown.
     """
     read = sum(item.size_bytes for item in inputs)
     requests = sum(item.files for item in inputs)
@@ -93,31 +135,54 @@ def estimate_from_files(
         rows = sum(file.rows for file in replaced)
         bytes_out = sum(file.size_bytes for file in replaced)
         files = len(replaced)
-    cost = _cost(read, bytes_out, requests + (files or 0), prices)
+    input_rows = sum(item.rows for item in inputs)
+    duration = pace.duration_s(input_rows, chunks) if pace else None
+    core_hours = (
+        round(duration * pace.cores / 3600, 6) if pace and pace.cores and duration else None
+    )
+    cost = _cost(read, bytes_out, requests + (files or 0), core_hours, prices)
     return Estimate(
         input_files=requests,
-        input_rows=sum(item.rows for item in inputs),
+        input_rows=input_rows,
         input_bytes=read,
         output_rows=rows,
         output_bytes=bytes_out,
         output_files=files,
         shuffle_bytes=read or None,
-        duration_s=None,
-        core_hours=None,
+        duration_s=duration,
+        core_hours=core_hours,
         cost_usd=cost,
-        basis=(
-            "input: whole files after pruning; output: as much as the partitions hold now; "
-            "duration and core-hours: not estimated, and not in the cost"
-        ),
+        basis="input: whole files after pruning; output: as much as the partitions hold now; "
+        + _basis_of_time(pace, core_hours),
     )
 
 
-def check_limits(manifest: RunManifest, found: Estimate, now: datetime) -> None:
+def _basis_of_time(pace: Pace | None, core_hours: float | None) -> str:
+    if pace is None:
+        return "duration and core-hours: not estimated, no run has computed with this transform yet"
+    text = f"duration: by {pace.chunks} earlier chunks of this transform ({pace.seconds:.1f} s)"
+    if core_hours is None:
+        return f"{text}; core-hours: not estimated, the profile does not say how many cores"
+    return f"{text}, on {pace.cores} cores; validation is not included"
+
+
+def check_limits(
+    manifest: RunManifest, found: Estimate, now: datetime, prices: Prices | None = None
+) -> None:
     """Raise LimitExceeded, with number and limit, when the plan is too large or too late.
 
-    A limit of the cost refuses a plan whose cost is unknown.
+    A limit of the cost refuses a plan whose cost is unknown, or lacks a part that has a price.
     """
     safety = manifest.safety
+    if safety.max_cost_usd is not None and prices and prices.core_hour and found.core_hours is None:
+        raise LimitExceeded(
+            f"the cost of the plan is not complete: {found.basis.rpartition('; ')[2]}; "
+            f"safety.max_cost_usd allows {safety.max_cost_usd}",
+            fix="run one partition without safety.max_cost_usd first, so that its chunks give the "
+            "pace; name the cores in the profile (spark.master: local[4], or executor instances "
+            "and cores); or remove core_hour from the prices",
+            field="safety.max_cost_usd",
+        )
     if safety.max_cost_usd is not None and found.cost_usd is None:
         raise LimitExceeded(
             "the cost of the plan is unknown: the profile has no prices of reads, writes or "
@@ -147,8 +212,11 @@ def check_limits(manifest: RunManifest, found: Estimate, now: datetime) -> None:
         )
 
 
-def _cost(read: int, written: int | None, requests: int, prices: Prices) -> float | None:
+def _cost(
+    read: int, written: int | None, requests: int, core_hours: float | None, prices: Prices
+) -> float | None:
     parts = (
+        (core_hours or 0.0, prices.core_hour if core_hours is not None else None),
         (read / _GB, prices.read_gb),
         ((written or 0) / _GB, prices.write_gb),
         (requests / 1000, prices.requests_1000),
@@ -182,7 +250,9 @@ def estimate_run(context: Context, resolved: ResolvedManifest) -> RunEstimate:
         replaced = tuple(file for file in live if file.is_in(wanted))
         held = {label for file in replaced for label in file.spans or (file.partition,)}
     empty = tuple(label for label in resolved.scope.partitions if label not in held)
-    return RunEstimate(estimate_from_files(tuple(inputs), replaced, context.profile.prices), empty)
+    pace, chunks = measure_pace(context, resolved), len(resolved.chunks)
+    prices = context.profile.prices
+    return RunEstimate(estimate_from_files(tuple(inputs), replaced, prices, pace, chunks), empty)
 
 
 def estimate_warnings(

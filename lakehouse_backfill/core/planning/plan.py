@@ -268,7 +268,7 @@ def _complete_plan(
         publish_modes.check_run_kind(resolved.manifest, resolved.target.table, estimate.output_rows)
         + notes
     )
-    estimates.check_limits(resolved.manifest, estimate, context.clock.now())
+    estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     name = resolved.contract.table.rpartition(".")[2]

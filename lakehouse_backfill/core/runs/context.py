@@ -107,6 +107,8 @@ class Context:
     ways: Callable[[str, Scope | None], ChosenWritePath] = _without_jvm
     #: Whether a run may be taken over from a process that still lives; fencing makes that safe.
     take_over: bool = False
+    #: The cores on which Spark computes; None where the profile does not say.
+    cores: Callable[[], int | None] = lambda: None
     #: Whether `publish` hashes the staged files before it makes them visible.
     check_files: bool = False
 

@@ -27,6 +27,20 @@ _NOT_FOR_SPARK = ("name", "type", "py-io-impl", "py-catalog-impl", "echo", "pool
 _LOCK_TIMEOUT_MS = 30_000
 
 
+def configured_cores(spark: Mapping[str, str]) -> int | None:
+    """Return the cores that a profile's settings give to Spark; None where they do not say.
+
+    A local master without a number has all cores of this machine.
+    """
+    master = spark.get("spark.master", _DEFAULTS["spark.master"])
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
+    if local and "spark.remote" not in spark:
+        number = local[1] or "1"
+        return os.cpu_count() if number == "*" else int(number)
+    instances, cores = (spark.get(f"spark.executor.{name}", "") for name in ("instances", "cores"))
+    return int(instances) * int(cores) if instances.isdecimal() and cores.isdecimal() else None
+
+
 def may_hold_secret(key: str) -> bool:
     """Return whether a setting belongs to a catalog or names a secret."""
     return key.startswith("spark.sql.catalog.") or is_secret(key)
