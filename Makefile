@@ -10,7 +10,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 # Passed on, for example: make demo ARGS="--dir /tmp/lake", make test ARGS="-k publish"
 ARGS ?=
-PYTEST := $(RUN) pytest
+PYTEST := $(RUN) pytest --durations=12 --durations-min=5
 # The tests of `make test`, the longest first; those with Spark as two, each with a session.
 PARTS := lake-a-i lake-j-z contract-a-l contract-m-z unit
 FILES_lake-a-i := $(wildcard tests/lake/test_[a-i]*.py)
