@@ -182,7 +182,6 @@ class Project:
 
     def validate(self, run: str, by: str, *, take_over: bool = False) -> runs.ValidateResult:
         """Run every gate; `passed` tells whether all blocking ones did."""
-        from lakehouse_backfill.core.validation import suites
         from lakehouse_backfill.core.validation.validate import validate
         from lakehouse_backfill.results.runs import ValidateResult
 
@@ -192,8 +191,8 @@ class Project:
             self._context(take_over=take_over), run, resolve_actor(by)
         )
         file = self.wiring.context.runs.plan(run).manifest_file
-        took = suites.newest_validation_timing(self.wiring.context.runs.events(run))
-        found = ValidateResult.of(status, validation, digest, file, took)
+        events = self.wiring.context.runs.events(run)
+        found = ValidateResult.of(status, validation, digest, file, events)
         return self._pages.add_links(found, run)
 
     def rejudge(

@@ -311,3 +311,39 @@ def schema_change_notes(change: SchemaChange, contract: Contract) -> tuple[str, 
     notes.append(f"consumers who see other columns: {readers}")
     notes.append("rollback puts the rows back and leaves the columns: old rows read null")
     return tuple(notes)
+
+
+class TableMovement(Value):
+    """Commits of one writer to one table; `application`: the engine's, where the commits name it.
+
+    `made_for`: the run, or the publication, of this toolkit that made them; empty for others.
+    `operations` are those of the snapshots; `set back` where main was moved to an older snapshot.
+    """
+
+    table: str
+    writer: str
+    application: str
+    made_for: str
+    commits: int
+    operations: tuple[str, ...]
+    last_snapshot_id: int
+
+    def __str__(self) -> str:
+        word = "commit" if self.commits == 1 else "commits"
+        return (
+            f"{self.table}: {self.commits} {word} ({', '.join(self.operations)}) by {self.writer}, "
+            f"last snapshot {self.last_snapshot_id}"
+        )
+
+
+class CatalogMovements(Value):
+    """What was committed to the tables of a catalog since an instant, by table and writer.
+
+    `looked_at` tables were read; those in `unreadable` could not be. Unless `is_whole`, there are
+    more tables than were looked at. Tables that were dropped since are not seen.
+    """
+
+    looked_at: int
+    unreadable: tuple[str, ...]
+    is_whole: bool
+    moved: tuple[TableMovement, ...] = ()

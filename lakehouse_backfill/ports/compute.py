@@ -125,6 +125,10 @@ class Staging(Protocol):
         """Return the ledger row of a chunk that was committed before, but not recorded."""
         ...
 
+    def application(self) -> str:
+        """Return the id that the engine gives its commits; empty if it gives none."""
+        ...
+
     def edges(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
     ) -> tuple[EdgePartition, ...]:

@@ -7,6 +7,7 @@ be repeated: a second call returns the result of the first.
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import Protocol
 
 from lakehouse_backfill.domain.catch_up import Drift
@@ -22,6 +23,7 @@ from lakehouse_backfill.domain.publication import (
     RevertRequest,
 )
 from lakehouse_backfill.domain.table import (
+    CatalogMovements,
     LiveFile,
     MetadataFile,
     ScanEstimate,
@@ -83,6 +85,16 @@ class Tables(Protocol):
 
     def scope_field(self, info: TableInfo, column: str) -> ScopeField:
         """Return the partition field of `column`; raise Unsupported when it cannot be scoped."""
+        ...
+
+    def movements(
+        self, since: datetime, first: Collection[str], skip: str, limit: int
+    ) -> CatalogMovements:
+        """List the commits since the instant to tables of the catalog, on any branch.
+
+        At most `limit` tables are read: those in `first`, then those of their namespaces, then
+        others by name. Tables of the namespace `skip` are left out.
+        """
         ...
 
     @side_effect

@@ -10,7 +10,11 @@ from typing import Any
 from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.core.planning import publish_modes, row_changes
-from lakehouse_backfill.core.validation.suites import AcceptedValidation, ValidationTiming
+from lakehouse_backfill.core.validation.movements import newest_movements
+from lakehouse_backfill.core.validation.suites import (
+    AcceptedValidation,
+    newest_validation_timing,
+)
 from lakehouse_backfill.domain.checks import (
     AnomalyReport,
     CheckResult,
@@ -214,6 +218,7 @@ class ValidateResult(RunResult):
     anomalies: tuple[AnomalyReport, ...]
     edge: EdgeReport | None
     spent: Mapping[str, float | None] | None
+    moved_tables: Mapping[str, Any] | None
     manifest_file: str
 
     @classmethod
@@ -223,9 +228,10 @@ class ValidateResult(RunResult):
         validation: ValidationResult,
         digest: str,
         manifest_file: str,
-        timing: ValidationTiming | None,
+        events: tuple[Event, ...],
     ) -> ValidateResult:
         """Describe a validation; gates that were waived for this result do not stop it."""
+        timing = newest_validation_timing(events)
         return cls(
             **run_fields(status),
             passed=status.state is RunState.VALIDATED,
@@ -237,6 +243,7 @@ class ValidateResult(RunResult):
             anomalies=validation.anomalies,
             edge=validation.edge,
             spent=timing.json_form if timing else None,
+            moved_tables=newest_movements(events),
             manifest_file=manifest_file,
         )
 

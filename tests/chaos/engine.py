@@ -182,6 +182,10 @@ class PlainEngine:
         assert head is not None
         return head.snapshot_id
 
+    def application(self) -> str:
+        """PyIceberg's commits name no application."""
+        return ""
+
     def edges(self, plan: Plan, around: Any) -> tuple[Any, ...]:
         """Rows never move between partitions here."""
         return ()

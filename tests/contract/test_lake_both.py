@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
@@ -63,6 +65,22 @@ def test_a_table_that_is_not_there_is_none_and_cannot_be_resolved(lake):
     assert lake.tables.describe("silver.none") is None
     with pytest.raises(NotFound):
         lake.tables.resolve(TableRef(table="silver.none"))
+
+
+def test_what_was_committed_since_an_instant_is_listed_by_table_and_writer(lake):
+    since = datetime.now(timezone.utc)
+    request = staged(lake, "r1", d1=("new",))
+    written = lake.write(DAYS[2], "live")
+    found = lake.tables.movements(since, [request.shadow, lake.target], "control", 2)
+    assert (found.looked_at, found.unreadable) == (2, ())
+    assert not found.is_whole or isinstance(lake, FakeDays)
+    live = [one for one in found.moved if one.table == lake.target]
+    assert [(one.writer, one.made_for, one.last_snapshot_id) for one in live] == [
+        ("an unnamed writer", "", written)
+    ]
+    assert {one.table for one in found.moved} == {request.shadow, lake.target}
+    later = lake.tables.movements(datetime.now(timezone.utc), [lake.target], "control", 1)
+    assert later.moved == ()
 
 
 def test_a_table_without_snapshot_has_no_files_and_cannot_be_resolved(empty):

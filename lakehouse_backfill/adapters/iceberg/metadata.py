@@ -113,6 +113,24 @@ def snapshot_summary(snapshot: IcebergSnapshot) -> dict[str, str]:
     return {key: str(text) for key, text in snapshot.summary.additional_properties.items()}
 
 
+def describe_writer(snapshot: IcebergSnapshot) -> str:
+    """Return the name of the run or the engine that made the commit."""
+    summary = snapshot_summary(snapshot)
+    if RUN_ID_PROPERTY in summary:
+        return f"run {summary[RUN_ID_PROPERTY]}"
+    if PUBLICATION_PROPERTY in summary:
+        return "a rollback of this toolkit"
+    application = writing_application(snapshot)
+    engine = summary.get("engine-name") or ("spark" if "spark.app.id" in summary else "")
+    return " ".join(part for part in (engine, application) if part) or "an unnamed writer"
+
+
+def writing_application(snapshot: IcebergSnapshot) -> str:
+    """Return the id of the engine's application that made the commit; empty if it names none."""
+    summary = snapshot_summary(snapshot)
+    return summary.get("app-id") or summary.get("spark.app.id") or ""
+
+
 def snapshot_ancestors(
     metadata: TableMetadata, snapshot_id: int | None
 ) -> Iterator[IcebergSnapshot]:

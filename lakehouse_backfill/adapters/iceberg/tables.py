@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timezone
 from difflib import get_close_matches
+from itertools import islice
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from lakehouse_backfill.adapters.iceberg.catalog import (
     advertised_endpoints,
@@ -27,14 +32,19 @@ from lakehouse_backfill.adapters.iceberg.manifests import (
     unique_file_name,
 )
 from lakehouse_backfill.adapters.iceberg.metadata import (
+    PUBLICATION_PROPERTY,
+    RUN_ID_PROPERTY,
     describe_columns,
     describe_snapshot,
     describe_table,
+    describe_writer,
     find_snapshot,
     has_live_files,
     schema_of_snapshot,
     snapshot_ancestors,
+    snapshot_operation,
     snapshot_summary,
+    writing_application,
 )
 from lakehouse_backfill.adapters.iceberg.partitions import (
     PartitionLabels,
@@ -47,14 +57,16 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.plan import TableFacts
 from lakehouse_backfill.domain.table import (
+    CatalogMovements,
     LiveFile,
     ScanEstimate,
     Snapshot,
     SpecPartitions,
     TableInfo,
+    TableMovement,
     TableRef,
 )
-from lakehouse_backfill.errors import NotFound, Unsupported
+from lakehouse_backfill.errors import BackfillError, NotFound, Unsupported
 from lakehouse_backfill.ports.tables import Tables, TableSurveyor
 
 _REGISTER_ENDPOINT = "POST /v1/{prefix}/namespaces/{namespace}/register"
@@ -221,6 +233,37 @@ class IcebergTables(Tables):
         """Return the partition field of `column`; raises Unsupported without a usable field."""
         return finest_scope_field(info, column)
 
+    def movements(
+        self, since: datetime, first: Collection[str], skip: str, limit: int
+    ) -> CatalogMovements:
+        """List the commits since the instant; loads up to `limit` tables, several at once."""
+        names, is_whole = list(first), False
+        # An account that may read its tables is not always allowed to list all others.
+        with suppress(BackfillError), translate_errors():
+            names = list(islice(_table_names(self._catalog, first, skip), limit + 1))
+            is_whole = len(names) <= limit
+        looked_at = names[:limit]
+
+        def load(name: str) -> Table | BackfillError | None:
+            try:
+                return load_table_or_none(self._catalog, name)
+            except BackfillError as error:
+                return error
+
+        with ThreadPoolExecutor(_LOADED_AT_ONCE, thread_name_prefix="tables") as pool:
+            tables = dict(zip(looked_at, pool.map(load, looked_at), strict=True))
+        return CatalogMovements(
+            looked_at=sum(isinstance(table, Table) for table in tables.values()),
+            unreadable=tuple(n for n, table in tables.items() if isinstance(table, BackfillError)),
+            is_whole=is_whole,
+            moved=tuple(
+                movement
+                for name, table in tables.items()
+                if isinstance(table, Table)
+                for movement in _table_movements(name, table, since)
+            ),
+        )
+
     def create(self, contract: Contract) -> TableInfo:
         """Create the product's empty table (format v2) from its contract, unless it exists."""
         existing = self.describe(contract.table)
@@ -228,6 +271,55 @@ class IcebergTables(Tables):
             create_table(self._catalog, contract)
             existing = describe_table(contract.table, load_table(self._catalog, contract.table))
         return existing
+
+
+_LOADED_AT_ONCE = 8
+_SET_BACK = "set back"
+
+
+def _table_names(catalog: Catalog, first: Collection[str], skip: str) -> Iterator[str]:
+    """Yield the tables of the catalog: `first`, their namespaces, then all others."""
+    yield from first
+    known = [tuple(name.split(".")[:-1]) for name in first]
+    namespaces = deque(dict.fromkeys([*known, *sorted(catalog.list_namespaces())]))
+    seen = {*namespaces}
+    while namespaces:
+        namespace = namespaces.popleft()
+        if ".".join(namespace) == skip or not catalog.namespace_exists(namespace):
+            continue
+        names = (".".join(name) for name in sorted(catalog.list_tables(namespace)))
+        yield from (name for name in names if name not in first)
+        below = [one for one in sorted(catalog.list_namespaces(namespace)) if one not in seen]
+        namespaces.extend(below)
+        seen.update(below)
+
+
+def _table_movements(name: str, table: Table, since: datetime) -> Iterator[TableMovement]:
+    """Yield what each writer committed to the table since the instant, on any branch."""
+    since_ms = since.timestamp() * 1000
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    by_writer = defaultdict[tuple[str, str, str], list[IcebergSnapshot]](list)
+    for snapshot in sorted(snapshots.values(), key=lambda one: one.timestamp_ms):
+        if snapshot.timestamp_ms >= since_ms:
+            summary = snapshot_summary(snapshot)
+            made_for = summary.get(RUN_ID_PROPERTY) or summary.get(PUBLICATION_PROPERTY, "")
+            writer = describe_writer(snapshot), writing_application(snapshot), made_for
+            by_writer[writer].append(snapshot)
+    for (name_of_writer, application, made_for), commits in by_writer.items():
+        yield TableMovement(
+            table=name, writer=name_of_writer, application=application, made_for=made_for,
+            commits=len(commits), operations=tuple(sorted(set(map(snapshot_operation, commits)))),
+            last_snapshot_id=commits[-1].snapshot_id,
+        )  # fmt: skip
+    for entry in reversed(table.metadata.snapshot_log):
+        target = snapshots.get(entry.snapshot_id)
+        if entry.timestamp_ms < since_ms:
+            return
+        if target is not None and target.timestamp_ms < since_ms:
+            yield TableMovement(
+                table=name, writer="an unnamed writer", application="", made_for="", commits=1,
+                operations=(_SET_BACK,), last_snapshot_id=entry.snapshot_id,
+            )  # fmt: skip
 
 
 def _live_files(

@@ -116,8 +116,25 @@ def render_validate(page: TextPage, result: ValidateResult) -> None:
     gates.render_totals(page, result.totals)
     gates.render_edge(page, result.edge)
     gates.render_suite_time(page, result.spent)
+    _moved_tables(page, result.moved_tables)
     page.facts((("result digest", result.digest), ("evidence", result.report)))
     page.next_command(next_command(result))
+
+
+def _moved_tables(page: TextPage, found: Mapping[str, Any] | None) -> None:
+    """Draw what others committed while the run was staged, and how far that was looked at."""
+    from lakehouse_backfill.core.validation.movements import describe_range
+
+    if found is None:
+        return
+    columns = ("table", "writer", "commits", "operations", "last snapshot")
+    rows = [
+        (one["table"], one["writer"], one["commits"], ", ".join(one["operations"]),
+         str(one["last_snapshot_id"]))
+        for one in found["moved"]
+    ]  # fmt: skip
+    page.table("committed by others since staging began", columns, rows)
+    page.facts((("tables looked at", describe_range(found)),))
 
 
 def render_rejudge(page: TextPage, result: RejudgeResult) -> None:

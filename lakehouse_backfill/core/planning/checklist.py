@@ -166,8 +166,8 @@ def _reference(resolved: ResolvedManifest) -> str:
 def _side_effects(resolved: ResolvedManifest) -> str:
     text = (
         "none declared; the Spark session of the job, and PyIceberg in its process, refuse writes "
-        "outside its shadow; what its code does by other means (files, network, tasks on "
-        "executors) is not looked at"
+        "outside its shadow; validate looks for commits of the same application to other tables; "
+        "what its code does by other means (files, network, other processes) is not looked at"
     )
     if resolved.manifest.transform.writer == "external":
         text = "those of the engine that writes the shadow: nobody here can refuse them"

@@ -85,6 +85,10 @@ GATES: tuple[GateSpec, ...] = (
         "the run may change its own partitions only; nothing else was approved",
     ),
     GateSpec(
+        "the run wrote only its shadow", "technical", "result", "yes",
+        "no commit to another table, since staging began, by the application that staged",
+    ),
+    GateSpec(
         "files have a sensible size", "technical", "result", "yes",
         "no partition consists of many small files",
     ),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.comparison import fingerprints
@@ -18,7 +19,7 @@ from lakehouse_backfill.core.planning import publish_modes, row_changes
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles
 from lakehouse_backfill.core.runs.context import ComputePorts, Context, RenewedLease
-from lakehouse_backfill.core.validation import anomalies, deletions, edges, gates
+from lakehouse_backfill.core.validation import anomalies, deletions, edges, gates, movements
 from lakehouse_backfill.core.validation.golden import golden_checks
 from lakehouse_backfill.core.validation.suites import Stopwatch, suite_checks
 from lakehouse_backfill.domain import table
@@ -36,7 +37,7 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, RunStatus
 from lakehouse_backfill.domain.serialization import to_json_value
-from lakehouse_backfill.domain.table import LiveFile, TableInfo
+from lakehouse_backfill.domain.table import CatalogMovements, LiveFile, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, NotFound
 
 
@@ -146,15 +147,19 @@ def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, Validat
     status = context.drive(status, plan, "begin validation", by)
     watch = Stopwatch(context.clock)
     with RenewedLease(context, status), context.journal.bind(**plan.labels).span("validate"):
+        judged, moved = _judge(context, plan, watch)
         # JSON has no NaN, and totals may hold one.
-        document = to_json_value(_judge(context, plan, watch).model_dump(mode="json"))
+        document = to_json_value(judged.model_dump(mode="json"))
     result = ValidationResult.model_validate(document)
     digest = context.evidence.record(run_id, decisions.VALIDATION, document, status.epoch)
     verb = "pass validation" if result.passed else "fail validation"
     failed = [check.name for check in decisions.failed_blocking_checks(result.checks)]
-    # The time is not in the document, so that the same result has the same digest.
-    spent = watch.timing_until_now(context, run_id).json_form
-    status = context.move(status, plan, verb, by, digest=digest, failed=failed, spent=spent)
+    # Time and commits of others are not in the document: the same result has the same digest.
+    beside: dict[str, Any] = {
+        "spent": watch.timing_until_now(context, run_id).json_form,
+        "moved_tables": movements.describe_movements(plan, moved),
+    }
+    status = context.move(status, plan, verb, by, digest=digest, failed=failed, **beside)
     if failed:
         # Waivers of an equal result hold for this one.
         status = decisions.pass_by_waiver(context, status, plan, by)
@@ -181,7 +186,9 @@ class _Measurements:
     earlier: anomalies.MeasuresByLabel
 
 
-def _judge(context: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
+def _judge(
+    context: Context, plan: Plan, watch: Stopwatch
+) -> tuple[ValidationResult, CatalogMovements]:
     context.progress.start("validate", 5, "steps")
     compute = context.compute()
     measured = _measure(context, compute, plan)
@@ -207,10 +214,20 @@ def _judge(context: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
     checks += anomalies.watch_checks(plan, reports, measured.diff.columns)
     context.progress.advance()
     checks += suite_checks(compute, plan, watch)
+    # Last: the edges and the suites of this run are part of what may have written.
+    moved = movements.movements_since_staging(context, plan)
+    checks.append(
+        movements.check_only_shadow_written(
+            plan,
+            moved,
+            compute.staging.application(),
+            is_shared=context.profile.is_connect,
+        )
+    )
     checks = gate_registry.apply_gate_choices(checks, plan.resolved.manifest.validation.gates)
     context.progress.advance()
     context.progress.finish()
-    return ValidationResult(
+    result = ValidationResult(
         run_id=plan.run_id,
         manifest_hash=plan.manifest_hash,
         shadow_snapshot_id=measured.shadow.snapshot_id,
@@ -221,6 +238,7 @@ def _judge(context: Context, plan: Plan, watch: Stopwatch) -> ValidationResult:
         edge=measured.edge,
         anomalies=tuple(anomalies.keep_worst_anomalies(report) for report in reports),
     )
+    return result, moved
 
 
 def _require_shadow(context: Context, plan: Plan) -> TableInfo:

@@ -105,6 +105,9 @@ class FakeCompute:
     def judge(self) -> Any:
         return _FakeJudge(self)
 
+    def application(self) -> str:
+        return ""
+
     def restore(self, chunk: RestoreChunk) -> int:
         shadow = self.lake.tables[chunk.shadow]
         content = dict(shadow.content(shadow.head))

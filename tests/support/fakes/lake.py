@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -19,6 +20,7 @@ from lakehouse_backfill.domain.publication import (
     RevertRequest,
 )
 from lakehouse_backfill.domain.table import (
+    CatalogMovements,
     Column,
     LiveFile,
     PartitionField,
@@ -27,6 +29,7 @@ from lakehouse_backfill.domain.table import (
     Snapshot,
     SpecPartitions,
     TableInfo,
+    TableMovement,
     TableRef,
     describe_schema_step,
 )
@@ -47,6 +50,7 @@ class FakeTable:
 
     contents: list[Content] = field(default_factory=list)
     summaries: list[dict[str, str]] = field(default_factory=list)
+    times: list[datetime] = field(default_factory=list)
     refs: dict[str, int] = field(default_factory=dict)
     properties: dict[str, str] = field(default_factory=dict)
 
@@ -68,6 +72,7 @@ class FakeTable:
     def commit(self, content: Content, **summary: str) -> int:
         self.contents.append({label: files for label, files in content.items() if files})
         self.summaries.append(summary)
+        self.times.append(datetime.now(timezone.utc))
         return len(self.contents)
 
 
@@ -87,10 +92,11 @@ class FakeLake:
             table.commit({key: frozenset({value}) for key, value in content.items()})
         return table
 
-    def write(self, name: str, label: str, *files: str) -> int:
+    def write(self, name: str, label: str, *files: str, **summary: str) -> int:
         """Do what a live writer does: give one partition other files."""
         table = self.tables[name]
-        return table.commit({**table.content(table.head), label: frozenset(files)}, writer="live")
+        content = {**table.content(table.head), label: frozenset(files)}
+        return table.commit(content, writer="live", **summary)
 
     # Tables
     def describe(self, table: str) -> TableInfo | None:
@@ -111,6 +117,34 @@ class FakeLake:
 
     def positions(self, table: str) -> dict[str, str]:
         return {}
+
+    def movements(
+        self, since: datetime, first: Collection[str], skip: str, limit: int
+    ) -> CatalogMovements:
+        names = [name for name in self.tables if name.rpartition(".")[0] != skip]
+        names = sorted(names, key=lambda name: name not in first)
+        return CatalogMovements(
+            looked_at=min(limit, len(names)), unreadable=(), is_whole=len(names) <= limit,
+            moved=tuple(one for name in names[:limit] for one in self._movements(name, since)),
+        )  # fmt: skip
+
+    def _movements(self, name: str, since: datetime) -> list[TableMovement]:
+        table = self.tables[name]
+        ids = [number for number, at in enumerate(table.times, start=1) if at >= since]
+        writers = {number: _writer(table.summaries[number - 1]) for number in ids}
+        return [
+            TableMovement(
+                table=name,
+                writer=writer[0],
+                application=writer[1],
+                made_for=writer[2],
+                commits=len(mine),
+                operations=("append",),
+                last_snapshot_id=mine[-1],
+            )
+            for writer in dict.fromkeys(writers.values())
+            for mine in [[number for number in ids if writers[number] == writer]]
+        ]
 
     def resolve(self, ref: TableRef) -> Snapshot:
         found = self.tables.get(ref.table)
@@ -219,6 +253,7 @@ class FakeLake:
             source = self.tables[shadow]
             kept.contents = source.contents[:snapshot_id]
             kept.summaries = source.summaries[:snapshot_id]
+            kept.times = source.times[:snapshot_id]
         elif self.tables[name].properties != properties:
             raise Conflict(f"{name} is already there, for something else")
         return self._described(name)
@@ -318,6 +353,13 @@ class FakeLake:
         number = table.commit(content, token=token)
         table.refs[tags["after"]] = number
         return _swap(target, number)
+
+
+def _writer(summary: dict[str, str]) -> tuple[str, str, str]:
+    run, application = summary.get("lakehouse-backfill.run-id"), summary.get("spark.app.id", "")
+    if run:
+        return f"run {run}", application, run
+    return (f"spark {application}" if application else "an unnamed writer"), application, ""
 
 
 def _holds(wanted: RowRange, label: str) -> bool:

@@ -38,7 +38,7 @@ from pyiceberg.types import (
 from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader, ScopeFiles
 from lakehouse_backfill.adapters.iceberg.metadata import (
     PUBLICATION_PROPERTY,
-    RUN_ID_PROPERTY,
+    describe_writer,
     snapshot_ancestors,
     snapshot_operation,
     snapshot_summary,
@@ -348,18 +348,6 @@ def _may_add_rows(snapshot: Snapshot, manifest: ManifestFile, entry: ManifestEnt
         return is_added
     # A row whose delete file is removed is visible again, unless its data file is removed too.
     return not is_added and snapshot_operation(snapshot) != Operation.DELETE.value
-
-
-def describe_writer(snapshot: Snapshot) -> str:
-    """Return the name of the run or the engine that made the commit."""
-    summary = snapshot_summary(snapshot)
-    if RUN_ID_PROPERTY in summary:
-        return f"run {summary[RUN_ID_PROPERTY]}"
-    if PUBLICATION_PROPERTY in summary:
-        return "a rollback of this toolkit"
-    application = summary.get("app-id") or summary.get("spark.app.id")
-    engine = summary.get("engine-name") or ("spark" if "spark.app.id" in summary else "")
-    return " ".join(part for part in (engine, application) if part) or "an unnamed writer"
 
 
 def refuse_foreign_commits(window: CommitWindow, verb: ErrorWording) -> None:

@@ -130,6 +130,10 @@ class SparkStaging:
             **self._chunk_composer.read_counts(plan.shadow_table, snapshot_id).known,
         )
 
+    def application(self) -> str:
+        """Return the id of the Spark application, which Iceberg writes into each summary."""
+        return str(self._spark.conf.get("spark.app.id", ""))
+
     def edges(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
     ) -> tuple[EdgePartition, ...]:

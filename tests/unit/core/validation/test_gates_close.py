@@ -61,6 +61,16 @@ def _fragment(found: Context, where: FakeLake, plan: Plan) -> None:
     where.write(plan.shadow_table, DAY, *(f"tiny-{number}" for number in range(9)))
 
 
+def _write_live(found: Context, where: FakeLake, plan: Plan) -> None:
+    del found
+    where.write(plan.resolved.target.table, "2020-01-09", "live", **{"spark.app.id": "app-1"})
+
+
+class _Spark(FakeCompute):
+    def application(self) -> str:
+        return "app-1"
+
+
 def _nothing(found: Context, where: FakeLake, plan: Plan) -> None:
     del found, where, plan
 
@@ -69,6 +79,7 @@ def _nothing(found: Context, where: FakeLake, plan: Plan) -> None:
     ("gate", "engine", "change", "has_lineage"),
     [
         ("all chunks are staged", FakeCompute, _lose_a_chunk, False),
+        ("the run wrote only its shadow", _Spark, _write_live, False),
         ("files have a sensible size", FakeCompute, _fragment, False),
         ("lineage is complete", _NoLineage, _nothing, True),
         ("diff and counts agree", _MiscountingDiff, _nothing, False),

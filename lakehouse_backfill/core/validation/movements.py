@@ -1,0 +1,96 @@
+"""What was committed to the tables of the catalog while a run was staged, and by whom.
+
+The lake itself is the witness: snapshots name the application that made them. Whatever names none
+(PyIceberg in another process, other engines), files, and tables that were dropped are not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.runs import gate_registry
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import Event
+from lakehouse_backfill.domain.table import CatalogMovements, TableMovement
+
+#: Tables whose metadata is read: those of the run, of their namespaces, then others.
+MAX_TABLES = 100
+#: Movements that are kept in the run's log.
+_MAX_KEPT = 20
+
+
+def movements_since_staging(context: Context, plan: Plan) -> CatalogMovements:
+    """Look at the catalog's tables for commits since the run's staging began."""
+    began = next(
+        event.at for event in context.runs.events(plan.run_id) if event.verb == "begin staging"
+    )
+    first = dict.fromkeys(
+        [plan.shadow_table, plan.resolved.target.table, *(p.table for p in plan.resolved.sources)]
+    )
+    return context.tables.movements(began, first, context.profile.control_namespace, MAX_TABLES)
+
+
+def check_only_shadow_written(
+    plan: Plan, found: CatalogMovements, application: str, *, is_shared: bool
+) -> CheckResult:
+    """Check that no application that wrote the run's shadow, or checks it, wrote other tables.
+
+    `application` is the engine's of this process. Where it `is_shared`, others compute in it too:
+    then only the target counts. Commits of runs of this toolkit, which name the run, do not count.
+    The result is the same as long as the run's own commits are: it says nothing of other writers.
+    """
+    own = {one.application for one in found.moved if one.made_for == plan.run_id} | {application}
+    own.discard("")
+    target = plan.resolved.target.table
+    wrong = [
+        one
+        for one in found.moved
+        if one.application in own and not one.made_for and (one.table == target or not is_shared)
+    ]
+    detail = "; ".join(map(str, wrong)) or "no commit elsewhere names its application"
+    if not own:
+        detail = "its engine names no application: commits elsewhere cannot be assigned to it"
+    if publish_modes.is_externally_written(plan):
+        wrong, detail = [], "another engine wrote it: its commits elsewhere are not judged"
+    return gate_registry.gate_result(
+        "the run wrote only its shadow",
+        passed=not wrong,
+        detail=detail,
+        observed=sum(one.commits for one in wrong),
+        limit=0,
+    )
+
+
+def describe_movements(plan: Plan, found: CatalogMovements) -> dict[str, Any]:
+    """Return what the run's log keeps: how many tables were read, and what others committed."""
+    others = [one for one in found.moved if one.made_for != plan.run_id]
+    return {
+        "tables_looked_at": found.looked_at,
+        "all_tables": found.is_whole,
+        "unreadable": list(found.unreadable[:_MAX_KEPT]),
+        "moved": [_movement_json(one) for one in others[:_MAX_KEPT]],
+        "more_moved": max(0, len(others) - _MAX_KEPT),
+    }
+
+
+def _movement_json(movement: TableMovement) -> dict[str, Any]:
+    return movement.model_dump(mode="json", exclude={"application", "made_for"})
+
+
+def describe_range(found: Mapping[str, Any]) -> str:
+    """Describe which tables of the catalog were looked at, and which were not."""
+    text = f"{found['tables_looked_at']} tables, "
+    text += "all of the catalog" if found["all_tables"] else "not all of the catalog"
+    if found["unreadable"]:
+        text += f"; not readable: {', '.join(found['unreadable'])}"
+    return text + (f"; {found['more_moved']} more movements" if found["more_moved"] else "")
+
+
+def newest_movements(events: tuple[Event, ...]) -> dict[str, Any] | None:
+    """Return what the newest validation saw move; None for runs of earlier builds."""
+    found = (event.detail.get("moved_tables") for event in reversed(events))
+    return next(filter(None, found), None)

@@ -1,0 +1,88 @@
+"""The gate on commits elsewhere: whose count, whose do not, and what the log keeps of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakehouse_backfill.core.validation.movements import (
+    check_only_shadow_written,
+    describe_movements,
+    describe_range,
+)
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.table import CatalogMovements, TableMovement
+from tests.support.examples.plans import a_plan
+
+PLAN = a_plan()
+TARGET = PLAN.resolved.target.table
+
+
+def _moved(
+    table: str, application: str = "", made_for: str = "", commits: int = 1
+) -> TableMovement:
+    return TableMovement(
+        table=table, writer=f"spark {application}", application=application, made_for=made_for,
+        commits=commits, operations=("append",), last_snapshot_id=9,
+    )  # fmt: skip
+
+
+def _seen(*moved: TableMovement) -> CatalogMovements:
+    shadow = _moved(PLAN.shadow_table, "app-1", PLAN.run_id)
+    return CatalogMovements(looked_at=3, unreadable=(), is_whole=True, moved=(shadow, *moved))
+
+
+def _external() -> Plan:
+    manifest = PLAN.resolved.manifest
+    transform = manifest.transform.model_copy(update={"writer": "external"})
+    manifest = manifest.model_copy(update={"transform": transform})
+    return PLAN.model_copy(
+        update={"resolved": PLAN.resolved.model_copy(update={"manifest": manifest})}
+    )
+
+
+@pytest.mark.req("Q8")
+@pytest.mark.parametrize(
+    ("moved", "this_process", "is_shared", "passes"),
+    [
+        pytest.param(_moved(TARGET, "app-1"), "", False, False, id="target"),
+        pytest.param(_moved(TARGET, "app-2"), "app-2", False, False, id="by the checks"),
+        pytest.param(_moved("a.other", "app-1"), "", False, False, id="another table"),
+        pytest.param(_moved("a.other", "app-1"), "", True, True, id="another, of a shared server"),
+        pytest.param(_moved(TARGET, "app-1"), "", True, False, id="target, by a shared server"),
+        pytest.param(_moved(TARGET, "app-3"), "app-2", False, True, id="another application"),
+        pytest.param(_moved(TARGET), "", False, True, id="an unnamed writer"),
+        pytest.param(_moved(TARGET, "app-1", "bf-2"), "", False, True, id="another run"),
+    ],
+)
+def test_commits_of_the_own_application_beside_the_shadow_close_the_gate(
+    moved: TableMovement, this_process: str, is_shared: bool, passes: bool
+) -> None:
+    check = check_only_shadow_written(PLAN, _seen(moved), this_process, is_shared=is_shared)
+    assert (check.passed, check.blocking, check.waivable) == (passes, True, True)
+    assert (str(moved) in check.detail) is not passes
+
+
+def test_without_a_named_application_the_gate_says_that_it_compared_nothing() -> None:
+    seen = CatalogMovements(looked_at=1, unreadable=(), is_whole=True, moved=(_moved(TARGET),))
+    check = check_only_shadow_written(PLAN, seen, "", is_shared=False)
+    assert (check.passed, check.observed) == (True, 0)
+    assert "cannot be assigned" in check.detail
+
+
+def test_another_engine_that_wrote_the_shadow_is_not_judged() -> None:
+    found = _seen(_moved(TARGET, "app-1"))
+    check = check_only_shadow_written(_external(), found, "", is_shared=False)
+    assert (check.passed, "not judged" in check.detail) == (True, True)
+
+
+def test_the_log_keeps_what_others_committed_within_bounds_and_says_what_was_read() -> None:
+    found = _seen(*(_moved(f"a.t{number}", commits=2) for number in range(25)))
+    kept = describe_movements(PLAN, found.model_copy(update={"unreadable": ("a.x",)}))
+    assert (len(kept["moved"]), kept["more_moved"]) == (20, 5)
+    assert kept["moved"][0] == {
+        "table": "a.t0", "writer": "spark ", "commits": 2, "operations": ["append"],
+        "last_snapshot_id": 9,
+    }  # fmt: skip
+    assert describe_range(kept) == (
+        "3 tables, all of the catalog; not readable: a.x; 5 more movements"
+    )
