@@ -116,7 +116,7 @@ def _check_project(wiring: Adapters) -> str:
 
 
 def _spark_checks(wiring: Adapters) -> tuple[_CheckSpec, ...]:
-    if wiring.profile.is_connect:
+    if "spark.remote" in wiring.profile.spark:
         return (
             ("spark connect", _check_spark_connect, "start the server with the catalog's jars"),
         )

@@ -414,11 +414,6 @@ class Profile(Value):
         description="Up to this size of changed files, in MiB, a Spark task compares a partition.",
     )
 
-    @property
-    def is_connect(self) -> bool:
-        """Whether Spark is a server that others may use too (Spark Connect)."""
-        return "spark.remote" in self.spark
-
 
 class Profiles(Value):
     """The profiles of a project."""

@@ -319,7 +319,7 @@ def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> T
     from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
     from lakehouse_backfill.domain.plan import JvmState
 
-    name, is_connect = profile.catalog["name"], profile.is_connect
+    name, is_connect = profile.catalog["name"], "spark.remote" in profile.spark
 
     def jvm_state() -> JvmState:
         from lakehouse_backfill.adapters.spark.session.session import is_session_open

@@ -216,13 +216,9 @@ def _judge(
     checks += suite_checks(compute, plan, watch)
     # Last: the edges and the suites of this run are part of what may have written.
     moved = movements.movements_since_staging(context, plan)
+    application, is_shared = compute.staging.application(), "spark.remote" in context.profile.spark
     checks.append(
-        movements.check_only_shadow_written(
-            plan,
-            moved,
-            compute.staging.application(),
-            is_shared=context.profile.is_connect,
-        )
+        movements.check_only_shadow_written(plan, moved, application, is_shared=is_shared)
     )
     checks = gate_registry.apply_gate_choices(checks, plan.resolved.manifest.validation.gates)
     context.progress.advance()
