@@ -16,6 +16,7 @@ from lakehouse_backfill.config.faults import CONTRACTS_FOLDER
 from lakehouse_backfill.config.manifests import check_range
 from lakehouse_backfill.config.project_files import newest_transform
 from lakehouse_backfill.config.scaffold import write_new_file
+from lakehouse_backfill.core.retention.maintain import CONTROL_FILES_GRACE
 from lakehouse_backfill.domain.partitions import PartitionTransform
 from lakehouse_backfill.domain.table import Capabilities, is_table_name
 from lakehouse_backfill.errors import BackfillError, Blocked, NotFound, Unsupported
@@ -52,6 +53,7 @@ def run_doctor(wiring: Adapters) -> DoctorResult:
         ("catalog", _check_catalog, "check catalog.uri in catalog/profiles.yaml"),
         ("contracts", _check_contracts, "correct the files under catalog/contracts"),
         ("history", _check_history, "hold the snapshot by a tag again: docs/retention.md"),
+        ("control tables", _check_control_tables, "lakehouse-backfill maintain"),
     )
     found: list[Capabilities] = []
     tried = _run_check(wiring, "capabilities", lambda one: _probe_catalog(one, found), _PROBE_FIX)
@@ -174,6 +176,20 @@ def _check_history(wiring: Adapters) -> str:
                 f"`keep-{snapshot_id}` AS OF VERSION {snapshot_id} RETAIN 36500 DAYS",
             )
     return f"no expiry of {len(tables)} tables would delete a live file"
+
+
+#: So many unreachable files of control tables are what `maintain` was not called for.
+_MAX_ORPHANS = 2000
+
+
+def _check_control_tables(wiring: Adapters) -> str:
+    """Count the files of control tables that no snapshot reaches any more."""
+    context = wiring.context
+    found = context.control_upkeep.litter(context.clock.now() - CONTROL_FILES_GRACE)
+    text = f"{found.files} files, {found.size_bytes} bytes, that no snapshot reaches"
+    if found.files > _MAX_ORPHANS:
+        raise Blocked(f"{text}: more than {_MAX_ORPHANS}", fix="lakehouse-backfill maintain")
+    return text
 
 
 _NOT_IN_FILE_NAMES = re.compile(r"[^\w.-]")

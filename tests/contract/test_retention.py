@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -361,9 +362,26 @@ def test_doctor_warns_of_a_snapshot_that_lost_its_tag_and_whose_expiry_would_cos
     assert run
 
 
-def history(lake: RetentionLake) -> dict[str, Any]:
-    """What doctor says of the tables' histories."""
-    return next(one.to_dict() for one in lake.project.doctor().checks if one.name == "history")
+def history(lake: RetentionLake, name: str = "history") -> dict[str, Any]:
+    """What doctor says of the tables' histories, or of something else."""
+    return next(one.to_dict() for one in lake.project.doctor().checks if one.name == name)
+
+
+def test_doctor_warns_of_many_files_of_control_tables_that_no_snapshot_reaches(
+    lake: RetentionLake,
+) -> None:
+    lake.published()
+    folder = next(lake.lab.folder.glob("**/lakehouse_backfill/run_event/metadata"))
+    for number in range(2001):
+        path = folder / f"left-{number}.avro"
+        path.touch()
+        os.utime(path, (0, 0))
+    found = history(lake, "control tables")
+    assert (found["ok"], found["fix"]) == (False, "lakehouse-backfill maintain")
+    assert found["detail"] == "2001 files, 0 bytes, that no snapshot reaches: more than 2000"
+    lake.maintain()
+    found = history(lake, "control tables")
+    assert (found["ok"], found["detail"]) == (True, "0 files, 0 bytes, that no snapshot reaches")
 
 
 #: Where maintain may die: each commit, and between them. `nth`: the first or the last time there.
