@@ -30,8 +30,8 @@ class Runs(Protocol):
         """Load the plan; raise NotFound."""
         ...
 
-    def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
-        """Return, by run, the code of all stored plans with this transform: SHA-256 by file.
+    def code_of(self, name: str, version: str, newest: int) -> dict[str, dict[str, str]]:
+        """Return, by run, the code of the newest plans with this transform: SHA-256 by file.
 
         A plan that was edited is left out; `Audit.bad_plans` names it.
         """

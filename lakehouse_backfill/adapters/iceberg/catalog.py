@@ -74,7 +74,13 @@ _OUTAGE_ERRORS = (
 _FORMAT_WORDS = ("parquet", "thrift", "magic bytes")
 #: PyIceberg's functions that read one file each, which they hold as an argument.
 _FILE_READERS = frozenset(
-    ("table_metadata", "read_manifest_list", "fetch_manifest_entry", "_task_to_record_batches")
+    (
+        "table_metadata",
+        "read_manifest_list",
+        "fetch_manifest_entry",
+        "_task_to_record_batches",
+        "read_data_file",
+    )
 )
 _TRANSPORT_LIBRARIES = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib3", "botocore")
 

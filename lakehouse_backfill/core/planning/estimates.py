@@ -99,7 +99,7 @@ class Pace:
 def measure_pace(context: Context, resolved: ResolvedManifest) -> Pace | None:
     """Read the chunks that earlier runs of the same transform have computed; None without any."""
     transform = resolved.manifest.transform
-    runs = sorted(context.runs.code_of(transform.name, transform.version))[-_RUNS_FOR_PACE:]
+    runs = sorted(context.runs.code_of(transform.name, transform.version, _RUNS_FOR_PACE))
     done = [
         chunk
         for run_id in runs

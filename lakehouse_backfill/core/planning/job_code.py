@@ -86,10 +86,14 @@ def archive_code(context: Context, plan: Plan) -> None:
     context.evidence.record(plan.run_id, CODE_EVIDENCE, {"files": kept}, epoch=0)
 
 
+#: Each of them was compared with those before it when it was planned.
+_RUNS_COMPARED = 5
+
+
 def require_code_of_version(context: Context, resolved: ResolvedManifest) -> None:
-    """Raise ConfigError when a stored run executed other code under this name and version."""
+    """Raise ConfigError when one of the newest runs has other code under this name and version."""
     transform = resolved.manifest.transform
-    earlier = context.runs.code_of(transform.name, transform.version)
+    earlier = context.runs.code_of(transform.name, transform.version, _RUNS_COMPARED)
     require_same_code(resolved, sorted(earlier.items()))
     kind, product = resolved.manifest.run.kind, resolved.contract.product
     if kind in ("reprocessing", "repair") and not earlier and _has_runs(context, product):

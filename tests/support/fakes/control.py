@@ -44,13 +44,14 @@ class FakeRuns:
             raise event_log.unknown_run_error(run_id)
         return self.plans[run_id]
 
-    def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
-        return {
+    def code_of(self, name: str, version: str, newest: int) -> dict[str, dict[str, str]]:
+        found = {
             run_id: code_files(plan.resolved)
             for run_id, plan in self.plans.items()
             if (plan.resolved.manifest.transform.name, plan.resolved.manifest.transform.version)
             == (name, version)
         }
+        return dict(list(found.items())[-newest:])
 
     def status(self, run_id: str) -> RunStatus:
         if run_id not in self.statuses:

@@ -94,10 +94,11 @@ class LogHead:
         """
         if self.table is None or self.snapshot_id is None:
             return []
-        column_names = self.table.schema().column_names
-        selected = ("*",) if "*" in columns else {LOG_SEQ, *columns}.intersection(column_names)
+        column_names = set(self.table.schema().column_names)
+        selected = column_names if "*" in columns else {LOG_SEQ, *columns} & column_names
+        where = where or {}
         with _translate_outages(self.table.name()[-1]):
-            arrow_rows = log_files.read_rows(self.table, _row_filter(where or {}), tuple(selected))
+            arrow_rows = log_files.read_rows(self.table, _row_filter(where), selected, where)
             rows: list[dict[str, Any]] = arrow_rows.to_pylist()
         return sorted(rows, key=lambda row: row[LOG_SEQ])
 

@@ -15,7 +15,7 @@ import importlib
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -24,7 +24,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
-from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
@@ -143,7 +143,6 @@ def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) 
     compact.
     """
     import pyarrow as pa
-    from pyiceberg.io.pyarrow import ArrowScan
 
     tasks = [
         task
@@ -155,8 +154,8 @@ def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) 
         return None
     head = table.current_snapshot()
     manifests = head.manifests(table.io) if head else []
-    reader = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-    rows = pa.concat_tables([reader.to_table(tasks).cast(new.schema), new]).sort_by(LOG_SEQ)
+    old = [read_data_file(table, task.file, new.schema.names) for task in tasks]
+    rows = pa.concat_tables([*old, new]).sort_by(LOG_SEQ)
     with transaction.update_snapshot().overwrite() as producer:
         # Without a predicate PyIceberg does not read manifests of unpartitioned tables.
         producer.delete_by_predicate(AlwaysTrue())
@@ -264,30 +263,23 @@ def reachable_paths(table: Table) -> set[str]:
 T = TypeVar("T")
 
 
-def read_rows(table: Table, rows: BooleanExpression, columns: tuple[str, ...]) -> pa.Table:
-    """Read the rows that match the filter; files without any are skipped by their bounds.
+def read_rows(
+    table: Table, rows: BooleanExpression, columns: Collection[str], filtered: Collection[str]
+) -> pa.Table:
+    """Read columns of the rows that match the filter, which looks at the columns `filtered`.
 
-    The result equals that of PyIceberg's own scan, which is used for tables with delete files or
-    partitions.
+    Files without any are skipped by their bounds. The result equals that of PyIceberg's own scan,
+    which is used for tables with delete files or partitions.
     """
-    scan = table.scan(rows, selected_fields=columns)
     files = _matching_files(table, rows)
     if files is None:
-        return scan.to_arrow()
+        return table.scan(rows, selected_fields=tuple(columns)).to_arrow()
     import pyarrow as pa
-    from pyiceberg.io.pyarrow import ArrowScan
 
-    small = [file for file in files if file.file_size_in_bytes <= _CACHE_BELOW_BYTES]
-    large = [file for file in files if file.file_size_in_bytes > _CACHE_BELOW_BYTES]
-    wanted = scan.projection()
-    parts = []
-    if small:
-        cached = _filter_rows(table, rows, _rows_of_small_files(table, small))
-        parts.append(cached.select([each.name for each in wanted.fields]))
-    if large or not small:
-        reader = ArrowScan(table.metadata, table.io, wanted, scan.row_filter)
-        parts.append(reader.to_table([FileScanTask(file) for file in large]))
-    return pa.concat_tables(parts, promote_options="permissive")
+    names = [name for name in _column_names(table) if name in {*columns, *filtered}]
+    parts = [_filter_rows(table, rows, _rows_of_file(table, file, names)) for file in files]
+    found = pa.concat_tables(parts or [_arrow_schema(table, names).empty_table()])
+    return found.select([name for name in names if name in columns])
 
 
 def drop_cached_rows() -> None:
@@ -304,26 +296,44 @@ def _filter_rows(table: Table, rows: BooleanExpression, found: pa.Table) -> pa.T
     return found.filter(expression_to_pyarrow(bind(table.schema(), rows, case_sensitive=True)))
 
 
-def _rows_of_small_files(table: Table, files: list[DataFile]) -> pa.Table:
-    """Return all rows of the files; those that are not cached are read in one scan."""
-    import pyarrow as pa
-    from pyiceberg.io.pyarrow import ArrowScan
+def _rows_of_file(table: Table, file: DataFile, names: list[str]) -> pa.Table:
+    """Return these columns of all rows of a file; a small one is cached as a whole."""
+    if file.file_size_in_bytes > _CACHE_BELOW_BYTES:
+        return read_data_file(table, file, names)
+    name = f"{table.schema().schema_id} {file.file_path}"
+    whole = _FILE_ROWS.get(name, lambda: read_data_file(table, file, _column_names(table)))
+    return whole.select(names)
 
-    schema_id = table.schema().schema_id
-    found = [_FILE_ROWS.peek(f"{schema_id} {file.file_path}") for file in files]
-    missing = [number for number, rows in enumerate(found) if rows is None]
-    if missing:
-        reader = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-        # The scan keeps the order of its tasks, and without a filter it leaves no row out.
-        read = reader.to_table([FileScanTask(files[number]) for number in missing])
-        if read.num_rows != sum(files[number].record_count for number in missing):
-            return reader.to_table([FileScanTask(file) for file in files])
-        first = 0
-        for number in missing:
-            rows = found[number] = read.slice(first, files[number].record_count)
-            _FILE_ROWS.put(f"{schema_id} {files[number].file_path}", rows)
-            first += rows.num_rows
-    return pa.concat_tables(found, promote_options="permissive")
+
+def _column_names(table: Table) -> list[str]:
+    return [field.name for field in table.schema().fields]
+
+
+def read_data_file(table: Table, file: DataFile, names: list[str]) -> pa.Table:
+    """Read columns of a file in this thread; those that the table was given later are null.
+
+    PyIceberg's scan reads on many threads, and each keeps memory for its largest file: a process
+    that lives for hundreds of runs grew by hundreds of megabytes.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _arrow_schema(table, names)
+    with table.io.new_input(file.file_path).open() as stream, pq.ParquetFile(stream) as parquet:
+        held = [name for name in names if name in parquet.schema_arrow.names]
+        found = parquet.read(columns=held, use_threads=False)
+    columns = [
+        found[one.name].cast(one.type) if one.name in held else pa.nulls(len(found), one.type)
+        for one in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _arrow_schema(table: Table, names: list[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    whole = table.schema().as_arrow()
+    return pa.schema([whole.field(name) for name in names])
 
 
 def _matching_files(table: Table, rows: BooleanExpression) -> list[DataFile] | None:
@@ -387,7 +397,7 @@ class _ReadCache(Generic[T]):
 
 #: The manifest lists of all control tables at their heads, and some older ones.
 _MANIFEST_LISTS: _ReadCache[tuple[ManifestFile, ...]] = _ReadCache(64)
-_MANIFESTS: _ReadCache[tuple[DataFile, ...]] = _ReadCache(1024)
+_MANIFESTS: _ReadCache[tuple[DataFile, ...]] = _ReadCache(512)
 #: Larger files are read each time, only the matching rows and columns of them.
 _CACHE_BELOW_BYTES = 32 * 1024
 #: The rows of small files: at most some ten megabytes.

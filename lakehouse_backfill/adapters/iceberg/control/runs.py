@@ -305,11 +305,13 @@ class IcebergRuns:
             raise event_log.unknown_run_error(run_id)
         return open_plan(run_id, rows[-1]["plan"], rows[-1]["manifest_hash"])
 
-    def code_of(self, name: str, version: str) -> dict[str, dict[str, str]]:
-        """Return, by run, the code of all stored plans with this transform: SHA-256 by file."""
-        where: dict[str, str | int] = {"transform": name, "transform_version": version}
+    def code_of(self, name: str, version: str, newest: int) -> dict[str, dict[str, str]]:
+        """Return, by run, the code of the newest plans with this transform: SHA-256 by file."""
+        where = {"transform": name, "transform_version": version}
+        head = self._plans.head()
+        ids = [row["run_id"] for row in head.rows(where, ("run_id",))][-newest:]
         code_by_run = {}
-        for row in self._plans.head().rows(where, ("run_id", "plan", "manifest_hash")):
+        for row in head.rows({"run_id": frozenset(ids)}, ("run_id", "plan", "manifest_hash")):
             with suppress(Tampered):
                 plan = open_plan(row["run_id"], row["plan"], row["manifest_hash"])
                 code_by_run[plan.run_id] = code_files(plan.resolved)
