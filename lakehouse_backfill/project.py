@@ -9,7 +9,11 @@ from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from lakehouse_backfill.adapters.system.process import require_valid_reason, resolve_actor
+from lakehouse_backfill.adapters.system.process import (
+    release_memory,
+    require_valid_reason,
+    resolve_actor,
+)
 from lakehouse_backfill.config.faults import locate_errors
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound
@@ -46,6 +50,8 @@ def _begins_commands(project: type[_Class]) -> type[_Class]:
                 return method(*arguments, **named)
             finally:
                 depth -= 1
+                if depth == 0:
+                    release_memory()
 
         return command
 

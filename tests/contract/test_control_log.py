@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyiceberg.exceptions import (
     ServiceUnavailableError,
 )
 from pyiceberg.expressions import EqualTo
+from pyiceberg.types import StringType
 
 from lakehouse_backfill.adapters.iceberg.control import advisory_lock
 from lakehouse_backfill.adapters.iceberg.control.log import (
@@ -488,6 +490,27 @@ def test_cached_rows_equal_those_of_the_scan_of_pyiceberg(log: ControlLog, where
     assert [one["event_id"] for one in head.rows(where, ("event_id",))] == (
         scan["event_id"].to_pylist()
     )
+
+
+@pytest.mark.parametrize(
+    "where", [{}, {"event_id": "450"}, {"event_id": frozenset({"1", "999"})}, {"handler": "other"}]
+)
+def test_rows_of_a_large_file_equal_those_of_the_scan_of_pyiceberg(
+    log: ControlLog, tmp_path: Path, where: dict[str, Any]
+):
+    chance = random.Random(1)
+    rows = tuple(row(number) | {"run_id": chance.randbytes(60).hex()} for number in range(1000))
+    log.append(lambda _: LogAppend(result=None, rows=rows))
+    (file,) = (tmp_path / "lake" / "warehouse").rglob("*processed_event/data/*.parquet")
+    assert file.stat().st_size > 32 * 1024
+    assert pq.ParquetFile(file).num_row_groups == 5
+    head = log.head()
+    assert head.table is not None
+    head.table.update_schema().add_column("later", StringType()).commit()
+    head = log.head()
+    scan = head.table.scan(_row_filter(where)).to_arrow().sort_by(LOG_SEQ)
+    assert head.rows(where) == scan.to_pylist()
+    assert [one["later"] for one in head.rows(where, ("later",))] == [None] * len(scan)
 
 
 def test_an_audit_looks_at_files_again_that_were_edited_in_place(log: ControlLog, tmp_path: Path):

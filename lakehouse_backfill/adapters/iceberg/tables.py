@@ -250,7 +250,9 @@ class IcebergTables(Tables):
             except BackfillError as error:
                 return error
 
-        with ThreadPoolExecutor(_LOADED_AT_ONCE, thread_name_prefix="tables") as pool:
+        # Behind SQL there is little to wait for, and each thread would keep memory of its own.
+        at_once = 1 if type(self._catalog).__name__ == "SqlCatalog" else _LOADED_AT_ONCE
+        with ThreadPoolExecutor(at_once, thread_name_prefix="tables") as pool:
             tables = dict(zip(looked_at, pool.map(load, looked_at), strict=True))
         return CatalogMovements(
             looked_at=sum(isinstance(table, Table) for table in tables.values()),

@@ -43,6 +43,7 @@ COMPACT_BELOW_BYTES = 4 * 1024 * 1024
 #: Snapshots that a control table keeps: its rows are the history.
 KEEP_SNAPSHOTS = 4
 _ROWS_PER_COMMIT = 1_000_000
+_ROWS_PER_GROUP = 200
 #: The property that lists the files which no snapshot needs any more.
 UNREACHABLE_PROPERTY = "lakehouse-backfill.unreachable"
 #: Files stay at least this long after they were replaced.
@@ -154,7 +155,7 @@ def _compact_small_files(transaction: Transaction, table: Table, new: pa.Table) 
         return None
     head = table.current_snapshot()
     manifests = head.manifests(table.io) if head else []
-    old = [read_data_file(table, task.file, new.schema.names) for task in tasks]
+    old = [_read_whole_file(table, task.file) for task in tasks]
     rows = pa.concat_tables([*old, new]).sort_by(LOG_SEQ)
     with transaction.update_snapshot().overwrite() as producer:
         # Without a predicate PyIceberg does not read manifests of unpartitioned tables.
@@ -171,6 +172,8 @@ def _write_data_files(table: Table, rows: pa.Table) -> list[DataFile]:
 
     if not rows.num_rows:
         return []
+    # A read of one run's rows then reads little of a large file.
+    table.metadata.properties["write.parquet.row-group-limit"] = str(_ROWS_PER_GROUP)
     return list(_dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io))
 
 
@@ -277,7 +280,12 @@ def read_rows(
     import pyarrow as pa
 
     names = [name for name in _column_names(table) if name in {*columns, *filtered}]
-    parts = [_filter_rows(table, rows, _rows_of_file(table, file, names)) for file in files]
+    parts = []
+    for file in files:
+        if file.file_size_in_bytes > _CACHE_BELOW_BYTES:
+            parts += read_data_file(table, file, names, rows, filtered)
+        else:
+            parts.append(_filter_rows(table, rows, _rows_of_small_file(table, file).select(names)))
     found = pa.concat_tables(parts or [_arrow_schema(table, names).empty_table()])
     return found.select([name for name in names if name in columns])
 
@@ -296,32 +304,53 @@ def _filter_rows(table: Table, rows: BooleanExpression, found: pa.Table) -> pa.T
     return found.filter(expression_to_pyarrow(bind(table.schema(), rows, case_sensitive=True)))
 
 
-def _rows_of_file(table: Table, file: DataFile, names: list[str]) -> pa.Table:
-    """Return these columns of all rows of a file; a small one is cached as a whole."""
-    if file.file_size_in_bytes > _CACHE_BELOW_BYTES:
-        return read_data_file(table, file, names)
+def _rows_of_small_file(table: Table, file: DataFile) -> pa.Table:
+    """Return all rows of a file from the cache, else read it."""
     name = f"{table.schema().schema_id} {file.file_path}"
-    whole = _FILE_ROWS.get(name, lambda: read_data_file(table, file, _column_names(table)))
-    return whole.select(names)
+    return _FILE_ROWS.get(name, lambda: _read_whole_file(table, file))
+
+
+def _read_whole_file(table: Table, file: DataFile) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.concat_tables(read_data_file(table, file, _column_names(table), AlwaysTrue(), ()))
 
 
 def _column_names(table: Table) -> list[str]:
     return [field.name for field in table.schema().fields]
 
 
-def read_data_file(table: Table, file: DataFile, names: list[str]) -> pa.Table:
-    """Read columns of a file in this thread; those that the table was given later are null.
+def read_data_file(
+    table: Table,
+    file: DataFile,
+    names: list[str],
+    rows: BooleanExpression,
+    filtered: Collection[str],
+) -> list[pa.Table]:
+    """Read columns of the rows that match, in this thread, a row group at a time.
 
-    PyIceberg's scan reads on many threads, and each keeps memory for its largest file: a process
-    that lives for hundreds of runs grew by hundreds of megabytes.
+    Of a row group without a match only the columns of the filter are read. Columns that the table
+    was given later are null. PyIceberg's scan reads whole files on many threads, and each keeps
+    memory for the largest: a process that lives for hundreds of runs grew by hundreds of megabytes.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _arrow_schema(table, names)
+    found = []
     with table.io.new_input(file.file_path).open() as stream, pq.ParquetFile(stream) as parquet:
-        held = [name for name in names if name in parquet.schema_arrow.names]
-        found = parquet.read(columns=held, use_threads=False)
+        for group in range(parquet.num_row_groups):
+            keys = [name for name in names if name in filtered]
+            if keys and not _filter_rows(table, rows, _read_group(table, parquet, group, keys)):
+                continue
+            found.append(_filter_rows(table, rows, _read_group(table, parquet, group, names)))
+    return found
+
+
+def _read_group(table: Table, parquet: Any, group: int, names: list[str]) -> pa.Table:
+    import pyarrow as pa
+
+    held = [name for name in names if name in parquet.schema_arrow.names]
+    found = parquet.read_row_group(group, columns=held, use_threads=False)
+    schema = _arrow_schema(table, names)
     columns = [
         found[one.name].cast(one.type) if one.name in held else pa.nulls(len(found), one.type)
         for one in schema
