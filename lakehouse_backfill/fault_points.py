@@ -43,6 +43,7 @@ COMMIT_POINTS = (
     "Corrections.append",
     "Pins.tag",
     "Publisher.swap",
+    "RunFiles.delete",
     "Shadows.create",
     "Shadows.drop",
     "Shadows.evolve",

@@ -75,8 +75,46 @@ class RetentionItem(Value):
     version: int | None = None
 
 
+class StagedShadow(Value):
+    """The dropped shadow of a run that was never published, as the run's log describes it.
+
+    `size_bytes`: what its chunks wrote. `metadata_file` leads to all files of the shadow.
+    """
+
+    run_id: str
+    product: str
+    shadow: str
+    target: str
+    location: str
+    metadata_file: str
+    size_bytes: int
+
+
+class StagedFiles(Value):
+    """The files of a dropped shadow that no table reaches, in groups: the order of deletion.
+
+    `held`: by table, how many of the shadow's files it lists.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    files: int
+    size_bytes: int
+    held: dict[str, int]
+
+
+class DeletedFiles(Value):
+    """What was deleted of a run that was never published; `kept_files` are listed by a table."""
+
+    run_id: str
+    product: str
+    shadow: str
+    files: int
+    size_bytes: int
+    kept_files: int
+
+
 class LeftoverFiles(Value):
-    """Files of a removed shadow that no table lists; `command` deletes them.
+    """Files of a removed shadow that are not deleted, and why; `command` deletes orphans by hand.
 
     There is no command while other shadows of the product may still use the files.
     """
@@ -85,6 +123,9 @@ class LeftoverFiles(Value):
     size_bytes: int
     location: str
     command: str | None
+    run_id: str
+    because: str
+    fix: str
 
 
 class ExpirationResult(Value):

@@ -11,9 +11,16 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from lakehouse_backfill.domain.diff import FileBytes, FileFingerprint
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.rollout import ExpirationResult, OrphanFiles, PinLease
+from lakehouse_backfill.domain.rollout import (
+    ExpirationResult,
+    OrphanFiles,
+    PinLease,
+    StagedFiles,
+    StagedShadow,
+)
 from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.fault_points import side_effect
 
@@ -302,8 +309,45 @@ class Upkeep(Protocol):
         ...
 
 
+class RunFiles(Protocol):
+    """Files that a run staged and nobody published; deletes them once no table reaches them."""
+
+    def describe(self, shadow: str) -> dict[str, Any] | None:
+        """Return location, metadata file and size of a shadow; None when it is not in the catalog.
+
+        They are what `StagedShadow` needs once the shadow is dropped.
+        """
+        ...
+
+    def find(
+        self,
+        staged: StagedShadow,
+        scope: Scope,
+        tables: Collection[str],
+        dropped: Collection[str],
+        *,
+        is_begun: bool,
+    ) -> StagedFiles | None:
+        """Return the files that the run's own chunk commits added, and the shadow's metadata files.
+
+        Files that the target, one of `tables` or any shadow but those in `dropped` reaches, in any
+        snapshot, are counted in `held`. With `is_begun`, files that an interrupted deletion removed
+        are left out; None: it removed all. Raises a BackfillError on any doubt.
+        """
+        ...
+
+    @side_effect
+    def delete(self, staged: StagedShadow, groups: tuple[tuple[str, ...], ...]) -> None:
+        """Delete the files, group after group; files that are gone are left out."""
+        ...
+
+
 class ControlUpkeep(Protocol):
     """Keeps the control tables small; rows are never deleted."""
+
+    def undeleted(self) -> tuple[str, ...]:
+        """Return the runs whose `retire` event names staged files, and that did not delete them."""
+        ...
 
     def runs(self) -> dict[str, dict[str, str]]:
         """Return for each run, without its plan: product, target, shadow, owner, reason."""

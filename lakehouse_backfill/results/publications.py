@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.domain.contract import HookCall
     from lakehouse_backfill.domain.plan import Plan
     from lakehouse_backfill.domain.rollout import (
+        DeletedFiles,
         LeftoverFiles,
         OrphanFiles,
         QueryComparison,
@@ -289,11 +290,12 @@ class RetentionLine(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class MaintainResult(Result):
-    """What was removed, what is kept, and what is left to clean up by other means."""
+    """What was removed or deleted, what is kept, and which files are left, and why."""
 
     dry_run: bool
     retired: tuple[RetentionLine, ...]
     kept: tuple[RetentionLine, ...]
+    deleted: tuple[DeletedFiles, ...]
     left: tuple[LeftoverFiles, ...]
     control_files: OrphanFiles
     versions_let_go: tuple[Mapping[str, Any], ...]
@@ -305,7 +307,8 @@ class MaintainResult(Result):
             dry_run=dry_run,
             retired=tuple(RetentionLine.of(item) for item in outcome.retired),
             kept=tuple(RetentionLine.of(item) for item in outcome.kept),
-            left=outcome.leftovers,
+            deleted=tuple(outcome.run_files.deleted),
+            left=tuple(outcome.run_files.left),
             control_files=outcome.litter,
             versions_let_go=tuple(
                 {"product": item.product, "version": item.version}

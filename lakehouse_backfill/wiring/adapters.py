@@ -360,6 +360,7 @@ def control_ports(catalog: Any, profile: Profile, writers: TableWriters) -> dict
     from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
     from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles, IcebergStoredFiles
     from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
+    from lakehouse_backfill.adapters.iceberg.shadow.run_files import IcebergRunFiles
 
     control = ControlTables(catalog, profile.control_namespace)
     return {
@@ -374,6 +375,7 @@ def control_ports(catalog: Any, profile: Profile, writers: TableWriters) -> dict
         "audit": IcebergAudit(control),
         "pin_leases": IcebergPinLeases(control),
         "upkeep": IcebergUpkeep(catalog, profile.shadow_namespace, SystemClock(), writers),
+        "run_files": IcebergRunFiles(catalog, profile.shadow_namespace),
         "control_upkeep": IcebergControlUpkeep(catalog, profile.control_namespace, control),
     }
 

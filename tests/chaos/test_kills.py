@@ -54,6 +54,7 @@ ELSEWHERE = {
     "Pins.unpin": "maintain takes tags out by Upkeep.let_go",
     "PinLeases.end": "only by maintain; killed in tests/contract/test_retention.py",
     "Upkeep.let_go": "only by maintain; killed in tests/contract/test_retention.py",
+    "RunFiles.delete": "only by maintain; killed in test_run_files_kills.py",
     "ControlUpkeep.lift": "only by maintain; killed in tests/contract/test_retention.py",
     "ControlUpkeep.sweep": "only by maintain; killed in tests/contract/test_retention.py",
     "ControlFiles.delete": "only by maintain; killed in tests/contract/test_retention.py",

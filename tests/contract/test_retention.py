@@ -121,22 +121,6 @@ def test_an_open_run_keeps_its_pins_and_shadow_however_old_it_is(
     assert (lake.tags(), lake.shadows()) == (tags, shadows)
 
 
-def test_what_a_cancelled_run_leaves_is_counted_and_left_to_orphan_clean_up(
-    lake: RetentionLake,
-) -> None:
-    run = lake.staged()
-    lake.project.cancel(run, WHO, "not needed")
-    lake.later(31)
-    files = lake.files()
-    (left,) = lake.maintain()["left"]
-    assert left["size_bytes"] > 0
-    assert left["command"] == (
-        f"CALL system.remove_orphan_files(table => '{TARGET}', location => '{left['location']}', "
-        "dry_run => true)"
-    )
-    assert (lake.files(), lake.shadows(), lake.tags()) == (files, [], {})
-
-
 def test_a_version_that_was_let_go_cannot_be_gone_back_to_and_rollback_says_why(
     lake: RetentionLake,
 ) -> None:
@@ -390,7 +374,9 @@ DEATHS = (
     ("ControlLog.accepted_output_version:committed", 0), ("Runs.append:before", 0),
     ("ControlLog.run_event:committed", 0), ("Runs.append:after", -1),
     ("Shadows.drop:committing", 0), ("Shadows.drop:committed", 0), ("Shadows.retire:after", -1),
-    ("Upkeep.let_go:committing", 0), ("Upkeep.let_go:committed", 0),
+    ("RunFiles.delete:before", 0), ("RunFiles.delete:committing", 0),
+    ("RunFiles.delete:committed", 0), ("RunFiles.delete:committed", -1),
+    ("RunFiles.delete:after", 0), ("Upkeep.let_go:committing", 0), ("Upkeep.let_go:committed", 0),
     ("Upkeep.let_go:committed", -1), ("PinLeases.end:before", 0),
     ("ControlLog.pin_lease:committing", 0), ("ControlLog.pin_lease:committed", 0),
     ("ControlUpkeep.lift:before", 0), ("ControlLog.backfill_chunk_run:committed", 0),

@@ -78,6 +78,7 @@ _FILE_READERS = frozenset(
         "table_metadata",
         "read_manifest_list",
         "fetch_manifest_entry",
+        "read_manifest_entries",
         "_task_to_record_batches",
         "read_data_file",
     )

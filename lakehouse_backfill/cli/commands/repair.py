@@ -105,8 +105,9 @@ def maintain(
 ) -> Result:
     """Remove expired shadows, pins and versions; list what is kept, and why.
 
-    Changes metadata alone: no data file is deleted. What an open run, a lease, or a version that
-    can be rolled back to needs is kept. A second maintain finds nothing to do.
+    Deletes the files of runs that were never published, once no table reaches them; no file of a
+    product. What an open run, a lease, or a version that can be rolled back to needs is kept. A
+    second maintain finds nothing to do.
 
     Examples:
       lakehouse-backfill maintain --dry-run

@@ -273,21 +273,26 @@ _RETENTION_COLUMNS = ("kind", "name", "owner", "until", "because")
 
 def render_maintain(page: TextPage, result: MaintainResult) -> None:
     """Draw what was removed, what is kept and why, and what is left to clean up."""
-    if not result.retired:
+    if not result.retired and not result.deleted:
         page.line("nothing is to be removed; nothing was changed")
     title = "would be removed; nothing was changed" if result.dry_run else "removed"
     page.table(title, _RETENTION_COLUMNS, [*map(_retention_row, result.retired)], most=50)
     page.table("kept", _RETENTION_COLUMNS, [*map(_retention_row, result.kept)], most=50)
+    title = "files of runs never published: " + (
+        "would be deleted" if result.dry_run else "deleted"
+    )
+    deleted = [
+        (one.run_id, one.shadow, one.files, format_size(one.size_bytes), one.kept_files)
+        for one in result.deleted
+    ]
+    page.table(title, ("run", "shadow", "files", "bytes", "kept: a table lists them"), deleted,
+               most=50)  # fmt: skip
     rows = [
-        (
-            one.shadow,
-            format_size(one.size_bytes),
-            one.command or "later: another shadow is left",
-        )
+        (one.shadow, format_size(one.size_bytes), one.because, one.fix, one.command)
         for one in result.left
     ]
-    page.table("left to orphan clean-up", ("shadow", "bytes", "in Spark, then without dry_run"),
-               rows, most=None, is_copied=True)  # fmt: skip
+    page.table("files left", ("shadow", "bytes", "because", "what to do", "or, in Spark"), rows,
+               most=None, is_copied=True)  # fmt: skip
 
 
 def _retention_row(item: RetentionLine) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
-"""Maintain: remove by metadata alone what nothing needs, and report what is kept and why.
+"""Maintain: remove what nothing needs, and report what is kept and why.
 
-What is removed is found first, by reading alone; a dry run shows exactly that. No data file of a
-product is ever deleted here. Each act may be repeated: a second call finds nothing to do, and one
-that was killed is finished by the next.
+What is removed is found first, by reading alone; a dry run shows exactly that. The only data files
+that are deleted are those of runs that were never published (`run_files`). Each act may be
+repeated: a second call finds nothing to do, and one that was killed is finished by the next.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
+from typing import Any
 
-from lakehouse_backfill.core.retention import policy
+from lakehouse_backfill.core.retention import policy, run_files
 from lakehouse_backfill.core.retention.policy import RetentionDecision, RetentionFacts
+from lakehouse_backfill.core.retention.run_files import RunFilesOutcome
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import retention
 from lakehouse_backfill.core.versions.retention import VersionRetention
 from lakehouse_backfill.domain.contract import Contract, KeepVersions
-from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.rollout import LeftoverFiles, OrphanFiles, RetentionItem, RunFacts
+from lakehouse_backfill.domain.rollout import OrphanFiles, RetentionItem, RunFacts
 from lakehouse_backfill.errors import BackfillError, Conflict, NotFound, RunMoved, Unsupported
 
 
@@ -77,17 +78,10 @@ def _run_facts(
             continue
         events = context.runs.events(run_id) if run_id in looked_at else ()
         ends = policy.pin_lease_end(status, events)
-        needs = () if ends else _carried_shadows(context.runs.plan(run_id))
+        needs = () if ends else run_files.carried_shadows(context.runs.plan(run_id))
         state = status.state.value
         found[run_id] = RunFacts(run_id=run_id, state=state, ends=ends, needs=needs, **run)
     return found
-
-
-def _carried_shadows(plan: Plan) -> tuple[str, ...]:
-    """Name the shadows of earlier revisions that hold chunks which the run takes over."""
-    follow = plan.resolved.catch_up
-    taken = (*follow.carried, *follow.erased) if follow else ()
-    return tuple(dict.fromkeys(chunk.shadow_table for chunk in taken))
 
 
 def _retention_of_product(
@@ -121,40 +115,6 @@ def _erased_tables(
     return frozenset(shadows | {one.table for one in contracts.values() if one.product == product})
 
 
-def find_leftovers(
-    context: Context, found: RetentionDecision, facts: RetentionFacts
-) -> tuple[LeftoverFiles, ...]:
-    """Name the files that no table lists once the shadows are gone: of runs never published."""
-    published = {
-        row.run_id for one in facts.version_retention.values() for row in one.accepted_rows
-    }
-    written = context.upkeep.shadows()
-    busy = {item.product for item in found.kept if item.kind == "shadow"}
-    left = []
-    for item in found.retired:
-        info = context.tables.describe(item.name) if item.kind == "shadow" else None
-        size = written.get(item.name, 0)
-        if info is None or not size or item.run_id in published:
-            continue
-        command = (
-            None if item.product in busy else _cleanup_command(facts, item.run_id, info.location)
-        )
-        left.append(
-            LeftoverFiles(
-                shadow=item.name, size_bytes=size, location=info.location, command=command
-            )
-        )
-    return tuple(left)
-
-
-def _cleanup_command(facts: RetentionFacts, run_id: str, location: str) -> str:
-    target = facts.runs[run_id].target
-    return (
-        f"CALL system.remove_orphan_files(table => '{target}', location => '{location}', "
-        "dry_run => true)"
-    )
-
-
 #: Files of control tables this young may belong to a commit, or a reader, that is at work now.
 CONTROL_FILES_GRACE = timedelta(days=1)
 
@@ -165,7 +125,7 @@ class MaintainOutcome:
 
     retired: tuple[RetentionItem, ...]
     kept: tuple[RetentionItem, ...]
-    leftovers: tuple[LeftoverFiles, ...]
+    run_files: RunFilesOutcome
     litter: OrphanFiles
 
 
@@ -184,8 +144,8 @@ def maintain(
     its tables, early and for the record. Open runs keep everything all the same.
 
     Order of side effects: versions expired in the pointer table; the runs informed; shadows
-    dropped; tags and snapshots out, one commit per table; leases ended; fences lifted; control
-    files deleted.
+    dropped; files of runs that were never published deleted; tags and snapshots out, one commit per
+    table; leases ended; fences lifted; control files deleted.
     Raises NotFound, NotAllowed, CatalogDown.
     """
     if erasure:
@@ -201,19 +161,25 @@ def maintain(
         found.retired = [item for item in found.retired if item.product == product]
         found.kept = [item for item in found.kept if item.product == product]
     found = _without_required_tags(context, found, at_once=bool(erasure))
-    left = find_leftovers(context, found, facts)
     before = context.clock.now() - CONTROL_FILES_GRACE
     if dry_run:
+        files = run_files.delete_run_files(
+            context, facts.runs, found.retired, by, product=product, dry_run=True
+        )
         litter = OrphanFiles() if product else context.control_upkeep.litter(before)
-        return _maintain_result(found, left, litter)
-    found = _apply_decision(context, facts, found, by, at_once=bool(erasure))
+        return _maintain_result(found, files, litter)
+    found = _drop_shadows(context, facts, found, by)
+    files = run_files.delete_run_files(
+        context, facts.runs, found.retired, by, product=product, dry_run=False
+    )
+    found = _release_pins(context, facts, found, by, at_once=bool(erasure))
     litter = OrphanFiles() if product else context.control_upkeep.sweep(before)
     context.journal.log("maintained", retired=len(found.retired), kept=len(found.kept), by=by)
-    return _maintain_result(found, left, litter)
+    return _maintain_result(found, files, litter)
 
 
 def _maintain_result(
-    found: RetentionDecision, left: tuple[LeftoverFiles, ...], litter: OrphanFiles
+    found: RetentionDecision, files: RunFilesOutcome, litter: OrphanFiles
 ) -> MaintainOutcome:
     retired = found.retired
     if litter.files:
@@ -222,7 +188,7 @@ def _maintain_result(
             *retired,
             RetentionItem(name="control tables", kind="control files", because=because),
         ]
-    return MaintainOutcome(tuple(retired), tuple(found.kept), left, litter)
+    return MaintainOutcome(tuple(retired), tuple(found.kept), files, litter)
 
 
 def _without_required_tags(
@@ -258,13 +224,19 @@ def _expiring_tags_by_table(found: RetentionDecision) -> dict[str, dict[str, int
     return tags
 
 
-def _apply_decision(
-    context: Context, facts: RetentionFacts, found: RetentionDecision, by: str, *, at_once: bool
+def _drop_shadows(
+    context: Context, facts: RetentionFacts, found: RetentionDecision, by: str
 ) -> RetentionDecision:
     found = _expire_versions(context, facts, found, by)
     found = _record_on_runs(context, facts, found, by)
     for item in [item for item in found.retired if item.kind == "shadow"]:
         context.shadows.retire(item.name)
+    return found
+
+
+def _release_pins(
+    context: Context, facts: RetentionFacts, found: RetentionDecision, by: str, *, at_once: bool
+) -> RetentionDecision:
     kept: dict[str, str] = {}
     for table, tags in _expiring_tags_by_table(found).items():
         try:
@@ -334,21 +306,28 @@ def _record_on_runs(
     for run_id in sorted({item.run_id for item in mine}):
         items = [item for item in mine if item.run_id == run_id]
         try:
-            _record_retirement(context, run_id, items, by)
+            _record_retirement(context, facts.runs[run_id], items, by)
         except RunMoved as error:
             kept |= dict.fromkeys((item.name for item in items), error.problem)
     return _without_items(found, kept)
 
 
-def _record_retirement(context: Context, run_id: str, items: list[RetentionItem], by: str) -> None:
-    status, events = context.runs.status(run_id), context.runs.events(run_id)
-    if any(event.verb == "retire" for event in events):
+def _record_retirement(
+    context: Context, run: RunFacts, items: list[RetentionItem], by: str
+) -> None:
+    """Note on the run what is removed; with its shadow also what leads to the shadow's files."""
+    status, events = context.runs.status(run.run_id), context.runs.events(run.run_id)
+    retired = [event for event in events if event.verb == "retire"]
+    has_shadow = any(item.name == run.shadow for item in items)
+    if retired and (not has_shadow or any("staged" in event.detail for event in retired)):
         return
     if policy.pin_lease_end(status, events) is None:
-        raise RunMoved(f"{run_id} is {status.state.value} by now: open runs keep everything")
+        raise RunMoved(f"{run.run_id} is {status.state.value} by now: open runs keep everything")
     names, because = [item.name for item in items], items[0].because
+    staged = context.run_files.describe(run.shadow) if has_shadow else None
     try:
-        plan = context.runs.plan(run_id)
+        plan = context.runs.plan(run.run_id)
     except BackfillError as error:
-        raise RunMoved(f"the plan of {run_id} cannot be read: {error.problem}") from error
-    context.move(status, plan, "retire", by, let_go=names, because=because)
+        raise RunMoved(f"the plan of {run.run_id} cannot be read: {error.problem}") from error
+    detail: dict[str, Any] = {"staged": staged} if staged else {}
+    context.move(status, plan, "retire", by, let_go=names, because=because, **detail)

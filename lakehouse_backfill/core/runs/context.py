@@ -39,6 +39,7 @@ from lakehouse_backfill.ports.control import (
     Fingerprints,
     Ledger,
     PinLeases,
+    RunFiles,
     Runs,
     Upkeep,
     Versions,
@@ -85,6 +86,7 @@ class Context:
     audit: Audit
     pin_leases: PinLeases
     upkeep: Upkeep
+    run_files: RunFiles
     control_upkeep: ControlUpkeep
     compute: Callable[[], ComputePorts]
     differ: Callable[[str], Differ]

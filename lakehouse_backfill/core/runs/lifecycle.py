@@ -70,6 +70,9 @@ NOTES: dict[str, frozenset[RunState]] = {
     "waive": frozenset({S.HALTED, S.REJECTED}),
     # The run's shadow and pins are removed: no further move is possible.
     "retire": frozenset({S.PUBLISHED, S.CANCELLED, S.SUPERSEDED, S.ROLLED_BACK}),
+    # After `retire`: the files that the run staged, which were never published.
+    "begin deleting files": frozenset({S.CANCELLED, S.SUPERSEDED}),
+    "delete files": frozenset({S.CANCELLED, S.SUPERSEDED}),
     "dual read": _COMPARABLE,
     "accept difference": _COMPARABLE,
 }

@@ -21,7 +21,12 @@ from tests.support.fakes.control import (
 from tests.support.fakes.files import FakeDataFiles, FakeStored
 from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.lake import FakeLake, FixedClock
-from tests.support.fakes.retention import FakeControlUpkeep, FakePinLeases, FakeUpkeep
+from tests.support.fakes.retention import (
+    FakeControlUpkeep,
+    FakePinLeases,
+    FakeRunFiles,
+    FakeUpkeep,
+)
 from tests.support.fakes.rollout import FakeCorrections, FakeReading
 
 PRODUCT = "silver.daily"
@@ -45,6 +50,7 @@ def context(where: FakeLake, compute: FakeCompute | None = None, **changes: Any)
         "tables": where, "pins": where, "shadows": where, "publisher": where,
         "carrying": FakeCarrying(where), "erasing": FakeErasing(where),
         "pin_leases": FakePinLeases(), "upkeep": FakeUpkeep(where),
+        "run_files": FakeRunFiles(where),
         "control_upkeep": FakeControlUpkeep(runs, fences),
         "runs": runs, "audit": runs, "fences": fences, "ledger": FakeLedger(fences),
         "versions": versions, "evidence": FakeEvidence(fences),

@@ -17,7 +17,12 @@ from lakehouse_backfill.core.evidence.reproduce import ReproducedPartition
 from lakehouse_backfill.core.publication.dual_read import ReaderComparison
 from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.domain.contract import HookCall
-from lakehouse_backfill.domain.rollout import LeftoverFiles, OrphanFiles, QueryComparison
+from lakehouse_backfill.domain.rollout import (
+    DeletedFiles,
+    LeftoverFiles,
+    OrphanFiles,
+    QueryComparison,
+)
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.results import comparison, proof, publications, runs
 from lakehouse_backfill.results.base import Result
@@ -322,8 +327,8 @@ def make_result(verb: str, data: dict[str, Any] | None = None) -> Result:
 _NAMES = {
     each.__name__: each
     for each in (
-        HookCall, LeftoverFiles, OrphanFiles, QueryComparison, ReaderComparison, RecoveryOutcome,
-        ReproducedPartition,
+        DeletedFiles, HookCall, LeftoverFiles, OrphanFiles, QueryComparison, ReaderComparison,
+        RecoveryOutcome, ReproducedPartition,
     )
 }  # fmt: skip
 _EMPTY: dict[type, Any] = {

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
 
-from lakehouse_backfill.domain.rollout import ExpirationResult, OrphanFiles, PinLease
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.rollout import (
+    ExpirationResult,
+    OrphanFiles,
+    PinLease,
+    StagedFiles,
+    StagedShadow,
+)
 from tests.support.fakes.control import FakeFences, FakeRuns
 from tests.support.fakes.lake import FakeLake
 
@@ -73,6 +81,32 @@ class FakeUpkeep:
         return {}
 
 
+class FakeRunFiles:
+    """`ports.control.RunFiles`: no table holds what a run staged; deletions are remembered."""
+
+    def __init__(self, lake: FakeLake) -> None:
+        self.lake = lake
+
+    def describe(self, shadow: str) -> dict[str, Any] | None:
+        if shadow not in self.lake.tables:
+            return None
+        return {"location": shadow, "metadata_file": f"{shadow}/1.json", "size_bytes": 100}
+
+    def find(
+        self,
+        staged: StagedShadow,
+        scope: Scope,
+        tables: Collection[str],
+        dropped: Collection[str],
+        *,
+        is_begun: bool,
+    ) -> StagedFiles | None:
+        return StagedFiles(groups=((staged.metadata_file,),), files=1, size_bytes=100, held={})
+
+    def delete(self, staged: StagedShadow, groups: tuple[tuple[str, ...], ...]) -> None:
+        self.lake.calls.append(f"delete files of {staged.shadow}")
+
+
 class FakeControlUpkeep:
     """`ports.control.ControlUpkeep` on the in-memory runs and fences."""
 
@@ -90,6 +124,17 @@ class FakeControlUpkeep:
             }
             for run_id, plan in self._runs.plans.items()
         }
+
+    def undeleted(self) -> tuple[str, ...]:
+        verbs = {
+            run_id: {event.verb for event in self._runs.events(run_id) if event.detail}
+            for run_id in self._runs.plans
+        }
+        return tuple(
+            run_id
+            for run_id, found in sorted(verbs.items())
+            if "retire" in found and "delete files" not in found
+        )
 
     def fenced(self) -> tuple[str, ...]:
         return tuple(sorted(self._fences.epochs))

@@ -43,6 +43,7 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
     CONTROL_TABLES,
     EVIDENCE,
     PIPELINE_RUN,
+    RUN_EVENT,
     ControlTable,
 )
 from lakehouse_backfill.core.runs import event_log
@@ -216,6 +217,14 @@ class IcebergControlUpkeep:
             }
             for row in rows
         }
+
+    def undeleted(self) -> tuple[str, ...]:
+        """Return the runs whose `retire` event names staged files, and that did not delete them."""
+        head, columns = self._tables.log(RUN_EVENT).head(), ("run_id", "detail")
+        ended = {row["run_id"] for row in head.rows({"verb": "delete files"}, columns)}
+        retired = head.rows({"verb": "retire"}, columns)
+        named = {row["run_id"] for row in retired if '"staged"' in row["detail"]}
+        return tuple(sorted(named - ended))
 
     def fenced(self) -> tuple[str, ...]:
         """Return the runs that have a fence in one of the tables."""

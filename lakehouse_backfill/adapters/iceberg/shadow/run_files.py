@@ -1,0 +1,346 @@
+"""Files that a run staged into its shadow: found after the drop, and deleted once none is reached.
+
+A clone shares files and manifests with its target. What the run itself wrote has two marks: a
+snapshot of the run added it, and it lies in a folder of the shadow. Another table reaches a file
+when a manifest of any of its snapshots lists it as live, with or without a tag or branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from lakehouse_backfill.adapters.iceberg.catalog import (
+    fetch_all,
+    load_table,
+    load_table_or_none,
+    translate_errors,
+)
+from lakehouse_backfill.adapters.iceberg.manifests import (
+    ManifestCache,
+    ScopedReader,
+    is_live_entry,
+    read_manifest_entries,
+)
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    BASE_SNAPSHOT_PROPERTY,
+    BUILT_BECAUSE_PROPERTY,
+    CHUNK_ID_PROPERTY,
+    DROP_DELETES_PROPERTY,
+    RUN_ID_PROPERTY,
+    TARGET_UUID_PROPERTY,
+    has_live_files,
+    snapshot_summary,
+)
+from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels
+from lakehouse_backfill.core.planning.write_path import DATA_PATH_PROPERTY
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.rollout import StagedFiles, StagedShadow
+from lakehouse_backfill.errors import Conflict, Unsupported
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.control import RunFiles
+
+#: Stores have a high latency and serve many requests in parallel.
+_CONCURRENT_REQUESTS = 8
+
+
+class IcebergRunFiles(RunFiles):
+    """`ports.control.RunFiles` on PyIceberg."""
+
+    def __init__(self, catalog: Catalog, shadow_namespace: str) -> None:
+        self._catalog = catalog
+        self._namespace = shadow_namespace
+
+    def describe(self, shadow: str) -> dict[str, Any] | None:
+        """Return location, metadata file and size of a shadow; None when there is none."""
+        table = load_table_or_none(self._catalog, shadow)
+        if table is None:
+            return None
+        summaries = map(snapshot_summary, table.metadata.snapshots)
+        return {
+            "location": table.location(),
+            "metadata_file": table.metadata_location,
+            "size_bytes": sum(
+                int(summary.get("added-files-size", "0"))
+                for summary in summaries
+                if CHUNK_ID_PROPERTY in summary
+            ),
+        }
+
+    def find(
+        self,
+        staged: StagedShadow,
+        scope: Scope,
+        tables: Collection[str],
+        dropped: Collection[str],
+        *,
+        is_begun: bool,
+    ) -> StagedFiles | None:
+        """Return the files that only the shadow's own metadata reaches, in order of deletion.
+
+        Raises NotFound, Conflict, Unsupported and CatalogDown on any doubt.
+        """
+        with translate_errors():
+            io = self._file_io(staged)
+            try:
+                metadata = FromInputFile.table_metadata(io.new_input(staged.metadata_file))
+            except FileNotFoundError:
+                if not is_begun:
+                    raise
+                return None
+            _require_own(staged, metadata)
+            own = _own_files(staged, metadata, io, is_begun=is_begun)
+            others = list(self._other_tables(staged, tables, dropped))
+            is_scoped = _lies_within(own.entries, metadata, scope)
+            search = _Search(own, staged, metadata, {*tables}, scope if is_scoped else None)
+            held = {name: search.listed(name, table) for name, table in others}
+            return _in_groups(own, held, staged, metadata, io)
+
+    def delete(self, staged: StagedShadow, groups: tuple[tuple[str, ...], ...]) -> None:
+        """Delete the files, group after group; several at a time, missing ones are left out."""
+        io = self._file_io(staged)
+
+        def delete_one(path: str) -> str:
+            with commit_window("RunFiles.delete"):
+                io.delete(path)
+            return path
+
+        for group in groups:
+            fetch_all(delete_one, group, _CONCURRENT_REQUESTS)
+
+    def _file_io(self, staged: StagedShadow) -> FileIO:
+        target = load_table_or_none(self._catalog, staged.target)
+        if target is not None:
+            return target.io
+        return load_file_io(dict(self._catalog.properties), staged.metadata_file)
+
+    def _other_tables(
+        self, staged: StagedShadow, tables: Collection[str], dropped: Collection[str]
+    ) -> Iterator[tuple[str, Table]]:
+        """Yield the target, those of `tables` that are no shadows, and all shadows that are left.
+
+        Raises NotFound when one that is no shadow is gone.
+        """
+        try:
+            found = self._catalog.list_tables(self._namespace)
+        except NoSuchNamespaceError:
+            found = []
+        shadows = {".".join(identifier) for identifier in found} - {*dropped}
+        if staged.shadow in shadows:
+            raise Conflict(
+                f"{staged.shadow} is in the catalog by now",
+                fix="lakehouse-backfill maintain again, once nobody uses it",
+            )
+        named = {staged.target, *tables}
+        others = {name for name in named if name.rpartition(".")[0] != self._namespace}
+        for name in sorted(others | shadows):
+            table = load_table(self._catalog, name)
+            _require_apart(staged, name, table)
+            yield name, table
+
+
+def _require_own(staged: StagedShadow, metadata: TableMetadata) -> None:
+    """Raise unless the metadata is that of the run's shadow, and the shadow was dropped."""
+    properties = metadata.properties
+    is_own = (
+        properties.get(RUN_ID_PROPERTY) == staged.run_id
+        and BASE_SNAPSHOT_PROPERTY in properties
+        and metadata.location == staged.location
+        and staged.metadata_file.startswith(_folder(metadata.location))
+    )
+    if not is_own:
+        raise Conflict(
+            f"{staged.metadata_file} does not describe the shadow of {staged.run_id}",
+            fix="lakehouse-backfill audit verify",
+        )
+    if BUILT_BECAUSE_PROPERTY in properties and properties.get(DROP_DELETES_PROPERTY) != "no":
+        raise Unsupported(
+            f"{staged.shadow} stays in the catalog, where a drop deletes files",
+            fix="when no other table takes its files: drop it yourself",
+        )
+
+
+def _require_apart(staged: StagedShadow, name: str, table: Table) -> None:
+    """Raise Conflict when another table's folder is the shadow's, lies in it or around it."""
+    own, other = _folder(staged.location), _folder(table.location())
+    if own.startswith(other) or other.startswith(own):
+        raise Conflict(
+            f"{name} lies at {other}, and {staged.shadow} at {own}: one in the other",
+            fix="give the namespace of shadows a location of its own",
+        )
+
+
+def _folder(location: str) -> str:
+    return f"{location.rstrip('/')}/"
+
+
+@dataclass
+class _OwnFiles:
+    """What the snapshots of a shadow added below its own folders: sizes by path."""
+
+    data: dict[str, int] = field(default_factory=dict)
+    manifests: dict[str, int] = field(default_factory=dict)
+    lists: list[str] = field(default_factory=list)
+    entries: list[ManifestEntry] = field(default_factory=list)
+
+    def add(self, entries: list[ManifestEntry], folders: tuple[str, ...]) -> None:
+        """Add the files that a manifest's own snapshot added to one of the folders."""
+        for entry in entries:
+            file = entry.data_file
+            if entry.status == ManifestEntryStatus.ADDED and file.file_path.startswith(folders):
+                self.data[file.file_path] = file.file_size_in_bytes
+                self.entries.append(entry)
+
+
+def _own_files(
+    staged: StagedShadow, metadata: TableMetadata, io: FileIO, *, is_begun: bool
+) -> _OwnFiles:
+    """Collect the shadow's own files; its base and what it shares with its target are left out."""
+    folder = _folder(metadata.location)
+    data_path = metadata.properties.get(DATA_PATH_PROPERTY, "").rstrip("/")
+    is_run_folder = data_path.rpartition("/")[2] == staged.run_id
+    data_folders = (folder, f"{data_path}/") if is_run_folder else (folder,)
+    own, base_id = _OwnFiles(), metadata.properties[BASE_SNAPSHOT_PROPERTY]
+    # Once the deletion has begun, a metadata file that is gone has nothing left to delete.
+    deleted = (FileNotFoundError,) if is_begun else ()
+    for snapshot in metadata.snapshots:
+        if str(snapshot.snapshot_id) == base_id:
+            continue
+        own.lists += [snapshot.manifest_list] * snapshot.manifest_list.startswith(folder)
+        manifests: list[ManifestFile] = []
+        with suppress(*deleted):
+            manifests = snapshot.manifests(io)
+        for manifest in manifests:
+            is_own = manifest.added_snapshot_id == snapshot.snapshot_id
+            if not is_own or not manifest.manifest_path.startswith(folder):
+                continue
+            own.manifests[manifest.manifest_path] = manifest.manifest_length
+            if _is_chunk_commit(snapshot, staged.run_id):
+                with suppress(*deleted):
+                    own.add(read_manifest_entries(io, manifest), data_folders)
+    return own
+
+
+def _is_chunk_commit(snapshot: Snapshot, run_id: str) -> bool:
+    summary = snapshot_summary(snapshot)
+    return summary.get(RUN_ID_PROPERTY) == run_id and CHUNK_ID_PROPERTY in summary
+
+
+def _lies_within(entries: list[ManifestEntry], metadata: TableMetadata, scope: Scope) -> bool:
+    """Return whether all files lie in the scope, so that other partitions cannot list them."""
+    try:
+        labels = PartitionLabels(metadata, scope.field)
+        return all(labels.labels_spanned(e.data_file) <= {*scope.partitions} for e in entries)
+    except Unsupported:
+        return False
+
+
+class _Search:
+    """Looks for files of a shadow in other tables.
+
+    Only manifests are read that may list one. Those that the target had before the shadow was
+    cloned are older than its files, by their sequence numbers; others are known by their
+    partitions. Of shadows of other products only what they wrote themselves is read.
+    """
+
+    def __init__(
+        self,
+        own: _OwnFiles,
+        staged: StagedShadow,
+        metadata: TableMetadata,
+        tables: set[str],
+        scope: Scope | None,
+    ) -> None:
+        self._tables = tables
+        self._wanted = {*own.data, *own.manifests, *own.lists}
+        self._target, self._scope = staged.target, scope
+        self._target_uuid = metadata.properties.get(TARGET_UUID_PROPERTY)
+        base = metadata.properties[BASE_SNAPSHOT_PROPERTY]
+        # Format 1 has no sequence numbers: all are 0, and none is older.
+        self._base_sequence = next(
+            (s.sequence_number or 0 for s in metadata.snapshots if str(s.snapshot_id) == base), 0
+        )
+
+    def listed(self, name: str, table: Table) -> set[str]:
+        """Return the files that any snapshot of the table reaches."""
+        is_skipped, may_hold = self._age_filter(name, table), self._partition_filter(table)
+        lists = {s.manifest_list: s for s in table.metadata.snapshots}
+        manifests: dict[str, ManifestFile] = {}
+        for path, snapshot in lists.items():
+            if not is_skipped(path, snapshot.sequence_number):
+                manifests |= {one.manifest_path: one for one in snapshot.manifests(table.io)}
+        found = (lists.keys() | manifests.keys()) & self._wanted
+        for path, manifest in manifests.items():
+            if is_skipped(path, manifest.sequence_number) or not may_hold(manifest):
+                continue
+            entries = filter(is_live_entry, read_manifest_entries(table.io, manifest))
+            found |= {entry.data_file.file_path for entry in entries} & self._wanted
+        return found
+
+    def _age_filter(self, name: str, table: Table) -> Callable[[str, int | None], bool]:
+        """Return which manifests and manifest lists, by path and number, cannot list a file."""
+        is_target, uuid = name == self._target, str(table.metadata.table_uuid)
+        if is_target and uuid != self._target_uuid:
+            raise Conflict(
+                f"{name} is another table than the one that the run restated",
+                fix="look for the old table: its snapshots may list files of the run",
+            )
+        is_related = table.properties.get(TARGET_UUID_PROPERTY, uuid) == self._target_uuid
+        # What a shadow wrote itself is looked at whatever its number is.
+        own_folder = None if is_target else _folder(table.location())
+
+        def is_skipped(path: str, sequence_number: int | None) -> bool:
+            if own_folder is not None and path.startswith(own_folder):
+                return False
+            if is_related:
+                return 0 < self._base_sequence >= (sequence_number or 0)
+            # A shadow of another product inherits files of that product's table only.
+            return not is_target and name not in self._tables
+
+        return is_skipped
+
+    def _partition_filter(self, table: Table) -> Callable[[ManifestFile], bool]:
+        if self._scope is not None:
+            # A table without such a column: nothing is known by its partitions.
+            with suppress(Unsupported):
+                may_hold = ScopedReader(table, self._scope, ManifestCache()).may_hold
+                return lambda manifest: has_live_files(manifest) and may_hold(manifest)
+        return has_live_files
+
+
+def _in_groups(
+    own: _OwnFiles,
+    held: dict[str, set[str]],
+    staged: StagedShadow,
+    metadata: TableMetadata,
+    io: FileIO,
+) -> StagedFiles:
+    """Order what nobody holds: a file goes before the one that leads to it, the newest last."""
+    kept = set().union(*held.values())
+    folder = _folder(metadata.location)
+    log = [entry.metadata_file for entry in metadata.metadata_log]
+    older = [path for path in log if path.startswith(folder) and path != staged.metadata_file]
+    groups = tuple(
+        tuple(path for path in dict.fromkeys(paths) if path not in kept)
+        for paths in (own.data, own.manifests, own.lists, older, (staged.metadata_file,))
+    )
+    sizes = {**own.data, **own.manifests}
+    unknown = [path for group in groups for path in group if path not in sizes]
+    sizes |= fetch_all(lambda path: len(io.new_input(path)), unknown, _CONCURRENT_REQUESTS)
+    return StagedFiles(
+        groups=groups,
+        files=sum(map(len, groups)),
+        size_bytes=sum(sizes.get(path, 0) for group in groups for path in group),
+        held={name: len(paths) for name, paths in held.items() if paths},
+    )
