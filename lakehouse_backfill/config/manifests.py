@@ -273,6 +273,9 @@ def _file_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
     wanted += [("validation", "suites", index, "file") for index in range(count)]
     for path in wanted:
         yield from path_faults(document, path, project, must_exist=True)
+    is_committed = document.get("previous_code", "git_commit") is not None
+    previous: FieldPath = ("previous_code", "file")
+    yield from path_faults(document, previous, project, must_exist=not is_committed)
     file = document.get("transform", "file")
     if isinstance(file, str) and not file.endswith((".py", ".sql")):
         problem = f"is {file!r}, neither a Python nor a SQL file"

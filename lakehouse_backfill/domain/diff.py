@@ -25,9 +25,10 @@ CAUSE_CLASSES: tuple[CauseClass, ...] = (
     "unexplained",
 )  # fmt: skip
 
-#: What is known about how the old side was computed: by a run with a known plan, from the inputs
-#: as they were when the partition was last written (the code is unknown), or nothing.
-AttributionBasis = Literal["run", "assumed", "none"]
+#: What is known about how the old side was computed: by a run with a known plan, by the code that
+#: the manifest names, from the inputs as they were when the partition was last written (the code is
+#: unknown), or nothing.
+AttributionBasis = Literal["run", "named", "assumed", "none"]
 
 
 class Factor(Value):
@@ -93,6 +94,8 @@ class PartitionCauses(Value):
     """The changed rows of one sampled partition, by cause; the groups add up to `changed_rows`.
 
     `made_by` is the run whose result readers had; `live` names commits on the target since.
+    `named_code` is the code that the manifest names where no run made the rows; `not_reproduced`
+    are the changed rows whose old values it does not compute.
     """
 
     partition: str
@@ -103,6 +106,8 @@ class PartitionCauses(Value):
     inputs: tuple[InputChange, ...] = ()
     live: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    named_code: str | None = None
+    not_reproduced: int | None = None
 
 
 class Attribution(Value):

@@ -103,6 +103,27 @@ class TransformRef(Value):
     )
 
 
+class PreviousCode(Value):
+    """The code that made the rows which no run made, as the author of the manifest knows it.
+
+    Absent name, version and config are those of the file's only transform and `transform.config`.
+    """
+
+    file: Text = Field(description="Path inside the project, e.g. jobs/arrivals/old.py.")
+    git_commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{7,40}$")] | None = Field(
+        None,
+        description="Commit of the project's repository whose `file` is meant; the file as it is "
+        "when planned if absent.",
+    )
+    name: Name | None = Field(None, description="Its transform; the only one of `file` if absent.")
+    version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+$")] | None = Field(
+        None, description="Version of that transform; the one that `file` declares if absent."
+    )
+    config: dict[str, str | int | float | bool] | None = Field(
+        None, description="Values that it read from its context; `transform.config` if absent."
+    )
+
+
 class InputRange(Value):
     """The rows of one source that the run may read: `from <= column < to`."""
 
@@ -314,6 +335,11 @@ class RunManifest(Value):
     limits: Limits = Field(default_factory=Limits)
     compute: Compute = Field(default_factory=Compute)
     validation: Validation = Field(default_factory=Validation)
+    previous_code: PreviousCode | None = added_later(
+        None,
+        "The code that made the rows before any run did; `diff --attribute` computes them again "
+        "with it.",
+    )
 
 
 class Tolerance(Value):

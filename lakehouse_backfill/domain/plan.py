@@ -67,6 +67,25 @@ class SourcePin(Value):
     columns: tuple[Column, ...] = ()
 
 
+class PreviousCodePin(Value):
+    """The code that the manifest names as the one that made the old rows, as it was when planned.
+
+    `files` holds the SHA-256 of the job and of the modules that it imports, by path in the project,
+    or in the project at `git_commit`.
+    """
+
+    name: str
+    version: str
+    file: str
+    git_commit: str | None
+    code_hash: str
+    files: dict[str, str]
+
+    def __str__(self) -> str:
+        origin = f" of git commit {self.git_commit[:12]}" if self.git_commit else ""
+        return f"{self.file}{origin} ({self.name} {self.version}, code {self.code_hash[:12]})"
+
+
 class TargetPin(Value):
     """The target as it was when planned; None fields mean that it does not exist or is empty."""
 
@@ -101,6 +120,10 @@ class ResolvedManifest(Value):
     environment: str = "dev"
     tombstones: tuple[TombstonePin, ...] = added_later((), "Tables that name rows to leave out.")
     catch_up: CatchUp | None = added_later(None, "For a revision that was made as live data moved.")
+
+    previous_code: PreviousCodePin | None = added_later(
+        None, "The code that the manifest names for rows that no run made."
+    )
 
     @property
     def manifest_hash(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,15 @@ from lakehouse_backfill.adapters.system.process import (
     NullProgress,
     SystemClock,
     describe_git_commit,
+    find_commit,
     is_driver_alive,
+    read_committed_code,
     this_driver,
 )
 from lakehouse_backfill.config.contracts import find_contract, list_contracts, require_suites
 from lakehouse_backfill.config.faults import PROFILES_FILE, display_path, locate_errors
 from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.config.previous_code import resolve_previous_code
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
 from lakehouse_backfill.config.project_files import file_hash, hash_run_files
 from lakehouse_backfill.domain.contract import Contract, Profile
@@ -141,6 +144,7 @@ class Adapters:
             check_files=profile.environment == "prod",
             is_alive=is_driver_alive,
             code_hash=lambda file: file_hash(self.folder, file),
+            committed_files=partial(read_committed_code, self.folder),
             file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
         )
         return watch_ports_if_hooked(ports)
@@ -180,6 +184,7 @@ class Adapters:
                 contract = self.contract(manifest.product)
             require_suites(self.folder, contract)
             files = hash_run_files(self.folder, manifest, contract)
+            named = resolve_previous_code(self.folder, manifest, find_commit, read_committed_code)
         steps = manifest.target.progressive
         for suite in (
             *contract.suites,
@@ -196,6 +201,7 @@ class Adapters:
             git_commit=describe_git_commit(self.folder, tuple(files)),
             lock_hash=file_hash(self.folder, LOCK_FILE) if lock.is_file() else None,
             files=files,
+            previous_code=named,
         )
 
     def read_snapshot(self, engine: str, table: str, snapshot_id: int) -> Any:
@@ -246,15 +252,12 @@ class Adapters:
         from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
         from lakehouse_backfill.adapters.spark.views import ensure_view
         from lakehouse_backfill.adapters.system.code_archive import CodeArchive
-        from lakehouse_backfill.core.planning.job_code import archived_code
+        from lakehouse_backfill.core.planning.job_code import archived_texts
         from lakehouse_backfill.core.runs.context import ComputePorts
 
         catalog, control = self.profile.catalog["name"], self.profile.control_namespace
-        code = CodeArchive(
-            self.folder,
-            self.folder / STATE_FOLDER / "code",
-            lambda run: archived_code(self.context, run),
-        )
+        kept = partial(archived_texts, self.context)
+        code = CodeArchive(self.folder, self.folder / STATE_FOLDER / "code", kept)
         try:
             select = current_view_select(catalog, control)
             ensure_view(self.spark, catalog, control, CURRENT_VIEW, select)

@@ -5,6 +5,8 @@ The truth is kept by the test itself: which keys of which day it touched, and ho
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,6 +204,46 @@ def test_without_a_known_maker_only_inputs_can_be_told_and_that_is_said(
     (part,) = found["partitions"]
     assert (part["basis"], part["made_by"]) == ("assumed", None)
     assert "no known run made it" in part["notes"][0]
+
+
+def test_code_that_the_manifest_names_explains_a_first_restatement(restated: Restated) -> None:
+    """A live job wrote day 26 by code that is in a git commit only, and row 4 by hand.
+
+    By hand: the old code gives v, the new one -v for 2, 4 and 6. Row 1 and 2 were changed in the
+    source since, 9 came late, 3 is as it was.
+    """
+    restated.code(OLD_CODE | {"version": "0.1.0"})
+    commit = committed(restated.folder)
+    keys = ("1, A", "2, B", "3, A", "4, B", "6, B")
+    restated.source(*(f"26, {key}, {key[0]}0, 1" for key in keys))
+    restated.holds(*(f"26, {key}, {key[0]}{int(key[0] == '4')}, 1" for key in keys))
+    restated.source("26, 9, A, 90, 1")
+    restated.lake.sql("UPDATE {ns}.src SET v = v + 5 WHERE d = date'2024-01-26' AND k IN (1, 2)")
+    restated.code(NEW_CODE)
+    run = restated.restate(26, 26, previous_code={"file": "jobs/job.py", "git_commit": commit[:9]})
+    shutil.rmtree(restated.folder / ".git")
+    found = restated.found(run)
+    assert causes(found) == {
+        ("upstream", "upstream:src"): {(26, 1)},
+        ("several", "code: + upstream:src"): {(26, 2)},
+        ("unexplained", "code: + unexplained:"): {(26, 4)},
+        ("code", "code:"): {(26, 6)},
+        ("late_input", "late_input:src"): {(26, 9)},
+    }
+    (part,) = found["partitions"]
+    assert (part["basis"], part["made_by"], part["not_reproduced"]) == ("named", None, 1)
+    assert part["named_code"].startswith(f"jobs/job.py of git commit {commit[:12]} (job 0.1.0, ")
+    assert "named by the manifest, on the inputs as they were at" in part["notes"][0]
+    assert part["notes"][1].startswith("that code gives the old values of 4 of 5 changed rows")
+
+
+def committed(folder: Path) -> str:
+    """Make the folder a git repository with all of its files; gives the commit."""
+    git = ("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org")
+    for command in (("init", "-q"), ("add", "jobs"), ("commit", "-q", "-m", "old")):
+        subprocess.run([*git, *command], check=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def test_runs_that_carry_rows_over_are_told_by_the_rows_that_they_make(

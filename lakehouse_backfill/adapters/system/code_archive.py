@@ -40,20 +40,26 @@ class CodeArchive:
         _refuse_outside(plan, digests)
         target = self._folder / digest(digests)[:16]
         if not _is_complete(target, digests):
-            kept = {file["file"]: file for file in self._kept(plan.code_of or plan.run_id)}
-            data = {name: self._file_bytes(plan, name, kept.get(name), digests) for name in digests}
+            # The code that is named for old rows may have files with the names of the run's own.
+            texts = [
+                (file["file"], str(file["text"]).encode())
+                for file in self._kept(plan.code_of or plan.run_id)
+                if file["text"] is not None
+            ]
+            kept = {(name, _sha256(data)): data for name, data in texts}
+            data = {
+                name: kept[name, sha256]
+                if (name, sha256) in kept
+                else self._project_bytes(plan, name, sha256)
+                for name, sha256 in digests.items()
+            }
             _write_folder(target, data)
         return target
 
-    def _file_bytes(
-        self, plan: Plan, name: str, kept: Mapping[str, Any] | None, wanted: Mapping[str, str]
-    ) -> bytes:
-        text = kept["text"] if kept else None
-        if text is not None and _sha256(text.encode()) == wanted[name]:
-            return str(text).encode()
+    def _project_bytes(self, plan: Plan, name: str, sha256: str) -> bytes:
         with suppress(OSError):
             data = (self._project / name).read_bytes()
-            if _sha256(data) == wanted[name]:
+            if _sha256(data) == sha256:
                 return data
         raise ApprovalMissing(
             f"{name} as {plan.run_id} was planned with is not kept, and the file changed since",

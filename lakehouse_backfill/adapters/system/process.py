@@ -123,16 +123,46 @@ def describe_git_commit(folder: Path, files: tuple[str, ...] = ()) -> str | None
     return f"{head}-dirty" if unknown else head
 
 
+def find_commit(folder: Path, commit: str) -> str | None:
+    """Return the full id of a commit of the folder's repository; None without it."""
+    return _run_git(folder, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}") or None
+
+
+def read_committed_code(folder: Path, commit: str) -> dict[str, bytes]:
+    """Return the Python and SQL files below the folder as a commit holds them, by path.
+
+    Links are left out: they may lead out of the folder.
+    """
+    listed = _run_git(folder, "ls-tree", "-r", "-z", commit)
+    ids: dict[str, str] = {}
+    for entry in filter(None, listed.split("\0")):
+        facts, _, name = entry.partition("\t")
+        mode, _, blob = facts.split()
+        if mode.startswith("100") and name.endswith((".py", ".sql")):
+            ids[name] = blob
+    rest = _git_output(folder, "cat-file", "--batch", given="\n".join(ids.values()).encode())
+    found: dict[str, bytes] = {}
+    for name in ids:
+        head, _, rest = rest.partition(b"\n")
+        size = int(head.split()[-1])
+        found[name], rest = rest[:size], rest[size + 1 :]
+    return found
+
+
 def _run_git(folder: Path, *arguments: str) -> str:
+    return _git_output(folder, *arguments).decode("utf-8", "surrogateescape").strip()
+
+
+def _git_output(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
     try:
         # A fixed command on a folder that the user named.
         process = subprocess.run(  # noqa: S603
             ["git", "-C", str(folder), *arguments],  # noqa: S607 (whichever git is installed)
-            capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False,
+            input=given, capture_output=True, timeout=_GIT_TIMEOUT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return process.stdout.strip() if process.returncode == 0 else ""
+        return b""
+    return process.stdout if process.returncode == 0 else b""
 
 
 def resolve_actor(by: str | None) -> str:

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from lakehouse_backfill.core.comparison.diff import (
     DiffOptions,
@@ -212,6 +213,12 @@ class _PartitionOrigin:
     published: TableState | None = None
     live_commits: tuple[str, ...] = ()
     reason: str = ""
+    named_code: str | None = None
+
+    @property
+    def made_by(self) -> str | None:
+        """The run that computed the partition; the plan with named code is no run."""
+        return self.old_plan.run_id if self.old_plan and self.named_code is None else None
 
 
 def attribute_changes(
@@ -280,12 +287,29 @@ def _attribute_partition(
         # The old code is not kept or no longer runs: the other partitions are still explained.
         return _unexplained_partition(label, rows, diff, past, error.problem)
     groups = _group_patterns(swapped, asked.samples)
-    notes = (past.reason,) if past.reason else ()
+    total = sum(group.rows for group in groups)
+    notes = [past.reason] if past.reason else []
+    not_reproduced = None
+    if past.basis == "named":
+        not_reproduced = _not_reproduced_rows(swapped)
+        notes.append(f"that code gives the old values of {total - not_reproduced:,} of {total:,} "
+                     "changed rows; the others are unexplained")  # fmt: skip
     return PartitionCauses(
-        partition=label, changed_rows=sum(group.rows for group in groups), basis=past.basis,
-        made_by=past.old_plan.run_id if past.old_plan else None, groups=groups,
+        partition=label, changed_rows=total, basis=past.basis, made_by=past.made_by, groups=groups,
         inputs=swapped.inputs, live=past.live_commits, notes=(*notes, *swapped.notes),
+        named_code=past.named_code, not_reproduced=not_reproduced,
     )  # fmt: skip
+
+
+def _not_reproduced_rows(swapped: InputSwapResult) -> int:
+    """Count the changed rows whose stored old value is not what the old code computes."""
+    replaced = swapped.states.index(ComparedState("replaced"))
+    start = swapped.states.index(ComparedState("computed"))
+    return sum(
+        pattern.rows
+        for pattern in swapped.patterns
+        if pattern.values[replaced] != pattern.values[start]
+    )
 
 
 def _unexplained_partition(
@@ -298,9 +322,8 @@ def _unexplained_partition(
         cause="unexplained", factors=(UNEXPLAINED_FACTOR,), rows=rows, columns=columns
     )
     return PartitionCauses(
-        partition=label, changed_rows=rows, basis="none",
-        made_by=past.old_plan.run_id if past.old_plan else None,
-        groups=(group,), live=past.live_commits, notes=notes,
+        partition=label, changed_rows=rows, basis="none", made_by=past.made_by,
+        groups=(group,), live=past.live_commits, notes=notes, named_code=past.named_code,
     )  # fmt: skip
 
 
@@ -331,7 +354,7 @@ def _partition_origin(context: Context, plan: Plan, label: str) -> _PartitionOri
     row = publication_of_partition(context.versions.history(plan.product), plan, label)
     try:
         if row is None:
-            return _assumed_origin(context, plan, label)
+            return _unrecorded_origin(context, plan, label)
         return _known_origin(context, plan, label, row)
     except BackfillError as error:
         return _PartitionOrigin("none", reason=f"what made it cannot be repeated: {error.problem}")
@@ -368,26 +391,62 @@ def _computing_run(context: Context, plan: Plan, label: str) -> Plan:
     return context.runs.plan(origin.run_id) if origin else plan
 
 
-def _assumed_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigin:
-    """Assume the inputs at the time of the partition's last write; the code is unknown."""
+def _unrecorded_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigin:
+    """Use the code that the manifest names, on the inputs at the time of the last write.
+
+    Without named code, the candidate's is used: then only changes of the inputs are explained.
+    """
+    named, code = job_code.previous_plan(plan), plan.resolved.previous_code
     written = _live_commits(context, plan, label, None)
-    if written is None:
+    if written is None and named is None:
         return _PartitionOrigin(
             "none", reason="no known run made it, and the commits that did are gone"
         )
-    if not written:
+    if written is not None and not written:
         return _PartitionOrigin("none", reason="nothing was ever written there: all of it is new")
-    newest = written[-1]
-    pins = []
-    for pin in plan.resolved.sources:
-        snapshot = context.tables.resolve(TableRef(table=pin.table, at=newest.at.isoformat()))
-        pins.append(pin.model_copy(update={"snapshot_id": snapshot.snapshot_id}))
-    reason = (
-        "no known run made it: compared with what the candidate's code makes of the inputs as "
-        f"they were at {newest.at.isoformat(timespec='seconds')}, when it was last written; "
-        "what that does not give is unexplained: other code, or live writes"
+    newest = written[-1] if written else None
+    commits = (str(newest),) if newest else ()
+    if named is None and newest is not None:
+        pins = tuple(_pin_at(context, pin, newest.at) for pin in plan.resolved.sources)
+        reason = (
+            "no known run made it: compared with what the candidate's code makes of the inputs as "
+            f"they were at {newest.at.isoformat(timespec='seconds')}, when it was last written; "
+            "what that does not give is unexplained: other code, or live writes"
+        )
+        return _PartitionOrigin("assumed", pins=pins, live_commits=commits, reason=reason)
+    pins, how = _named_code_pins(context, plan, newest)
+    reason = f"no known run made it: computed again by {code}, named by the manifest, on {how}"
+    return _PartitionOrigin(
+        "named", named, pins, live_commits=commits, reason=reason, named_code=str(code)
     )
-    return _PartitionOrigin("assumed", pins=tuple(pins), live_commits=(str(newest),), reason=reason)
+
+
+def _named_code_pins(
+    context: Context, plan: Plan, newest: Drift | None
+) -> tuple[tuple[SourcePin, ...], str]:
+    """Return the inputs at the last write, and what they are; the run's own where those are gone.
+
+    They may be gone because the input is younger than the rows, or because its history expired.
+    """
+    if newest is None:
+        return plan.resolved.sources, "the inputs of this run: when it was written is not known"
+    pins, gone = [], []
+    for pin in plan.resolved.sources:
+        try:
+            pins.append(_pin_at(context, pin, newest.at))
+        except NotFound:
+            pins.append(pin)
+            gone.append(pin.name)
+    how = f"the inputs as they were at {newest.at.isoformat(timespec='seconds')}, when it was "
+    how += "last written"
+    if gone:
+        how += f" (as this run reads them: {', '.join(gone)}, whose state of then is gone)"
+    return tuple(pins), how
+
+
+def _pin_at(context: Context, pin: SourcePin, at: datetime) -> SourcePin:
+    snapshot = context.tables.resolve(TableRef(table=pin.table, at=at.isoformat()))
+    return pin.model_copy(update={"snapshot_id": snapshot.snapshot_id})
 
 
 def _live_commits(

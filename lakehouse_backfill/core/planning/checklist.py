@@ -147,6 +147,8 @@ def _transform(resolved: ResolvedManifest) -> str:
     versions = [f"{name} {version}" for name, version in sorted(wanted.schema_versions.items())]
     if wanted.writer == "external":
         parts.append("another engine runs it, nobody here")
+    if resolved.previous_code:
+        parts.append(f"old rows by {resolved.previous_code}, on the word of the manifest")
     return "; ".join([*parts, *([f"schemas {', '.join(versions)}"] if versions else [])])
 
 

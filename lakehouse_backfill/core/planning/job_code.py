@@ -9,6 +9,7 @@ The files that decide what a run computes and how it is judged are those that we
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,7 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.errors import ApprovalMissing, Blocked, ConfigError, NotFound, Tampered
 
@@ -83,7 +85,70 @@ def archive_code(context: Context, plan: Plan) -> None:
     files = {resolved.manifest.transform.file: resolved.code_hash, **resolved.files}
     files.pop(resolved.manifest.validation.golden or "", None)
     kept = [_archive_entry(context, plan, file, sha256) for file, sha256 in sorted(files.items())]
-    context.evidence.record(plan.run_id, CODE_EVIDENCE, {"files": kept}, epoch=0)
+    found = {"files": kept} | _archive_previous_code(context, plan)
+    context.evidence.record(plan.run_id, CODE_EVIDENCE, found, epoch=0)
+
+
+def _archive_previous_code(context: Context, plan: Plan) -> dict[str, Any]:
+    previous = plan.resolved.previous_code
+    if previous is None:
+        return {}
+    committed = context.committed_files(previous.git_commit) if previous.git_commit else None
+    kept = [
+        _archive_entry(context, plan, file, sha256, committed)
+        for file, sha256 in sorted(previous.files.items())
+    ]
+    return {"previous_files": kept}
+
+
+def previous_plan(plan: Plan) -> Plan | None:
+    """Return the plan with the code that its manifest names for rows that no run made.
+
+    That code knew nothing of the run's deletions and schema change. None: no code is named.
+    """
+    resolved, previous = plan.resolved, plan.resolved.previous_code
+    wanted = resolved.manifest.previous_code
+    if previous is None or wanted is None:
+        return None
+    changes: dict[str, Any] = {"name": previous.name, "version": previous.version}
+    changes |= {"file": previous.file}
+    if wanted.config is not None:
+        changes["config"] = wanted.config
+    manifest = resolved.manifest.model_copy(
+        update={
+            "transform": resolved.manifest.transform.model_copy(update=changes),
+            "target": resolved.manifest.target.model_copy(update={"schema_change": ()}),
+        }
+    )
+    named: dict[str, Any] = {"manifest": manifest, "code_hash": previous.code_hash}
+    named |= {"files": previous.files, "tombstones": (), "catch_up": None}
+    return plan.model_copy(update={"resolved": resolved.model_copy(update=named)})
+
+
+def check_previous_code(resolved: ResolvedManifest) -> tuple[str, ...]:
+    """Describe the code that is named for the old rows.
+
+    Raises ConfigError where its output cannot be compared with the rows of a partition.
+    """
+    manifest = resolved.manifest
+    if resolved.previous_code is None:
+        return ()
+    unfit = {
+        "target.publish_mode merge": manifest.target.publish_mode == "merge",
+        "transform.writer external": manifest.transform.writer == "external",
+    }
+    for field in (name for name, is_used in unfit.items() if is_used):
+        raise ConfigError(
+            f"previous_code does not go with {field}: the partition's rows cannot be computed "
+            "again from it",
+            state=NOTHING_PLANNED,
+            fix="remove previous_code; rows that no run made are then unexplained",
+            field="previous_code",
+        )
+    return (
+        f"rows that no run made are attributed by {resolved.previous_code}: the manifest names it, "
+        "no run proves it",
+    )
 
 
 #: Each of them was compared with those before it when it was planned.
@@ -143,9 +208,26 @@ def archived_code(context: Context, run_id: str) -> list[dict[str, Any]]:
     return found[1]["files"] if found else []
 
 
-def _archive_entry(context: Context, plan: Plan, file: str, sha256: str) -> dict[str, Any]:
-    text = context.file_text(file)
-    if context.code_hash(file) != sha256:
+def archived_texts(context: Context, run_id: str) -> list[dict[str, Any]]:
+    """Return the files of `archived_code`, and those of the code named for the old rows."""
+    found = context.evidence.newest(run_id, CODE_EVIDENCE)
+    return [*found[1]["files"], *found[1].get("previous_files", ())] if found else []
+
+
+def _archive_entry(
+    context: Context,
+    plan: Plan,
+    file: str,
+    sha256: str,
+    committed: Mapping[str, bytes] | None = None,
+) -> dict[str, Any]:
+    """Return the text of a file of the project, or of a commit, if it is still the planned one."""
+    if committed is None:
+        text, found = context.file_text(file), context.code_hash(file)
+    else:
+        data = committed.get(file, b"")
+        text, found = data.decode("utf-8", "replace"), hashlib.sha256(data).hexdigest()
+    if found != sha256:
         raise ApprovalMissing(
             f"{file} was edited while {plan.run_id} was being planned", fix="plan again"
         )

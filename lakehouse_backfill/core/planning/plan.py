@@ -41,7 +41,13 @@ from lakehouse_backfill.domain.partitions import (
     ScopeField,
     describe_labels,
 )
-from lakehouse_backfill.domain.plan import ConflictingRun, Plan, ResolvedManifest, TargetPin
+from lakehouse_backfill.domain.plan import (
+    ConflictingRun,
+    Plan,
+    PreviousCodePin,
+    ResolvedManifest,
+    TargetPin,
+)
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, Event, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.table import SpecPartitions, TableInfo, TableRef
@@ -153,6 +159,7 @@ class DeclaredRun:
     git_commit: str | None
     lock_hash: str | None
     files: dict[str, str] = field(default_factory=dict)
+    previous_code: PreviousCodePin | None = None
 
 
 def make_plan(
@@ -199,11 +206,11 @@ def make_plan(
         files=declared.files,
         environment=context.profile.environment,
         tombstones=pins.resolve_tombstones(context, declared.contract),
+        previous_code=declared.previous_code,
     )
     resolved = amend(resolved) if amend else resolved
     job_code.require_code_of_version(context, resolved)
-    notes += _target_notes(resolved) + write_path.publish_mode_notes(context, resolved)
-    notes += table.schema_change_notes(manifest.target.schema_change, declared.contract)
+    notes += job_code.check_previous_code(resolved) + _target_notes(context, resolved)
     return _complete_plan(context, resolved, declared, by, revise, notes)
 
 
@@ -370,8 +377,8 @@ def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:
     return TargetPin(table=base.table if base else contract.table, **facts)
 
 
-def _target_notes(resolved: ResolvedManifest) -> tuple[str, ...]:
-    scope = resolved.scope
+def _target_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
+    scope, change = resolved.scope, resolved.manifest.target.schema_change
     notes = [
         f"{partitions.describe_labels(scope.partitions)} of {scope.field.column}, as declared",
         f"{len(resolved.chunks)} chunks of at most "
@@ -386,7 +393,8 @@ def _target_notes(resolved: ResolvedManifest) -> tuple[str, ...]:
     ]
     if resolved.target.uuid is None:
         notes.append(f"{resolved.target.table} does not exist: it is created empty when staged")
-    return tuple(notes)
+    notes += write_path.publish_mode_notes(context, resolved)
+    return (*notes, *table.schema_change_notes(change, resolved.contract))
 
 
 def _find_status(context: Context, run_id: str) -> RunStatus | None:

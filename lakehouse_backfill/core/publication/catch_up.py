@@ -70,7 +70,9 @@ def carry_over_approval(context: Context, plan: Plan, by: str) -> RunStatus:
     first = context.runs.plan(catch_up.of)
     events = trusted_events(context, context.runs.status(catch_up.of))
     roles.require_approval(events, first)
-    names = ("manifest", "contract", "scope", "code_hash", "files", "config_hash")
+    names = (
+        "manifest", "contract", "scope", "code_hash", "files", "config_hash", "previous_code",
+    )  # fmt: skip
     others = [
         name for name in names if getattr(first.resolved, name) != getattr(plan.resolved, name)
     ]
@@ -185,6 +187,7 @@ def _declaration_of(plan: Plan) -> DeclaredRun:
         git_commit=resolved.git_commit,
         lock_hash=resolved.lock_hash,
         files=resolved.files,
+        previous_code=resolved.previous_code,
     )
 
 

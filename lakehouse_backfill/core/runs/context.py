@@ -7,7 +7,7 @@ that a driver which lost the run changes nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunStatus
-from lakehouse_backfill.errors import RunMoved
+from lakehouse_backfill.errors import NotFound, RunMoved
 from lakehouse_backfill.ports.comparison import Corrections, Differ, QueryRunner
 from lakehouse_backfill.ports.compute import (
     ChangeAttributor,
@@ -65,6 +65,10 @@ def _without_jvm(table: str, scope: Scope | None) -> ChosenWritePath:  # noqa: A
     return ChosenWritePath(way="pyiceberg", why="no other way is wired")
 
 
+def _without_repository(commit: str) -> Mapping[str, bytes]:
+    raise NotFound(f"there is no git repository that could hold {commit}")
+
+
 @dataclass(frozen=True)
 class Context:
     """The ports of one project and profile, and the identity of this process."""
@@ -105,6 +109,8 @@ class Context:
     code_hash: Callable[[str], str]
     #: Current text of a file of the project.
     file_text: Callable[[str], str]
+    #: Python and SQL files of the project at a git commit, by path.
+    committed_files: Callable[[str], Mapping[str, bytes]] = _without_repository
     #: The write path by which a table is changed, in a scope of it or as a whole.
     ways: Callable[[str, Scope | None], ChosenWritePath] = _without_jvm
     #: Whether a run may be taken over from a process that still lives; fencing makes that safe.

@@ -16,7 +16,7 @@ from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.adapters.spark.staging.jobs import Job, JobContext, load_job
 from lakehouse_backfill.adapters.spark.staging.merge import with_deletion_flag
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning import job_code, resolve
 from lakehouse_backfill.domain.partitions import (
     RowRange,
     Scope,
@@ -25,6 +25,7 @@ from lakehouse_backfill.domain.partitions import (
 )
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class TransformRunner:
         self._spark = spark
         self._code = code
         self._inputs = inputs
-        self._jobs: dict[tuple[str, str], Job] = {}
+        self._jobs: dict[tuple[str, ...], Job] = {}
 
     def load(self, plan: Plan) -> None:
         """Import the plan's transform and check name, version and inputs."""
@@ -234,9 +235,11 @@ class TransformRunner:
         return rows.drop(*LINEAGE_NAMES)
 
 
-def _code_key(plan: Plan) -> tuple[str, str]:
-    """Return a job's cache key: attribution runs the code of another run on a run's inputs."""
-    return plan.run_id, plan.code_of
+def _code_key(plan: Plan) -> tuple[str, ...]:
+    """Return a job's cache key: attribution runs other code than the run's on a run's inputs."""
+    transform = plan.resolved.manifest.transform
+    code = digest(job_code.code_files(plan.resolved))
+    return plan.run_id, plan.code_of, transform.name, transform.version, code
 
 
 def _context(plan: Plan, scope: Scope) -> JobContext:

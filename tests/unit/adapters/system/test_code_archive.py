@@ -54,6 +54,17 @@ def test_code_is_put_back_as_it_was_planned_and_nothing_else(tmp_path: Path) -> 
     assert archive.restore_folder(plan) == folder
 
 
+def test_files_of_one_name_are_told_apart_by_their_content(tmp_path: Path) -> None:
+    """The archive also holds the code that is named for old rows, under the names of then."""
+    new, old = plan_of(), plan_of(module=b"")
+    both = [*kept(new, JOB, MODULE), *kept(old, JOB, b"")]
+    archive = CodeArchive(tmp_path / "p", tmp_path / "code", lambda _: both)
+    job = new.resolved.manifest.transform.file
+    for plan, module in ((new, MODULE), (old, b"")):
+        found = contents(archive.restore_folder(plan))
+        assert found == {job: JOB, "jobs/rates.py": module}
+
+
 def test_a_file_that_was_edited_where_it_was_put_back_is_put_back_again(tmp_path: Path) -> None:
     plan = plan_of()
     archive = CodeArchive(tmp_path / "p", tmp_path / "code", lambda _: kept(plan, JOB, MODULE))

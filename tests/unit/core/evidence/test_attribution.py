@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from typing import Any, Never
 
 import pytest
@@ -13,9 +14,12 @@ from lakehouse_backfill.core.evidence.attribution import (
     AttributionOptions,
     attribute_changes,
 )
+from lakehouse_backfill.core.planning import job_code
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.diff import Factor
-from lakehouse_backfill.errors import ApprovalMissing, NotFound
+from lakehouse_backfill.domain.plan import PreviousCodePin
+from lakehouse_backfill.errors import ApprovalMissing, ConfigError, NotFound
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, declared
 from tests.support.fakes.lake import FakeLake
@@ -81,6 +85,95 @@ def test_without_a_maker_and_without_history_all_is_unexplained_and_says_why() -
     assert [(group.cause, group.rows) for group in part.groups] == [("unexplained", 1)]
     assert part.notes
     assert (done.sampled_rows, done.changed_rows, done.changed_partitions) == (1, 2, 2)
+
+
+NAMED = PreviousCodePin(
+    name="daily", version="0.9.0", file="jobs/old.py", git_commit="4" * 40, code_hash="f00d",
+    files={"jobs/old.py": hashlib.sha256(b"old").hexdigest()},
+)  # fmt: skip
+
+
+def named_code(**previous: Any) -> Any:
+    wanted = {"file": "jobs/old.py", "git_commit": "4444444"} | previous
+    return dataclasses.replace(declared(previous_code=wanted), previous_code=NAMED)
+
+
+def _with_repository(found: Context, data: bytes = b"old") -> Context:
+    return dataclasses.replace(found, committed_files=lambda commit: {"jobs/old.py": data})
+
+
+def test_rows_that_no_run_made_are_computed_by_the_code_that_the_manifest_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where, compute, found = _lake()
+    found = _with_repository(found)
+    run_id = staged_run(found, named_code(config={"rate": 2}))
+
+    def expired(*_: Any) -> Never:
+        raise NotFound("the commits are gone")
+
+    monkeypatch.setattr(where, "drifts", expired)
+    _, done = attribute_changes(found, run_id, AttributionOptions(partitions=1))
+    (asked,) = compute.swaps
+    transform = asked.old.resolved.manifest.transform
+    assert (transform.version, transform.file, transform.config) == (
+        "0.9.0", "jobs/old.py", {"rate": 2},
+    )  # fmt: skip
+    assert asked.old.resolved.code_hash == "f00d"
+    assert asked.old_pins == asked.new.resolved.sources
+    (part,) = done.partitions
+    assert (part.basis, part.made_by, part.not_reproduced) == ("named", None, 1)
+    assert part.named_code == "jobs/old.py of git commit 444444444444 (daily 0.9.0, code f00d)"
+    assert "named by the manifest, on the inputs of this run" in part.notes[0]
+    assert part.notes[1].startswith("that code gives the old values of 6 of 7 changed rows")
+
+
+def test_where_an_earlier_run_made_the_rows_its_own_code_is_used() -> None:
+    _, compute, found = _lake()
+    first = published_run(found)
+    second = staged_run(_with_repository(found), named_code())
+    _, done = attribute_changes(found, second, AttributionOptions(partitions=1))
+    assert [request.old.run_id for request in compute.swaps if request.old] == [first]
+    (part,) = done.partitions
+    assert (part.basis, part.made_by, part.named_code) == ("run", first, None)
+
+
+def test_the_named_code_is_pinned_and_archived_with_the_plan() -> None:
+    _, _, found = _lake()
+    found = _with_repository(found)
+    plain = make_plan(found, declared(), "bob", None)
+    plan = make_plan(found, named_code(), "bob", None)
+    assert plan.manifest_hash != plain.manifest_hash
+    other = NAMED.model_copy(update={"code_hash": "beef"})
+    edited = dataclasses.replace(named_code(), previous_code=other)
+    assert make_plan(found, edited, "bob", None).manifest_hash != plan.manifest_hash
+    assert any("the manifest names it, no run proves it" in note for note in plan.notes)
+    register_plan(found, plan, "bob")
+    assert {one["file"] for one in job_code.archived_code(found, plan.run_id)} == {"jobs/daily.py"}
+    assert job_code.archived_texts(found, plan.run_id)[1:] == [
+        {"file": "jobs/old.py", "sha256": hashlib.sha256(b"old").hexdigest(), "text": "old"}
+    ]
+
+
+def test_named_code_that_is_other_code_by_then_is_not_archived() -> None:
+    _, _, found = _lake()
+    plan = make_plan(found, named_code(), "bob", None)
+    with pytest.raises(ApprovalMissing, match=r"jobs/old\.py was edited"):
+        register_plan(_with_repository(found, b"another"), plan, "bob")
+    with pytest.raises(NotFound, match="no git repository"):
+        register_plan(found, plan, "bob")
+
+
+def test_named_code_does_not_go_with_a_merge() -> None:
+    _, _, found = _lake()
+    wanted = named_code()
+    target = {"publish_mode": "merge", "merge": {"version": "amount"}}
+    manifest = declared(
+        target=target, previous_code={"file": "jobs/old.py"}, validation={"edge_partitions": 0}
+    ).manifest
+    with pytest.raises(ConfigError, match=r"does not go with target\.publish_mode merge") as error:
+        make_plan(found, dataclasses.replace(wanted, manifest=manifest), "bob", None)
+    assert error.value.field == "previous_code"
 
 
 def test_code_that_is_not_kept_is_no_reason_to_say_nothing() -> None:
