@@ -242,7 +242,7 @@ class Project:
                 context, one, was_empty=status.run_has_no_old_rows(context, events, run), look=True
             )
             line = RunLine.of(
-                one, stands, gates,
+                one, status.with_log_fault(stands, one, events), gates,
                 waivers=status.waiver_records(events),
                 **status.rollout_records(context, run, events),
             )  # fmt: skip

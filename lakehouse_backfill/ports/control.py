@@ -94,6 +94,10 @@ class Audit(Protocol):
         """Return, for each stored plan that differs from the original plan, what is wrong."""
         ...
 
+    def bad_documents(self) -> dict[str, str]:
+        """Return, by run, which document of its evidence was edited and not recorded again."""
+        ...
+
     def chains(self) -> dict[str, tuple[Event, ...]]:
         """Return the stored events of each run, in the order of their numbers."""
         ...
@@ -112,7 +116,8 @@ class Audit(Protocol):
     def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
         """Return the rows of each product, oldest first, and its pointer, all of one moment.
 
-        As they are stored; None: the pointer is missing or cannot be read.
+        As they are stored; None: the pointer is missing or cannot be read. Raises Tampered when a
+        control table was dropped.
         """
         ...
 

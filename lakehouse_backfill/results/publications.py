@@ -259,10 +259,12 @@ class RecoverResult(Result):
 
     def error(self) -> BackfillError | None:
         """Return OutcomeUnknown while something is still half done."""
-        if all(action.is_done for action in self.actions):
+        left = [action for action in self.actions if not action.is_done]
+        if not left:
             return None
         return OutcomeUnknown(
-            "something is still half done",
+            f"{len(left)} of {len(self.actions)} actions failed; {left[0].subject}, "
+            f"{left[0].action}: {left[0].result}",
             state="readers see old or new partitions, never a mix; everything is kept",
             fix="put right what the results name, then lakehouse-backfill recover --all",
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos import damages
 from tests.chaos.cases import Work
 from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, TARGET, Lab
@@ -84,6 +85,8 @@ def _prepare(lab: Lab) -> None:
     lab.restore("accepted")
     lab.must("publish", run, *BY)
     lab.save("published")
+    damages.prepare(lab)
+    lab.restore("published")
     _drop_tags(lab)
     lab.save("published without tags")
     lab.restore("published")

@@ -152,8 +152,9 @@ class Child:
 class Lab:
     """The project, with states of it that tests begin from."""
 
-    #: The run that all saved states are about.
+    #: The run that all saved states are about, and one that is accepted beside it.
     run: str
+    second: str
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "project"
@@ -191,6 +192,10 @@ class Lab:
     def save(self, state: str) -> None:
         """Keep the folder as it is under a name."""
         shutil.copytree(self.folder, self._states / state)
+
+    def forget(self, state: str) -> None:
+        """Drop a saved state."""
+        shutil.rmtree(self._states / state)
 
     def restore(self, state: str) -> None:
         """Begin again from a saved state: at the same place, as metadata holds absolute paths."""

@@ -1,4 +1,7 @@
-"""A file of the lake is damaged or lost: commands name it, and go on once it is restored."""
+"""A file is damaged while a run is under way: commands name it, and go on once it is restored.
+
+After a publication: test_damage_table.py.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,15 @@ import pytest
 from tests.chaos.lab import BY, TARGET, Ended, Lab, tables_of
 from tests.chaos.oracle import CONTROL
 
-PUBLISH, RECOVER, VERIFY = ("publish", "RUN"), ("recover", "--all"), ("verify", "RUN")
+PUBLISH, RECOVER = ("publish", "RUN"), ("recover", "--all")
 ROLLBACK = ("rollback", TARGET, "--to", "0", "--reason", "wrong")
 #: A command in the state in which it reads the table, and its exit code when a file is damaged.
 COMMANDS = {
     "target": [
         ("accepted", PUBLISH, 2),
         ("publishing cut off", RECOVER, 5),
-        ("published", VERIFY, 3),
-        ("published", (*VERIFY, "--deep"), 3),
-        ("published", ROLLBACK, 2),
     ],
     "shadow": [("accepted", PUBLISH, 2)],
-    "run_event": [
-        ("accepted", PUBLISH, 2),
-        ("published", ("status", "RUN"), 2),
-        ("published", ("audit", "verify"), 2),
-        ("published", RECOVER, 2),
-    ],
     "accepted_output_version": [("published", ROLLBACK, 2), ("published", RECOVER, 2)],
 }
 KINDS = ("metadata", "manifest list", "manifest")

@@ -27,7 +27,15 @@ PACKAGE = Path(lakehouse_backfill.__file__).parent
 #: Port methods that change nothing outside the process, and so need no fault point.
 READING = {
     "ChangeAttributor": {"swap"},
-    "Audit": {"bad_plans", "chains", "drafts", "products", "recorded_runs", "seal"},
+    "Audit": {
+        "bad_documents",
+        "bad_plans",
+        "chains",
+        "drafts",
+        "products",
+        "recorded_runs",
+        "seal",
+    },
     "Carrying": set(),
     "Clock": {"now", "sleep"},
     "ControlUpkeep": {"fenced", "litter", "runs", "undeleted"},

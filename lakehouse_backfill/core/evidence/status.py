@@ -20,7 +20,7 @@ from lakehouse_backfill.core.planning.job_code import archived_code
 from lakehouse_backfill.core.publication.dual_read import reader_records
 from lakehouse_backfill.core.publication.progressive import ROLLOUT_STEPS
 from lakehouse_backfill.core.publication.publication import PUBLICATION
-from lakehouse_backfill.core.runs import roles
+from lakehouse_backfill.core.runs import event_log, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.checks import CHUNK_CHECKS, INPUT_CHECKS
 from lakehouse_backfill.core.versions import pointer, readers, steps
@@ -109,6 +109,7 @@ _NO_ROWS = "no rows in these partitions, as before; nothing of this run"
 #: at and nothing was found; `_compare_with_readers` adds what was found.
 _VISIBLE_STATES = frozenset({S.PUBLISHED, S.PUBLISH_HALTED, S.ROLLED_BACK})
 _TABLE_NOT_LOOKED_AT = "; by its log: the table was not looked at"
+_BY_METADATA = "; by metadata: verify looks at the data files"
 
 #: The next command where another engine writes the shadow.
 _EXTERNAL_COMMANDS = {
@@ -230,6 +231,18 @@ def summarise_run_safety(
     return _compare_with_readers(context, status, summary, history)
 
 
+def with_log_fault(
+    summary: SafetySummary, status: RunStatus, events: tuple[Event, ...]
+) -> SafetySummary:
+    """Say first that the run's log was edited, if it was: its state is read from there."""
+    try:
+        event_log.require_intact_log(status, events)
+    except Tampered as error:
+        rest = summary.is_safe.removeprefix("yes: ")
+        return replace(summary, is_safe=f"{error.problem}; by the tables, {rest}")
+    return summary
+
+
 def _compare_with_readers(
     context: Context, status: RunStatus, summary: SafetySummary, history: tuple[Publication, ...]
 ) -> SafetySummary:
@@ -237,12 +250,14 @@ def _compare_with_readers(
     view = readers.look_at_readers(context, history, status.run_id)
     is_safe, exceptions = summary.is_safe, view.exceptions()
     if view.changed:
-        is_safe = f"other writers changed its partitions; before that, {is_safe}"
+        is_safe = f"readers do not get all of its partitions; before that, {is_safe}"
     elif view.unknown:
         is_safe = f"its partitions could not be compared; by its log, {is_safe}"
     is_safe = is_safe.replace(", yes: ", ", ")
     if status.state is not RunState.ROLLED_BACK:
         is_safe = _with_restorability(context, status, history, is_safe)
+    if is_safe.startswith("yes: "):
+        is_safe += _BY_METADATA
     see = f"{summary.readers_see}; {exceptions}" if exceptions else summary.readers_see
     return replace(summary, is_safe=is_safe, readers_see=see)
 

@@ -48,7 +48,8 @@ def audit_verify(context: Context) -> AuditVerdict:
         seal = context.audit.seal()
         chains, statuses = context.audit.chains(), context.runs.list(open_only=True)
         if context.audit.seal() == seal:
-            products, bad_plans = context.audit.products(), context.audit.bad_plans()
+            products = context.audit.products()
+            bad_plans = context.audit.bad_plans() | context.audit.bad_documents()
             recorded = {
                 table: frozenset(
                     run_id

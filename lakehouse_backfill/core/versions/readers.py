@@ -18,7 +18,14 @@ from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.table import TableRef
-from lakehouse_backfill.errors import EnvironmentDown, HistoryGone, NotFound, TargetChanged
+from lakehouse_backfill.errors import (
+    EnvironmentDown,
+    HistoryGone,
+    LostFile,
+    NotFound,
+    TargetChanged,
+    Unsupported,
+)
 
 
 @dataclass(frozen=True)
@@ -76,13 +83,14 @@ def why_not_restorable(
         if (row.action, row.run_id) != ("publish", run_id):
             continue
         held = _superseded_row(history, row) if is_pinned else row
-        snapshot_id = held and (held.snapshot_id if is_pinned else held.before_snapshot_id)
-        if held is None or snapshot_id is None:
+        if held is None:
             continue  # nothing was replaced
-        try:
-            context.tables.resolve(TableRef(table=held.table, at=str(snapshot_id)))
-        except (NotFound, EnvironmentDown) as error:
-            return error.problem
+        snapshot_id = held.snapshot_id if is_pinned else held.before_snapshot_id
+        if snapshot_id is None:
+            continue
+        fault = _metadata_fault(context, held.table, snapshot_id, row.scope)
+        if fault:
+            return fault
         tag = publication_tags(row)["before"]
         if not is_pinned and context.pins.pinned(row.table, tag) != snapshot_id:
             return f"tag {tag}, which keeps snapshot {snapshot_id} of {row.table}, is gone"
@@ -132,28 +140,34 @@ def _compare_row(
     if info is None:
         return ReaderView(changed=dict.fromkeys(labels, f"{row.table} does not exist any more"))
     heads = {row.table: info.snapshot_id}
-    if row.scope is None or row.snapshot_id is None or info.snapshot_id == row.snapshot_id:
+    if row.scope is None or row.snapshot_id is None:
         return ReaderView(heads=heads, same=labels)
-    if row.table != target:
-        return _look_for_snapshot(context, row, labels, heads)
     scope = Scope(field=row.scope.field, partitions=labels)
+    if row.table != target or info.snapshot_id == row.snapshot_id:
+        fault = _metadata_fault(context, row.table, row.snapshot_id, scope)
+        if fault:
+            return ReaderView(heads=heads, changed=dict.fromkeys(labels, fault))
+        return ReaderView(heads=heads, same=labels)
     changed, unknown = _compare_partitions(context, row, scope, own)
     same = tuple(label for label in labels if label not in {**changed, **unknown})
     return ReaderView(heads, same, changed, unknown)
 
 
-def _look_for_snapshot(
-    context: Context, row: Publication, labels: tuple[str, ...], heads: dict[str, int | None]
-) -> ReaderView:
-    """Look for the snapshot in a table of its own: a kept version, or correction events.
+def _metadata_fault(context: Context, table: str, snapshot_id: int, scope: Scope | None) -> str:
+    """Return why a snapshot's partitions cannot be read, as far as its metadata says; else empty.
 
-    Readers get the version by its snapshot, and all events; later commits take nothing from it.
+    Its manifest list and the manifests that may list files of the partitions are opened. In a table
+    of its own (a kept version, correction events) later commits take nothing from the snapshot.
     """
     try:
-        context.tables.resolve(TableRef(table=row.table, at=str(row.snapshot_id)))
-    except NotFound as error:
-        return ReaderView(heads=heads, changed=dict.fromkeys(labels, error.problem))
-    return ReaderView(heads=heads, same=labels)
+        context.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
+        if scope is not None:
+            context.stored.files(table, snapshot_id, scope)
+    except Unsupported:
+        return ""  # a file with rows of other partitions, too
+    except (NotFound, EnvironmentDown) as error:
+        return error.problem
+    return ""
 
 
 def _compare_partitions(
@@ -166,10 +180,11 @@ def _compare_partitions(
         part = Scope(field=scope.field, partitions=(label,))
         try:
             drifts = _foreign_drifts(context, row, part, own)
-        except (HistoryGone, NotFound) as error:
+        except (LostFile, TargetChanged) as error:
+            known = unknown if isinstance(error, HistoryGone) else changed
+            known[label] = error.problem
+        except NotFound as error:
             unknown[label] = error.problem
-        except TargetChanged as error:
-            changed[label] = error.problem
         else:
             if drifts:
                 changed[label] = f"{drifts[-1]} changed its rows since"

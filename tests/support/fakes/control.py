@@ -76,6 +76,9 @@ class FakeRuns:
             if run_id not in self.statuses and run_id not in bad
         )
 
+    def bad_documents(self) -> dict[str, str]:
+        return {}
+
     def bad_plans(self) -> dict[str, str]:
         found = {}
         for run_id, plan in self.plans.items():

@@ -212,7 +212,7 @@ class IcebergAudit:
     def __init__(self, tables: ControlTables) -> None:
         self._plans = tables.log(PIPELINE_RUN)
         self._events = tables.log(RUN_EVENT)
-        self._versions = tables.log(ACCEPTED_OUTPUT_VERSION)
+        self._evidence = tables.log(EVIDENCE)
         self._all_tables = tuple(tables.log(table) for table in CONTROL_TABLES)
 
     def recorded_runs(self) -> dict[str, frozenset[str]]:
@@ -267,9 +267,26 @@ class IcebergAudit:
     def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
         """Return the rows of each product, oldest first, and its pointer, as they are stored.
 
-        All are of one moment. None: the pointer is missing or not readable.
+        All are of one moment. None: the pointer is missing or not readable. Raises Tampered when
+        any control table is gone.
         """
-        return read_products(self._versions.head())
+        heads = {log.name: log.head() for log in self._all_tables}
+        return read_products(heads[ACCEPTED_OUTPUT_VERSION.name])
+
+    def bad_documents(self) -> dict[str, str]:
+        """Return, by run, which document of its evidence was edited and not recorded again."""
+        intact, edited = set[tuple[str, str]](), dict[tuple[str, str], str]()
+        for row in self._evidence.head().rows(columns=("run_id", "kind", "digest", "document")):
+            mark = row["run_id"], row["digest"]
+            if event_log.matches_digest(row["document"], row["digest"]):
+                intact.add(mark)
+            else:
+                edited[mark] = row["kind"]
+        return {
+            mark[0]: f"the document {kind!r} of {mark[0]} in evidence was edited since"
+            for mark, kind in edited.items()
+            if mark not in intact
+        }
 
 
 def _open_plan_or_error(row: dict[str, Any]) -> Plan | Tampered:
