@@ -230,6 +230,7 @@ def _run_details(page: TextPage, item: RunLine) -> None:
             ("is my data safe?", item.is_safe),
             ("what do readers see?", item.readers_see),
             ("what to type next?", item.next_command),
+            ("looked at", _looked_at(item)),
         )
     )
     render_failed_gates(page, item.gates or ())
@@ -246,6 +247,13 @@ def _run_details(page: TextPage, item: RunLine) -> None:
             ("driver", item.driver),
         )
     )
+
+
+def _looked_at(item: RunLine) -> str | None:
+    """Describe what the answers rest on; None where they say it themselves."""
+    if item.state not in ("published", "publish_halted") or "not looked at" in item.is_safe:
+        return None
+    return f"metadata; data files are opened by lakehouse-backfill verify {item.run_id}"
 
 
 def _headline(page: TextPage, result: RunResult) -> None:

@@ -109,7 +109,6 @@ _NO_ROWS = "no rows in these partitions, as before; nothing of this run"
 #: at and nothing was found; `_compare_with_readers` adds what was found.
 _VISIBLE_STATES = frozenset({S.PUBLISHED, S.PUBLISH_HALTED, S.ROLLED_BACK})
 _TABLE_NOT_LOOKED_AT = "; by its log: the table was not looked at"
-_BY_METADATA = "; by metadata: verify looks at the data files"
 
 #: The next command where another engine writes the shadow.
 _EXTERNAL_COMMANDS = {
@@ -256,8 +255,6 @@ def _compare_with_readers(
     is_safe = is_safe.replace(", yes: ", ", ")
     if status.state is not RunState.ROLLED_BACK:
         is_safe = _with_restorability(context, status, history, is_safe)
-    if is_safe.startswith("yes: "):
-        is_safe += _BY_METADATA
     see = f"{summary.readers_see}; {exceptions}" if exceptions else summary.readers_see
     return replace(summary, is_safe=is_safe, readers_see=see)
 
