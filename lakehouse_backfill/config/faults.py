@@ -29,6 +29,7 @@ _PATTERN_WORDS = {
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$": "namespace.table, e.g. silver.orders",
     r"^([01][0-9]|2[0-3]):[0-5][0-9]$": 'a time of day in UTC, quoted, e.g. "22:00"',
     r"^\d+\.\d+\.\d+$": "a semantic version of three numbers, e.g. 1.2.0",
+    r"^[0-9a-f]{7,40}$": "a git commit, 7 to 40 hexadecimal digits, quoted",
     r"^sha256:[0-9a-f]{64}$": "sha256: and 64 hexadecimal digits, as `docker inspect` shows it",
 }
 _TYPE_WORDS = {

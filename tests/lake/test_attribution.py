@@ -234,7 +234,7 @@ def test_code_that_the_manifest_names_explains_a_first_restatement(restated: Res
     assert (part["basis"], part["made_by"], part["not_reproduced"]) == ("named", None, 1)
     assert part["named_code"].startswith(f"jobs/job.py of git commit {commit[:12]} (job 0.1.0, ")
     assert "named by the manifest, on the inputs as they were at" in part["notes"][0]
-    assert part["notes"][1].startswith("that code gives the old values of 4 of 5 changed rows")
+    assert part["notes"][1].startswith("that code does not give the old values of 1 of 5 changed")
 
 
 def committed(folder: Path) -> str:

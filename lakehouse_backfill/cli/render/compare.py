@@ -53,7 +53,9 @@ def render_causes(page: TextPage, data: Data) -> None:
     _cause_sample_table(page, data)
     for part in parts:
         if part["live"]:
-            page.line(f"{part['partition']} was also changed by {'; '.join(part['live'])}")
+            # Without a run that made the rows, the commit is the one that wrote them.
+            verb = "also changed" if part["made_by"] else "last written"
+            page.line(f"{part['partition']} was {verb} by {'; '.join(part['live'])}")
         for note in part["notes"]:
             page.line(f"{part['partition']}: {note}")
 

@@ -292,8 +292,12 @@ def _attribute_partition(
     not_reproduced = None
     if past.basis == "named":
         not_reproduced = _not_reproduced_rows(swapped)
-        notes.append(f"that code gives the old values of {total - not_reproduced:,} of {total:,} "
-                     "changed rows; the others are unexplained")  # fmt: skip
+        notes.append(
+            f"that code does not give the old values of {not_reproduced:,} of {total:,} changed "
+            "rows: they are unexplained"
+            if not_reproduced
+            else f"that code gives the old values of all {total:,} changed rows"
+        )
     return PartitionCauses(
         partition=label, changed_rows=total, basis=past.basis, made_by=past.made_by, groups=groups,
         inputs=swapped.inputs, live=past.live_commits, notes=(*notes, *swapped.notes),

@@ -61,6 +61,16 @@ def attribution() -> dict[str, Any]:
     ).data()  # fmt: skip
 
 
+def named_attribution() -> dict[str, Any]:
+    """One partition that no run made, by the code that the manifest names."""
+    part = {
+        "basis": "named", "made_by": None, "named_code": "jobs/old.py (job 0.9.0, code f00d)",
+        "not_reproduced": 1,
+    }  # fmt: skip
+    found = attribution()
+    return found | {"partitions": [found["partitions"][0] | part]}
+
+
 def _causes(document: dict[str, Any]) -> str:
     return render_page(document).split('<section id="causes">')[1].split("</section>")[0]
 
@@ -81,6 +91,16 @@ def test_the_page_draws_each_sampled_partition_and_says_what_was_not_looked_at(d
     assert "changed on the table by snapshot 9" in page
     assert "&lt;b&gt;SJU" in page
     assert "<b>SJU" not in page
+
+
+@pytest.mark.req("Q5")
+def test_page_and_terminal_say_which_code_was_used_on_whose_word(document) -> None:
+    document["attribution"] = named_attribution()
+    page = _causes(document)
+    assert "jobs/old.py (job 0.9.0, code f00d), named by the manifest" in page
+    assert "2013-02-15: last written by snapshot 9" in page
+    shown = drawn("diff", {**ANSWERS["diff"], "attribution": named_attribution()})
+    assert "2013-02-15 was last written by snapshot 9" in " ".join(shown.split())
 
 
 @pytest.mark.req("Q5")

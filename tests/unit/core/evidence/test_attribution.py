@@ -19,7 +19,7 @@ from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.diff import Factor
 from lakehouse_backfill.domain.plan import PreviousCodePin
-from lakehouse_backfill.errors import ApprovalMissing, ConfigError, NotFound
+from lakehouse_backfill.errors import ApprovalMissing, ConfigError, NotFound, WriteForbidden
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, declared
 from tests.support.fakes.lake import FakeLake
@@ -108,11 +108,7 @@ def test_rows_that_no_run_made_are_computed_by_the_code_that_the_manifest_names(
     where, compute, found = _lake()
     found = _with_repository(found)
     run_id = staged_run(found, named_code(config={"rate": 2}))
-
-    def expired(*_: Any) -> Never:
-        raise NotFound("the commits are gone")
-
-    monkeypatch.setattr(where, "drifts", expired)
+    monkeypatch.setattr(where, "drifts", lambda *_: _raise(NotFound("the commits are gone")))
     _, done = attribute_changes(found, run_id, AttributionOptions(partitions=1))
     (asked,) = compute.swaps
     transform = asked.old.resolved.manifest.transform
@@ -125,7 +121,30 @@ def test_rows_that_no_run_made_are_computed_by_the_code_that_the_manifest_names(
     assert (part.basis, part.made_by, part.not_reproduced) == ("named", None, 1)
     assert part.named_code == "jobs/old.py of git commit 444444444444 (daily 0.9.0, code f00d)"
     assert "named by the manifest, on the inputs of this run" in part.notes[0]
-    assert part.notes[1].startswith("that code gives the old values of 6 of 7 changed rows")
+    assert part.notes[1].startswith("that code does not give the old values of 1 of 7 changed")
+
+
+def test_named_code_that_fails_explains_nothing_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where, compute, found = _lake()
+    run_id = staged_run(_with_repository(found), named_code())
+
+    def writes(request: Any) -> Never:
+        raise WriteForbidden(f"{request.old.resolved.manifest.transform.file} tried to write")
+
+    monkeypatch.setattr(where, "drifts", lambda *_: _raise(NotFound("the commits are gone")))
+    compute.swap = writes  # type: ignore[method-assign]
+    _, done = attribute_changes(found, run_id, AttributionOptions(partitions=1))
+    (part,) = done.partitions
+    assert done.counts == {"unexplained": 1}
+    assert (part.basis, part.made_by, part.not_reproduced) == ("none", None, None)
+    assert part.named_code == str(NAMED)
+    assert part.notes[-1] == "jobs/old.py tried to write"
+
+
+def _raise(error: Exception) -> Never:
+    raise error
 
 
 def test_where_an_earlier_run_made_the_rows_its_own_code_is_used() -> None:
