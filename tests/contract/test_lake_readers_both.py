@@ -17,8 +17,8 @@ from lakehouse_backfill.adapters.iceberg.control.tables import (
 from lakehouse_backfill.adapters.system.hooks import LocalHooks
 from lakehouse_backfill.domain.catch_up import CarryRequest, Erasure, ExcludedRows, TableState
 from lakehouse_backfill.domain.contract import Hook
-from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease, ReaderQuery
-from lakehouse_backfill.errors import NotFound, RunMoved
+from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease, ReaderQuery, StagedShadow
+from lakehouse_backfill.errors import Conflict, NotFound, RunMoved
 from tests.support.examples.plans import NOON, a_first_event, a_plan
 from tests.support.fakes.control import FakeFences, FakeRuns
 from tests.support.fakes.hooks import FakeHooks
@@ -210,6 +210,34 @@ def test_shadows_are_listed_until_they_are_retired(lake):
     assert shadow not in lake.upkeep.shadows()
 
 
+def test_files_of_a_dropped_shadow_are_found_until_they_are_deleted(lake):
+    request = staged(lake, d1=("new",), d2=("newer",))
+    described = lake.run_files.describe(request.shadow)
+    assert described["size_bytes"] > 0
+    assert lake.run_files.describe("shadow.none") is None
+    one = StagedShadow(
+        run_id="r1", product=lake.target, shadow=request.shadow, target=lake.target, **described
+    )
+
+    def find(dropped=(), *, is_begun=False):
+        return lake.run_files.find(one, request.scope, (), dropped, is_begun=is_begun)
+
+    with pytest.raises(Conflict):
+        find()
+    seen = find({request.shadow})
+    lake.shadows.retire(request.shadow)
+    assert find() == seen
+    assert seen.groups[-1] == (one.metadata_file,)
+    assert (seen.files, seen.held) == (sum(map(len, seen.groups)), {})
+    before = content(lake, lake.target, head(lake))
+    lake.run_files.delete(one, seen.groups)
+    assert find(is_begun=True) is None
+    with pytest.raises(NotFound):
+        find()
+    lake.run_files.delete(one, seen.groups)
+    assert content(lake, lake.target, head(lake)) == before
+
+
 def test_only_our_tags_are_listed_and_dropped_at_the_snapshot_named(lake):
     at, other = head(lake), lake.write(DAYS[0], "live")
     for name in ("lhb-base-r1", "lhb-base-r2", "march"):
@@ -286,6 +314,20 @@ def test_runs_are_listed_without_their_plans_and_fences_are_lifted(upkeep):
     assert control.fenced() == ("bf-2",)
     long_ago = datetime(2000, 1, 1, tzinfo=timezone.utc)
     assert control.litter(long_ago) == control.sweep(long_ago) == OrphanFiles()
+
+
+def test_runs_that_name_staged_files_are_listed_until_these_are_deleted(upkeep):
+    runs, _, control = upkeep
+    plan = a_plan()
+    first = a_first_event(plan)
+    runs.register(plan, first)
+    notes = (("retire", {"let_go": []}, ()), ("retire", {"staged": {"location": "x"}}, ("bf-1",)),
+             ("begin deleting files", {}, ("bf-1",)), ("delete files", {}, ()))  # fmt: skip
+    for seq, (verb, detail, listed) in enumerate(notes, start=2):
+        states = {"from_state": first.to_state, "to_state": first.to_state}
+        note = {"seq": seq, "verb": verb, "detail": detail, **states}
+        runs.append(first.model_copy(update=note))
+        assert control.undeleted() == listed
 
 
 @pytest.mark.parametrize(("code", "is_ok"), [(0, True), (1, False)])

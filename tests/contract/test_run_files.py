@@ -375,6 +375,26 @@ def test_in_doubt_everything_is_kept_and_said(lake: RetentionLake, how: str, who
     assert "begin deleting files" not in [one.verb for one in lake.project.log(run).events]
 
 
+def test_only_manifests_that_may_list_one_of_the_files_are_read(lake: RetentionLake) -> None:
+    """What was there before the shadow, and what came since in other partitions, is not."""
+    old = lake.catalog.load_table(TARGET).current_snapshot()
+    run = cancelled(lake)
+    table = lake.catalog.load_table(TARGET)
+    table.append(_arrow([(date.fromisoformat(DAYS[6]), 9, 9)]))
+    assert old is not None
+    (before,) = old.manifests(table.io)
+    head = table.current_snapshot()
+    assert head is not None
+    (since,) = [one for one in head.manifests(table.io) if one != before]
+    for manifest in (before, since):
+        _damage(local(manifest.manifest_path), "gone")
+    lake.later(31)
+    lake.project = lake.open()
+    done = lake.maintain()
+    assert [one["run_id"] for one in done["deleted"]] == [run]
+    assert folder(lake, run) == set()
+
+
 def _raise_at(point: str, wanted: str) -> None:
     if point == wanted:
         raise Killed

@@ -204,3 +204,40 @@ def _expire_everything(lake: Lake) -> None:
 def _shadow(project: Project, run: str) -> str:
     plan = project.wiring.context.runs.plan(run)
     return str(plan.shadow_table)
+
+
+@pytest.mark.req("U12")
+def test_an_erasure_deletes_what_spark_staged_for_a_cancelled_run_and_nothing_else(
+    lake: Lake, project: Project
+) -> None:
+    product = f"{lake.namespace}.out"
+    lake.sql("DELETE FROM {ns}.out WHERE k IN (1, 3)")
+    published = staged(project)
+    project.publish(published, "ana")
+    lake.sql("INSERT INTO {ns}.src VALUES (date'2024-01-02', 99, 99)")
+    cancelled = staged(project)
+    project.cancel(cancelled, "ana", "no")
+    lake.sql("INSERT INTO {ns}.out VALUES (date'2024-01-02', 98, 98)")
+    rows, folders = days(lake), _shadow_files(project)
+    assert {run for run, files in folders.items() if files} == {published, cancelled}
+    seen = project.maintain("ana", product, "request 4711", dry_run=True)
+    assert not seen.left
+    (deleted,) = project.maintain("ana", product, "request 4711").deleted
+    assert seen.deleted == (deleted,)
+    assert (deleted.run_id, deleted.files) == (cancelled, len(folders[cancelled]))
+    after = _shadow_files(project)
+    assert (after[published], after[cancelled]) == (folders[published], set())
+    assert days(lake) == rows
+
+
+def _shadow_files(project: Project) -> dict[str, set[Path]]:
+    """All files in the folders of the shadows of all runs, checksums of Hadoop left out."""
+    found: dict[str, set[Path]] = {}
+    warehouse = project.wiring.folder / "warehouse"
+    for status in project.wiring.context.runs.list(open_only=False):
+        name = _shadow(project, status.run_id).rpartition(".")[2]
+        paths = warehouse.glob(f"*/{name}/**/*")
+        found[status.run_id] = {
+            path for path in paths if path.is_file() and not path.name.endswith(".crc")
+        }
+    return found

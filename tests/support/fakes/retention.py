@@ -14,6 +14,7 @@ from lakehouse_backfill.domain.rollout import (
     StagedFiles,
     StagedShadow,
 )
+from lakehouse_backfill.errors import Conflict, NotFound
 from tests.support.fakes.control import FakeFences, FakeRuns
 from tests.support.fakes.lake import FakeLake
 
@@ -86,6 +87,7 @@ class FakeRunFiles:
 
     def __init__(self, lake: FakeLake) -> None:
         self.lake = lake
+        self.deleted: set[str] = set()
 
     def describe(self, shadow: str) -> dict[str, Any] | None:
         if shadow not in self.lake.tables:
@@ -101,10 +103,17 @@ class FakeRunFiles:
         *,
         is_begun: bool,
     ) -> StagedFiles | None:
+        if staged.shadow in self.lake.tables and staged.shadow not in dropped:
+            raise Conflict(f"{staged.shadow} is in the catalog by now")
+        if staged.shadow in self.deleted:
+            if is_begun:
+                return None
+            raise NotFound(f"{staged.metadata_file} is gone")
         return StagedFiles(groups=((staged.metadata_file,),), files=1, size_bytes=100, held={})
 
     def delete(self, staged: StagedShadow, groups: tuple[tuple[str, ...], ...]) -> None:
         self.lake.calls.append(f"delete files of {staged.shadow}")
+        self.deleted.add(staged.shadow)
 
 
 class FakeControlUpkeep:
@@ -126,15 +135,13 @@ class FakeControlUpkeep:
         }
 
     def undeleted(self) -> tuple[str, ...]:
-        verbs = {
-            run_id: {event.verb for event in self._runs.events(run_id) if event.detail}
-            for run_id in self._runs.plans
-        }
-        return tuple(
-            run_id
-            for run_id, found in sorted(verbs.items())
-            if "retire" in found and "delete files" not in found
-        )
+        found = []
+        for run_id in sorted(self._runs.plans):
+            events = self._runs.events(run_id)
+            is_named = any(one.verb == "retire" and "staged" in one.detail for one in events)
+            if is_named and not any(one.verb == "delete files" for one in events):
+                found.append(run_id)
+        return tuple(found)
 
     def fenced(self) -> tuple[str, ...]:
         return tuple(sorted(self._fences.epochs))

@@ -9,18 +9,19 @@ from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergChunkCar
 from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles, IcebergStoredFiles
 from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
+from lakehouse_backfill.adapters.iceberg.shadow.run_files import IcebergRunFiles
 from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
 from lakehouse_backfill.adapters.local.dual_read import LocalDualReader
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, partition_row_range
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.ports.comparison import QueryRunner
-from lakehouse_backfill.ports.control import DataFiles, Upkeep
+from lakehouse_backfill.ports.control import DataFiles, RunFiles, Upkeep
 from lakehouse_backfill.ports.table_writer import Carrying, DeletionFinder
 from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFiles, Tables
 from tests.support.fakes.catch_up import FakeCarrying, FakeErasing
 from tests.support.fakes.files import FakeDataFiles, FakeStored
 from tests.support.fakes.lake import DAY, FakeLake, FixedClock
-from tests.support.fakes.retention import FakeUpkeep
+from tests.support.fakes.retention import FakeRunFiles, FakeUpkeep
 from tests.support.fakes.rollout import FakeReading
 from tests.support.lakes.tables import Kit, field_of, row
 
@@ -42,6 +43,7 @@ class DayLake(Protocol):
     stored: StoredFiles
     data_files: DataFiles
     upkeep: Upkeep
+    run_files: RunFiles
     reading: QueryRunner
 
     def write(self, label: str, *values: str) -> int:
@@ -61,6 +63,7 @@ class FakeDays:
         self.carrying, self.deletions = FakeCarrying(self.fake), FakeErasing(self.fake)
         self.stored, self.data_files = FakeStored(self.fake), FakeDataFiles(self.fake)
         self.upkeep, self.reading = FakeUpkeep(self.fake), FakeReading(self.fake)
+        self.run_files = FakeRunFiles(self.fake)
         self.target = f"silver.t{next(_numbers)}"
         self.fake.add(self.target)
 
@@ -87,6 +90,7 @@ class IcebergDays:
             IcebergDataFiles(kit.catalog),
         )
         self.upkeep = IcebergUpkeep(kit.catalog, "shadow", FixedClock())
+        self.run_files = IcebergRunFiles(kit.catalog, "shadow")
         self.reading = LocalDualReader(kit.catalog)
         self.target = f"silver.t{next(_numbers)}"
         kit.create(("d", "identity"), name=self.target)
@@ -96,7 +100,9 @@ class IcebergDays:
         return self._kit.head(self.target) or 0
 
     def write_chunk(self, shadow: str, chunk: str, label: str, *values: str) -> None:
-        self._replace(shadow, label, values, {"lakehouse-backfill.chunk-id": chunk})
+        run_id = self._kit.live.load_table(shadow).properties["lakehouse-backfill.run-id"]
+        marks = {"lakehouse-backfill.chunk-id": chunk, "lakehouse-backfill.run-id": run_id}
+        self._replace(shadow, label, values, marks)
 
     def _replace(self, name: str, label: str, values: Any, marks: dict[str, str]) -> None:
         table = self._kit.live.load_table(name)

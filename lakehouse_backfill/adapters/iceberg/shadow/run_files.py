@@ -7,6 +7,7 @@ when a manifest of any of its snapshots lists it as live, with or without a tag 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -157,7 +158,7 @@ def _require_own(staged: StagedShadow, metadata: TableMetadata) -> None:
         properties.get(RUN_ID_PROPERTY) == staged.run_id
         and BASE_SNAPSHOT_PROPERTY in properties
         and metadata.location == staged.location
-        and staged.metadata_file.startswith(_folder(metadata.location))
+        and _place(staged.metadata_file).startswith(_folder(metadata.location))
     )
     if not is_own:
         raise Conflict(
@@ -182,7 +183,12 @@ def _require_apart(staged: StagedShadow, name: str, table: Table) -> None:
 
 
 def _folder(location: str) -> str:
-    return f"{location.rstrip('/')}/"
+    return f"{_place(location).rstrip('/')}/"
+
+
+def _place(path: str) -> str:
+    """Return one name for a path: Hadoop writes `file:/x` for `file:///x`, and s3a for s3."""
+    return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:/+", "/", path))
 
 
 @dataclass
@@ -198,7 +204,8 @@ class _OwnFiles:
         """Add the files that a manifest's own snapshot added to one of the folders."""
         for entry in entries:
             file = entry.data_file
-            if entry.status == ManifestEntryStatus.ADDED and file.file_path.startswith(folders):
+            is_added = entry.status == ManifestEntryStatus.ADDED
+            if is_added and _place(file.file_path).startswith(folders):
                 self.data[file.file_path] = file.file_size_in_bytes
                 self.entries.append(entry)
 
@@ -210,20 +217,21 @@ def _own_files(
     folder = _folder(metadata.location)
     data_path = metadata.properties.get(DATA_PATH_PROPERTY, "").rstrip("/")
     is_run_folder = data_path.rpartition("/")[2] == staged.run_id
-    data_folders = (folder, f"{data_path}/") if is_run_folder else (folder,)
+    data_folders = (folder, _folder(data_path)) if is_run_folder else (folder,)
     own, base_id = _OwnFiles(), metadata.properties[BASE_SNAPSHOT_PROPERTY]
     # Once the deletion has begun, a metadata file that is gone has nothing left to delete.
     deleted = (FileNotFoundError,) if is_begun else ()
     for snapshot in metadata.snapshots:
         if str(snapshot.snapshot_id) == base_id:
             continue
-        own.lists += [snapshot.manifest_list] * snapshot.manifest_list.startswith(folder)
+        if _place(snapshot.manifest_list).startswith(folder):
+            own.lists.append(snapshot.manifest_list)
         manifests: list[ManifestFile] = []
         with suppress(*deleted):
             manifests = snapshot.manifests(io)
         for manifest in manifests:
             is_own = manifest.added_snapshot_id == snapshot.snapshot_id
-            if not is_own or not manifest.manifest_path.startswith(folder):
+            if not is_own or not _place(manifest.manifest_path).startswith(folder):
                 continue
             own.manifests[manifest.manifest_path] = manifest.manifest_length
             if _is_chunk_commit(snapshot, staged.run_id):
@@ -263,7 +271,7 @@ class _Search:
         scope: Scope | None,
     ) -> None:
         self._tables = tables
-        self._wanted = {*own.data, *own.manifests, *own.lists}
+        self._wanted = {_place(path): path for path in (*own.data, *own.manifests, *own.lists)}
         self._target, self._scope = staged.target, scope
         self._target_uuid = metadata.properties.get(TARGET_UUID_PROPERTY)
         base = metadata.properties[BASE_SNAPSHOT_PROPERTY]
@@ -280,13 +288,13 @@ class _Search:
         for path, snapshot in lists.items():
             if not is_skipped(path, snapshot.sequence_number):
                 manifests |= {one.manifest_path: one for one in snapshot.manifests(table.io)}
-        found = (lists.keys() | manifests.keys()) & self._wanted
+        paths = {*lists, *manifests}
         for path, manifest in manifests.items():
             if is_skipped(path, manifest.sequence_number) or not may_hold(manifest):
                 continue
             entries = filter(is_live_entry, read_manifest_entries(table.io, manifest))
-            found |= {entry.data_file.file_path for entry in entries} & self._wanted
-        return found
+            paths |= {entry.data_file.file_path for entry in entries}
+        return {self._wanted[place] for place in map(_place, paths) if place in self._wanted}
 
     def _age_filter(self, name: str, table: Table) -> Callable[[str, int | None], bool]:
         """Return which manifests and manifest lists, by path and number, cannot list a file."""
@@ -301,7 +309,7 @@ class _Search:
         own_folder = None if is_target else _folder(table.location())
 
         def is_skipped(path: str, sequence_number: int | None) -> bool:
-            if own_folder is not None and path.startswith(own_folder):
+            if own_folder is not None and _place(path).startswith(own_folder):
                 return False
             if is_related:
                 return 0 < self._base_sequence >= (sequence_number or 0)
@@ -330,7 +338,8 @@ def _in_groups(
     kept = set().union(*held.values())
     folder = _folder(metadata.location)
     log = [entry.metadata_file for entry in metadata.metadata_log]
-    older = [path for path in log if path.startswith(folder) and path != staged.metadata_file]
+    own_log = [path for path in log if _place(path).startswith(folder)]
+    older = [path for path in own_log if _place(path) != _place(staged.metadata_file)]
     groups = tuple(
         tuple(path for path in dict.fromkeys(paths) if path not in kept)
         for paths in (own.data, own.manifests, own.lists, older, (staged.metadata_file,))
