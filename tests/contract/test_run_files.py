@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.rollout import PinLease
 from lakehouse_backfill.domain.run import Event, RunState
 from lakehouse_backfill.errors import BackfillError
 from tests.chaos.lab import DAYS, SOURCE, TARGET, _arrow
@@ -327,6 +329,50 @@ def test_a_file_that_another_shadow_lists_keeps_all_until_that_one_is_dropped(
     assert folder(lake, run) == set()
 
 
+def _pin(lake: RetentionLake, run: str, shadow: str) -> str:
+    """Another run, which is being planned, has a lease on a snapshot of the shadow."""
+    lease = PinLease(
+        table=shadow, tag="lhb-pin-other", snapshot_id=1, run_id="other", product=TARGET, owner=WHO,
+        reason="a source", until=lake.clock.now() + timedelta(days=90), at=lake.clock.now(), by=WHO,
+    )  # fmt: skip
+    lake.project.wiring.context.pin_leases.grant((lease,))
+    return f"other needs files of {shadow}"
+
+
+def _reserve(lake: RetentionLake, run: str, shadow: str) -> str:
+    """The run has a reserved version, and no row says how its publication ended."""
+    row = Publication(
+        product=TARGET, version=1, token="t1", action="reserve", run_id=run, table=TARGET,
+        snapshot_id=None, before_snapshot_id=None, scope=None, supersedes=None,
+        at=lake.clock.now(), by=WHO,
+    )  # fmt: skip
+    lake.project.wiring.context.versions.move(TARGET, lambda _: (row,))
+    return f"{run} began to publish {shadow}, and nothing says how it ended"
+
+
+def _put_inside(lake: RetentionLake, run: str, shadow: str) -> str:
+    """Another table has its folder in the folder of the shadow."""
+    found = lake.catalog.load_table(shadow)
+    name = f"{SHADOWS}.inside"
+    lake.catalog.create_table(name, found.schema(), location=f"{found.location()}/inside")
+    return f"{name} lies at "
+
+
+@pytest.mark.parametrize("prevent", [_pin, _reserve, _put_inside])
+def test_nothing_is_deleted_while_somebody_else_may_need_it(
+    lake: RetentionLake, prevent: Callable[[RetentionLake, str, str], str]
+) -> None:
+    run = cancelled(lake)
+    (shadow,) = lake.shadows()
+    lake.later(31)
+    because = prevent(lake, run, shadow)
+    before = folder(lake, run)
+    (left,) = maintain(lake)["left"]
+    assert (left["run_id"], left["because"][: len(because)]) == (run, because)
+    assert left["fix"]
+    assert folder(lake, run) == before
+
+
 def _damage(path: str, how: str) -> None:
     if how == "garbage":
         Path(path).write_bytes(b"\x00garbage" * 20)
@@ -479,6 +525,28 @@ def maintain_again(lake: RetentionLake, run: str) -> None:
     assert lake.maintain()["deleted"] == []
     assert lake.project.audit_verify().intact
     assert {path for path in lake.files() if "/silver/t/" in path}
+
+
+def test_a_store_that_stops_answering_leaves_the_rest_to_the_next_maintain(
+    lake: RetentionLake,
+) -> None:
+    run = cancelled(lake)
+    lake.later(31)
+    before = folder(lake, run)
+
+    def refuse(point: str) -> None:
+        if point == "RunFiles.delete:committing" and len(folder(lake, run)) <= len(before) // 2:
+            raise ConnectionError("the store is away")
+
+    fault_points.install_hook(refuse)
+    lake.project = lake.open()
+    done = lake.maintain()
+    assert (done["deleted"], done["left"][0]["run_id"]) == ([], run)
+    assert "does not answer: ConnectionError: the store is away" in done["left"][0]["because"]
+    assert set() < folder(lake, run) < before
+    fault_points.install_hook(None)
+    lake.project = lake.open()
+    maintain_again(lake, run)
 
 
 ACTS: dict[str, Callable[[RetentionLake, random.Random], Any]] = {}

@@ -174,7 +174,10 @@ def maintain(
     )
     found = _release_pins(context, facts, found, by, at_once=bool(erasure))
     litter = OrphanFiles() if product else context.control_upkeep.sweep(before)
-    context.journal.log("maintained", retired=len(found.retired), kept=len(found.kept), by=by)
+    context.journal.log(
+        "maintained", retired=len(found.retired), kept=len(found.kept), by=by,
+        files=sum(one.files for one in files.deleted),
+    )  # fmt: skip
     return _maintain_result(found, files, litter)
 
 
