@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.errors import Conflict
 from tests.chaos.lab import BY, TARGET, Lab
+from tests.support.lakes.tables import compact_files
 from tests.support.lakes.verified import (
     Found,
     control_files,
@@ -278,6 +280,38 @@ def test_what_readers_get_instead_of_the_accepted_rows_is_told_apart(lab: Lab, n
     stands = lab.must("status", lab.run).data["runs"][0]
     assert expected in stands["readers_see"]
     assert not stands["is_safe"].startswith("yes")
+
+
+DAYS = Scope(
+    field=ScopeField(column="d", transform="identity", type="date"),
+    partitions=("2024-01-02", "2024-01-03"),
+)
+
+
+def test_the_rows_of_a_compaction_are_read_where_readers_get_them(lab: Lab) -> None:
+    """Two of the three partitions have other files, and no other rows."""
+    _live(lab, lambda table: compact_files(table, DAYS))
+    assert verify(lab).bad == {}
+    found = verify(lab, "--deep")
+    assert (found.code, found.bad) == (0, {})
+    assert found.data["partitions_read_by_spark"] == 2
+
+
+def test_a_compaction_that_changed_rows_is_found_by_reading_them(lab: Lab) -> None:
+    """Two rows exchanged their keys: counts, bounds and nulls of all columns are as before."""
+
+    def exchange(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        first, second = [row for row in rows if str(row["d"]) == "2024-01-03"][:2]
+        first["k"], second["k"] = second["k"], first["k"]
+        return rows
+
+    _live(lab, lambda table: compact_files(table, DAYS, exchange))
+    assert verify(lab).bad == {}
+    found = verify(lab, "--deep")
+    name = f"rows of {TARGET} at its head, which readers get"
+    assert (found.code, list(found.bad)) == (3, [name])
+    assert "2024-01-03" in found.bad[name]
+    assert "2024-01-02" not in found.bad[name]
 
 
 def test_a_live_commit_elsewhere_changes_nothing_that_readers_get_of_the_run(lab: Lab) -> None:

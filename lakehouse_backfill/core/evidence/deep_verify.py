@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -21,7 +21,7 @@ from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, ChunkCommit, Publication
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.table import LiveFile, MetadataFile, StoredCheck, TableRef
-from lakehouse_backfill.errors import LostFile, NotFound
+from lakehouse_backfill.errors import LostFile, NotFound, Unsupported
 
 #: Up to this many differences are named; the others are counted.
 MAX_NAMED_DIFFERENCES = 10
@@ -279,11 +279,7 @@ def _check_rows(
     known: tuple[Mapping[str, Any], Mapping[str, bool]],
 ) -> tuple[StoredCheck, int]:
     result, same = known
-    accepted = {
-        balance.partition: Checksum.parse(balance.new_checksum)
-        for balance in ValidationResult.model_validate(result).balances
-        if balance.partition in one.scope.partitions
-    }
+    accepted = _accepted_checksums(result, one.scope.partitions)
     expected = {label: checksum.text for label, checksum in accepted.items() if checksum.rows}
     by_bytes = {
         label: total.text
@@ -300,6 +296,14 @@ def _check_rows(
     )
     method = f"{len(by_bytes)} by the bytes of their files, {len(to_read)} read by Spark"
     return check.model_copy(update={"because": f"{check.because}; {method}"}), len(to_read)
+
+
+def _accepted_checksums(result: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Checksum]:
+    return {
+        balance.partition: Checksum.parse(balance.new_checksum)
+        for balance in ValidationResult.model_validate(result).balances
+        if balance.partition in labels
+    }
 
 
 def _corrupt_partitions(
@@ -325,13 +329,76 @@ def _checksum_from_files(
 def _read_checksums(
     context: Context, plan: Plan, one: RunSnapshot, labels: tuple[str, ...]
 ) -> dict[str, str]:
-    if not labels:
-        return {}
+    found = _measure(context, plan, one, labels) if labels else {}
+    return {label: checksum.text for label, checksum in found.items() if checksum.rows}
+
+
+def _measure(
+    context: Context, plan: Plan, one: RunSnapshot, labels: tuple[str, ...]
+) -> dict[str, Checksum]:
     added = table.added_column_names(declared_schema_change(plan))
-    found = context.compute().measuring.checksums(
+    return context.compute().measuring.checksums(
         one.table,
         one.snapshot_id,
         one.scope.model_copy(update={"partitions": labels}),
         (*LINEAGE_NAMES, *added),
     )
-    return {label: checksum.text for label, checksum in found.items() if checksum.rows}
+
+
+def check_head_rows(
+    context: Context,
+    plan: Plan,
+    heads: Sequence[RunSnapshot],
+    archive: AcceptanceArchive,
+    result: Mapping[str, Any],
+) -> tuple[list[StoredCheck], int]:
+    """Read the rows that readers get where later commits left other files than those accepted.
+
+    A compaction must not change rows, and where the history is gone nobody knows what changed them.
+    Partitions that still have the accepted files are left out: those were compared before.
+    """
+    checks, read = [], 0
+    for head in heads:
+        name = f"rows of {head.name}"
+        try:
+            labels = _refiled_partitions(context, head, archive)
+            if labels:
+                one = replace(head, scope=head.scope.model_copy(update={"partitions": labels}))
+                checks.append(_check_read_rows(name, _accepted_checksums(result, labels),
+                                               _measure(context, plan, one, labels)))  # fmt: skip
+                read += len(labels)
+        except LostFile as error:
+            checks.append(failed_check(name, error.problem))
+        except (NotFound, Unsupported) as error:
+            checks.append(unknown_check(name, error.problem))
+    return checks, read
+
+
+def _refiled_partitions(
+    context: Context, head: RunSnapshot, archive: AcceptanceArchive
+) -> tuple[str, ...]:
+    """List the partitions whose files at the head are not those of the archive."""
+    listed = context.stored.files(head.table, head.snapshot_id, head.scope)
+    now = {(file.partition, file.path, *file.deletes) for file in listed}
+    accepted = {
+        (file["partition"], file["path"], *file["deletes"])
+        for file in archived_files(archive, head.scope.partitions)
+    }
+    other = {entry[0] for entry in now ^ accepted}
+    return tuple(label for label in head.scope.partitions if label in other)
+
+
+def _check_read_rows(
+    name: str, accepted: Mapping[str, Checksum], found: Mapping[str, Checksum]
+) -> StoredCheck:
+    """Compare checksums of rows; those of other columns are not comparable."""
+    if {one.shape[:8] for one in found.values()} - {one.shape[:8] for one in accepted.values()}:
+        return unknown_check(name, "the columns of the table changed since")
+    check = check_each_equal(
+        name,
+        {label: checksum.text for label, checksum in accepted.items() if checksum.rows},
+        {label: checksum.text for label, checksum in found.items() if checksum.rows},
+        "partitions (count and checksum)",
+    )
+    reason = f"{check.because}; they have other files than those accepted, and Spark read them"
+    return check.model_copy(update={"because": reason})

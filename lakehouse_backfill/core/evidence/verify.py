@@ -25,7 +25,7 @@ from lakehouse_backfill.core.publication.expose import EVIDENCE_DIGEST_PROPERTY
 from lakehouse_backfill.core.runs import event_log, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
-from lakehouse_backfill.core.versions import readers
+from lakehouse_backfill.core.versions import pointer, readers
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
@@ -163,12 +163,11 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcom
     if subject.archive is None:
         return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ, is_accepted)
     checks += [*_check_control_rows(subject), *_check_anchors(subject), *_check_files(subject)]
-    checks += _check_readers(subject)
+    view = _reader_view(subject)
+    checks += _check_readers(view)
     read = deep_verify.NO_DATA_READ
     if deep:
-        deep_checks, read = deep_verify.check_stored_data(
-            context, plan, subject.current_publications(), subject.archive, result
-        )
+        deep_checks, read = _check_data(subject, subject.archive, result, view)
         checks += deep_checks
     return VerifyOutcome(run_id, tuple(checks), read, is_accepted)
 
@@ -355,11 +354,56 @@ def _check_files(subject: VerifySubject) -> list[StoredCheck]:
     ]
 
 
-def _check_readers(subject: VerifySubject) -> list[StoredCheck]:
-    """Compare the head of the table, which readers get, with the rows of the publications."""
-    run_id = subject.plan.run_id
+def _check_data(
+    subject: VerifySubject,
+    archive: AcceptanceArchive,
+    result: dict[str, Any] | None,
+    view: readers.ReaderView,
+) -> tuple[list[StoredCheck], deep_verify.DataRead]:
+    """Read the data of the publications, and that of the head where it has other files."""
+    context, plan = subject.context, subject.plan
+    checks, read = deep_verify.check_stored_data(
+        context, plan, subject.current_publications(), archive, result
+    )
+    if result is None:
+        return checks, read
+    heads = _heads_to_read(subject, view)
+    at_head, by_spark = deep_verify.check_head_rows(context, plan, heads, archive, result)
+    total = read.partitions_by_spark + by_spark
+    return [*checks, *at_head], replace(read, partitions_by_spark=total)
+
+
+def _reader_view(subject: VerifySubject) -> readers.ReaderView:
     history = subject.context.versions.history(subject.plan.product)
-    view = readers.look_at_readers(subject.context, history, run_id)
+    return readers.look_at_readers(subject.context, history, subject.plan.run_id)
+
+
+def _heads_to_read(
+    subject: VerifySubject, view: readers.ReaderView
+) -> list[deep_verify.RunSnapshot]:
+    """Return the head of the target, unless it is the run's own snapshot, with partitions to read.
+
+    These are the visible ones of the run that no commit is known to have changed.
+    """
+    plan = subject.plan
+    history = subject.context.versions.history(plan.product)
+    seen = pointer.run_visibility(history, plan.run_id)
+    table = plan.resolved.target.table
+    head = view.heads.get(table)
+    visible = seen.visible - seen.replaced - view.changed.keys()
+    return [
+        deep_verify.RunSnapshot(
+            f"{table} at its head, which readers get", table, head,
+            row.scope.model_copy(update={"partitions": labels}),
+        )
+        for row in subject.current_publications()
+        if row.table == table and row.scope is not None and head not in (None, row.snapshot_id)
+        if (labels := tuple(label for label in row.scope.partitions if label in visible))
+    ]  # fmt: skip
+
+
+def _check_readers(view: readers.ReaderView) -> list[StoredCheck]:
+    """Compare the head of the table, which readers get, with the rows of the publications."""
     if view == readers.ReaderView():
         return []
     heads = ", ".join(f"{name} at snapshot {head}" for name, head in view.heads.items())

@@ -213,27 +213,7 @@ class Kit:
 
         With `change`, the commit says `replace` all the same.
         """
-        table = self.live.load_table(name)
-        head = table.current_snapshot()
-        assert head is not None
-        cache = ManifestCache()
-        old = ScopedReader(table, scope, cache).scope_files(head)
-        where = row_range_filter(
-            tuple(partition_row_range(scope.field, label) for label in scope.partitions)
-        )
-        data = table.scan(where).to_arrow()
-        if change is not None:
-            data = _arrow(table, change(data.to_pylist()))
-        files = list(_dataframe_to_data_files(table.metadata, data, table.io))
-        for file in files:
-            file.spec_id = table.spec().spec_id
-        new = {file.file_path: _entry(file) for file in files}
-        gone = {**old.data, **old.deletes}
-        change = SnapshotChange(head, tuple(head.manifests(table.io)), gone, new)
-        snapshot = SwapProducer(cache).write_snapshot(table, change, {}, 1)
-        assert snapshot.summary is not None
-        summary = Summary(Operation.REPLACE, **snapshot.summary.additional_properties)
-        commit_snapshot(table, snapshot.model_copy(update={"summary": summary}), {}, "compaction")
+        compact_files(self.live.load_table(name), scope, change)
 
     def before_commit(self, *actions: Callable[[], Any]) -> None:
         """Let `actions` happen one by one right before the adapter's next commits."""
@@ -246,6 +226,32 @@ class Kit:
             return through(table, *args, **kwargs)
 
         vars(self.catalog)["commit_table"] = commit_table
+
+
+def compact_files(
+    table: Table, scope: Scope, change: Callable[[list[Row]], list[Row]] | None = None
+) -> None:
+    """Rewrite the scope's files in a commit that says `replace`, also with changed rows."""
+    head = table.current_snapshot()
+    assert head is not None
+    cache = ManifestCache()
+    old = ScopedReader(table, scope, cache).scope_files(head)
+    where = row_range_filter(
+        tuple(partition_row_range(scope.field, label) for label in scope.partitions)
+    )
+    data = table.scan(where).to_arrow()
+    if change is not None:
+        data = _arrow(table, change(data.to_pylist()))
+    files = list(_dataframe_to_data_files(table.metadata, data, table.io))
+    for file in files:
+        file.spec_id = table.spec().spec_id
+    new = {file.file_path: _entry(file) for file in files}
+    gone = {**old.data, **old.deletes}
+    change = SnapshotChange(head, tuple(head.manifests(table.io)), gone, new)
+    snapshot = SwapProducer(cache).write_snapshot(table, change, {}, 1)
+    assert snapshot.summary is not None
+    summary = Summary(Operation.REPLACE, **snapshot.summary.additional_properties)
+    commit_snapshot(table, snapshot.model_copy(update={"summary": summary}), {}, "compaction")
 
 
 def read_text(table: Table, path: str) -> str:
