@@ -53,6 +53,7 @@ from lakehouse_backfill.fault_points import commit_window
 T = TypeVar("T")
 #: The filter of a column: one value, or a set of texts of which any matches.
 FilterValue = str | int | frozenset[str]
+_ROWS_AT_ONCE = 200
 _MAX_RELOADS = 5
 
 
@@ -92,15 +93,22 @@ class LogHead:
         For a set of texts, rows with any of them match. Columns that a table of an older release
         lacks are left out.
         """
+        return list(self.iter_rows(where, columns))
+
+    def iter_rows(
+        self, where: Mapping[str, FilterValue] | None = None, columns: tuple[str, ...] = ("*",)
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the same rows; only a few of them are Python objects at a time."""
         if self.table is None or self.snapshot_id is None:
-            return []
+            return
         column_names = set(self.table.schema().column_names)
         selected = column_names if "*" in columns else {LOG_SEQ, *columns} & column_names
         where = where or {}
         with _translate_outages(self.table.name()[-1]):
-            arrow_rows = log_files.read_rows(self.table, _row_filter(where), selected, where)
-            rows: list[dict[str, Any]] = arrow_rows.to_pylist()
-        return sorted(rows, key=lambda row: row[LOG_SEQ])
+            found = log_files.read_rows(self.table, _row_filter(where), selected, where)
+            batches = found.sort_by(LOG_SEQ).to_batches(max_chunksize=_ROWS_AT_ONCE)
+        for batch in batches:
+            yield from batch.to_pylist()
 
 
 class TableSet(Protocol):

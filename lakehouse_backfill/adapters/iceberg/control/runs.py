@@ -245,20 +245,14 @@ class IcebergAudit:
 
     def bad_plans(self) -> dict[str, str]:
         """Return, by run, what is wrong with each stored plan that was edited."""
-        plans_or_errors = {
-            row["run_id"]: _open_plan_or_error(row)
-            for row in self._plans.head().rows(columns=_PLAN_COLUMNS)
-        }
-        return {
-            run_id: plan.problem
-            for run_id, plan in plans_or_errors.items()
-            if isinstance(plan, Tampered)
-        }
+        rows = self._plans.head().iter_rows(columns=_PLAN_COLUMNS)
+        opened = ((row["run_id"], _open_plan_or_error(row)) for row in rows)
+        return {run_id: plan.problem for run_id, plan in opened if isinstance(plan, Tampered)}
 
     def chains(self) -> dict[str, tuple[Event, ...]]:
         """Return the events of each run as they are stored, in the order of appending."""
         drop_cached_rows()
-        return read_event_chains(self._events.head().rows())
+        return read_event_chains(self._events.head().iter_rows())
 
     def seal(self) -> tuple[int, str] | None:
         """Return the number of events and the sum of all runs' newest hashes, as last written."""
@@ -276,7 +270,8 @@ class IcebergAudit:
     def bad_documents(self) -> dict[str, str]:
         """Return, by run, which document of its evidence was edited and not recorded again."""
         intact, edited = set[tuple[str, str]](), dict[tuple[str, str], str]()
-        for row in self._evidence.head().rows(columns=("run_id", "kind", "digest", "document")):
+        columns = ("run_id", "kind", "digest", "document")
+        for row in self._evidence.head().iter_rows(columns=columns):
             mark = row["run_id"], row["digest"]
             if event_log.matches_digest(row["document"], row["digest"]):
                 intact.add(mark)

@@ -56,12 +56,12 @@ from lakehouse_backfill.ports.control import RunFiles
 _CONCURRENT_REQUESTS = 8
 
 
+@dataclass(frozen=True)
 class IcebergRunFiles(RunFiles):
     """`ports.control.RunFiles` on PyIceberg."""
 
-    def __init__(self, catalog: Catalog, shadow_namespace: str) -> None:
-        self._catalog = catalog
-        self._namespace = shadow_namespace
+    _catalog: Catalog
+    _namespace: str
 
     def describe(self, shadow: str) -> dict[str, Any] | None:
         """Return location, metadata file and size of a shadow; None when there is none."""
