@@ -24,6 +24,7 @@ SUITES = {
     "FakeLedger": "contract/test_control_ports.py",
     "FakePinLeases": "contract/test_lake_readers_both.py",
     "FakeReading": "contract/test_lake_readers_both.py",
+    "FakeRunFiles": "contract/test_lake_readers_both.py",
     "FakeRuns": "contract/test_control_ports.py",
     "FakeStored": "contract/test_lake_readers_both.py",
     "FakeUpkeep": "contract/test_lake_readers_both.py",
