@@ -183,7 +183,11 @@ class PartitionBalance(Value):
 
 
 class EdgePartition(Value):
-    """One partition beyond the edge: the accepted rows against the rows that the run computes."""
+    """One partition beyond the edge: the accepted rows against the rows that the run computes.
+
+    `counted_twice` and `lost` are amounts of the declared measures in the rows that moved across
+    the edge; where `moved_in` and `moved_out` are None, in all rows removed or added.
+    """
 
     partition: str
     side: EdgeSide
@@ -192,6 +196,13 @@ class EdgePartition(Value):
     changed: int
     counted_twice: dict[str, int]
     lost: dict[str, int]
+    moved_in: int | None = added_later(
+        None, "Removed rows whose key the run computes within its own partitions, as a new row."
+    )
+    moved_out: int | None = added_later(
+        None,
+        "Added rows whose key is accepted within the run's partitions and not computed there.",
+    )
 
     @property
     def differing_rows(self) -> int:

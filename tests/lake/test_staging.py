@@ -12,6 +12,7 @@ from lakehouse_backfill.adapters.spark.dataframes import range_filter
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
+from lakehouse_backfill.domain.checks import EdgePartition
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
@@ -303,29 +304,73 @@ def test_a_warm_up_proof_that_the_declared_range_cannot_hold_is_refused(
         staging(lake).prove_warm_up(plan, DAYS[4])
 
 
-@pytest.mark.req("Q10")
-@pytest.mark.parametrize(("shifted", "expected"), [(False, (0, 0, 0)), (True, (4, 4, 0))])
-def test_the_edge_shows_what_would_be_counted_twice_or_lost(
-    lake: Lake, daily: Daily, shifted: bool, expected: tuple[int, int, int]
-) -> None:
-    day = "date_add(d, 1)" if shifted else "d"
-    job = f"""
+def copy_of(*columns: str, where: str = "true") -> str:
+    """A job that copies the source with these columns."""
+    return f"""
 from lakehouse_backfill.transforms import transform
 @transform(name="copy", version="1.0.0", inputs=("src",))
 def copy(context, src):
-    return src.selectExpr("{day} as d", "k", "v * 100 as v")
+    return src.where("{where}").selectExpr({", ".join(map(repr, columns))})
 """
-    measures = {"measures": [{"name": "total", "sum": "v"}, {"name": "rows", "count": "k"}]}
-    plan = daily(job, contract=measures, warm_up_days=1, cool_down_days=1).make()
-    found = staging(lake).edges(plan, {"before": (DAYS[3],), "after": (DAYS[6], DAYS[7])})
+
+
+_EDGES = {"before": (DAYS[3],), "after": (DAYS[6], DAYS[7])}
+
+
+def edges_of(lake: Lake, maker: PlanMaker) -> tuple[EdgePartition, ...]:
+    """Stage the plan, and compare what it computes beyond its edges."""
+    plan = maker.make()
+    stage = staging(lake)
+    for chunk in plan.resolved.chunks:
+        stage.stage(plan, chunk, 1)
+    found = stage.edges(plan, _EDGES)
     sides = [(edge.side, edge.partition) for edge in found]
     assert sides == [("before", DAYS[3]), ("after", DAYS[6]), ("after", DAYS[7])]
-    assert [(e.added, e.removed, e.changed) for e in found] == [expected] * 3
-    assert staging(lake).edges(plan, {"after": (DAYS[6], DAYS[7]), "before": ()}) == found[1:]
-    accepted = {6: 6 + 16 + 26 + 36, 5: 5 + 15 + 25 + 35}
-    lost = {"total": 100 * accepted[5], "rows": 4} if shifted else {"total": 0, "rows": 0}
-    twice = {"total": 100 * accepted[6], "rows": 4} if shifted else {"total": 0, "rows": 0}
-    assert (found[1].counted_twice, found[1].lost) == (twice, lost)
+    assert stage.edges(plan, {"after": _EDGES["after"], "before": ()}) == found[1:]
+    return found
+
+
+@pytest.mark.req("Q10")
+@pytest.mark.parametrize("key", [["d", "k"], ["k"]])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_the_edge_shows_what_would_be_counted_twice_or_lost(
+    lake: Lake, daily: Daily, shifted: bool, key: list[str]
+) -> None:
+    job = copy_of("date_add(d, 1) as d" if shifted else "d", "k", "v * 100 as v")
+    measures = [{"name": "total", "sum": "v"}, {"name": "rows", "count": "k"}]
+    maker = daily(job, contract={"measures": measures, "key": key})
+    maker.warm_up_days = maker.cool_down_days = 1
+    found = edges_of(lake, maker)
+    assert [(e.added, e.removed, e.changed) for e in found] == [
+        (4, 4, 0) if shifted else (0, 0, 0)
+    ] * 3
+    # The day before the range moves into it; its last day moves to the day after it.
+    in_and_out = [(4, 0), (0, 4), (0, 0)] if shifted else [(0, 0)] * 3
+    assert [(e.moved_in, e.moved_out) for e in found] == in_and_out
+    before, last = 100 * (3 + 13 + 23 + 33), 100 * (5 + 15 + 25 + 35)
+    nothing = {"total": 0, "rows": 0}
+    twice = {"total": before, "rows": 4} if shifted else nothing
+    lost = {"total": last, "rows": 4} if shifted else nothing
+    assert [(e.counted_twice, e.lost) for e in found] == [
+        (twice, nothing), (nothing, lost), (nothing, nothing),
+    ]  # fmt: skip
+
+
+@pytest.mark.req("Q10")
+@pytest.mark.parametrize("key", [["d", "k"], ["k"], ["d"], []])
+def test_rows_that_vanish_everywhere_did_not_move_across_the_edge(
+    lake: Lake, daily: Daily, key: list[str]
+) -> None:
+    contract = {"measures": [{"name": "rows", "count": "k"}], "key": key}
+    job = copy_of("d", "k", "IF(k = 6, -1, v * 100) as v", where="k < 20")
+    found = edges_of(lake, daily(job, contract=contract))
+    by_key = bool(set(key) - {"d"})
+    assert [(e.moved_in, e.moved_out) for e in found] == [(0, 0) if by_key else (None, None)] * 3
+    if by_key:
+        assert [(e.added, e.removed, e.changed) for e in found] == [(0, 2, 0), (0, 2, 1), (0, 2, 0)]
+        assert {(e.counted_twice["rows"], e.lost["rows"]) for e in found} == {(0, 0)}
+    else:  # Nothing tells whether they moved; no row of the other side has their key or hash.
+        assert [e.removed - e.added for e in found] == [2, 2, 2]
 
 
 @pytest.mark.req("Q10")

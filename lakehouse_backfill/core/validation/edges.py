@@ -7,7 +7,7 @@ Differences mean that the restated range is too narrow.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from lakehouse_backfill.core.comparison import fingerprints
@@ -71,7 +71,7 @@ def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") 
     detail = f"{probed} beyond the edges would be computed as they are accepted"
     if not edge.is_closed:
         open_at = ", ".join(item.partition for item in edge.partitions if item.differing_rows)
-        found = "; ".join(part for part in (_moved_text(edge), _changed_text(edge)) if part)
+        found = "; ".join(part for part in (_one_sided_text(edge), _changed_text(edge)) if part)
         detail = f"open at {open_at}: {found}; {_advice(edge)}"
     return gate_registry.gate_result(
         "edges are closed",
@@ -82,35 +82,40 @@ def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") 
     )
 
 
-def _moved_text(edge: EdgeReport) -> str:
-    """Describe the rows that only one side has; with them, declared totals do not add up."""
-    removed = sum(item.removed for item in edge.partitions)
-    added = sum(item.added for item in edge.partitions)
+def _one_sided_text(edge: EdgeReport) -> str:
+    """Describe the rows that only one side has; of them, those that moved across the edge."""
+    removed, added = (
+        sum(getattr(item, name) for item in edge.partitions) for name in ("removed", "added")
+    )
     if not removed and not added:
         return ""
     text = f"{removed} accepted rows are not computed there any more, and {added} others are"
-    twice = _describe_totals(edge, lambda item: item.counted_twice)
-    lost = _describe_totals(edge, lambda item: item.lost)
-    effects = [f"count {twice} twice"] if twice else []
-    effects += [f"lose {lost}"] if lost else []
-    return text + (
-        f": where they moved across the edge, publishing would {' and '.join(effects)}"
-        if effects
-        else ""
+    moves = [(item.moved_in, item.moved_out) for item in edge.partitions if item.differing_rows]
+    if any(None in pair for pair in moves):
+        effects = _effects(edge)
+        return text + (f": where they moved across the edge, {effects}" if effects else "")
+    moved_in, moved_out = (sum(each or 0 for each in side) for side in zip(*moves, strict=True))
+    if not moved_in and not moved_out:
+        return f"{text}; by key none of them moved across the edge"
+    effects = _effects(edge) or "publishing would count rows twice or lose them"
+    return f"{text}; by key {moved_in} moved into the range and {moved_out} out of it: {effects}"
+
+
+def _effects(edge: EdgeReport) -> str:
+    """Describe what publishing would do to the declared measures; empty when to none."""
+    twice, lost = (
+        _describe_totals(item.counted_twice for item in edge.partitions),
+        _describe_totals(item.lost for item in edge.partitions),
     )
+    found = [f"count {twice} twice"] if twice else []
+    found += [f"lose {lost}"] if lost else []
+    return f"publishing would {' and '.join(found)}" if found else ""
 
 
-def _describe_totals(
-    edge: EdgeReport, totals_of: Callable[[EdgePartition], Mapping[str, int]]
-) -> str:
-    """Add up each measure over the partitions in which no row changed in place.
-
-    Where rows did, the amounts cannot be told from those of the rows that moved.
-    """
+def _describe_totals(amounts: Iterable[Mapping[str, int]]) -> str:
     totals: Counter[str] = Counter()
-    for item in edge.partitions:
-        if not item.changed:
-            totals.update(totals_of(item))
+    for each in amounts:
+        totals.update(each)
     return ", ".join(f"{amount} of {name}" for name, amount in totals.items() if amount)
 
 

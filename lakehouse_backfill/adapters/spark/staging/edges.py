@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
-from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.contract import Contract, Measure
@@ -24,8 +22,31 @@ _ACCEPTED = "accepted"
 _LABEL, _HASH = "lhb_label", "lhb_hash"
 _OLD, _NEW, _SAME = "lhb_old", "lhb_new", "lhb_same"
 _COUNTS = _ADDED, _REMOVED, _CHANGED = "lhb_added", "lhb_removed", "lhb_changed"
+_SIDE, _COUNT = "lhb_side", "lhb_count"
 RowChanges = dict[str, tuple[int, int, int]]
-MeasureShifts = dict[tuple[str, str], tuple[int, int]]
+#: Reads the accepted and the staged rows of the run's own partitions.
+InsideRows = Callable[[], tuple["DataFrame", "DataFrame"]]
+
+
+@dataclass(frozen=True)
+class OneSided:
+    """Rows that one side of an edge alone has: their number and amounts by label and side.
+
+    `known`: only rows that moved across the edge are counted; else all of them are.
+    """
+
+    rows: Mapping[tuple[str, str], tuple[int, tuple[int, ...]]]
+    known: bool
+
+    def moved(self, label: str, side: str) -> int | None:
+        """Return how many rows of the side moved across the edge; None when nothing tells."""
+        return self.rows.get((label, side), (0, ()))[0] if self.known else None
+
+    def amounts(self, label: str, side: str, contract: Contract) -> dict[str, int]:
+        """Return the amount of each measure in these rows."""
+        none = (0,) * len(contract.measures)
+        amounts = self.rows.get((label, side), (0, none))[1]
+        return {m.name: amount for m, amount in zip(contract.measures, amounts, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -38,14 +59,15 @@ class Edge:
 
 
 def compare_edges(
-    accepted: DataFrame, found: Sequence[Edge], contract: Contract
+    accepted: DataFrame, found: Sequence[Edge], contract: Contract, inside: InsideRows
 ) -> tuple[EdgePartition, ...]:
     """Compare by key; return one result per partition, in the order of the edges and their scopes.
 
     `accepted` holds the accepted rows of all partitions. One job computes all checksums. Partitions
-    with equal checksums are equal and are not compared by key; this is the usual case. For a
-    declared measure, an amount that is accepted but no longer computed there would be counted twice
-    after the range is published; an amount that is computed but not accepted would be lost.
+    with equal checksums are equal and are not compared by key; this is the usual case. `inside` is
+    only called when rows are added or removed beyond an edge. An accepted row that is computed in
+    the run's partitions instead would be counted twice after publication; a row of the run's
+    partitions that is computed beyond the edge instead would be lost.
     """
     if not found:
         return ()
@@ -57,43 +79,50 @@ def compare_edges(
     for edge in found:
         new = sums[edge.side].checksums
         differing = tuple(each for each in edge.scope.partitions if old.get(each) != new.get(each))
-        results += _edge_partitions(
-            edge, *_edge_differences(accepted, edge, contract, differing), contract
-        )
+        differences = _edge_differences(accepted, edge, contract, differing, inside)
+        results += _edge_partitions(edge, *differences, contract)
     return tuple(results)
 
 
 def _edge_differences(
-    accepted: DataFrame, edge: Edge, contract: Contract, labels: tuple[str, ...]
-) -> tuple[RowChanges, MeasureShifts]:
+    accepted: DataFrame,
+    edge: Edge,
+    contract: Contract,
+    labels: tuple[str, ...],
+    inside: InsideRows,
+) -> tuple[RowChanges, OneSided]:
+    nothing = OneSided({}, known=bool(_identity_names(contract.key, edge.scope)))
     if not labels:
-        return {}, {}
+        return {}, nothing
     scope = Scope(field=edge.scope.field, partitions=labels)
     where = dataframes.is_in_ranges(partitions.scope_row_ranges(scope))
     old, new = accepted.where(where), edge.computed.where(where)
-    with run_concurrently(lambda: _measure_differences(old, new, contract, scope)) as measuring:
-        rows = _row_differences(old, new, contract.key, scope)
-    return rows, measuring.result()
+    rows = _row_differences(old, new, contract.key, scope)
+    if not any(added or removed for added, removed, _ in rows.values()):
+        return rows, nothing
+    return rows, _one_sided_rows(old, new, contract, scope, inside)
 
 
 def _edge_partitions(
-    edge: Edge, rows: RowChanges, moved: MeasureShifts, contract: Contract
+    edge: Edge, rows: RowChanges, one_sided: OneSided, contract: Contract
 ) -> list[EdgePartition]:
-    none = (0, 0, 0)
-    return [
-        EdgePartition(
-            partition=label,
-            side=edge.side,
-            added=rows.get(label, none)[0],
-            removed=rows.get(label, none)[1],
-            changed=rows.get(label, none)[2],
-            counted_twice={
-                m.name: moved.get((label, m.name), (0, 0))[0] for m in contract.measures
-            },
-            lost={m.name: moved.get((label, m.name), (0, 0))[1] for m in contract.measures},
+    results = []
+    for label in edge.scope.partitions:
+        added, removed, changed = rows.get(label, (0, 0, 0))
+        results.append(
+            EdgePartition(
+                partition=label,
+                side=edge.side,
+                added=added,
+                removed=removed,
+                changed=changed,
+                moved_in=one_sided.moved(label, _OLD),
+                moved_out=one_sided.moved(label, _NEW),
+                counted_twice=one_sided.amounts(label, _OLD, contract),
+                lost=one_sided.amounts(label, _NEW, contract),
+            )
         )
-        for label in edge.scope.partitions
-    ]
+    return results
 
 
 def _row_differences(
@@ -167,44 +196,66 @@ def _short_keys(key: tuple[str, ...]) -> list[Column]:
     ]
 
 
-def _measure_differences(
-    accepted: DataFrame, computed: DataFrame, contract: Contract, scope: Scope
-) -> MeasureShifts:
-    """Return (counted twice, lost) per partition label and measure."""
+def _one_sided_rows(
+    old: DataFrame, new: DataFrame, contract: Contract, scope: Scope, inside: InsideRows
+) -> OneSided:
+    """Count the rows that one side alone has, with their measures, per label and side.
+
+    With a key beyond the partition column, a row that the other side of the edge gained has moved
+    there, and only such rows are counted. Without one, all rows are, and `known` is False.
+    """
     from pyspark.sql import functions as F
 
-    if not contract.measures:
-        return {}
-    keys = [_LABEL, *_key_names(contract.key)]
-    sides = [
-        _signed_measures(frame, sign, contract, scope)
-        for frame, sign in ((accepted, 1), (computed, -1))
-    ]
-    by_key = sides[0].unionByName(sides[1]).groupBy(*keys)
-    names = [f"lhb_measure_{place}" for place in range(len(contract.measures))]
-    surplus = by_key.agg(*(F.sum(name).alias(name) for name in names))
-    totals = surplus.groupBy(_LABEL).agg(
-        *(F.sum(F.greatest(F.col(name), F.lit(0))).alias(f"{name}_twice") for name in names),
-        *(F.sum(F.greatest(-F.col(name), F.lit(0))).alias(f"{name}_lost") for name in names),
+    names = _key_names(contract.key)
+    identity = _identity_names(contract.key, scope)
+    sides = [_keyed_measures(frame, contract, scope) for frame in (old, new)]
+    here = [_LABEL, *(names or [_HASH])]
+    gone, come = (_joined(a, b, here, "left_anti") for a, b in (sides, sides[::-1]))
+    if identity:
+        accepted, staged = (frame.select(*_short_keys(contract.key)) for frame in inside())
+        gone = _joined(gone, _joined(staged, accepted, names, "left_anti"), identity, "left_semi")
+        come = _joined(come, _joined(accepted, staged, names, "left_anti"), identity, "left_semi")
+    measures = [f"lhb_measure_{place}" for place in range(len(contract.measures))]
+    totals = (
+        gone.withColumn(_SIDE, F.lit(_OLD))
+        .unionByName(come.withColumn(_SIDE, F.lit(_NEW)))
+        .groupBy(_LABEL, _SIDE)
+        .agg(F.count("*").alias(_COUNT), *(F.sum(name).alias(name) for name in measures))
     )
-    return {
-        (dataframes.format_label(scope.field, row[_LABEL]), measure.name): (
-            _rounded_up(row[f"{name}_twice"]),
-            _rounded_up(row[f"{name}_lost"]),
+    found = {
+        (dataframes.format_label(scope.field, row[_LABEL]), row[_SIDE]): (
+            row[_COUNT],
+            tuple(_rounded_up(row[name]) for name in measures),
         )
         for row in totals.collect()
-        for name, measure in zip(names, contract.measures, strict=True)
     }
+    return OneSided(found, known=bool(identity))
 
 
-def _signed_measures(frame: DataFrame, sign: int, contract: Contract, scope: Scope) -> DataFrame:
-    """Return per row its label, key, and contribution to each measure, signed by side."""
+def _joined(left: DataFrame, right: DataFrame, names: Sequence[str], how: str) -> DataFrame:
+    """Keep the rows of `left` with (`left_semi`) or without (`left_anti`) an equal row."""
+    from pyspark.sql import functions as F
+
+    other = right.select(*(F.col(name).alias(f"{name}_other") for name in names))
+    pairs = [F.col(name).eqNullSafe(F.col(f"{name}_other")) for name in names]
+    return left.join(other, pairs, how)
+
+
+def _identity_names(key: tuple[str, ...], scope: Scope) -> list[str]:
+    """Return the short names of the key's columns but for the one that decides the partition."""
+    names = zip(key, _key_names(key), strict=True)
+    return [short for name, short in names if name != scope.field.column]
+
+
+def _keyed_measures(frame: DataFrame, contract: Contract, scope: Scope) -> DataFrame:
+    """Return per row its label, key, and contribution to each measure; without a key, its hash."""
     values = [
-        (measure_contribution(measure) * sign).alias(f"lhb_measure_{place}")
+        measure_contribution(measure).alias(f"lhb_measure_{place}")
         for place, measure in enumerate(contract.measures)
     ]
     label = dataframes.raw_label(scope.field).alias(_LABEL)
-    return frame.select(label, *_short_keys(contract.key), *values)
+    key = _short_keys(contract.key) or [row_hash.row_hash_column(frame.schema).alias(_HASH)]
+    return frame.select(label, *key, *values)
 
 
 def measure_contribution(measure: Measure) -> Column:
@@ -219,7 +270,7 @@ def measure_contribution(measure: Measure) -> Column:
 
 
 def _rounded_up(value: Any) -> int:
-    """Round up, so that a difference never becomes 0."""
+    """Round away from 0, so that an amount never becomes 0."""
     if value is None:
         return 0
-    return math.ceil(value) if isinstance(value, (float, Decimal)) else int(value)
+    return int(math.ceil(value) if value > 0 else math.floor(value))

@@ -159,7 +159,12 @@ class SparkStaging:
                 Edge(side, scope, self._computed_rows(plan, scope, target).drop(*added_columns))
                 for side, scope in scopes.items()
             ]
-            return compare_edges(accepted.drop(*LINEAGE_NAMES), edges, plan.resolved.contract)
+            return compare_edges(
+                accepted.drop(*LINEAGE_NAMES),
+                edges,
+                plan.resolved.contract,
+                lambda: self._inside_rows(plan),
+            )
 
     def edge_checksums(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
@@ -194,6 +199,12 @@ class SparkStaging:
             self._rows_in_predicate(plan, read), declared_schema_change(plan)
         )
         return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
+
+    def _inside_rows(self, plan: Plan) -> tuple[DataFrame, DataFrame]:
+        """Return the accepted and the staged rows of the run's own partitions."""
+        scope = plan.resolved.scope
+        staged = dataframes.read_scope(self._spark, self._catalog, plan.shadow_table, None, scope)
+        return self._accepted_rows(plan, scope), self._rows_in_predicate(plan, staged)
 
     def _computed_rows(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
         sources = plan.resolved.sources

@@ -76,12 +76,40 @@ def test_an_open_range_names_the_range_that_closes_it() -> None:
     assert "twice" not in check.detail
 
 
-def test_rows_that_only_one_side_has_are_told_by_measure_with_what_they_would_do() -> None:
+@pytest.mark.parametrize(
+    ("moves", "said"),
+    [
+        # No key beyond the partition column: nothing tells.
+        (
+            {"2020-01-05": (None, None), "2020-01-06": (None, None)},
+            ": where they moved across the edge, publishing would count 3 of flights, 120 of miles "
+            "twice and lose 1 of flights, 50 of miles",
+        ),
+        (
+            {"2020-01-05": (2, 1), "2020-01-06": (1, 0)},
+            "; by key 3 moved into the range and 1 out of it: publishing would count 3 of flights, "
+            "120 of miles twice and lose 1 of flights, 50 of miles",
+        ),
+        (
+            {"2020-01-05": (0, 0), "2020-01-06": (0, 0)},
+            "; by key none of them moved across the edge",
+        ),
+    ],
+)
+def test_rows_that_only_one_side_has_are_told_by_measure_with_what_they_would_do(
+    moves: dict[str, tuple[int | None, int | None]], said: str
+) -> None:
     def edge(day: str, added: int, removed: int, changed: int) -> EdgePartition:
+        moved_in, moved_out = moves.get(day, (None, None))
+        twice, lost = (
+            removed if moved_in is None else moved_in,
+            added if moved_out is None else moved_out,
+        )
         return EdgePartition(
             partition=day, side="after", added=added, removed=removed, changed=changed,
-            counted_twice={"flights": removed, "miles": 40 * removed},
-            lost={"flights": added, "miles": 50 * added},
+            moved_in=moved_in, moved_out=moved_out,
+            counted_twice={"flights": twice, "miles": 40 * twice},
+            lost={"flights": lost, "miles": 50 * lost},
         )  # fmt: skip
 
     scope = _scope("2020-01-03", "2020-01-04")
@@ -89,8 +117,7 @@ def test_rows_that_only_one_side_has_are_told_by_measure_with_what_they_would_do
     check = edges.check_edges(edges.report_edges(scope, found, 0), wanted())
     assert check.detail == (
         "open at 2020-01-05, 2020-01-06: 3 accepted rows are not computed there any more, and 1 "
-        "others are: where they moved across the edge, publishing would count 2 of flights, 80 of "
-        "miles twice and lose 1 of flights, 50 of miles; 5 rows there would come out with other "
+        f"others are{said}; 5 rows there would come out with other "
         "values, too; restate from 2020-01-03 to 2020-01-07 (not included)"
     )
 
