@@ -83,7 +83,7 @@ class ConnectLab:
     remote: str
     namespace: str = field(default_factory=lambda: f"c{next(_numbers)}")
 
-    def declare(self, job: str, *, has_checks: bool = False) -> Project:
+    def declare(self, job: str, *, has_checks: bool = False, deletions: str = "block") -> Project:
         """Write what a project needs, with one of `JOBS`, and open it.
 
         With checks: a suite, measures, totals of the source, edges, and chunks that are judged
@@ -103,7 +103,7 @@ class ConnectLab:
                 {"name": "id", "type": "long"}, {"name": "d", "type": "date"},
                 {"name": "v", "type": "long"},
             ],
-            "classification": "internal", "retention_days": "unlimited",
+            "classification": "internal", "retention_days": "unlimited", "deletions": deletions,
             **(CHECKS if has_checks else {}),
         }  # fmt: skip
         manifest = {

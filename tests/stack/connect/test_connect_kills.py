@@ -1,0 +1,105 @@
+"""The program is killed at each fault point that Spark passes; the server lives on and finishes.
+
+A client that dies leaves its request with the server, so a commit may land after the death.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stack.connect.lab import DAYS, SCOPE, ConnectLab
+from tests.stack.connect.reading import Rows
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+#: In the order in which one command after the other gets that far: each goes on with what is there.
+STAGE = (
+    ("Staging.stage:before", 1),
+    ("Spark.overwrite:committing", 1),
+    ("Spark.overwrite:committed", 1),
+    ("Staging.stage:after", 1),
+)
+SWAP = (
+    ("Publisher.swap:committing", 1),
+    ("Publisher.swap:committed", 1),
+    ("Pins.tag:committing", 1),
+    ("Pins.tag:committed", 1),
+)
+PUBLISH = (("Publisher.adopt:before", 1), *SWAP)
+ROLLBACK = (
+    ("Restoring.restore:before", 1),
+    ("Spark.overwrite:committing", 1),
+    ("Spark.overwrite:committed", 1),
+    ("Publisher.revert:before", 1),
+    *SWAP,
+)
+
+
+def killed(lab: ConnectLab, point: str, nth: int, *command: str) -> None:
+    """Run the program until it dies at a point."""
+    words = [sys.executable, "-m", "tests.chaos.restate", str(lab.folder), point, str(nth)]
+    done = subprocess.run(
+        [*words, *command],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, (point, command, done.stdout, done.stderr)
+
+
+def tokens(lab: ConnectLab) -> list[str]:
+    """Give the publications and rollbacks that snapshots of the target name."""
+    table = lab.catalog.load_table(lab.table("out"))
+    summaries = [one.summary.additional_properties for one in table.snapshots() if one.summary]
+    name = "lakehouse-backfill.publication"
+    return [each[name] for each in summaries if name in each]
+
+
+@pytest.mark.req("T3", "T4", "U10", "U12", "X2")
+def test_whoever_is_killed_where_spark_commits_goes_on_and_nothing_is_lost_or_doubled(
+    lab: ConnectLab,
+) -> None:
+    project = lab.declare("plain.py", has_checks=True, deletions="reapply")
+    before = lab.fill(3)
+    run = str(project.plan("jobs/run.yaml", by="ana").run_id)
+    project.approve(run, "ana")
+
+    for point, nth in STAGE:
+        killed(lab, point, nth, "stage", run, "--by", "ana")
+        assert lab.rows() == before
+    assert project.stage(run, "ana").state == "staged"
+    chunks = project.chunks(run).chunks
+    assert [(one.output_rows, one.status) for one in chunks] == [(10, "done")] * 2
+    assert project.validate(run, "ana").passed
+    project.accept(run, "ana")
+
+    restated = {row if row[0] not in SCOPE else (*row[:2], row[1] * 10) for row in before}
+    seen: list[Rows] = []
+    for point, nth in PUBLISH:
+        killed(lab, point, nth, "publish", run, "--by", "ana")
+        seen.append(lab.rows())
+        assert seen[-1] in (before, restated)
+    assert seen == sorted(seen, key=lambda rows: rows == restated)
+    project.recover(run, by="ana")
+    assert (lab.rows(), project.status(run).runs[0].state) == (restated, "published")
+    assert len(tokens(lab)) == len(set(tokens(lab))) == 1
+    assert project.verify(run, deep=True).intact
+
+    lab.sql(f"DELETE FROM {{ns}}.out WHERE id = 1 AND d = DATE '{DAYS[1]}'")
+    kept, back = ({row for row in rows if row[1] != 1} for rows in (restated, before))
+    rollback = ("rollback", lab.table("out"), "--to", "0", "--reason", "wrong", "--by", "ana")
+    for point, nth in ROLLBACK:
+        killed(lab, point, nth, *rollback)
+        assert lab.rows() in (kept, back)
+    project.recover(run, by="ana")
+    assert project.status(run).runs[0].state == "rolled_back"
+    assert lab.rows() == back
+    assert len(tokens(lab)) == len(set(tokens(lab))) == 2
