@@ -700,12 +700,18 @@ class Project:
         self.wiring.require_java()
         return ReproduceResult.of(reproduce(self.wiring.context, run))
 
-    def audit_verify(self) -> proof.AuditVerifyResult:
-        """Check that the logs of all runs are as they were written; else `first_bad` says where."""
+    def audit_verify(self, against: str | Path | None = None) -> proof.AuditVerifyResult:
+        """Check that the logs of all runs are as they were written; else `first_bad` says where.
+
+        `against` is a file with the JSON of an earlier result, kept where nobody who writes to the
+        lake can: a log that was rewritten as a whole is found with it, and not without.
+        """
+        from lakehouse_backfill.config.kept_heads import read_kept_heads
         from lakehouse_backfill.core.evidence.verify import audit_verify
         from lakehouse_backfill.results.proof import AuditVerifyResult
 
-        return AuditVerifyResult.of(audit_verify(self.wiring.context))
+        kept = read_kept_heads(Path(against)) if against else None
+        return AuditVerifyResult.of(audit_verify(self.wiring.context, kept))
 
     def audit_guarantees(self, product: str | None = None) -> proof.AuditGuaranteesResult:
         """Test determinism, idempotence, pins and fences on a sampled chunk of published runs."""

@@ -6,7 +6,7 @@ import sys
 
 from tests.support.quick_transactions import remember_metadata
 
-pytest_plugins = ["pytester", "tests.req_plugin"]
+pytest_plugins = ["pytester", "tests.gate_plugin", "tests.req_plugin"]
 
 
 def pytest_collection_finish() -> None:

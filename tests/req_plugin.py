@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import gate_plugin
+
 IDS_FILE, CLOSED_FILE = "requirements-ids.txt", "closed-requirements.txt"
 
 
@@ -29,6 +31,8 @@ class Proof:
     closed: list[str]
     passed: dict[str, set[str]] = field(default_factory=dict)
     failed: dict[str, set[str]] = field(default_factory=dict)
+    #: The gates that tests have shown closed, as (group, name).
+    gates: set[tuple[str, str]] = field(default_factory=set)
 
     def record(self, ids: Iterable[str], test: str, *, has_passed: bool) -> None:
         for name in ids:
@@ -38,16 +42,18 @@ class Proof:
     def keep(self, file: Path) -> None:
         """Write down what was proven, to be judged with what other sessions prove."""
         kinds = {"passed": self.passed, "failed": self.failed}
-        kept = {
+        kept: dict[str, object] = {
             kind: {name: sorted(tests) for name, tests in found.items()}
             for kind, found in kinds.items()
         }
+        kept["gates"] = sorted(self.gates)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(kept), encoding="utf-8")
 
     def add(self, file: Path) -> None:
         """Count what another session kept as if its tests had run here."""
         kept = json.loads(file.read_text(encoding="utf-8"))
+        self.gates |= {(group, name) for group, name in kept.get("gates", ())}
         for kind in ("passed", "failed"):
             for name, tests in kept[kind].items():
                 for test in tests:
@@ -122,6 +128,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     proof = session.config.stash[PROOF]
     kept = session.config.getoption("--req-keep")
     if kept is not None and not session.config.option.collectonly:
+        proof.gates = gate_plugin.seen
         proof.keep(kept)
     asked = session.config.getoption("--req-enforce") and not session.config.option.collectonly
     if asked and proof.missing() and session.exitstatus == pytest.ExitCode.OK:
@@ -176,10 +183,13 @@ def judge(folder: Path, files: list[Path]) -> tuple[list[str], int]:
         return [f"these tests did not run to their end: {names}", "fix: make test"], 1
     for file in files:
         proof.add(file)
-    lines = ["requirements:", *reported(proof)]
-    if not proof.missing():
-        return lines, 0
-    return [*lines, "closed requirements without proof:", *complained(proof)], 1
+    lines, faults = ["requirements:", *reported(proof)], []
+    if proof.missing():
+        faults += ["closed requirements without proof:", *complained(proof)]
+    if "T13" in proof.closed and (never := gate_plugin.never_closed(proof.gates)):
+        faults += [f"no test has shown this gate closed: {gate}" for gate in never]
+        faults.append("fix: tests/unit/core/validation/test_gates_close.py is a table of cases")
+    return [*lines, *faults], int(bool(faults))
 
 
 def read_titles(path: Path) -> dict[str, str]:

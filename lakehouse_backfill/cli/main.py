@@ -105,7 +105,7 @@ for _phase, _commands in (
 ):
     for _command in _commands:
         _add(app, _command.__name__.replace("_", "-"), _command, _phase)
-for _name, _phase, _summary, _members in (
+_GROUPS: tuple[tuple[str, str, str, dict[str, Callable[..., Result]]], ...] = (
     ("product", _BEFORE, "Draft a contract: product add.", {"add": before.product_add}),
     (
         "shadow", _DURING, "Let another engine write: shadow open, shadow close.",
@@ -115,7 +115,8 @@ for _name, _phase, _summary, _members in (
         "audit", _AFTER, "Check log and promises: audit verify, audit guarantees.",
         {"verify": proof.audit_verify, "guarantees": proof.audit_guarantees},
     ),
-):  # fmt: skip
+)  # fmt: skip
+for _name, _phase, _summary, _members in _GROUPS:
     _group = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
     for _word, _member in _members.items():
         _add(_group, _word, _member)

@@ -14,7 +14,7 @@ from lakehouse_backfill.errors import (
     Tampered,
     command_line,
 )
-from lakehouse_backfill.results.base import Record, Result
+from lakehouse_backfill.results.base import Record, Result, optional
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.evidence.reproduce import (
@@ -104,7 +104,10 @@ class ReproduceResult(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditVerifyResult(Result):
-    """What the logs of all runs showed; `heads` are the newest hashes, to be kept elsewhere."""
+    """What the logs of all runs showed; `heads` are the newest hashes, to be kept elsewhere.
+
+    `compared` is how many heads of an earlier result were looked for; absent: none was given.
+    """
 
     events: int
     runs: int
@@ -113,6 +116,7 @@ class AuditVerifyResult(Result):
     heads: Mapping[str, str]
     products: int
     intact: bool
+    compared: int | None = optional()
 
     @classmethod
     def of(cls, found: AuditVerdict) -> AuditVerifyResult:

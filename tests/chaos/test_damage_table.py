@@ -15,7 +15,7 @@ from tests.chaos.damages import DAMAGES, PAGE, Damage, table_row
 _EXPLAINED = {0, 2, 3, 4, 5}
 
 
-@pytest.mark.req("X9", "T3", "O4", "V4")
+@pytest.mark.req("X9", "T3", "O4", "V4", "C2", "E6")
 @pytest.mark.parametrize("case", DAMAGES, ids=str)
 def test_damage_is_named_by_each_command_that_meets_it(
     case: Damage, outcomes: dict[Any, Any]

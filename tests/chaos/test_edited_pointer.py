@@ -33,7 +33,7 @@ def edit_pointer(lab: Lab, edit: Edit) -> None:
                 change.set_properties({key: json.dumps(edited)})
 
 
-@pytest.mark.req("U12", "V4")
+@pytest.mark.req("U12", "V4", "C2")
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 @pytest.mark.parametrize(
     ("state", "command"),

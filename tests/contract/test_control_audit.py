@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -67,8 +67,8 @@ class Log:
                 self.runs.renew(run_id, after.epoch, until + timedelta(seconds=number))
         self.runs.append(a_note("bf-4", 2, to=RunState.CANCELLED))
 
-    def look(self) -> AuditVerdict:
-        return audit_verify(context(lake(), runs=self.runs, audit=self.audit))
+    def look(self, kept: Mapping[str, str] | None = None) -> AuditVerdict:
+        return audit_verify(context(lake(), runs=self.runs, audit=self.audit), kept)
 
     def put(self, rows: list[Row]) -> None:
         """Store these rows in place of what is there, as any writer of Iceberg may."""
@@ -245,6 +245,29 @@ def test_a_run_that_was_deleted_with_its_status_is_found(log: Log):
     log.put(without(log, *log.of("bf-1")))
     with properties(log, "run.bf-1"):
         assert "events were written" in str(log.look().first_bad)
+
+
+@pytest.mark.req("C2")
+def test_a_log_that_was_rewritten_as_a_whole_is_found_by_the_heads_that_were_kept(log: Log):
+    """Who knows how the log is sealed can make it agree with itself; not with a copy elsewhere."""
+    log.put(log.rows)
+    kept = log.look().heads
+    began = kept | {"bf-1": str(log.rows[log.of("bf-1")[1]]["hash"])}  # A copy of an earlier time.
+    assert (log.look(began).first_bad, log.look(began).compared) == (None, 4)
+    rows, previous = [dict(row) for row in log.rows], ""
+    for index in log.of("bf-4"):
+        rows[index] |= {"previous": previous, "actor": "eve"}
+        event = read_event_chains([rows[index]])["bf-4"][0]
+        rows[index]["hash"] = previous = audit_rules.event_seal(event)
+    log.put(rows)
+    forged_sum = audit_rules.sum_hashes((kept | {"bf-4": previous}).values())
+    with properties(log, **{"audit.sum": forged_sum}):
+        assert log.look().is_intact
+        assert log.look(kept).first_bad == (
+            f"bf-4: no event has the hash {kept['bf-4'][:12]}… that was kept of it"
+        )
+        gone = log.look({"bf-9": "0" * 64})
+        assert gone.first_bad == "bf-9 is in the heads that were kept, and has no events any more"
 
 
 def test_a_seal_that_was_removed_is_found_and_not_made_again(log: Log):

@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.lab import BY, TARGET, Lab
 from tests.support.lakes.verified import CONTROL, empty_control_table
 
-pytestmark = pytest.mark.req("O4")
+pytestmark = pytest.mark.req("O4", "C2")
 #: Their rows are missed by the log of runs, or by the seal over it.
 TABLES_WITH_ROWS = (
     "run_event", "pipeline_run", "accepted_output_version", "evidence", "backfill_chunk_run",

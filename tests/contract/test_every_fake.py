@@ -46,10 +46,12 @@ def _fakes() -> set[str]:
     return {node.name for node in nodes if isinstance(node, ast.ClassDef) and "Fake" in node.name}
 
 
+@pytest.mark.req("T13")
 def test_every_fake_has_a_contract_suite():
     assert _fakes() == SUITES.keys() | WITHOUT_PORT.keys()
 
 
+@pytest.mark.req("T13")
 @pytest.mark.parametrize("fake", SUITES)
 def test_the_suite_of_a_fake_runs_on_it(fake):
     text = (TESTS / SUITES[fake]).read_text()

@@ -28,7 +28,7 @@ from tests.support.examples.plans import an_event
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.control import a_row, begun
 
-pytestmark = pytest.mark.req("U12")
+pytestmark = pytest.mark.req("U12", "C2")
 
 NAMESPACE = "lakehouse_backfill"
 ACTS, COMMITS = 10_000, 100

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.lab import BY, TARGET, Lab
 from tests.support.lakes.verified import verify
 
-pytestmark = pytest.mark.req("O4")
+pytestmark = pytest.mark.req("O4", "E6")
 #: What stands under `target:`, and whether the product is pinned.
 KINDS = {
     "swap": ("", False),

@@ -345,7 +345,7 @@ def job(context, src):
 """
 
 
-@pytest.mark.req("Q8")
+@pytest.mark.req("Q8", "E6")
 def test_a_job_that_commits_to_the_live_target_closes_a_gate_and_others_are_named(
     make: Make,
 ) -> None:

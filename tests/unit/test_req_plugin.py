@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.core.runs.gate_registry import GATES
 from tests import req_plugin
 
 TESTS = Path(__file__).parents[1]
@@ -124,6 +126,22 @@ def test_a_part_that_did_not_run_to_its_end_fails_the_judgement(project: pytest.
         [f"these tests did not run to their end: {files[1]}", "fix: make test"],
         1,
     )
+
+
+def test_a_gate_that_no_part_has_shown_closed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "requirements-ids.txt").write_text("T13 gates are shown closed\n")
+    (tmp_path / "closed-requirements.txt").write_text("T13\n")
+    closed = [[gate.group, gate.name] for gate in GATES if gate.name != "edges are closed"]
+    file = tmp_path / "part"
+    proof = {"passed": {"T13": ["t"]}, "failed": {}, "gates": closed}
+    file.write_text(json.dumps(proof))
+    lines, code = req_plugin.judge(tmp_path, [file])
+    assert [line for line in lines if line.startswith("no test")] == [
+        "no test has shown this gate closed: edges are closed"
+    ]
+    assert code == 1
+    file.write_text(json.dumps(proof | {"gates": [*closed, ["edge", "edges are closed"]]}))
+    assert req_plugin.judge(tmp_path, [file])[1] == 0
 
 
 def test_an_older_proof_does_not_outlive_the_start_of_a_session(project: pytest.Pytester) -> None:

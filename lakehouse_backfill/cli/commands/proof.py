@@ -11,17 +11,24 @@ from lakehouse_backfill.cli.session import RunArgument, current_project
 from lakehouse_backfill.results.base import Result
 
 
-def audit_verify(context: typer.Context) -> Result:
+def audit_verify(
+    context: typer.Context,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Output of an earlier audit verify --json."),
+    ] = None,
+) -> Result:
     """Check that the log of runs was not edited.
 
-    Finds events that were edited, forged, moved or deleted. Keep the printed heads elsewhere:
-    only a comparison with them finds a log that was rewritten as a whole.
+    Finds events that were edited, forged, moved or deleted. Keep the JSON where nobody who writes
+    to the lake can: only a comparison with it finds a log that was rewritten as a whole.
 
     Examples:
       lakehouse-backfill audit verify
-      lakehouse-backfill audit verify --json
+      lakehouse-backfill --json audit verify > heads.json
+      lakehouse-backfill audit verify --against heads.json
     """
-    return current_project(context).audit_verify()
+    return current_project(context).audit_verify(against)
 
 
 def audit_guarantees(

@@ -53,6 +53,14 @@ def render_audit_verify(page: TextPage, result: AuditVerifyResult) -> None:
             ("runs", result.runs),
             ("products", result.products),
             ("older", older if result.unchained else None),
+            (
+                "kept heads",
+                "none was given: a log that was rewritten as a whole is not found; keep these, and "
+                "give them with --against"
+                if result.compared is None
+                else f"{result.compared} compared"
+                + (": the log begins with all of them" if result.intact else ""),
+            ),
         )
     )
     page.table(

@@ -6,7 +6,7 @@ everything that the acceptance of one run rests on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,10 +37,11 @@ _MAX_READS = 10
 _ACCEPT_VERBS = ("accept", roles.CARRIED_DECISION_VERBS["accept"])
 
 
-def audit_verify(context: Context) -> AuditVerdict:
+def audit_verify(context: Context, kept_heads: Mapping[str, str] | None = None) -> AuditVerdict:
     """Check each run's chain of events, the seal over all of them, and the states in use.
 
-    Then check the pointer of each product against its rows, and each plan against its hash.
+    Then check the pointer of each product against its rows, and each plan against its hash. Heads
+    that were kept of an earlier verdict must still be hashes of events.
 
     Raises TooBusy when events keep being written in between.
     """
@@ -60,7 +61,9 @@ def audit_verify(context: Context) -> AuditVerdict:
                 for table, runs in context.audit.recorded_runs().items()
             }
             bad_plans |= _runs_without_ledger(context, chains, recorded)
-            return event_log.verify_logs(chains, seal, statuses, products, bad_plans, recorded)
+            return event_log.verify_logs(
+                chains, seal, statuses, products, bad_plans, recorded, kept_heads
+            )
     raise TooBusy("runs kept moving while their logs were read", fix="try again")
 
 

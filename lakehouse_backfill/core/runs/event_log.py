@@ -187,6 +187,7 @@ class AuditVerdict:
     """The numbers of events, runs and products that were checked, and the first fault.
 
     `unchained` events were written before events had hashes, `heads` are the newest hashes by run.
+    `compared`: how many heads of an earlier verdict were looked for; None: there was none.
     """
 
     events: int
@@ -195,6 +196,7 @@ class AuditVerdict:
     first_bad: str | None
     heads: dict[str, str]
     products: int = 0
+    compared: int | None = None
 
     @property
     def is_intact(self) -> bool:
@@ -241,11 +243,14 @@ def verify_logs(
     products: ProductRows | None = None,
     bad_plans: Mapping[str, str] | None = None,
     recorded_runs: Mapping[str, frozenset[str]] | None = None,
+    kept_heads: Mapping[str, str] | None = None,
 ) -> AuditVerdict:
     """Check every chain, the seal over all of them, and the states of the open runs.
 
     Then check that each product's pointer agrees with its rows, and report the first of
     `bad_plans`; `recorded_runs` are the runs that have rows in each of the other control tables.
+    `kept_heads`, from an earlier verdict, are looked for first: without them a log that was
+    rewritten as a whole agrees with itself.
     """
     events = [event for chain in chains.values() for event in chain]
     heads = _newest_hashes(chains)
@@ -254,7 +259,8 @@ def verify_logs(
         events=len(events),
         runs=len(chains),
         unchained=sum(not event.hash for event in events),
-        first_bad=next((fault for fault in faults if fault), None)
+        first_bad=_kept_head_fault(chains, kept_heads or {})
+        or next((fault for fault in faults if fault), None)
         or _seal_fault(events, heads, seal)
         or next((fault for status in statuses if (fault := _status_fault(status, chains))), None)
         or _product_fault(products or {})
@@ -262,7 +268,19 @@ def verify_logs(
         or _record_fault(chains, recorded_runs or {}),
         heads=heads,
         products=len(products or {}),
+        compared=None if kept_heads is None else len(kept_heads),
     )
+
+
+def _kept_head_fault(chains: EventChains, kept_heads: Mapping[str, str]) -> str | None:
+    """Return which kept head is no event's hash any more; a log only ever gains events."""
+    for run_id, head in sorted(kept_heads.items()):
+        if not chains.get(run_id):
+            return f"{run_id} is in the heads that were kept, and has no events any more"
+        # Events of older releases have no hash, nor has a head of then.
+        if head and all(event.hash != head for event in chains[run_id]):
+            return f"{run_id}: no event has the hash {head[:12]}… that was kept of it"
+    return None
 
 
 def require_intact_log(status: RunStatus, chain: tuple[Event, ...]) -> None:

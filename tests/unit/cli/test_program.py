@@ -94,7 +94,8 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "maintain --product p --by ana --dry-run": ("maintain", ("ana", "p", "", True)),
     "maintain --erasure p --reason 4711 --by ana": ("maintain", ("ana", "p", "4711", False)),
     "evidence bf-1 --export out": ("evidence", ("bf-1", Path("out"))),
-    "audit verify": ("audit_verify", ()),
+    "audit verify": ("audit_verify", (None,)),
+    "audit verify --against heads.json": ("audit_verify", (Path("heads.json"),)),
 }
 
 

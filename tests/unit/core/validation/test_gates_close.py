@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -12,11 +13,18 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.domain.checks import Diff, MeasureTotal
+from lakehouse_backfill.domain.checks import (
+    ColumnDiff,
+    Diff,
+    Distribution,
+    MeasurePoint,
+    MeasureTotal,
+)
+from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import LINEAGE_COLUMNS, RunState
+from lakehouse_backfill.domain.run import LINEAGE_COLUMNS, ChunkFacts, RunState
 from lakehouse_backfill.domain.table import Column, TableInfo
-from lakehouse_backfill.errors import IllegalMove
+from lakehouse_backfill.errors import ChecksFailed, IllegalMove
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, contract, declared, lake
 from tests.support.fakes.control import FakeLedger
@@ -71,36 +79,159 @@ class _Spark(FakeCompute):
         return "app-1"
 
 
+def _write_outside(found: Context, where: FakeLake, plan: Plan) -> None:
+    del found
+    where.write(plan.shadow_table, "2020-01-05", "other")
+
+
+def _bring_back(found: Context, where: FakeLake, plan: Plan) -> None:
+    del found
+    where.write(plan.shadow_table, DAY, "p1@new", "p2@new")
+
+
+class _Doubling(FakeCompute):
+    """Its totals double in one partition, and its columns are spread in another way."""
+
+    def totals(self, measures: Any) -> tuple[MeasureTotal, ...]:
+        series = (MeasurePoint(partition=DAY, old=10, new=20),)
+        return tuple(
+            MeasureTotal(name=item.name, old=100, new=100, series=series) for item in measures
+        )
+
+    def diff(self, request: Any) -> Diff:
+        shifted = Distribution(test="ks", value=0.9, limit=0.1)
+        amount = ColumnDiff(name="amount", changed=1, old={}, new={}, distribution=shifted)
+        return super().diff(request).model_copy(update={"columns": (amount,)})
+
+
+class _NarrowLake(FakeLake):
+    """Shadows lose a column that the contract names."""
+
+    def describe(self, table: str) -> TableInfo | None:
+        found = super().describe(table)
+        is_shadow = "shadow" in table
+        kept = [column for column in found.columns if column.name != "amount"] if found else []
+        return found.model_copy(update={"columns": tuple(kept)}) if found and is_shadow else found
+
+
 def _nothing(found: Context, where: FakeLake, plan: Plan) -> None:
     del found, where, plan
 
 
-@pytest.mark.parametrize(
-    ("gate", "engine", "change", "has_lineage"),
-    [
-        ("all chunks are staged", FakeCompute, _lose_a_chunk, False),
-        ("the run wrote only its shadow", _Spark, _write_live, False),
-        ("files have a sensible size", FakeCompute, _fragment, False),
-        ("lineage is complete", _NoLineage, _nothing, True),
-        ("diff and counts agree", _MiscountingDiff, _nothing, False),
-    ],
-)
-def test_a_gate_that_closes_rejects_the_run_and_is_named(
-    gate: str, engine: type[FakeCompute], change: Any, has_lineage: bool
-) -> None:
-    where = _LineageLake() if has_lineage else FakeLake()
+AMOUNTS: dict[str, Any] = {"measures": [{"name": "amounts", "sum": "amount"}]}
+EACH = {"measure": "amounts", "max_change": 0.2, "each_partition": True}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What closes a gate: an engine, a lake, a hand that changes what was staged."""
+
+    gate: str
+    engine: type[FakeCompute] = FakeCompute
+    lake: type[FakeLake] = FakeLake
+    change: Any = _nothing
+    contract: dict[str, Any] = field(default_factory=dict)
+
+
+def _planned(
+    engine: type[FakeCompute], where: FakeLake, more: dict[str, Any], **manifest: Any
+) -> tuple[Context, Plan]:
+    """Plan and approve a run with this engine."""
     where.tables = lake().tables
+    where.add("privacy.gone", all="p2")
     found = context(where, engine(where))
-    wanted = declared(contract=contract(lineage_columns=has_lineage))
+    wanted = declared(contract=contract(**more), **manifest)
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
     decisions.approve(found, plan.run_id, "ana", "")
+    return found, plan
+
+
+@pytest.mark.req("T13")
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("all chunks are staged", change=_lose_a_chunk),
+        Case("the run wrote only its shadow", engine=_Spark, change=_write_live),
+        Case("files have a sensible size", change=_fragment),
+        Case("lineage is complete", _NoLineage, _LineageLake, contract={"lineage_columns": True}),
+        Case("diff and counts agree", engine=_MiscountingDiff),
+        Case("nothing outside the partitions changed", change=_write_outside),
+        Case("columns that consumers rely on", lake=_NarrowLake),
+        Case(
+            "no deleted row is written",
+            change=_bring_back,
+            contract={"tombstones": [{"table": "privacy.gone", "columns": {"id": "id"}}]},
+        ),
+        Case(
+            "amounts changes by at most 20.0% in each partition",
+            engine=_Doubling,
+            contract=AMOUNTS | {"thresholds": [EACH]},
+        ),
+        Case(
+            "values are spread as before",
+            engine=_Doubling,
+            contract={"watch": {"distributions": "block"}},
+        ),
+    ],
+    ids=lambda case: case.gate,
+)
+def test_a_gate_that_closes_rejects_the_run_and_is_named(case: Case) -> None:
+    where = case.lake()
+    found, plan = _planned(case.engine, where, {"lineage_columns": False} | case.contract)
     stage(found, plan.run_id, "bob")
-    change(found, where, plan)
+    case.change(found, where, plan)
     status, result, _ = validate(found, plan.run_id, "bob")
     closed = [check.name for check in result.checks if check.blocking and not check.passed]
     assert status.state is RunState.REJECTED
-    assert gate in closed
+    assert case.gate in closed
     before = where.tables[plan.resolved.target.table].head
     with pytest.raises(IllegalMove):
         publish(found, plan.run_id, "bob")
     assert where.tables[plan.resolved.target.table].head == before
+
+
+class _LosingRows(FakeCompute):
+    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
+        found = super().chunk(plan, chunk, snapshot_id)
+        fewer = {label: rows - 1 for label, rows in found.rows.items()}
+        return found.model_copy(update={"rows": fewer})
+
+
+class _Missing(FakeCompute):
+    """All of its rows lie in other partitions."""
+
+    def __init__(self, lake: FakeLake) -> None:
+        super().__init__(lake, empty={DAY, "2020-01-03"})
+
+
+class _Plentiful(FakeCompute):
+    """Makes more rows than the plan expected."""
+
+    def __init__(self, lake: FakeLake) -> None:
+        super().__init__(lake, keys={DAY: {"a", "b", "c"}})
+
+
+@pytest.mark.req("T13")
+@pytest.mark.parametrize(
+    ("gate", "engine"),
+    [
+        ("chunk rows are all stored", _LosingRows),
+        ("rows lie inside the chunk", _Missing),
+        ("row count is in range", _Plentiful),
+    ],
+)
+def test_a_gate_of_a_chunk_that_closes_halts_the_run_before_the_next_chunk(
+    gate: str, engine: type[FakeCompute]
+) -> None:
+    where = FakeLake()
+    found, plan = _planned(
+        engine, where, {}, safety={"max_rows": 20}, sources={"raw": {"warm_up_days": 0}}
+    )
+    with pytest.raises(ChecksFailed, match=gate):
+        stage(found, plan.run_id, "bob")
+    assert found.runs.status(plan.run_id).state is RunState.HALTED
+    recorded = found.evidence.newest(plan.run_id, "chunk-checks")
+    assert recorded is not None
+    closed = [one["name"] for one in recorded[1]["chunks"][0]["checks"] if not one["passed"]]
+    assert gate in closed
+    assert len(found.ledger.chunks(plan.run_id)) == 1

@@ -40,7 +40,7 @@ def _external() -> Plan:
     )
 
 
-@pytest.mark.req("Q8")
+@pytest.mark.req("E6")
 @pytest.mark.parametrize(
     ("moved", "this_process", "is_shared", "passes"),
     [
