@@ -59,7 +59,7 @@ def render_audit_verify(page: TextPage, result: AuditVerifyResult) -> None:
                 "give them with --against"
                 if result.compared is None
                 else f"{result.compared} compared"
-                + (": the log begins with all of them" if result.intact else ""),
+                + (": the log still holds all of them" if result.intact else ""),
             ),
         )
     )
