@@ -442,6 +442,46 @@ def copy(context, src):
     }
 
 
+@pytest.mark.req("P2", "Q10")
+@pytest.mark.parametrize(
+    ("column", "field", "value"),
+    [
+        ("date", ScopeField(column="d", transform="identity", type="date"), "date'{}'"),
+        (
+            "timestamp",
+            ScopeField(column="d", transform="day", type="timestamptz"),
+            "timestamp'{} 23:59:59.999999Z'",
+        ),
+    ],
+)
+def test_days_before_the_year_1000_are_days_like_others(
+    lake: Lake, column: str, field: ScopeField, value: str
+) -> None:
+    lake.job(copy_of("d", "k", "v * 10 as v"))
+    labels = ("0001-01-01", "0582-10-05", "0999-12-31", "1000-01-01")
+    by = "d" if field.transform == "identity" else "days(d)"
+    for short in ("src", "out", "shadow"):
+        lake.sql(
+            f"CREATE TABLE {{ns}}.{short} (d {column}, k bigint, v bigint) PARTITIONED BY ({by})"
+        )
+        rows = ", ".join(f"({value.format(day)}, {k}, {k})" for k, day in enumerate(labels))
+        lake.sql(f"INSERT INTO {{ns}}.{short} VALUES {rows}")
+    maker = PlanMaker(lake, scope_field=field, partitions=labels[:3], range_from=date(1, 1, 1))
+    plan = maker.make()
+    (chunk,) = plan.resolved.chunks
+    record = staging(lake).stage(plan, chunk, 1)
+    assert (record.input_rows, record.output_rows, record.outside_rows) == (3, 3, 0)
+    # Without the days: PySpark cannot show a time of the year 1.
+    staged = lake.sql("SELECT k, v FROM {ns}.shadow ORDER BY k").collect()
+    assert [tuple(row) for row in staged] == [(0, 0), (1, 10), (2, 20), (3, 3)]
+    found = SparkMeasuring(lake.spark, lake.name).checksums(
+        plan.shadow_table, lake.head("shadow"), Scope(field=field, partitions=labels)
+    )
+    assert {label: one.rows for label, one in found.items()} == dict.fromkeys(labels, 1)
+    (edge,) = staging(lake).edges(plan, {"after": (labels[3],)})
+    assert (edge.partition, edge.changed) == (labels[3], 1)
+
+
 @pytest.mark.req("X2")
 def test_a_concurrent_write_to_the_same_partitions_is_a_conflict(lake: Lake, daily: Daily) -> None:
     daily()

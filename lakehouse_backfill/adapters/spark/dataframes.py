@@ -138,7 +138,8 @@ def typed_literal(value: Bound) -> Column:
         kind = "timestamp" if value.tzinfo else "timestamp_ntz"
         return F.lit(value.isoformat(sep=" ")).cast(kind)
     if isinstance(value, date):
-        return F.lit(value)
+        # PySpark writes the year without its zeros, and Java refuses a date before the year 1000.
+        return F.lit(value.isoformat()).cast("date")
     return F.lit(value).cast("bigint") if isinstance(value, int) else F.lit(value)
 
 
