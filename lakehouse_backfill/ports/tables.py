@@ -88,12 +88,12 @@ class Tables(Protocol):
         ...
 
     def movements(
-        self, since: datetime, first: Collection[str], skip: str, limit: int
+        self, since: datetime, first: Collection[str], skip: Collection[str], limit: int
     ) -> CatalogMovements:
         """List the commits since the instant to tables of the catalog, on any branch.
 
         At most `limit` tables are read: those in `first`, then those of their namespaces, then
-        others by name. Tables of the namespace `skip` are left out.
+        others by name. Other tables of the namespaces in `skip` are left out.
         """
         ...
 

@@ -71,7 +71,7 @@ def test_what_was_committed_since_an_instant_is_listed_by_table_and_writer(lake)
     since = datetime.now(timezone.utc)
     request = staged(lake, "r1", d1=("new",))
     written = lake.write(DAYS[2], "live")
-    found = lake.tables.movements(since, [request.shadow, lake.target], "control", 2)
+    found = lake.tables.movements(since, [request.shadow, lake.target], {"control"}, 2)
     assert (found.looked_at, found.unreadable) == (2, ())
     assert not found.is_whole or isinstance(lake, FakeDays)
     live = [one for one in found.moved if one.table == lake.target]
@@ -79,8 +79,15 @@ def test_what_was_committed_since_an_instant_is_listed_by_table_and_writer(lake)
         ("an unnamed writer", "", written)
     ]
     assert {one.table for one in found.moved} == {request.shadow, lake.target}
-    later = lake.tables.movements(datetime.now(timezone.utc), [lake.target], "control", 1)
+    later = lake.tables.movements(datetime.now(timezone.utc), [lake.target], {"control"}, 1)
     assert later.moved == ()
+    # Of a namespace that is left out, only the tables that are named are looked at.
+    other = staged(lake, "r2", d2=("other",)).shadow
+    shadows = other.rpartition(".")[0]
+    seen = lake.tables.movements(since, [request.shadow], {"control", shadows}, 99)
+    assert {request.shadow} <= {one.table for one in seen.moved} <= {request.shadow, lake.target}
+    seen = lake.tables.movements(since, [request.shadow], {"control"}, 99)
+    assert other in {one.table for one in seen.moved}
 
 
 def test_a_table_without_snapshot_has_no_files_and_cannot_be_resolved(empty):

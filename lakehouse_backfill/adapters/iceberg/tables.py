@@ -234,9 +234,13 @@ class IcebergTables(Tables):
         return finest_scope_field(info, column)
 
     def movements(
-        self, since: datetime, first: Collection[str], skip: str, limit: int
+        self, since: datetime, first: Collection[str], skip: Collection[str], limit: int
     ) -> CatalogMovements:
-        """List the commits since the instant; loads up to `limit` tables, several at once."""
+        """List the commits since the instant; loads up to `limit` tables, several at once.
+
+        Of each table only its movements are kept: the metadata of a hundred would be hundreds of
+        megabytes.
+        """
         names, is_whole = list(first), False
         # An account that may read its tables is not always allowed to list all others.
         with suppress(BackfillError), translate_errors():
@@ -244,26 +248,23 @@ class IcebergTables(Tables):
             is_whole = len(names) <= limit
         looked_at = names[:limit]
 
-        def load(name: str) -> Table | BackfillError | None:
+        def look(name: str) -> tuple[TableMovement, ...] | BackfillError | None:
             try:
-                return load_table_or_none(self._catalog, name)
+                table = load_table_or_none(self._catalog, name)
             except BackfillError as error:
                 return error
+            return None if table is None else tuple(_table_movements(name, table, since))
 
         # Behind SQL there is little to wait for, and each thread would keep memory of its own.
         at_once = 1 if type(self._catalog).__name__ == "SqlCatalog" else _LOADED_AT_ONCE
         with ThreadPoolExecutor(at_once, thread_name_prefix="tables") as pool:
-            tables = dict(zip(looked_at, pool.map(load, looked_at), strict=True))
+            found = dict(zip(looked_at, pool.map(look, looked_at), strict=True))
+        moved = [one for one in found.values() if isinstance(one, tuple)]
         return CatalogMovements(
-            looked_at=sum(isinstance(table, Table) for table in tables.values()),
-            unreadable=tuple(n for n, table in tables.items() if isinstance(table, BackfillError)),
+            looked_at=len(moved),
+            unreadable=tuple(n for n, one in found.items() if isinstance(one, BackfillError)),
             is_whole=is_whole,
-            moved=tuple(
-                movement
-                for name, table in tables.items()
-                if isinstance(table, Table)
-                for movement in _table_movements(name, table, since)
-            ),
+            moved=tuple(movement for some in moved for movement in some),
         )
 
     def create(self, contract: Contract) -> TableInfo:
@@ -279,7 +280,7 @@ _LOADED_AT_ONCE = 8
 _SET_BACK = "set back"
 
 
-def _table_names(catalog: Catalog, first: Collection[str], skip: str) -> Iterator[str]:
+def _table_names(catalog: Catalog, first: Collection[str], skip: Collection[str]) -> Iterator[str]:
     """Yield the tables of the catalog: `first`, their namespaces, then all others."""
     yield from first
     known = [tuple(name.split(".")[:-1]) for name in first]
@@ -287,7 +288,7 @@ def _table_names(catalog: Catalog, first: Collection[str], skip: str) -> Iterato
     seen = {*namespaces}
     while namespaces:
         namespace = namespaces.popleft()
-        if ".".join(namespace) == skip or not catalog.namespace_exists(namespace):
+        if ".".join(namespace) in skip or not catalog.namespace_exists(namespace):
             continue
         names = (".".join(name) for name in sorted(catalog.list_tables(namespace)))
         yield from (name for name in names if name not in first)

@@ -17,7 +17,8 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.table import CatalogMovements, TableMovement
 
-#: Tables whose metadata is read: those of the run, of their namespaces, then others.
+#: Tables whose metadata is read: those of the run, of their namespaces, then others. Shadows of
+#: other runs are no part: each run publishes only the head of its shadow that it validated itself.
 MAX_TABLES = 100
 #: Movements that are kept in the run's log.
 _MAX_KEPT = 20
@@ -31,7 +32,8 @@ def movements_since_staging(context: Context, plan: Plan) -> CatalogMovements:
     first = dict.fromkeys(
         [plan.shadow_table, plan.resolved.target.table, *(p.table for p in plan.resolved.sources)]
     )
-    return context.tables.movements(began, first, context.profile.control_namespace, MAX_TABLES)
+    own = {context.profile.control_namespace, context.profile.shadow_namespace}
+    return context.tables.movements(began, first, own, MAX_TABLES)
 
 
 def check_only_shadow_written(
@@ -84,7 +86,8 @@ def _movement_json(movement: TableMovement) -> dict[str, Any]:
 def describe_range(found: Mapping[str, Any]) -> str:
     """Describe which tables of the catalog were looked at, and which were not."""
     text = f"{found['tables_looked_at']} tables, "
-    text += "all of the catalog" if found["all_tables"] else "not all of the catalog"
+    text += "all" if found["all_tables"] else "not all"
+    text += " of the catalog beside the toolkit's own"
     if found["unreadable"]:
         text += f"; not readable: {', '.join(found['unreadable'])}"
     return text + (f"; {found['more_moved']} more movements" if found["more_moved"] else "")

@@ -119,10 +119,10 @@ class FakeLake:
         return {}
 
     def movements(
-        self, since: datetime, first: Collection[str], skip: str, limit: int
+        self, since: datetime, first: Collection[str], skip: Collection[str], limit: int
     ) -> CatalogMovements:
-        names = [name for name in self.tables if name.rpartition(".")[0] != skip]
-        names = sorted(names, key=lambda name: name not in first)
+        others = [name for name in self.tables if name.rpartition(".")[0] not in skip]
+        names = [*first, *(name for name in others if name not in first)]
         return CatalogMovements(
             looked_at=min(limit, len(names)), unreadable=(), is_whole=len(names) <= limit,
             moved=tuple(one for name in names[:limit] for one in self._movements(name, since)),

@@ -84,5 +84,5 @@ def test_the_log_keeps_what_others_committed_within_bounds_and_says_what_was_rea
         "last_snapshot_id": 9,
     }  # fmt: skip
     assert describe_range(kept) == (
-        "3 tables, all of the catalog; not readable: a.x; 5 more movements"
+        "3 tables, all of the catalog beside the toolkit's own; not readable: a.x; 5 more movements"
     )
