@@ -43,7 +43,8 @@ def _closed(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     parts = [document, *(one for one in document.get("chunks", ()) if isinstance(one, dict))]
     for part in parts:
         for check in part.get("checks", ()):
-            if check.get("blocking") and not check.get("passed"):
+            # Tests of the store keep documents that are no verdicts.
+            if isinstance(check, dict) and check.get("blocking") and not check.get("passed"):
                 yield str(check.get("group")), str(check.get("name"))
 
 

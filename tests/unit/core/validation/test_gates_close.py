@@ -14,6 +14,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import (
+    CheckResult,
     ColumnDiff,
     Diff,
     Distribution,
@@ -104,6 +105,19 @@ class _Doubling(FakeCompute):
         return super().diff(request).model_copy(update={"columns": (amount,)})
 
 
+class _OtherThanSource(FakeCompute):
+    """The totals of the whole candidate are not those of the source; tests/lake measures them."""
+
+    def source_totals(self, *asked: Any) -> tuple[CheckResult, ...]:
+        return tuple(
+            CheckResult(
+                name=f"{one.measure} of the candidate equals {one.sum} of {one.source}",
+                group="reconciliation", passed=False, detail="40 against 50",
+            )
+            for one in asked[1]
+        )  # fmt: skip
+
+
 class _NarrowLake(FakeLake):
     """Shadows lose a column that the contract names."""
 
@@ -166,6 +180,12 @@ def _planned(
             "amounts changes by at most 20.0% in each partition",
             engine=_Doubling,
             contract=AMOUNTS | {"thresholds": [EACH]},
+        ),
+        Case(
+            "amounts of the candidate equals amount of raw",
+            engine=_OtherThanSource,
+            contract=AMOUNTS
+            | {"source_totals": [{"measure": "amounts", "source": "raw", "sum": "amount"}]},
         ),
         Case(
             "values are spread as before",
