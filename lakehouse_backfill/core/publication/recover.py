@@ -92,7 +92,8 @@ def runs_out_of_step_with_pointer(
 
 def _align_run_state(context: Context, run_id: str, by: str) -> str:
     reason = "recovered: the pointer says so"
-    rollback.align_run_states(context, (run_id,), (run_id,), by, reason)
+    contract = context.runs.plan(run_id).resolved.contract
+    rollback.show_and_align(context, contract, (run_id,), (run_id,), by, reason)
     return context.runs.status(run_id).state.value
 
 

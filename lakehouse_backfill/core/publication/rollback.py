@@ -42,7 +42,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import declared_schema_change
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication, RevertRequest
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import NotFound, RunMoved, Unsupported
+from lakehouse_backfill.errors import Blocked, NotFound, RunMoved, Unsupported
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,26 @@ def plan_rollback(
     """
     context.versions.whole_pointer(product)
     history = context.versions.history(product)
-    target = resolve_rollback(history, product, to, partitions)
+    try:
+        target = resolve_rollback(history, product, to, partitions)
+    except Blocked as error:
+        left = _runs_not_told(context, history)
+        if left:
+            error.problem = f"{error.problem}; that rollback was cut off: {left} was not told of it"
+            error.fix = f"lakehouse-backfill recover {left}"
+        raise
     retention.require_version_kept(history, product, target.version)
     return replace(target, expirations=retention.count_expirations(history))
+
+
+def _runs_not_told(context: Context, history: tuple[Publication, ...]) -> str:
+    """Return a run that counts as published though a rollback hid its rows; else nothing."""
+    if history[0].action != "rollback":
+        return ""
+    published = {row.run_id for row in history if row.action == "publish" and row.run_id}
+    hidden = (run for run in published if visible_publication(history, run) is None)
+    is_left = (run for run in hidden if context.runs.status(run).state is RunState.PUBLISHED)
+    return next(is_left, "")
 
 
 def remaining_column_changes(context: Context, way: RollbackTarget) -> tuple[str, ...]:
@@ -105,10 +122,7 @@ def apply_rollback(
     context.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
     )
-    try:
-        refresh_view(context, contract)
-    finally:
-        align_run_states(context, way.runs_rolled_back, way.runs_reinstated, by, reason)
+    show_and_align(context, contract, way.runs_rolled_back, way.runs_reinstated, by, reason)
     call_after_rollback_hooks(context, publication)
     return RollbackOutcome(publication, swap)
 
@@ -222,6 +236,27 @@ def _pointer_only_swap(context: Context, contract: Contract, way: RollbackTarget
     return CommitResult.of_pointer(publication.table, publication.snapshot_id, before)
 
 
+def show_and_align(
+    context: Context,
+    contract: Contract,
+    leaving: Iterable[str],
+    returning: Iterable[str],
+    by: str,
+    reason: str,
+) -> None:
+    """Show the view, then tell the runs of the pointer (`align_run_states`).
+
+    In this order, as `recover` finds a rollback that was cut off by its runs. Where the catalog has
+    no views, the runs are told all the same.
+    """
+    try:
+        refresh_view(context, contract)
+    except Unsupported:
+        align_run_states(context, leaving, returning, by, reason)
+        raise
+    align_run_states(context, leaving, returning, by, reason)
+
+
 def align_run_states(
     context: Context, leaving: Iterable[str], returning: Iterable[str], by: str, reason: str
 ) -> None:
@@ -298,8 +333,7 @@ def rollback_together(
 
     moved = when_pointers_are_free(context, tuple(drafts), decide)
     for contract, way in ways:
-        refresh_view(context, contract)
-        align_run_states(context, way.runs_rolled_back, way.runs_reinstated, by, reason)
+        show_and_align(context, contract, way.runs_rolled_back, way.runs_reinstated, by, reason)
         call_after_rollback_hooks(context, drafts[contract.product])
     return tuple(moved[product].accepted or drafts[product] for product in drafts)
 

@@ -11,8 +11,9 @@ import pytest
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.spark.session.session import close_session, open_session
 from lakehouse_backfill.domain.contract import Profile
-from tests.stack.connect.declared import CATALOG
-from tests.stack.connect.lab import ConnectLab, SparkConnect
+from tests.stack.connect.server import SparkConnect
+from tests.support.spark.declared import CATALOG
+from tests.support.spark.restating import RestateLab
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -55,7 +56,7 @@ def catalog(profile: Profile, lake_folder: Path) -> Catalog:
 
 
 @pytest.fixture
-def lab(remote: str, lake_folder: Path, spark: SparkSession) -> Iterator[ConnectLab]:
-    made = ConnectLab(lake_folder, remote)
+def lab(remote: str, lake_folder: Path, spark: SparkSession) -> Iterator[RestateLab]:
+    made = RestateLab(lake_folder, {"spark.remote": remote})
     yield made
     made.forget()

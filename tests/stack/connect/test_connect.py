@@ -17,10 +17,10 @@ from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown
 from lakehouse_backfill.project import Project
-from tests.stack.connect.declared import CATALOG
-from tests.stack.connect.lab import DAYS, SCOPE, ConnectLab
-from tests.stack.connect.reading import Rows
 from tests.stack.servers import HOST, free_port
+from tests.support.spark.declared import CATALOG
+from tests.support.spark.reading import Rows
+from tests.support.spark.restating import DAYS, SCOPE, RestateLab
 
 BESIDE = tuple(day for day in DAYS if day not in SCOPE)
 #: A row of a day of the run, and one beside it.
@@ -34,27 +34,27 @@ class Kind:
     version: int
     way: str
     job: str
-    hide: Callable[[ConnectLab], object]
-    back: Callable[[ConnectLab], object]
+    hide: Callable[[RestateLab], object]
+    back: Callable[[RestateLab], object]
     hidden: tuple[tuple[str, int], ...] = HIDDEN
     has_checks: bool = False
     compared: str = "whole partitions in "
 
 
-def _by_vectors(lab: ConnectLab) -> None:
+def _by_vectors(lab: RestateLab) -> None:
     lab.sql("DELETE FROM {ns}.out WHERE id IN (1, 4)")
 
 
-def _by_equality(lab: ConnectLab) -> None:
+def _by_equality(lab: RestateLab) -> None:
     for day, key in HIDDEN:
         lab.hide_equal(key, day)
 
 
-def _back(lab: ConnectLab) -> None:
+def _back(lab: RestateLab) -> None:
     lab.project.rollback(lab.table("out"), to=0, reason="wrong", by="ana")
 
 
-def _back_by_a_command(lab: ConnectLab) -> None:
+def _back_by_a_command(lab: RestateLab) -> None:
     """A process of its own has a session of its own."""
     lab.command("rollback", lab.table("out"), "--to", "0", "--reason", "wrong", "--by", "ana")
 
@@ -89,7 +89,7 @@ def staged(project: Project, *, has_checks: bool) -> str:
 @pytest.mark.req("U1", "U12", "E3")
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_a_restatement_through_spark_connect_goes_forth_and_back(
-    kind: Kind, lab: ConnectLab
+    kind: Kind, lab: RestateLab
 ) -> None:
     project = lab.declare(kind.job, has_checks=kind.has_checks)
     made = lab.fill(kind.version)
@@ -124,7 +124,7 @@ def test_a_restatement_through_spark_connect_goes_forth_and_back(
     assert beside.items() <= lab.files(*BESIDE).items()
 
 
-def test_what_the_server_says_of_a_job_names_its_file(lab: ConnectLab) -> None:
+def test_what_the_server_says_of_a_job_names_its_file(lab: RestateLab) -> None:
     project = lab.declare("broken.py")
     lab.fill(2)
     run = str(project.plan("jobs/run.yaml", by="ana").run_id)
@@ -136,7 +136,7 @@ def test_what_the_server_says_of_a_job_names_its_file(lab: ConnectLab) -> None:
         project.stage(run, "ana")
 
 
-def test_doctor_asks_the_server_and_not_this_machine(lab: ConnectLab) -> None:
+def test_doctor_asks_the_server_and_not_this_machine(lab: RestateLab) -> None:
     checks = {one.name: one for one in lab.declare("plain.py").doctor().checks}
 
     assert not {"java", "jars"} & checks.keys()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stack.connect.lab import DAYS, SCOPE, ConnectLab
-from tests.stack.connect.reading import Rows
+from tests.support.spark.reading import Rows
+from tests.support.spark.restating import DAYS, SCOPE, RestateLab
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 #: In the order in which one command after the other gets that far: each goes on with what is there.
@@ -40,7 +40,7 @@ ROLLBACK = (
 )
 
 
-def killed(lab: ConnectLab, point: str, nth: int, *command: str) -> None:
+def killed(lab: RestateLab, point: str, nth: int, *command: str) -> None:
     """Run the program until it dies at a point."""
     words = [sys.executable, "-m", "tests.chaos.restate", str(lab.folder), point, str(nth)]
     done = subprocess.run(
@@ -55,17 +55,9 @@ def killed(lab: ConnectLab, point: str, nth: int, *command: str) -> None:
     assert done.returncode == -signal.SIGKILL, (point, command, done.stdout, done.stderr)
 
 
-def tokens(lab: ConnectLab) -> list[str]:
-    """Give the publications and rollbacks that snapshots of the target name."""
-    table = lab.catalog.load_table(lab.table("out"))
-    summaries = [one.summary.additional_properties for one in table.snapshots() if one.summary]
-    name = "lakehouse-backfill.publication"
-    return [each[name] for each in summaries if name in each]
-
-
 @pytest.mark.req("T3", "T4", "U10", "U12", "X2")
 def test_whoever_is_killed_where_spark_commits_goes_on_and_nothing_is_lost_or_doubled(
-    lab: ConnectLab,
+    lab: RestateLab,
 ) -> None:
     project = lab.declare("plain.py", has_checks=True, deletions="reapply")
     before = lab.fill(3)
@@ -89,8 +81,8 @@ def test_whoever_is_killed_where_spark_commits_goes_on_and_nothing_is_lost_or_do
         assert seen[-1] in (before, restated)
     assert seen == sorted(seen, key=lambda rows: rows == restated)
     project.recover(run, by="ana")
-    assert (lab.rows(), project.status(run).runs[0].state) == (restated, "published")
-    assert len(tokens(lab)) == len(set(tokens(lab))) == 1
+    assert (lab.rows(), lab.state(run)) == (restated, "published")
+    assert len(lab.tokens()) == len(set(lab.tokens())) == 1
     assert project.verify(run, deep=True).intact
 
     lab.sql(f"DELETE FROM {{ns}}.out WHERE id = 1 AND d = DATE '{DAYS[1]}'")
@@ -100,6 +92,6 @@ def test_whoever_is_killed_where_spark_commits_goes_on_and_nothing_is_lost_or_do
         killed(lab, point, nth, *rollback)
         assert lab.rows() in (kept, back)
     project.recover(run, by="ana")
-    assert project.status(run).runs[0].state == "rolled_back"
+    assert lab.state(run) == "rolled_back"
     assert lab.rows() == back
-    assert len(tokens(lab)) == len(set(tokens(lab))) == 2
+    assert len(lab.tokens()) == len(set(lab.tokens())) == 2

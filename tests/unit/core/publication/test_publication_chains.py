@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,6 +14,7 @@ from lakehouse_backfill.core.planning.job_code import MAX_ARCHIVED_CHARACTERS
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication import publication
 from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
@@ -25,8 +27,10 @@ from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     BackfillError,
+    Blocked,
     ChecksFailed,
     ConfigError,
+    EnvironmentDown,
     IllegalMove,
     NotFound,
     OutcomeUnknown,
@@ -318,6 +322,19 @@ class _NoViews:
         raise Unsupported(f"{view} was not made")
 
 
+@dataclass
+class ViewsDown:
+    """Views of a catalog that may be out of reach; what was shown."""
+
+    is_down: bool = False
+    shown: list[int | None] = field(default_factory=list)
+
+    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
+        if self.is_down:
+            raise EnvironmentDown(f"{view} was not made")
+        self.shown.append(snapshot_id)
+
+
 @pytest.mark.req("U13")
 def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
     viewed = contract(view="silver.daily_accepted")
@@ -329,6 +346,29 @@ def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
     with pytest.raises(Unsupported):
         roll_back(found, of=viewed)
     assert state_of(found, run_id) is RunState.ROLLED_BACK
+
+
+@pytest.mark.req("U13", "U2")
+def test_a_rollback_that_was_cut_off_before_its_view_is_named_and_recovered() -> None:
+    views = ViewsDown()
+    viewed = contract(view="silver.daily_accepted")
+    found = context(lake(), views=views)
+    run_id = accepted_run(found, declared(contract=viewed))
+    publish(found, run_id, "bob")
+    views.is_down = True
+    with pytest.raises(EnvironmentDown):
+        roll_back(found, of=viewed)
+    with pytest.raises(Blocked, match=f"{run_id} was not told") as again:
+        roll_back(found, of=viewed, to=0)
+    assert again.value.fix == f"lakehouse-backfill recover {run_id}"
+    views.is_down = False
+    shown = len(views.shown)
+    (outcome,) = recover(found, run_id, "bob")
+    assert (outcome.action, outcome.result) == ("tell the run", "rolled_back")
+    assert len(views.shown) == shown + 1
+    with pytest.raises(Blocked) as done:
+        roll_back(found, of=viewed, to=0)
+    assert done.value.fix == f"lakehouse-backfill versions {PRODUCT}"
 
 
 CASES = [

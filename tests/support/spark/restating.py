@@ -1,10 +1,9 @@
-"""A Spark Connect server, and projects that reach it."""
+"""Projects that restate two days of a table by Spark: sessions of their own, or a server's."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -13,17 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 import yaml
 
-from lakehouse_backfill.adapters.spark.session import settings
-from lakehouse_backfill.adapters.spark.session.java import require_java
-from lakehouse_backfill.adapters.spark.session.settings import ICEBERG_EXTENSIONS, find_local_jars
 from lakehouse_backfill.project import Project
-from tests.stack.connect.declared import CATALOG, CHECKS, JOBS, SUITE
-from tests.stack.connect.reading import Rows, day_of, live, rows_of
-from tests.stack.servers import HOST, MAKE, Server, free_port, missing
 from tests.support.lakes.deletes import hide_equal
+from tests.support.spark.declared import CATALOG, CHECKS, JOBS, SUITE
+from tests.support.spark.reading import Rows, day_of, live, rows_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -32,67 +26,29 @@ if TYPE_CHECKING:
 DAYS = tuple(f"2024-01-0{day}" for day in range(1, 6))
 SCOPE = DAYS[1:3]
 _numbers = itertools.count(1)
-_LOGGING = Path(settings.__file__).with_name("log4j2.properties")
 _MERGE_ON_READ = ", ".join(
     f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge")
 )
 
 
-class SparkConnect:
-    """Spark's own Connect server, of the installed PySpark, with Iceberg."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            import grpc  # noqa: F401 (the client needs it)
-        except ImportError:
-            missing("the client of Spark Connect", f"run `{MAKE}`")
-        home, port = Path(pyspark.__file__).parent, free_port()
-        own = {
-            "spark.connect.grpc.binding.port": port, "spark.connect.grpc.binding.address": HOST,
-            "spark.sql.extensions": ICEBERG_EXTENSIONS, "spark.sql.shuffle.partitions": 2,
-            "spark.sql.catalogImplementation": "in-memory", "spark.ui.enabled": "false",
-            "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": _QUICK,
-            "spark.driver.extraClassPath": os.pathsep.join(map(str, find_local_jars(folder))),
-        }  # fmt: skip
-        options = [text for key, value in own.items() for text in ("--conf", f"{key}={value}")]
-        command = [
-            str(home / "bin" / "spark-submit"), "--master", "local[2]", "--class",
-            "org.apache.spark.sql.connect.service.SparkConnectServer", *options, "spark-internal",
-        ]  # fmt: skip
-        env = {
-            "JAVA_HOME": str(require_java().home), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST,
-            "PYSPARK_PYTHON": sys.executable,
-        }  # fmt: skip
-        self.server = Server(command, (port,), folder / "log", env)
-        self.server.start()
-        self.uri = f"sc://{HOST}:{port}"
-
-    def stop(self) -> None:
-        self.server.stop()
-
-
-#: Hundreds of small queries: what the second compiler saves, it costs several times.
-_QUICK = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
-
-
 @dataclass
-class ConnectLab:
-    """Projects over one embedded lake, each in a namespace of its own; one server for all."""
+class RestateLab:
+    """Projects over one embedded lake, each in a namespace of its own."""
 
     folder: Path
-    remote: str
-    namespace: str = field(default_factory=lambda: f"c{next(_numbers)}")
+    settings: dict[str, str]
+    namespace: str = field(default_factory=lambda: f"r{next(_numbers)}")
 
-    def declare(self, job: str, *, has_checks: bool = False, deletions: str = "block") -> Project:
+    def declare(self, job: str, *, has_checks: bool = False, **contract: Any) -> Project:
         """Write what a project needs, with one of `JOBS`, and open it.
 
         With checks: a suite, measures, totals of the source, edges, and chunks that are judged
-        each by itself.
+        each by itself. More fields of the contract may be given.
         """
         out, src = self.table("out"), self.table("src")
         profile = {
             "environment": "dev", "control_namespace": f"{self.namespace}_control",
-            "shadow_namespace": f"{self.namespace}_shadow", "spark": {"spark.remote": self.remote},
+            "shadow_namespace": f"{self.namespace}_shadow", "spark": self.settings,
             "catalog": CATALOG,
         }  # fmt: skip
         product = {
@@ -103,10 +59,10 @@ class ConnectLab:
                 {"name": "id", "type": "long"}, {"name": "d", "type": "date"},
                 {"name": "v", "type": "long"},
             ],
-            "classification": "internal", "retention_days": "unlimited", "deletions": deletions,
-            **(CHECKS if has_checks else {}),
+            "classification": "internal", "retention_days": "unlimited", "deletions": "block",
+            **(CHECKS if has_checks else {}), **contract,
         }  # fmt: skip
-        manifest = {
+        manifest: dict[str, Any] = {
             "api_version": "lakehouse-backfill/v1", "product": out,
             "run": {"requested_by": "ana", "reason": "wrong rate", "reason_code": "bug_fix"},
             "transform": {
@@ -128,6 +84,10 @@ class ConnectLab:
             },
         )  # fmt: skip
         self._write(f"catalog/contracts/{out}.yaml", product)
+        if job == "noted.py":
+            manifest["target"] |= {"schema_change": [{"add": "note", "type": "string"}]}
+        if contract.get("publication") == "pinned":
+            manifest["target"] |= {"publish_mode": "pointer_swap"}
         self._write("jobs/run.yaml", manifest)
         self._write("expectations/out.json", SUITE)
         for name, text in JOBS.items():
@@ -138,7 +98,7 @@ class ConnectLab:
 
     def fill(self, version: int) -> Rows:
         """Make source and target; the target's rate is wrong on the days of the run."""
-        self.spark.sql(f"CREATE NAMESPACE lake.{self.namespace}")
+        self.sql("CREATE NAMESPACE {ns}")
         for short in ("src", "out"):
             self.sql(
                 f"CREATE TABLE {{ns}}.{short} (id bigint, d date, v bigint) PARTITIONED BY (d) "
@@ -191,6 +151,16 @@ class ConnectLab:
     def rows(self) -> Rows:
         """What readers see of the target, worked out from its files."""
         return rows_of(self.catalog.load_table(self.table("out")))
+
+    def tokens(self) -> list[str]:
+        """Give the publications and rollbacks that snapshots of the target name."""
+        table = self.catalog.load_table(self.table("out"))
+        summaries = [one.summary.additional_properties for one in table.snapshots() if one.summary]
+        name = "lakehouse-backfill.publication"
+        return [each[name] for each in summaries if name in each]
+
+    def state(self, run: str) -> str:
+        return self.project.status(run).runs[0].state
 
     def command(self, *arguments: str) -> None:
         """Run the program from the command line."""

@@ -39,6 +39,16 @@ from lakehouse_backfill.transforms import transform
 def tenfold(context, src):
     return src.select("id", "d", (F.col("v") * context.config["factor"]).alias("v"))
 """,
+    # With a column that the table does not have yet.
+    "noted.py": """\
+from pyspark.sql import functions as F
+from lakehouse_backfill.transforms import transform
+
+@transform(name="tenfold", version="1.0.0", inputs=("src",))
+def tenfold(context, src):
+    value = (F.col("v") * context.config["factor"]).alias("v")
+    return src.select("id", "d", value, F.lit("right").alias("note"))
+""",
     # Its function travels to the server's Python.
     "function.py": """\
 from pyspark.sql import functions as F

@@ -1,0 +1,53 @@
+"""Spark's own Connect server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pyspark
+
+from lakehouse_backfill.adapters.spark.session import settings
+from lakehouse_backfill.adapters.spark.session.java import require_java
+from lakehouse_backfill.adapters.spark.session.settings import ICEBERG_EXTENSIONS, find_local_jars
+from tests.stack.servers import HOST, MAKE, Server, free_port, missing
+
+_LOGGING = Path(settings.__file__).with_name("log4j2.properties")
+
+
+class SparkConnect:
+    """Spark's own Connect server, of the installed PySpark, with Iceberg."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import grpc  # noqa: F401 (the client needs it)
+        except ImportError:
+            missing("the client of Spark Connect", f"run `{MAKE}`")
+        home, port = Path(pyspark.__file__).parent, free_port()
+        own = {
+            "spark.connect.grpc.binding.port": port, "spark.connect.grpc.binding.address": HOST,
+            "spark.sql.extensions": ICEBERG_EXTENSIONS, "spark.sql.shuffle.partitions": 2,
+            "spark.sql.catalogImplementation": "in-memory", "spark.ui.enabled": "false",
+            "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": _QUICK,
+            "spark.driver.extraClassPath": os.pathsep.join(map(str, find_local_jars(folder))),
+        }  # fmt: skip
+        options = [text for key, value in own.items() for text in ("--conf", f"{key}={value}")]
+        command = [
+            str(home / "bin" / "spark-submit"), "--master", "local[2]", "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer", *options, "spark-internal",
+        ]  # fmt: skip
+        env = {
+            "JAVA_HOME": str(require_java().home), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST,
+            "PYSPARK_PYTHON": sys.executable,
+        }  # fmt: skip
+        self.server = Server(command, (port,), folder / "log", env)
+        self.server.start()
+        self.uri = f"sc://{HOST}:{port}"
+
+    def stop(self) -> None:
+        self.server.stop()
+
+
+#: Hundreds of small queries: what the second compiler saves, it costs several times.
+_QUICK = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
