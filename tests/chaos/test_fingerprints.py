@@ -43,7 +43,7 @@ def test_validating_leaves_a_fingerprint_of_each_file_of_both_sides_with_its_byt
         assert row["run_id"] == lab.run
 
 
-@pytest.mark.req("Q4", "P5")
+@pytest.mark.req("Q4")
 @pytest.mark.parametrize("goes_on", ["publish", "recover"])
 def test_what_was_published_is_held_against_what_was_accepted(lab: Lab, goes_on: str) -> None:
     lab.restore("accepted")
@@ -56,7 +56,7 @@ def test_what_was_published_is_held_against_what_was_accepted(lab: Lab, goes_on:
     }
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 def test_a_run_whose_files_have_other_fingerprints_by_now_says_so_when_it_is_published(
     lab: Lab,
 ) -> None:

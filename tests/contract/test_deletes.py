@@ -151,7 +151,6 @@ def test_a_compaction_that_applies_the_deletes_is_no_change(kit):
     assert ids(kit) == [0, 1, 4, 5, 11]
 
 
-@pytest.mark.req("X5")
 def test_deletes_of_the_run_itself_are_refused(kit):
     request = restage(kit)
     hide(kit, 11, name=request.shadow)
@@ -210,7 +209,7 @@ def test_deletes_that_may_hide_rows_of_what_comes_back_ask_for_a_rewrite(kit):
         kit.publisher.revert(back)
 
 
-@pytest.mark.req("U12", "U14")
+@pytest.mark.req("U12")
 def test_without_the_tags_of_the_publication_everything_is_rewritten(kit):
     swap = kit.publisher.adopt(restage(kit))
     back = kit.revert_request(swap, SECOND)

@@ -12,8 +12,6 @@ import pytest
 from tests.chaos.lab import BY, TARGET, Lab
 from tests.support.lakes.verified import published
 
-pytestmark = pytest.mark.req("P2")
-
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:

@@ -80,7 +80,7 @@ def test_a_file_has_one_fingerprint_for_each_partition_that_it_was_read_in(
     assert port.find(["a"]) == (one("a"), other)
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -100,7 +100,7 @@ def test_a_file_with_another_content_than_before_is_named_as_tampered(
     assert port.find(["a", "b"]) == (one("a"),)
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 @pytest.mark.parametrize(
     ("column", "value"),
     [

@@ -80,7 +80,7 @@ def test_asking_for_fingerprints_fails_no_diff(catalog: SqlCatalog, make: Maker)
     assert [event for event, _ in lines] == ["fingerprints not asked"] * 2
 
 
-@pytest.mark.req("Q5", "D5")
+@pytest.mark.req("Q5")
 def test_what_was_tampered_with_stops_a_diff(catalog: SqlCatalog, make: Maker) -> None:
     class Swapped(FakeFingerprints):
         def find(self, paths: Any) -> Any:

@@ -25,8 +25,6 @@ from tests.chaos.lab import DAYS, SOURCE, TARGET, _arrow
 from tests.support.lakes.retention import SHADOWS, WHO, RetentionLake
 from tests.support.oracles.reached import local, on_disk, reached
 
-pytestmark = pytest.mark.req("U12")
-
 
 class Killed(BaseException):
     """The process ends here."""

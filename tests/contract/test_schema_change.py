@@ -134,7 +134,7 @@ def test_a_commit_whose_answer_was_lost_is_found(kit):
     assert read(kit, "id", "note")[1] == (1, "right")
 
 
-@pytest.mark.req("U11")
+@pytest.mark.req("U11", "Q2")
 @pytest.mark.parametrize("change", [ALL, (ADD,), (RENAME,)], ids=["all", "add", "rename"])
 def test_a_column_that_others_added_meanwhile_is_named(kit, change):
     request = staged(kit, change, **({"value": "x"} if RENAME in change else {"note": "x"}))
@@ -175,7 +175,7 @@ def test_rows_that_come_to_other_partitions_meanwhile_survive(kit):
     assert read(kit, "id", "note") == [(0, None), (1, "right"), (2, None), (9, None)]
 
 
-@pytest.mark.req("U1")
+@pytest.mark.req("U1", "Q2")
 def test_columns_of_the_shadow_that_nobody_declared_are_refused(kit):
     request = staged(kit)
     kit.evolve(lambda update: update.add_column("more", StringType()), request.shadow)
@@ -211,7 +211,7 @@ def test_a_change_of_the_shadow_that_is_cut_off_is_done_once(kit, point):
     ]  # fmt: skip
 
 
-@pytest.mark.req("U11")
+@pytest.mark.req("U11", "Q2")
 def test_a_table_whose_columns_changed_since_the_plan_is_not_staged_on(kit):
     base = kit.live.load_table(TARGET).metadata.current_schema_id
     kit.evolve(lambda update: update.add_column("note", StringType()))

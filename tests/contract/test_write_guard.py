@@ -57,7 +57,6 @@ def create(catalog: Catalog) -> None:
     catalog.create_table("silver.mine", pa.schema([("a", pa.int64())]))
 
 
-@pytest.mark.req("Q1")
 @pytest.mark.parametrize("change", [append, delete, tag, set_property, drop, create])
 def test_a_job_that_commits_through_pyiceberg_is_refused_and_nothing_changes(
     days: Kit, change: Callable[[Catalog], None]

@@ -153,7 +153,6 @@ def test_sums_over_files_are_those_of_a_scan_whatever_happened_to_the_table(
         assert touched == {each.partition for each in files if each.deletes}
 
 
-@pytest.mark.req("T7")
 def test_a_file_is_hashed_once_and_only_its_partition_is_read_again(real: Bench) -> None:
     create(real.lake)
     insert(real.lake, 40, 0)
@@ -206,7 +205,6 @@ def test_lineage_columns_are_no_part_of_what_a_file_holds(real: Bench) -> None:
     assert real.scans() == []
 
 
-@pytest.mark.req("D5")
 def test_a_file_with_other_rows_than_were_hashed_is_named(real: Bench) -> None:
     create(real.lake)
     insert(real.lake, 4, 0)
@@ -220,7 +218,6 @@ def test_a_file_with_other_rows_than_were_hashed_is_named(real: Bench) -> None:
     assert real.lake.head("t") == head
 
 
-@pytest.mark.req("T7")
 def test_reconciling_what_is_known_reads_no_row(real: Bench) -> None:
     create(real.lake)
     insert(real.lake, 40, 0)

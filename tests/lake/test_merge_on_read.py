@@ -120,7 +120,7 @@ def deletes(lake: Lake) -> int:
     return lake.sql("SELECT * FROM {ns}.out.delete_files").count()
 
 
-@pytest.mark.req("U12", "E3", "T11")
+@pytest.mark.req("U12", "E3")
 def test_erased_rows_stay_erased_through_publication_and_rollback(
     lake: Lake, project: Project, tmp_path: Path
 ) -> None:
@@ -162,7 +162,7 @@ def test_erased_rows_stay_erased_through_publication_and_rollback(
     assert not [row.tableName for row in shadows if "rollback" in row.tableName]
 
 
-@pytest.mark.req("U12", "U14")
+@pytest.mark.req("U12")
 def test_tags_keep_live_files_from_an_expiry_after_rollback(lake: Lake, project: Project) -> None:
     product = f"{lake.namespace}.out"
     project.publish(staged(project), "ana")

@@ -244,7 +244,7 @@ def test_the_total_wraps_at_64_bits_and_does_not_overflow(spark: SparkSession) -
     assert (found.rows, found.xor, found.total) == (200_000, xor, sum(each) % 2**64)
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 def test_the_documented_examples_are_what_is_computed(spark: SparkSession) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     examples = re.findall(r"^\| `([^|]+)` \| `(-?\d+)` \|$", text, re.MULTILINE)

@@ -141,7 +141,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.req("Q4", "D5", "T7")
+@pytest.mark.req("Q4")
 @pytest.mark.parametrize("query", EXAMPLES)
 def test_the_fixed_numbers_of_the_page_follow_from_its_definition(query: str) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")

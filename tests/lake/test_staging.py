@@ -134,7 +134,7 @@ def copy(context, src):
     assert (record.output_rows, record.outside_rows) == (0, 0)
 
 
-@pytest.mark.req("S1", "D1")
+@pytest.mark.req("S1")
 def test_a_live_append_after_the_pin_is_not_seen(lake: Lake, daily: Daily) -> None:
     plan = daily().make()
     pinned = of_days(lake.rows("src"), *DAYS[4:6])
@@ -409,7 +409,6 @@ def test_chunk_checksums_add_up_to_those_of_the_stored_partitions(lake: Lake, da
     assert sum(stored.values(), Checksum.empty(stored[DAYS[4]].shape)).rows == 8
 
 
-@pytest.mark.req("P2")
 def test_days_of_instants_are_utc_days_and_null_is_a_partition(lake: Lake) -> None:
     lake.job("""
 from lakehouse_backfill.transforms import transform
@@ -442,7 +441,7 @@ def copy(context, src):
     }
 
 
-@pytest.mark.req("P2", "Q10")
+@pytest.mark.req("Q10")
 @pytest.mark.parametrize(
     ("column", "field", "value"),
     [

@@ -10,8 +10,6 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.core.evidence.status import summarise_safety
 from lakehouse_backfill.domain.run import RunState
 
-pytestmark = pytest.mark.req("U10")
-
 FILE = "my jobs/o'brien; rm -rf $HOME.yaml"
 
 

@@ -221,7 +221,7 @@ def test_a_page_that_cannot_be_written_is_a_warning_beside_what_was_done(case, v
     assert case.context.runs.status(case.run).state.value == states[verb]
 
 
-@pytest.mark.req("O4", "T7")
+@pytest.mark.req("O4")
 def test_recover_writes_the_pages_of_the_runs_that_it_changed(case, monkeypatch) -> None:
     case.published().forget()
     way = going_back.plan_rollback(case.context, PRODUCT, None, ())
@@ -236,7 +236,7 @@ def test_recover_writes_the_pages_of_the_runs_that_it_changed(case, monkeypatch)
     assert case.shown() == "rolled_back"
 
 
-@pytest.mark.req("O4", "T7")
+@pytest.mark.req("O4")
 def test_recover_that_finds_nothing_writes_nothing(case: Case) -> None:
     publish(case.accepted().context, case.run, "bob")
     case.forget()

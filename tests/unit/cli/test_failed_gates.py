@@ -66,14 +66,12 @@ def test_what_was_waived_is_named_where_people_decide(command: str) -> None:
     assert "eve" in text
 
 
-@pytest.mark.req("U10")
 def test_what_a_closed_gate_asks_for_can_be_copied() -> None:
     data = {"run_id": "bf-1", "passed": False, "manifest_file": "my jobs/run.yaml", "checks": []}
     error = make_result("validate", data).error()
     assert "then lakehouse-backfill plan 'my jobs/run.yaml' --revise bf-1" in error.fix
 
 
-@pytest.mark.req("U10")
 def test_the_way_into_a_new_project_can_be_copied() -> None:
     text = drawn("init", {"project": "my lake; ls", "files": []})
     assert "  cd 'my lake; ls' && lakehouse-backfill doctor" in text

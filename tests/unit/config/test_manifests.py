@@ -214,7 +214,7 @@ def test_a_wrong_manifest_is_refused_with_line_field_and_fix(tmp_path, change, e
     assert fix in fault.fix
 
 
-@pytest.mark.req("M1", "M8")
+@pytest.mark.req("M1")
 @pytest.mark.parametrize(("change", "expected"), UNBUILT.values(), ids=UNBUILT)
 def test_what_is_not_built_is_refused_before_anything_is_planned(tmp_path, change, expected):
     line, field, problem, instead = expected

@@ -167,6 +167,7 @@ def after(**changes: Any) -> tuple[Column, ...]:
     return (*COLUMNS[:3], changed, *COLUMNS[4:], note)
 
 
+@pytest.mark.req("Q2")
 def test_columns_are_held_against_the_change_by_their_ids() -> None:
     assert table.schema_differences(COLUMNS, after(), CHANGE) == ()
     assert table.schema_differences(COLUMNS, COLUMNS, ()) == ()
@@ -181,6 +182,7 @@ def test_columns_are_held_against_the_change_by_their_ids() -> None:
     assert table.schema_differences(COLUMNS, swapped, CHANGE) == ("wide", "wide")
 
 
+@pytest.mark.req("Q2")
 def test_the_gate_of_kept_columns_allows_exactly_the_declared_change() -> None:
     info = base(columns=after())
     old = [{"name": "day", "type": "date"}, {"name": "small", "type": "int"}]

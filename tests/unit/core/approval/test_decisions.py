@@ -175,7 +175,7 @@ def test_only_those_whom_the_contract_names_may_waive() -> None:
     assert waive(found, run_id, EDGES, "owner", "known").state is RunState.VALIDATED
 
 
-@pytest.mark.req("Q8", "M6")
+@pytest.mark.req("Q8")
 @pytest.mark.parametrize(("who", "why"), [("pat", "four eyes"), ("bob", "bob planned the run")])
 def test_with_four_eyes_neither_requester_nor_planner_waives(who: str, why: str) -> None:
     found, run_id = open_edge(contract=contract(four_eyes=True), run={"requested_by": "pat"})
@@ -412,7 +412,6 @@ def test_a_threshold_needs_the_review_of_an_owner_in_the_role() -> None:
     assert waive(found, run_id, GATE, "olga", "a price cut in May").state is RunState.VALIDATED
 
 
-@pytest.mark.req("Q3")
 def test_how_long_a_validation_took_is_in_the_log_and_not_in_what_is_accepted() -> None:
     found, run_id = reviewed()
     (event,) = [event for event in found.runs.events(run_id) if event.verb == "fail validation"]

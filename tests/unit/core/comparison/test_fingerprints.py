@@ -114,14 +114,14 @@ def test_files_and_partitions_without_rows_are_left_out() -> None:
     assert fingerprints.complete_checksums(found, {("b", "x"): Checksum.empty(SHAPE)}) == {}
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 @pytest.mark.parametrize("listed", [{"rows": 9}, {"size_bytes": 99}])
 def test_a_table_that_lists_a_known_file_with_other_numbers_is_named(listed) -> None:
     with pytest.raises(Tampered, match="1 is not what was hashed: its table says"):
         fingerprints.sum_known_checksums([live("1", **listed)], by_path(known("1", 1)), "ab")
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 @pytest.mark.parametrize(("label", "marks"), [("a", (1, 2)), ("b", (1,))])
 def test_a_file_with_other_rows_than_its_table_says_is_named(label, marks) -> None:
     found = fingerprints.sum_known_checksums([live("1")], {}, "ab")
@@ -129,14 +129,14 @@ def test_a_file_with_other_rows_than_its_table_says_is_named(label, marks) -> No
         fingerprints.newly_read_files(found, {(label, "1"): total(*marks)})
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 def test_a_known_file_that_was_read_again_has_the_rows_it_had() -> None:
     fingerprints.require_same_rows(known("1", 1), live("1"), total(1))
     with pytest.raises(Tampered, match="known were"):
         fingerprints.require_same_rows(known("1", 1), live("1"), total(2))
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 def test_what_is_stored_is_not_stored_again_and_never_contradicted() -> None:
     one, again = known("1", 1), known("1", 1, table="s.other", run_id="bf-2")
     other = known("1", 9, reading="of another schema")
@@ -215,7 +215,7 @@ def _judged(found: Context, run_id: str) -> ValidationResult:
     return ValidationResult.model_validate(stored[1])
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 def test_of_a_file_that_is_gone_nothing_is_kept() -> None:
     where = lake()
     store = FakeDataFiles(where, gone={"old-2"})
@@ -225,7 +225,7 @@ def test_of_a_file_that_is_gone_nothing_is_kept() -> None:
     assert found.fingerprints.rows == []
 
 
-@pytest.mark.req("Q4", "D5")
+@pytest.mark.req("Q4")
 def test_a_known_file_that_is_read_again_and_has_other_rows_is_named() -> None:
     where, found = world()
     _kept(found, where)
@@ -245,7 +245,7 @@ def _kept(found: Context, where: FakeLake) -> None:
     fingerprints.record_fingerprints(found, [(state, read)], None)
 
 
-@pytest.mark.req("Q4", "P5")
+@pytest.mark.req("Q4")
 def test_publishing_holds_the_files_that_readers_see_against_what_was_accepted() -> None:
     found = context(lake())
     run_id = accepted_run(found, declared())
@@ -258,7 +258,7 @@ def test_publishing_holds_the_files_that_readers_see_against_what_was_accepted()
     }
 
 
-@pytest.mark.req("Q4", "P5", "U14")
+@pytest.mark.req("Q4", "U14")
 def test_a_publication_of_other_rows_than_were_accepted_is_named_and_the_way_back_said() -> None:
     class Wrong(FakeLake):
         def adopt(self, request: Any) -> Any:

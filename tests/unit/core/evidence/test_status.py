@@ -32,7 +32,6 @@ def test_the_target_is_called_unchanged_only_where_its_head_was_read() -> None:
     assert is_safe(look=False).startswith("this run has published nothing;")
 
 
-@pytest.mark.req("P2")
 def test_an_accepted_run_that_cannot_be_published_is_not_offered_publish() -> None:
     where, found = world()
     dry, conflicting = accepted_run(found, declared(run={"mode": "dry_run"})), accepted_run(found)

@@ -83,7 +83,7 @@ def test_answers_name_gates_limits_files_and_versions() -> None:
     assert text[15].endswith("limits: max_rows 1,000")
 
 
-@pytest.mark.req("X11", "U14", "U15")
+@pytest.mark.req("X11", "U15")
 def test_what_another_engine_and_hooks_do_is_no_side_effect_that_was_ruled_out() -> None:
     hook = {"name": "pause", "on": "before_publish", "command": ["ops/pause.sh"]}
     after = {"suites": [{"file": "expectations/a.json"}], "on_failed": "rollback"}

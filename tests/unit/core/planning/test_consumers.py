@@ -7,7 +7,6 @@ import pytest
 from lakehouse_backfill.core.planning.estimates import affected_consumers, is_position_key
 from tests.support.fakes.context import contract
 
-pytestmark = pytest.mark.req("U14")
 STREAM = {"name": "alerts", "tolerates_restatement": True, "reads": "stream"}
 BATCH = {"name": "report", "tolerates_restatement": True}
 

@@ -115,7 +115,6 @@ def test_rows_after_a_merge_are_those_before_with_what_came_without_what_went() 
     assert row_changes.check_changes_add_up(plan(), counts, 7, 9) is None
 
 
-@pytest.mark.req("X2")
 def test_counts_survive_in_the_summary_of_a_snapshot() -> None:
     counts = ChunkCounts(carried_rows=4, inserted_rows=0, ignored_rows=9)
     assert ChunkCounts.from_properties({"other": "1", **counts.properties}) == counts

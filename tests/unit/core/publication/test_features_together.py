@@ -120,7 +120,7 @@ def _products(**engine: Any) -> tuple[FakeLake, Context]:
     return where, found
 
 
-@pytest.mark.req("U2", "U7")
+@pytest.mark.req("U2")
 def test_versions_that_become_visible_together_are_named_by_their_numbers() -> None:
     _, found = _products()
     publish(found, _pinned(found, "gold.a", "versioned"), "bob")
@@ -141,7 +141,7 @@ def test_a_failed_check_of_one_product_leaves_no_other_untold() -> None:
     assert _called(found) == [("resume", "published")] * 2
 
 
-@pytest.mark.req("U2", "U13")
+@pytest.mark.req("U2")
 def test_pointers_never_go_back_together_to_a_version_that_was_let_go_meanwhile() -> None:
     from lakehouse_backfill.core.versions import retention
 
@@ -156,7 +156,7 @@ def test_pointers_never_go_back_together_to_a_version_that_was_let_go_meanwhile(
         rollback_together(found, ((terms, way),), "wrong", "ana")
 
 
-@pytest.mark.req("U10", "U13")
+@pytest.mark.req("U10")
 def test_recover_finishes_a_rollback_of_a_rollback() -> None:
     where, found = world()
     published_run(found, declared())
@@ -195,7 +195,6 @@ def test_a_row_deleted_while_a_run_was_visible_stays_deleted_when_it_is_publishe
     assert pending_of(found) is None
 
 
-@pytest.mark.req("U13")
 def test_a_run_that_was_rolled_back_is_published_again_when_nobody_deleted_rows_of_it() -> None:
     where, found, terms = _people(deletions="reapply")
     run_id = published_run(found, declared(contract=terms))
@@ -224,7 +223,7 @@ def test_a_pinned_product_does_not_go_back_to_rows_that_tombstones_name() -> Non
     assert state_of(found, run_id) is RunState.PUBLISHED
 
 
-@pytest.mark.req("U9", "U13")
+@pytest.mark.req("U9")
 def test_a_rollback_past_corrections_that_were_taken_back_looks_at_the_products_table_alone():
     where, found = world()
     before = content_of(where)
@@ -271,7 +270,7 @@ def test_a_partition_taken_over_by_a_revision_does_not_bring_deleted_rows_back()
     assert not any("max" in name for name in content_of(where)[DAYS[0]])
 
 
-@pytest.mark.req("U8", "U13")
+@pytest.mark.req("U13")
 def test_what_readers_get_is_resolved_without_listing_the_whole_table() -> None:
     """A live append elsewhere must not make every reader pay for a million files."""
     where, found = world()

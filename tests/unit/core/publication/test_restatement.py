@@ -396,7 +396,6 @@ def test_a_warm_up_that_is_too_short_is_refused_before_the_run_is_registered() -
     assert found.runs.list() == ()
 
 
-@pytest.mark.req("Q1")
 @pytest.mark.parametrize(("duplicates", "state"), [((3, 0), "validated"), ((3, 2), "rejected")])
 def test_only_duplicate_keys_that_are_left_in_the_candidate_stop_a_run(duplicates, state) -> None:
     _, found = world(duplicates=duplicates)

@@ -31,7 +31,7 @@ from tests.support.fakes.context import context, contract, declared, lake
 from tests.support.fakes.control import FakeLedger
 from tests.support.fakes.lake import FakeLake
 
-pytestmark = pytest.mark.req("Q8")
+pytestmark = pytest.mark.req("Q1", "Q8")
 DAY = "2020-01-02"
 
 

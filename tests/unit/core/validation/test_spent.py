@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from lakehouse_backfill.core.validation.suites import ValidationTiming, newest_validation_timing
 from lakehouse_backfill.domain.run import Event, RunState
 from tests.support.examples.plans import an_event
-
-pytestmark = pytest.mark.req("Q3")
 
 
 def event(seq: int, verb: str, **detail: Any) -> Event:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import state_text
 
-pytestmark = pytest.mark.req("Q4", "Q6")
+pytestmark = pytest.mark.req("Q4")
 
 TEXTS = st.none() | st.text("=nul", max_size=6) | st.sampled_from(["null", "=null", "==null"])
 

@@ -81,7 +81,6 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.req("X7")
 @pytest.mark.parametrize(("given", "expected"), CASES)
 def test_spark_meets_the_same_catalog(given: dict[str, str], expected: dict[str, str]) -> None:
     assert settings.spark_catalog_properties(given) == {**expected, "cache-enabled": "false"}
