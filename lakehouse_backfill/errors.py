@@ -160,11 +160,13 @@ class DamagedFile(LostFile):
 
     code = "damaged-file"
 
-    def __init__(self, location: str, cause: Exception) -> None:
+    def __init__(self, location: str, cause: Exception | str) -> None:
         """Name the file, and what its reader said."""
         said = next(iter(str(cause).strip().splitlines()), "")
+        if isinstance(cause, Exception):
+            said = f"{type(cause).__name__}: {said}"
         super().__init__(
-            f"{location} is damaged: {type(cause).__name__}: {said}",
+            f"{location} is damaged: {said}",
             state="no file was deleted; what this command did before it met the file stays",
             fix="restore the file from the store's own history or from a copy; then give the "
             "command again, or lakehouse-backfill recover --all",

@@ -5,6 +5,7 @@ The truth is kept by the test itself: which keys of which day it touched, and ho
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.errors import LostFile
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import Modes
 
@@ -235,6 +237,31 @@ def test_code_that_the_manifest_names_explains_a_first_restatement(restated: Res
     assert part["named_code"].startswith(f"jobs/job.py of git commit {commit[:12]} (job 0.1.0, ")
     assert "named by the manifest, on the inputs as they were at" in part["notes"][0]
     assert part["notes"][1].startswith("that code does not give the old values of 1 of 5 changed")
+
+
+@pytest.mark.req("C2")
+def test_a_damaged_data_file_is_named_and_nothing_is_told_of_it(restated: Restated) -> None:
+    restated.code(OLD_CODE)
+    restated.source("16, 9, A, 1609, 1")
+    run = restated.restate(16, 16)
+    for table in ("src", "out"):
+        file = data_file(restated, table)
+        whole = file.read_bytes()
+        for damage in (b"garbage" * 50, whole[:-30], None):
+            file.unlink() if damage is None else file.write_bytes(damage)
+            with pytest.raises(LostFile, match=re.escape(file.name)) as refused:
+                restated.found(run)
+            assert "restore the file" in refused.value.fix
+        file.write_bytes(whole)
+        assert restated.project.evidence_document(run)["attribution"] is None
+    assert causes(restated.found(run)) == {("late_input", "late_input:src"): {(16, 9)}}
+
+
+def data_file(restated: Restated, table: str) -> Path:
+    """Give a data file of day 16."""
+    day = "2024-01-16"
+    scanned = restated.lake.catalog.load_table(restated.lake.table(table)).scan(f"d = '{day}'")
+    return Path(next(iter(scanned.plan_files())).file.file_path.removeprefix("file:"))
 
 
 def committed(folder: Path) -> str:

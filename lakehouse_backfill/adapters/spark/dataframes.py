@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.adapters.spark.session import spark_log
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import (
     NULL_LABEL,
@@ -26,7 +27,9 @@ from lakehouse_backfill.errors import (
     CatalogDown,
     ChecksFailed,
     Conflict,
+    DamagedFile,
     EnvironmentDown,
+    LostFile,
     NotFound,
     Unsupported,
 )
@@ -47,12 +50,21 @@ _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
     ("some, but not all, rows match", Unsupported, "widen target.partitions to whole partitions"),
     ("NOT_NULL_ASSERT_VIOLATION", ChecksFailed, "give every required column a value"),
     ("USER_RAISED_EXCEPTION", ChecksFailed, CORRECT_JOB_FIX),
-    ("Failed to open input stream", NotFound, "lakehouse-backfill verify: a data file is gone"),
+    ("Failed to open input stream", LostFile, "restore the file, or plan against a newer snapshot"),
     ("Cannot find snapshot", NotFound, "plan again: the pinned snapshot is gone"),
     ("TABLE_OR_VIEW_NOT_FOUND", NotFound, "check the table's name"),
     ("UncheckedSQLException", CatalogDown, "run the step again"),
     ("JdbcClientPool", CatalogDown, "run the step again"),
     ("RESTException", CatalogDown, "run the step again"),
+)
+#: What Iceberg's readers say of a file that is not what the table says.
+_DAMAGE_MESSAGES = (
+    "Reached the end of stream",
+    "is not a Parquet file",
+    "ParquetDecodingException",
+    "ParquetCryptoRuntimeException",
+    "Not an Avro data file",
+    "Malformed ORC file",
 )
 #: Names of Spark's errors in the data or in the transform's own expressions.
 _DATA_ERRORS = ("ArithmeticException", "DateTimeException", "NumberFormatException")
@@ -77,6 +89,8 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
     for part, kind, fix in _ERRORS_BY_MESSAGE:
         if part in text:
             return kind(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix=fix)
+    if any(part in text for part in _DAMAGE_MESSAGES):
+        return _damaged_file_error(doing, cause)
     if type(error).__name__ in _DATA_CLASSES or any(name in text for name in _DATA_ERRORS):
         return ChecksFailed(
             f"{doing}: the transform failed on the data: {cause}",
@@ -84,6 +98,18 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
             fix=CORRECT_JOB_FIX,
         )
     return EnvironmentDown(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix="run the step again")
+
+
+def _damaged_file_error(doing: str, cause: str) -> BackfillError:
+    file = spark_log.last_unreadable_file()
+    if file is not None:
+        return DamagedFile(file, f"{doing}: {cause}")
+    return LostFile(
+        f"{doing}: a data file is damaged: {cause}",
+        state=_NOTHING_PUBLISHED,
+        fix="look for `Error reading file(s)` in the logs of Spark's executors; restore that file "
+        "from the store's own history or from a copy, then run the step again",
+    )
 
 
 def root_cause_line(text: str) -> str:

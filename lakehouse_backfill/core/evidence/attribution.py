@@ -43,7 +43,13 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.table import TableRef
-from lakehouse_backfill.errors import BackfillError, EnvironmentDown, NotFound, TargetChanged
+from lakehouse_backfill.errors import (
+    BackfillError,
+    EnvironmentDown,
+    LostFile,
+    NotFound,
+    TargetChanged,
+)
 from lakehouse_backfill.ports.compute import InputSwapRequest, InputSwapResult
 
 #: The value of a state in which the row is absent.
@@ -281,7 +287,7 @@ def _attribute_partition(
     )
     try:
         swapped = context.compute().attributing.swap(request)
-    except EnvironmentDown:
+    except (EnvironmentDown, LostFile):
         raise
     except BackfillError as error:
         # The old code is not kept or no longer runs: the other partitions are still explained.

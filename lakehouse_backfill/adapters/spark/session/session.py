@@ -6,11 +6,8 @@ Connect server is started by others: settings that it takes only at its start ar
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
 import sys
-import tempfile
 import threading
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.dataframes import quote_identifier, spark_errors
+from lakehouse_backfill.adapters.spark.session import spark_log
 from lakehouse_backfill.adapters.spark.session.java import JavaRuntime, require_java
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
@@ -131,7 +129,6 @@ def _connect_error_text(error: Exception) -> str:
     return str(error) or f"nothing came in {_CONNECT_TIMEOUT_S:g} s"
 
 
-LOG_VARIABLE = "LAKEHOUSE_BACKFILL_SPARK_LOG"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 #: Variables that another Spark on the machine may set; each makes ours start the wrong program.
 _STALE = (
@@ -206,14 +203,14 @@ def _stop_java() -> None:
 def _start(settings: SparkSettings) -> SparkSession:
     java = require_java()
     _clean_environment(settings, java)
-    log = _open_log()
+    log = spark_log.open_log()
     try:
         return _launch(_with_logging(settings, java), log)
     except BackfillError:
         raise
     except Exception as error:
         raise EnvironmentDown(
-            f"Spark did not start: {error}\n{_log_tail(log)}",
+            f"Spark did not start: {error}\n{spark_log.last_lines()}",
             fix="lakehouse-backfill doctor",
         ) from error
 
@@ -287,25 +284,3 @@ def _with_logging(settings: SparkSettings, java: JavaRuntime) -> dict[str, str]:
     own = options.get(key, "")
     options[key] = " ".join(part for part in (quiet, *java.options, own) if part)
     return options
-
-
-def _open_log() -> IO[bytes]:
-    """Open the file for Spark's own output: the one that is configured, else a temporary one."""
-    configured = os.environ.get(LOG_VARIABLE)
-    if configured:
-        return Path(configured).open("ab+")
-    log = tempfile.NamedTemporaryFile(  # noqa: SIM115 (lives as long as the process)
-        prefix="lakehouse-backfill-spark-", suffix=".log", delete=False
-    )
-    atexit.register(_remove, Path(log.name))
-    return log
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
-def _log_tail(log: IO[bytes], lines: int = 15) -> str:
-    text = Path(log.name).read_text(encoding="utf-8", errors="replace")
-    return "\n".join(text.splitlines()[-lines:])

@@ -1,0 +1,59 @@
+"""The file with Spark's own output: what only it knows, such as the file that could not be read."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import IO
+
+LOG_VARIABLE = "LAKEHOUSE_BACKFILL_SPARK_LOG"
+#: Iceberg's readers log the file; the error that they raise does not name it.
+_UNREADABLE = re.compile(r"BaseReader: Error reading file\(s\): (.+)")
+_TAIL_BYTES = 200_000
+_open_logs: list[Path] = []
+
+
+def open_log() -> IO[bytes]:
+    """Open the file for Spark's own output: the one that is configured, else a temporary one."""
+    configured = os.environ.get(LOG_VARIABLE)
+    if configured:
+        path = Path(configured)
+    else:
+        handle, name = tempfile.mkstemp(prefix="lakehouse-backfill-spark-", suffix=".log")
+        os.close(handle)
+        path = Path(name)
+        atexit.register(_remove, path)
+    _open_logs.append(path)
+    return path.open("ab+")
+
+
+def last_lines(lines: int = 15) -> str:
+    """Return the end of the log of the newest session; empty without one."""
+    return "\n".join(_tail().splitlines()[-lines:])
+
+
+def last_unreadable_file() -> str | None:
+    """Return the file that a reader of this machine could not read last.
+
+    None when the log names no file: executors on other machines write logs of their own.
+    """
+    found = _UNREADABLE.findall(_tail())
+    return str(found[-1]).strip() if found else None
+
+
+def _tail() -> str:
+    if not _open_logs:
+        return ""
+    with contextlib.suppress(OSError), _open_logs[-1].open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return log.read().decode("utf-8", errors="replace")
+    return ""
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
