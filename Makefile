@@ -18,6 +18,8 @@ FILES_lake-j-z := $(wildcard tests/lake/test_[j-z]*.py)
 FILES_contract-a-l := $(wildcard tests/contract/test_[a-l]*.py)
 FILES_contract-m-z := $(wildcard tests/contract/test_[m-z]*.py)
 FILES_unit := tests/unit
+# Folders with tests that are marked `long`.
+LONG := lake contract
 # What each part proved, until all are judged together.
 PROOFS := .tools/proofs
 # Two at a time: most of these tests wait for other processes.
@@ -26,7 +28,7 @@ BY_TWO = $(MAKE) -j2 $(if $(findstring output-sync,$(.FEATURES)),--output-sync=t
 SERVERS := $(wildcard tests/setup tests/stack tests/chaos tests/model tests/pages)
 
 .DEFAULT_GOAL := help
-.PHONY: help check-machine setup servers demo test $(addprefix part-,$(PARTS)) check lint test-all test-rest test-chaos test-kills test-races test-servers model-test lock clean
+.PHONY: help check-machine setup servers demo test $(addprefix part-,$(PARTS)) $(addprefix long-,$(LONG)) check lint test-all test-rest test-chaos test-kills test-races test-servers model-test lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -43,13 +45,16 @@ servers: setup ## install what the tests with real servers need, but for Postgre
 demo: setup ## run a guided restatement of a real table (ARGS="--dir DIR")
 	@.venv/bin/lakehouse-backfill demo $(if $(findstring --dir,$(ARGS)),,--dir demo-lake) $(ARGS)
 
-test: setup ## tests that need no server and no root
-	@$(if $(ARGS),,echo "side by side, each heard of when it ends: $(PARTS)")
+test: setup ## tests that need no server and no root, but for the long ones
+	@$(if $(ARGS),,echo "side by side, each prints when it ends: $(PARTS)")
 	$(if $(ARGS),$(PYTEST) tests/unit tests/contract tests/lake --req-report $(ARGS),$(BY_TWO) $(addprefix part-,$(PARTS)))
-	$(if $(ARGS),,$(RUN) tests.req_plugin $(addprefix $(PROOFS)/,$(PARTS)))
 
 $(addprefix part-,$(filter-out unit,$(PARTS))): part-%: setup
-	$(PYTEST) $(FILES_$*) $(if $(ARGS),$(ARGS),--req-keep $(PROOFS)/$*)
+	$(PYTEST) $(FILES_$*) $(if $(ARGS),$(ARGS),-m "not long" --req-keep $(PROOFS)/$*)
+
+# The tests of the same files that are marked `long`, for `make test-rest`.
+$(addprefix long-,$(LONG)): long-%: setup
+	$(PYTEST) tests/$* -m long --req-keep $(PROOFS)/long-$*
 
 # `make check` and `make test` both need these; on files that have not changed since, once is enough.
 part-unit: setup
@@ -75,8 +80,10 @@ check: setup ## lint, and the tests that need neither Spark nor a catalog; no ne
 
 test-all: test test-rest ## all tests: also the set-up in fresh copies, servers, faults
 
+# Last, what all parts proved is judged: the requirements that finished issues have closed.
 test-rest: servers
-	$(BY_TWO) test-servers test-kills test-races
+	$(BY_TWO) test-servers test-kills test-races $(addprefix long-,$(LONG))
+	$(RUN) tests.req_plugin $(addprefix $(PROOFS)/,$(PARTS) $(addprefix long-,$(LONG)))
 
 test-chaos: test-kills test-races
 

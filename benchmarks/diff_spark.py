@@ -27,12 +27,12 @@ def differ(spark: Any, setting: Setting, way: str) -> Callable[[], Counts]:
     from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
     from lakehouse_backfill.adapters.local.distributed.key_groups import GroupedDiffer
     from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
-    from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
-    from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
+    from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+    from lakehouse_backfill.adapters.spark.workers import SparkWorkers
 
     local = LocalDiffer(setting.lake.catalog())
-    tasks = ParallelDiffer(local, SparkWorkers(spark), 64 << 20)
-    groups = GroupedDiffer(local, SparkRowGroups(spark, "lake"))
+    workers = SparkWorkers(SparkTables(spark, "lake"))
+    tasks, groups = ParallelDiffer(local, workers, 64 << 20), GroupedDiffer(local, workers)
     differ: Any = tasks if way == "tasks" else groups
 
     def compare() -> Counts:

@@ -15,6 +15,7 @@ BackfillError                      code               exit
 │   ├── ApprovalMissing            approval-missing
 │   ├── NotAllowed                 not-allowed             the person does not hold the role
 │   ├── LimitExceeded              limit-exceeded
+│   ├── NonDeterministic           not-deterministic       two runs of the code may differ
 │   ├── Tampered                   tampered                approved content was edited since
 │   └── WriteForbidden             write-forbidden         a job tried to write outside its shadow
 ├── Conflict                       conflict            4   another process was first; plan again
@@ -227,6 +228,16 @@ class LimitExceeded(Blocked):
     """The plan is larger than a declared limit, or later than its deadline."""
 
     code = "limit-exceeded"
+
+
+class NonDeterministic(Blocked):
+    """Two runs of the job on the same input may differ; `faults` name each place."""
+
+    code = "not-deterministic"
+
+    def __init__(self, problem: str, *, faults: tuple[Fault, ...], state: str, fix: str) -> None:
+        text = problem_with_faults(problem, faults)
+        super().__init__(text, state=state, fix=fix, faults=faults)
 
 
 class Tampered(Blocked):

@@ -29,6 +29,7 @@ FaultHook = Callable[[str], None]
 
 #: Commits inside adapters: a port method with several steps may crash between them.
 COMMIT_POINTS = (
+    "Anchor.keep",
     "Catalog.create_namespace",
     "Catalog.create_table",
     "Catalog.update_schema",
@@ -54,7 +55,7 @@ COMMIT_POINTS = (
     "Spark.create_view",
     "Spark.overwrite",
     "Views.commit",
-    "Upkeep.let_go",
+    "Pins.expire",
 )
 
 _SIDE_EFFECT_METHODS: dict[str, None] = {}

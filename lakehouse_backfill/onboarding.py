@@ -10,8 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, get_args
 
 from lakehouse_backfill.adapters.local.reader import find_key
-from lakehouse_backfill.config.drafts import choose_scope_field, draft_contract, draft_manifest
-from lakehouse_backfill.config.expectation_drafts import draft_suite
+from lakehouse_backfill.config.drafts import (
+    choose_scope_field,
+    draft_contract,
+    draft_manifest,
+    draft_suite,
+)
 from lakehouse_backfill.config.faults import CONTRACTS_FOLDER
 from lakehouse_backfill.config.manifests import check_range
 from lakehouse_backfill.config.project_files import newest_transform
@@ -20,12 +24,7 @@ from lakehouse_backfill.core.retention.maintain import CONTROL_FILES_GRACE
 from lakehouse_backfill.domain.partitions import PartitionTransform
 from lakehouse_backfill.domain.table import Capabilities, is_table_name
 from lakehouse_backfill.errors import BackfillError, Blocked, NotFound, Unsupported
-from lakehouse_backfill.results.proof import (
-    DoctorCheck,
-    DoctorResult,
-    ManifestDraft,
-    ProductDraft,
-)
+from lakehouse_backfill.results import proof
 
 if TYPE_CHECKING:
     from lakehouse_backfill.wiring.adapters import Adapters
@@ -40,7 +39,7 @@ _REQUIRED_CAPABILITIES = {
 }
 
 
-def run_doctor(wiring: Adapters) -> DoctorResult:
+def run_doctor(wiring: Adapters) -> proof.DoctorResult:
     """Run all checks; a failing one never stops the others. Starts no JVM.
 
     A Spark Connect server is asked itself, in place of this machine's Java and jars.
@@ -51,6 +50,7 @@ def run_doctor(wiring: Adapters) -> DoctorResult:
         ("project", _check_project, "lakehouse-backfill init DIR"),
         *_spark_checks(wiring),
         ("catalog", _check_catalog, "check catalog.uri in catalog/profiles.yaml"),
+        ("signatures", _check_signatures, "docs/security.md"),
         ("contracts", _check_contracts, "correct the files under catalog/contracts"),
         ("history", _check_history, "hold the snapshot by a tag again: docs/retention.md"),
         ("control tables", _check_control_tables, "lakehouse-backfill maintain"),
@@ -59,8 +59,8 @@ def run_doctor(wiring: Adapters) -> DoctorResult:
     tried = _run_check(wiring, "capabilities", lambda one: _probe_catalog(one, found), _PROBE_FIX)
     rows = [_run_check(wiring, *check) for check in checks]
     if not found:
-        return DoctorResult(checks=(*rows, tried), capabilities=None)
-    return DoctorResult(checks=(*rows, *_capability_checks(found[0])), capabilities=found[0])
+        return proof.DoctorResult(checks=(*rows, tried), capabilities=None)
+    return proof.DoctorResult(checks=(*rows, *_capability_checks(found[0])), capabilities=found[0])
 
 
 _PROBE_FIX = "give the account the right to make and drop tables in the namespace of shadows"
@@ -73,17 +73,19 @@ def _probe_catalog(wiring: Adapters, found: list[Capabilities]) -> str:
     return ""
 
 
-def _capability_checks(found: Capabilities) -> list[DoctorCheck]:
+def _capability_checks(found: Capabilities) -> list[proof.DoctorCheck]:
     """Return a check for each capability that runs need, first for what shadows are made by."""
     checks = [_shadow_check(found)]
     for name, fix in _REQUIRED_CAPABILITIES.items():
         is_there = bool(getattr(found, name))
         text = _capability_text(name) if is_there else f"not so: {found.seen.get(name, '')}"
-        checks.append(DoctorCheck(name=name, ok=is_there, detail=text, fix="" if is_there else fix))
+        checks.append(
+            proof.DoctorCheck(name=name, ok=is_there, detail=text, fix="" if is_there else fix)
+        )
     return checks
 
 
-def _shadow_check(found: Capabilities) -> DoctorCheck:
+def _shadow_check(found: Capabilities) -> proof.DoctorCheck:
     """Describe how shadows are made here, and why in that way."""
     why_not = found.seen.get("register_table", "")
     if found.register_table:
@@ -94,7 +96,7 @@ def _shadow_check(found: Capabilities) -> DoctorCheck:
     else:
         detail = f"not so: {why_not}; as a plain table: {found.seen.get('built_clones', '')}"
         fix = "stage on a catalog that keeps what is registered: docs/catalogs.md"
-    return DoctorCheck(name="shadows", ok=not fix, detail=detail, fix=fix)
+    return proof.DoctorCheck(name="shadows", ok=not fix, detail=detail, fix=fix)
 
 
 def _capability_text(name: str) -> str:
@@ -103,18 +105,24 @@ def _capability_text(name: str) -> str:
 
 def _run_check(
     wiring: Adapters, name: str, check: Callable[[Adapters], str], fix: str
-) -> DoctorCheck:
+) -> proof.DoctorCheck:
     try:
-        return DoctorCheck(name=name, ok=True, detail=check(wiring))
+        return proof.DoctorCheck(name=name, ok=True, detail=check(wiring))
     except BackfillError as error:
-        return DoctorCheck(name=name, ok=False, detail=error.problem, fix=error.fix or fix)
+        return proof.DoctorCheck(name=name, ok=False, detail=error.problem, fix=error.fix or fix)
     except Exception as error:  # noqa: BLE001 (a doctor reports what it cannot explain)
         problem = f"{type(error).__name__}: {error}"
-        return DoctorCheck(name=name, ok=False, detail=problem, fix=fix)
+        return proof.DoctorCheck(name=name, ok=False, detail=problem, fix=fix)
 
 
 def _check_project(wiring: Adapters) -> str:
     return f"{wiring.folder}, environment {wiring.profile.environment}"
+
+
+def _check_signatures(wiring: Adapters) -> str:
+    from lakehouse_backfill.wiring.adapters import identity_port
+
+    return identity_port(wiring).describe(is_required=wiring.profile.requires_signatures)
 
 
 def _spark_checks(wiring: Adapters) -> tuple[_CheckSpec, ...]:
@@ -168,7 +176,7 @@ def _check_history(wiring: Adapters) -> str:
     """Look for snapshots whose expiry would delete live files, in the tables of all contracts."""
     tables = sorted({contract.table for contract in wiring.valid_contracts()})
     for table in tables:
-        for snapshot_id, why in wiring.context.upkeep.dangers(table).items():
+        for snapshot_id, why in wiring.context.pins.unsafe_expiries(table).items():
             raise Blocked(
                 f"{table}: the expiry of snapshot {snapshot_id} would delete live files: {why}, "
                 "and no tag holds it",
@@ -185,7 +193,7 @@ _MAX_ORPHANS = 2000
 def _check_control_tables(wiring: Adapters) -> str:
     """Count the files of control tables that no snapshot reaches any more."""
     context = wiring.context
-    found = context.control_upkeep.litter(context.clock.now() - CONTROL_FILES_GRACE)
+    found = context.audit.count_orphans(context.clock.now() - CONTROL_FILES_GRACE)
     text = f"{found.files} files, {found.size_bytes} bytes, that no snapshot reaches"
     if found.files > _MAX_ORPHANS:
         raise Blocked(f"{text}: more than {_MAX_ORPHANS}", fix="lakehouse-backfill maintain")
@@ -195,7 +203,7 @@ def _check_control_tables(wiring: Adapters) -> str:
 _NOT_IN_FILE_NAMES = re.compile(r"[^\w.-]")
 
 
-def add_product(wiring: Adapters, table: str, owner: str) -> ProductDraft:
+def add_product(wiring: Adapters, table: str, owner: str) -> proof.ProductDraft:
     """Draft a contract file from a table's metadata, with a tested key and a first suite.
 
     A suite file that is there already is named, and left as it is.
@@ -226,7 +234,7 @@ def add_product(wiring: Adapters, table: str, owner: str) -> ProductDraft:
     write_new_file(path, draft.text)
     if suite and not (wiring.folder / name).exists():
         write_new_file(wiring.folder / name, suite)
-    return ProductDraft(
+    return proof.ProductDraft(
         file=str(path),
         suite=str(wiring.folder / name) if suite else None,
         key=tuple(key),
@@ -241,7 +249,7 @@ def add_manifest(
     reason: str,
     reason_code: str,
     requested_by: str,
-) -> ManifestDraft:
+) -> proof.ManifestDraft:
     """Draft a run manifest file for the half-open `extent` of a product's partitions.
 
     Raises NotFound without a contract, ConfigError when the range is wrong or the file is there.
@@ -255,4 +263,4 @@ def add_manifest(
     name = _NOT_IN_FILE_NAMES.sub("_", "restate-{}-{}".format(*extent))
     path = wiring.folder / "jobs" / job / f"{name}.yaml"
     write_new_file(path, draft.text)
-    return ManifestDraft(file=str(path), questions=tuple(draft.questions))
+    return proof.ManifestDraft(file=str(path), questions=tuple(draft.questions))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, wraps
+from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lakehouse_backfill.adapters.system.process import (
@@ -16,21 +19,39 @@ from lakehouse_backfill.adapters.system.process import (
 )
 from lakehouse_backfill.config.faults import locate_errors
 from lakehouse_backfill.domain.table import TableRef
-from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, EnvironmentDown, NotFound
 from lakehouse_backfill.fault_points import forget_commits
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
+    from lakehouse_backfill import results
     from lakehouse_backfill.core.comparison.diff import DiffOptions, TableSides
     from lakehouse_backfill.core.runs.context import Context
+    from lakehouse_backfill.domain.run import RunStatus
     from lakehouse_backfill.ports.comparison import DiffRequest
     from lakehouse_backfill.report.page import EvidencePages
     from lakehouse_backfill.results import comparison, proof, publications, runs
     from lakehouse_backfill.results.base import Result
 
     AnyResult = TypeVar("AnyResult", bound=Result)
+    Decision = Callable[[Context, str, str, str], RunStatus]
 
+Found = TypeVar("Found")
+
+
+class _LateResults:
+    """The modules of results, each loaded when it is first named.
+
+    So a command loads only the results, and with them the parts of the core, that it needs.
+    """
+
+    def __getattr__(self, name: str) -> ModuleType:
+        return import_module(f"lakehouse_backfill.results.{name}")
+
+
+if not TYPE_CHECKING:
+    results = _LateResults()
 
 _Class = TypeVar("_Class")
 
@@ -86,6 +107,12 @@ class Project:
         """
         return Project(Adapters.open(Path(folder), profile, progress))
 
+    def sign_with(self, key: str) -> None:
+        """Sign decisions of this project object with a key file, or as a CI job with `oidc`."""
+        self.wiring.signing_key = key
+        # The ports of a context are fixed: the next command makes them with the key.
+        self.wiring.__dict__.pop("context", None)
+
     def doctor(self) -> proof.DoctorResult:
         """Check Java, jars, catalog and permissions, and try out what the catalog keeps."""
         from lakehouse_backfill.onboarding import run_doctor
@@ -117,88 +144,72 @@ class Project:
         *,
         dry_run: bool = False,
         prove_warm_up: bool = False,
+        prove_determinism: bool = False,
     ) -> runs.PlanResult:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
-        Raises ConfigError, NotFound, Unsupported, LimitExceeded.
+        Raises ConfigError, NotFound, Unsupported, LimitExceeded, NonDeterministic, ChecksFailed (a
+        proof).
         """
         from lakehouse_backfill.core.planning import plan as stage
-        from lakehouse_backfill.results.runs import PlanResult
 
         who, context = resolve_actor(by), self.wiring.context
         declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
             plan = stage.make_plan(context, declared, who, revise)
         proof = stage.prove_warm_up(context, plan) if prove_warm_up else None
+        repeated = stage.prove_determinism(context, plan) if prove_determinism else None
         status = None
         if not dry_run:
             plan, status = stage.register_plan(context, plan, who)
-        done = PlanResult.of(plan, status, proof)
-        return (
-            done
-            if dry_run or not plan.revises
-            else self._pages.add_existing_link(done, plan.revises)
-        )
+        done = results.runs.PlanResult.of(plan, status, proof, repeated)
+        if dry_run or not plan.revises:
+            return done
+        return self._pages.add_existing_link(done, plan.revises)
 
     def approve(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
         """Approve the intent; the decision is bound to the manifest hash."""
         from lakehouse_backfill.core.approval import decisions
 
-        done = decisions.approve(
-            self.wiring.context, run, resolve_actor(by), require_valid_reason(reason)
-        )
-        return self._pages.add_existing_link(self._decided(done.run_id), done.run_id)
+        return self._decided(decisions.approve, run, by, reason, is_page_new=False)
 
     def stage(self, run: str, by: str, *, take_over: bool = False) -> runs.StageResult:
         """Compute the chunks that are not staged yet into the run's shadow table."""
         from lakehouse_backfill.core.staging.stage import stage
-        from lakehouse_backfill.results.runs import StageResult, run_fields
 
-        self.wiring.require_java()
-        self.wiring.preload_suites()
-        with self._pages.written_on_error(run, only_existing=True):
-            status, numbers = stage(self._context(take_over=take_over), run, resolve_actor(by))
-        done = StageResult(**run_fields(status), **numbers)
+        status, numbers = self._computed(stage, run, by, take_over=take_over)
+        done = results.runs.StageResult(**results.runs.run_fields(status), **numbers)
         return self._pages.add_existing_link(self._noted(done, run), run)
 
     def shadow_open(self, run: str, by: str, *, take_over: bool = False) -> runs.ShadowOpenResult:
         """Make the shadow table that another engine is to write; name it and where it lies."""
         from lakehouse_backfill.core.staging.external import shadow_open
-        from lakehouse_backfill.results.runs import ShadowOpenResult
 
-        self.wiring.require_java()
-        self.wiring.preload_suites()
-        with self._pages.written_on_error(run, only_existing=True):
-            status, table = shadow_open(self._context(take_over=take_over), run, resolve_actor(by))
+        status, table = self._computed(shadow_open, run, by, take_over=take_over)
         plan = self.wiring.context.runs.plan(run)
-        return self._pages.add_existing_link(ShadowOpenResult.of(status, table, plan), run)
+        return self._pages.add_existing_link(
+            results.runs.ShadowOpenResult.of(status, table, plan), run
+        )
 
     def shadow_close(self, run: str, by: str, *, take_over: bool = False) -> runs.StageResult:
         """Fingerprint what another engine wrote into the shadow; the run is staged then."""
         from lakehouse_backfill.core.staging.external import shadow_close
-        from lakehouse_backfill.results.runs import StageResult, run_fields
 
-        self.wiring.require_java()
-        self.wiring.preload_suites()
-        with self._pages.written_on_error(run, only_existing=True):
-            status, numbers = shadow_close(
-                self._context(take_over=take_over), run, resolve_actor(by)
-            )
-        return self._pages.add_existing_link(StageResult(**run_fields(status), **numbers), run)
+        status, numbers = self._computed(shadow_close, run, by, take_over=take_over)
+        done = results.runs.StageResult(**results.runs.run_fields(status), **numbers)
+        return self._pages.add_existing_link(done, run)
 
     def validate(self, run: str, by: str, *, take_over: bool = False) -> runs.ValidateResult:
         """Run every gate; `passed` tells whether all blocking ones did."""
         from lakehouse_backfill.core.validation.validate import validate
-        from lakehouse_backfill.results.runs import ValidateResult
 
-        self.wiring.require_java()
-        self.wiring.preload_suites()
+        self._load_engine()
         status, validation, digest = validate(
             self._context(take_over=take_over), run, resolve_actor(by)
         )
         file = self.wiring.context.runs.plan(run).manifest_file
         events = self.wiring.context.runs.events(run)
-        found = ValidateResult.of(status, validation, digest, file, events)
+        found = results.runs.ValidateResult.of(status, validation, digest, file, events)
         return self._pages.add_links(found, run)
 
     def rejudge(
@@ -206,32 +217,30 @@ class Project:
     ) -> runs.RejudgeResult:
         """Run suites on what readers of a product get now; nothing in the lake is changed."""
         from lakehouse_backfill.core.validation.suites import validate_accepted
-        from lakehouse_backfill.results.runs import RejudgeResult
 
-        self.wiring.require_java()
-        self.wiring.preload_suites()
+        self._load_engine()
         contract = self.wiring.contract(product)
         found = validate_accepted(self.wiring.context, contract, tuple(suites), tuple(partitions))
-        return RejudgeResult.of(product, found)
+        return results.runs.RejudgeResult.of(product, found)
 
     def run(self, run: str, by: str, *, take_over: bool = False) -> runs.RunProgressResult:
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
         from lakehouse_backfill.core.publication.publish import run_until_decision
-        from lakehouse_backfill.results.runs import RunProgressResult
 
-        self.wiring.require_java()
-        self.wiring.preload_suites()
-        with self._pages.written_on_error(run):
+        self._load_engine()
+        with self._pages.written_on_error(run), self._anchored_on_error(run):
             done = run_until_decision(self._context(take_over=take_over), run, resolve_actor(by))
-        found = RunProgressResult(**done)
+        found = results.runs.RunProgressResult(**done)
         if found.run_id != run:
             self._pages.update_existing(run)
-        return self._pages.add_links(self._noted(found, run), found.run_id)
+        linked = self._pages.add_links(self._noted(found, run), found.run_id)
+        if found.state == "published":
+            self._keep_heads(found.run_id, products=(found.product,))
+        return linked
 
     def status(self, run: str | None = None, *, all: bool = False) -> runs.StatusResult:
         """Describe one run, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
-        from lakehouse_backfill.results.runs import RunLine, StatusResult
 
         context = self.wiring.context
         if run:
@@ -241,29 +250,29 @@ class Project:
             stands = status.summarise_run_safety(
                 context, one, was_empty=status.run_has_no_old_rows(context, events, run), look=True
             )
-            line = RunLine.of(
+            line = results.runs.RunLine.of(
                 one, status.with_log_fault(stands, one, events), gates,
+                approvals=status.decision_records(events),
                 waivers=status.waiver_records(events),
                 **status.rollout_records(context, run, events),
             )  # fmt: skip
-            return self._noted(StatusResult(runs=(line,)), run)
+            return self._noted(results.runs.StatusResult(runs=(line,)), run)
         found = status.list_runs(context, everything=all)
-        lines = [RunLine.of(item, status.summarise_run_safety(context, item)) for item in found]
-        return StatusResult(runs=tuple(lines))
+        lines = [
+            results.runs.RunLine.of(item, status.summarise_run_safety(context, item))
+            for item in found
+        ]
+        return results.runs.StatusResult(runs=tuple(lines))
 
     def log(self, run: str) -> runs.LogResult:
         """List the run's events, oldest first."""
-        from lakehouse_backfill.results.runs import LogResult
-
         self.wiring.context.runs.status(run)
-        return LogResult(events=tuple(self.wiring.context.runs.events(run)))
+        return results.runs.LogResult(events=tuple(self.wiring.context.runs.events(run)))
 
     def chunks(self, run: str) -> runs.ChunksResult:
         """List the run's chunks from the ledger; those that are not staged yet are pending."""
-        from lakehouse_backfill.results.runs import ChunksResult
-
         context = self.wiring.context
-        return ChunksResult.of(context.runs.plan(run), context.ledger.chunks(run))
+        return results.runs.ChunksResult.of(context.runs.plan(run), context.runs.chunks(run))
 
     def diff(
         self,
@@ -283,14 +292,14 @@ class Project:
         `tolerance` holds texts such as `amount=0.01` or `amount=1%`.
         """
         from lakehouse_backfill.core.comparison import diff
-        from lakehouse_backfill.results.comparison import DiffResult
+        from lakehouse_backfill.core.comparison.conditions import parse_tolerances
 
-        request = self._diff_request(
-            old, new, by, _diff_options(key, where, samples, ignore, tolerance)
-        )
-        limit = _mebibytes(local_limit_mib)
+        limits = parse_tolerances(tolerance)
+        options = diff.DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
+        request = self._diff_request(old, new, by, options)
+        limit = local_limit_mib and local_limit_mib * 2**20
         compared = diff.compare_states(self.wiring.context, request, engine, limit)
-        return DiffResult.of(compared.diff, compared.choice)
+        return results.comparison.DiffResult.of(compared.diff, compared.choice)
 
     def preview_diff(
         self,
@@ -306,11 +315,15 @@ class Project:
     ) -> comparison.DiffPreviewResult:
         """Describe what is proven to be the same, and what `diff` would read; no row is read."""
         from lakehouse_backfill.core.comparison import diff
-        from lakehouse_backfill.results.comparison import DiffPreviewResult
+        from lakehouse_backfill.core.comparison.conditions import parse_tolerances
 
-        request = self._diff_request(old, new, by, _diff_options(key, where, 0, ignore, tolerance))
-        limit = _mebibytes(local_limit_mib)
-        return DiffPreviewResult.of(*diff.preview_diff(self.wiring.context, request, engine, limit))
+        limits = parse_tolerances(tolerance)
+        options = diff.DiffOptions(tuple(key or ()), where, 0, tuple(ignore), limits)
+        request = self._diff_request(old, new, by, options)
+        limit = local_limit_mib and local_limit_mib * 2**20
+        return results.comparison.DiffPreviewResult.of(
+            *diff.preview_diff(self.wiring.context, request, engine, limit)
+        )
 
     def _diff_request(
         self, old: str, new: str | None, by: str | None, options: DiffOptions
@@ -338,23 +351,23 @@ class Project:
         """
         from lakehouse_backfill.core.evidence import attribution
         from lakehouse_backfill.core.publication import dual_read
-        from lakehouse_backfill.results.comparison import DiffResult
 
         context = self.wiring.context
         dual_read.require_candidate_access(context, run, by)
         keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
         asked = attribution.AttributionOptions(partitions, engine, samples, keys)
         compared, found = attribution.attribute_changes(context, run, asked)
-        done = DiffResult.of(compared.diff, compared.choice)
+        done = results.comparison.DiffResult.of(compared.diff, compared.choice)
         return self._pages.add_existing_link(replace(done, attribution=found.data()), run)
 
     def reconcile(self, old: str, new: str) -> comparison.ReconcileResult:
         """Compare count and checksum of each partition of two table states."""
         from lakehouse_backfill.core.comparison.diff import reconcile
-        from lakehouse_backfill.results.comparison import ReconcileResult
 
         rows = reconcile(self.wiring.context, self._sides(old, new))
-        return ReconcileResult(partitions=tuple(rows), equal=all(row.equal for row in rows))
+        return results.comparison.ReconcileResult(
+            partitions=tuple(rows), equal=all(row.equal for row in rows)
+        )
 
     def dual_read(
         self,
@@ -369,12 +382,11 @@ class Project:
         """Compare a reader's query on old and candidate, for the record; no JVM."""
         from lakehouse_backfill.config.project_files import load_reader_query
         from lakehouse_backfill.core.publication.dual_read import dual_read
-        from lakehouse_backfill.results.publications import DualReadResult
 
         query = load_reader_query(self.folder, reader, sql, tuple(columns), tolerance)
         reason = None if accept_difference is None else require_valid_reason(accept_difference)
         done = dual_read(self.wiring.context, run, query, resolve_actor(by), reason)
-        return self._pages.add_links(DualReadResult.of(done), run)
+        return self._pages.add_links(results.publications.DualReadResult.of(done), run)
 
     def candidate(
         self,
@@ -395,53 +407,48 @@ class Project:
         """Accept the result; the decision is bound to the digest of checks and diff."""
         from lakehouse_backfill.core.approval import decisions
 
-        done = decisions.accept(
-            self.wiring.context, run, resolve_actor(by), require_valid_reason(reason)
-        )
-        return self._pages.add_links(self._decided(done.run_id), done.run_id)
+        done = self._decided(decisions.accept, run, by, reason)
+        self._keep_heads(run)
+        return done
 
     def reject(self, run: str, by: str, reason: str) -> runs.DecisionResult:
         """Refuse the result; nothing is deleted."""
         from lakehouse_backfill.core.approval import decisions
 
-        done = decisions.reject(
-            self.wiring.context, run, resolve_actor(by), require_valid_reason(reason)
-        )
-        return self._pages.add_links(self._decided(done.run_id), done.run_id)
+        done = self._decided(decisions.reject, run, by, reason)
+        self._keep_heads(run)
+        return done
 
     def cancel(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
         """Close a run before publication."""
         from lakehouse_backfill.core.approval import decisions
 
-        done = decisions.cancel(
-            self.wiring.context, run, resolve_actor(by), require_valid_reason(reason)
-        )
-        return self._pages.add_links(self._decided(done.run_id), done.run_id)
+        return self._decided(decisions.cancel, run, by, reason)
 
     def waive(
         self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
     ) -> runs.WaiveResult:
         """Record that a failed gate does not stop a run; without `gate`: list the failed ones."""
         from lakehouse_backfill.core.approval import decisions as stage
-        from lakehouse_backfill.results.runs import WaiveResult
 
         context = self.wiring.context
         if gate is not None:
             stage.waive(context, run, gate, resolve_actor(by), require_valid_reason(reason))
         status = context.runs.status(run)
-        found = WaiveResult.of(status, stage.failed_gates(context, run))
+        found = results.runs.WaiveResult.of(status, stage.failed_gates(context, run))
         return found if gate is None else self._pages.add_links(found, run)
 
     def preview_publish(self, run: str, by: str) -> publications.PublishPreviewResult:
         """Describe what `publish` would do, with its checks; nothing is changed."""
         from lakehouse_backfill.core.approval.decisions import trusted_events
         from lakehouse_backfill.core.publication.publication import check_publishable
-        from lakehouse_backfill.results.publications import PublishPreviewResult
 
         context, plan = self.wiring.context, self.wiring.context.runs.plan(run)
         events = trusted_events(context, context.runs.status(run))
         check_publishable(context, plan, events, resolve_actor(by))
-        return PublishPreviewResult.of(plan, context.versions.pointer(plan.product))
+        return results.publications.PublishPreviewResult.of(
+            plan, context.versions.pointer(plan.product)
+        )
 
     def publish(
         self, run: str, by: str, *, take_over: bool = False, check_files: bool | None = None
@@ -452,11 +459,10 @@ class Project:
         """
         from lakehouse_backfill.core.publication import post_publish
         from lakehouse_backfill.core.publication.publish import publish_with_catch_up
-        from lakehouse_backfill.results.publications import PublishResult
 
         context = self._context(take_over=take_over, check_files=check_files)
         by = resolve_actor(by)
-        with self._pages.written_on_error(run, only_existing=True):
+        with self._pages.written_on_error(run, only_existing=True), self._anchored_on_error(run):
             published = publish_with_catch_up(context, run, by)
         done = published.publication.run_id or run
         followed = post_publish.post_publish_outcome(
@@ -466,8 +472,12 @@ class Project:
         if done != run:
             self._pages.update_existing(run)
             warnings = (f"live commits came: {done} caught up with them and replaces {run}",)
-        found = PublishResult.of(context.runs.status(done), published, followed, warnings)
-        return self._pages.add_links(found, done)
+        found = results.publications.PublishResult.of(
+            context.runs.status(done), published, followed, warnings
+        )
+        linked = self._pages.add_links(found, done)
+        self._keep_heads(done, products=(published.publication.product,))
+        return linked
 
     def publish_together(
         self,
@@ -479,25 +489,36 @@ class Project:
     ) -> publications.PublishTogetherResult:
         """Make accepted runs of several pinned products visible by one commit."""
         from lakehouse_backfill.core.publication.publish import publish_together
-        from lakehouse_backfill.results.publications import PublishResult, PublishTogetherResult
 
         context = self._context(take_over=take_over, check_files=check_files)
-        with self._pages.written_on_error(*runs, only_existing=True):
+        with (
+            self._pages.written_on_error(*runs, only_existing=True),
+            self._anchored_on_error(*runs),
+        ):
             done = publish_together(context, tuple(runs), resolve_actor(by))
-        found = [PublishResult.of(context.runs.status(run), one) for run, one in done.items()]
-        return self._pages.add_links(PublishTogetherResult(published=tuple(found)), *runs)
+        found = [
+            results.publications.PublishResult.of(context.runs.status(run), one)
+            for run, one in done.items()
+        ]
+        linked = self._pages.add_links(
+            results.publications.PublishTogetherResult(published=tuple(found)), *runs
+        )
+        self._keep_heads(*done, products=(one.publication.product for one in done.values()))
+        return linked
 
     def versions(self, product: str) -> publications.VersionsResult:
         """List the accepted versions of a product, newest first."""
         from lakehouse_backfill.core.evidence import status
-        from lakehouse_backfill.results.publications import VersionLine, VersionsResult
 
         try:
             rows = status.accepted_versions(self.wiring.context, product)
         except NotFound:
             self.wiring.contract(product)  # a name that is no product's is the likelier mistake
             raise
-        return VersionsResult(product=product, versions=tuple(VersionLine.of(row) for row in rows))
+        return results.publications.VersionsResult(
+            product=product,
+            versions=tuple(results.publications.VersionLine.of(row) for row in rows),
+        )
 
     def accepted(
         self,
@@ -538,8 +559,6 @@ class Project:
 
     def evidence(self, run: str, export: str | Path | None = None) -> publications.EvidenceResult:
         """Write the evidence page and archive of a run and say where they are."""
-        from lakehouse_backfill.results.publications import EvidenceResult
-
         folder = Path(export) if export else None
         if folder is not None and (file := _blocking_file(folder)) is not None:
             raise ConfigError(
@@ -548,7 +567,9 @@ class Project:
                 fix="name a folder: --export DIR",
             )
         report = self._pages.write(run, folder)
-        return EvidenceResult(report=str(report), archive=str(report.with_suffix(".json")))
+        return results.publications.EvidenceResult(
+            report=str(report), archive=str(report.with_suffix(".json"))
+        )
 
     def evidence_document(self, run: str) -> dict[str, Any]:
         """Return what shows why a run was (or was not) accepted, as one document."""
@@ -562,13 +583,12 @@ class Project:
         """Describe what `rollback` would do; nothing is changed."""
         from lakehouse_backfill.core.publication import rollback as stage
         from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
-        from lakehouse_backfill.results.publications import RollbackPreviewResult
 
         context, contract = self.wiring.context, self.wiring.contract(product)
-        way = stage.plan_rollback(context, product, to, tuple(partitions))
-        rewritten = plan_rewrites(context, contract, way)
-        columns = stage.remaining_column_changes(context, way)
-        return RollbackPreviewResult.of(product, rewritten, columns)
+        target = stage.plan_rollback(context, product, to, tuple(partitions))
+        rewritten = plan_rewrites(context, contract, target)
+        columns = stage.remaining_column_changes(context, target)
+        return results.publications.RollbackPreviewResult.of(product, rewritten, columns)
 
     def rollback(
         self,
@@ -580,17 +600,18 @@ class Project:
     ) -> publications.RollbackResult:
         """Go back to an accepted version, keeping later live writes elsewhere."""
         from lakehouse_backfill.core.publication import rollback as stage
-        from lakehouse_backfill.results.publications import RollbackResult
 
         context, contract = self.wiring.context, self.wiring.contract(product)
-        way = stage.plan_rollback(context, product, to, tuple(partitions))
-        undone = {row.run_id for row in way.undone if row.run_id}
-        runs = sorted(undone.union(way.runs_rolled_back, way.runs_reinstated))
+        target = stage.plan_rollback(context, product, to, tuple(partitions))
+        undone = {row.run_id for row in target.undone if row.run_id}
+        runs = sorted(undone.union(target.runs_rolled_back, target.runs_reinstated))
         with self._pages.written_on_error(*runs):
             done = stage.rollback(
-                context, contract, way, require_valid_reason(reason), resolve_actor(by)
+                context, contract, target, require_valid_reason(reason), resolve_actor(by)
             )
-        return self._pages.add_links(RollbackResult.of(done), *runs)
+        linked = self._pages.add_links(results.publications.RollbackResult.of(done), *runs)
+        self._keep_heads(*runs, products=(product,))
+        return linked
 
     def rollback_together(
         self,
@@ -602,27 +623,29 @@ class Project:
     ) -> publications.RollbackTogetherResult:
         """Move several pinned products back to their previous version by one commit."""
         from lakehouse_backfill.core.publication import rollback
-        from lakehouse_backfill.results.publications import (
-            RollbackPreviewResult,
-            RollbackResult,
-            RollbackTogetherResult,
-        )
 
         context = self.wiring.context
         contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
-        ways = tuple(
+        targets = tuple(
             (found, rollback.plan_rollback(context, found.product, None, ())) for found in contracts
         )
         if dry_run:
-            would = tuple(RollbackPreviewResult.of(found.product, way) for found, way in ways)
-            return RollbackTogetherResult(rolled_back=would)
-        runs = {run for _, way in ways for run in (*way.runs_rolled_back, *way.runs_reinstated)}
+            would = tuple(
+                results.publications.RollbackPreviewResult.of(found.product, target)
+                for found, target in targets
+            )
+            return results.publications.RollbackTogetherResult(rolled_back=would)
+        runs = {run for _, one in targets for run in (*one.runs_rolled_back, *one.runs_reinstated)}
         with self._pages.written_on_error(*sorted(runs)):
             rows = rollback.rollback_together(
-                context, ways, require_valid_reason(reason), resolve_actor(by)
+                context, targets, require_valid_reason(reason), resolve_actor(by)
             )
-        done = tuple(RollbackResult.of_pointer(row) for row in rows)
-        return self._pages.add_links(RollbackTogetherResult(rolled_back=done), *sorted(runs))
+        done = tuple(results.publications.RollbackResult.of_pointer(row) for row in rows)
+        linked = self._pages.add_links(
+            results.publications.RollbackTogetherResult(rolled_back=done), *sorted(runs)
+        )
+        self._keep_heads(*sorted(runs), products=(row.product for row in rows))
+        return linked
 
     def recover(
         self,
@@ -634,7 +657,6 @@ class Project:
     ) -> publications.RecoverResult:
         """Finish or undo what stopped half way: one run and its product, or everything (None)."""
         from lakehouse_backfill.core.publication.recover import recover
-        from lakehouse_backfill.results.publications import RecoverResult
 
         context, by = self._context(take_over=take_over), resolve_actor(by)
         seen = {} if dry_run else self._pages.run_marks()
@@ -643,7 +665,7 @@ class Project:
         except Exception:
             self._pages.write_all(*self._pages.changed_since(seen))
             raise
-        done = RecoverResult(actions=tuple(found), dry_run=dry_run)
+        done = results.publications.RecoverResult(actions=tuple(found), dry_run=dry_run)
         return done if dry_run else self._pages.add_links(done, *self._pages.changed_since(seen))
 
     def maintain(
@@ -653,7 +675,6 @@ class Project:
     ) -> publications.MaintainResult:  # fmt: skip
         """Remove what nothing needs; with a reason in `erasure`, all old versions too."""
         from lakehouse_backfill.core.retention.maintain import maintain
-        from lakehouse_backfill.results.publications import MaintainResult
 
         contracts = {one.product: one for one in self.wiring.valid_contracts()}
         done = maintain(
@@ -664,7 +685,7 @@ class Project:
             erasure=require_valid_reason(erasure),
             dry_run=dry_run,
         )
-        return MaintainResult.of(done, dry_run=dry_run)
+        return results.publications.MaintainResult.of(done, dry_run=dry_run)
 
     def verify(
         self,
@@ -681,7 +702,6 @@ class Project:
         from lakehouse_backfill.domain.table import StoredCheck
         from lakehouse_backfill.errors import Tampered
         from lakehouse_backfill.report import page
-        from lakehouse_backfill.results.proof import VerifyResult
 
         found = verify(self.wiring.context, run, deep=deep)
         folder = Path(evidence) if evidence else self.wiring.evidence_folder
@@ -690,62 +710,105 @@ class Project:
         except Tampered as error:
             because = f"the lake gives no document to compare with: {error.problem}"
             files = (StoredCheck(name="evidence files", ok=None, because=because),)
-        return VerifyResult.of(found, files, deep=deep)
+        return results.proof.VerifyResult.of(found, files, deep=deep)
 
     def reproduce(self, run: str) -> proof.ReproduceResult:
         """Execute a run's archived code on its pinned inputs again; compare checksums."""
         from lakehouse_backfill.core.evidence.reproduce import reproduce
-        from lakehouse_backfill.results.proof import ReproduceResult
 
         self.wiring.require_java()
-        return ReproduceResult.of(reproduce(self.wiring.context, run))
+        return results.proof.ReproduceResult.of(reproduce(self.wiring.context, run))
 
-    def audit_verify(self, against: str | Path | None = None) -> proof.AuditVerifyResult:
+    def audit_verify(
+        self, against: str | Path | None = None, *, anchor: bool = False
+    ) -> proof.AuditVerifyResult:
         """Check that the logs of all runs are as they were written; else `first_bad` says where.
+
+        Signatures are verified too. With `anchor`, the heads that the profile's anchor holds are
+        looked for.
 
         `against` is a file with the JSON of an earlier result, kept where nobody who writes to the
         lake can: a log that was rewritten as a whole is found with it, and not without.
         """
         from lakehouse_backfill.config.kept_heads import read_kept_heads
-        from lakehouse_backfill.core.evidence.verify import audit_verify
-        from lakehouse_backfill.results.proof import AuditVerifyResult
+        from lakehouse_backfill.core.evidence.verify import audit_all
 
         kept = read_kept_heads(Path(against)) if against else None
-        return AuditVerifyResult.of(audit_verify(self.wiring.context, kept))
+        found = audit_all(self.wiring.context, kept, with_anchor=anchor)
+        return results.proof.AuditVerifyResult.of(found)
 
     def audit_guarantees(self, product: str | None = None) -> proof.AuditGuaranteesResult:
         """Test determinism, idempotence, pins and fences on a sampled chunk of published runs."""
         from lakehouse_backfill.core.evidence.reproduce import audit_guarantees
-        from lakehouse_backfill.results.proof import AuditGuaranteesResult
 
         self.wiring.require_java()
-        return AuditGuaranteesResult.of(audit_guarantees(self.wiring.context, product))
+        return results.proof.AuditGuaranteesResult.of(
+            audit_guarantees(self.wiring.context, product)
+        )
 
-    def _decided(self, run: str) -> runs.DecisionResult:
+    def _keep_heads(self, *runs: str, products: Iterable[str] = ()) -> None:
+        """Keep the heads of logs outside the lake, where the profile names an anchor."""
+        from lakehouse_backfill.core.runs import anchors
+
+        anchors.keep_heads(self.wiring.context, runs, products)
+
+    @contextmanager
+    def _anchored_on_error(self, *runs: str) -> Iterator[None]:
+        """Keep heads when checks failed, which may be after a publication."""
+        try:
+            yield
+        except ChecksFailed as error:
+            for run in runs:
+                try:
+                    product = self.wiring.context.runs.status(run).product
+                    self._keep_heads(run, products=(product,))
+                except EnvironmentDown as down:
+                    error.fix = f"{error.fix}; and {down.fix}"
+            raise
+
+    def _decided(
+        self, decide: Decision, run: str, by: str, reason: str, *, is_page_new: bool = True
+    ) -> runs.DecisionResult:
+        """Decide on a run; write its page, or only write it again where it may not exist yet."""
         from lakehouse_backfill.core.approval import decisions
         from lakehouse_backfill.core.evidence.status import approval_records, waiver_records
-        from lakehouse_backfill.results.runs import DecisionResult, run_fields
 
         context = self.wiring.context
-        status, plan = context.runs.status(run), context.runs.plan(run)
-        events = context.runs.events(run)
-        found = decisions.logged_validation_document(context, events, run)
-        return DecisionResult(
-            **run_fields(status),
+        decided = decide(context, run, resolve_actor(by), require_valid_reason(reason)).run_id
+        status, plan = context.runs.status(decided), context.runs.plan(decided)
+        events = context.runs.events(decided)
+        found = decisions.logged_validation_document(context, events, decided)
+        done = results.runs.DecisionResult(
+            **results.runs.run_fields(status),
             approvals=tuple(approval_records(events, plan, found[0] if found else None)),
             waivers=tuple(waiver_records(events)),
             manifest_file=plan.manifest_file,
         )
+        link = self._pages.add_links if is_page_new else self._pages.add_existing_link
+        return link(done, decided)
+
+    def _computed(
+        self, compute: Callable[[Context, str, str], Found], run: str, by: str, *, take_over: bool
+    ) -> Found:
+        """Call a verb that computes; when it fails, an existing page of the run says so."""
+        self._load_engine()
+        with self._pages.written_on_error(run, only_existing=True):
+            return compute(self._context(take_over=take_over), run, resolve_actor(by))
+
+    def _load_engine(self) -> None:
+        self.wiring.require_java()
+        self.wiring.preload_suites()
 
     def _sides(self, old: str, new: str) -> TableSides:
+        from lakehouse_backfill.config.contracts import find_contract_of_table
         from lakehouse_backfill.core.comparison.diff import TableSides
 
         try:
             left, right = TableRef.parse(old), TableRef.parse(new)
         except ValueError as error:
             raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
-        contracts = self.wiring.valid_contracts()
-        return TableSides(left, right, next((c for c in contracts if c.table == right.table), None))
+        contract = find_contract_of_table(self.wiring.folder, right.table, left.table)
+        return TableSides(left, right, contract)
 
     def _noted(self, done: AnyResult, run: str) -> AnyResult:
         """Add what the files of the run's code are by now, where that is not what runs."""
@@ -757,24 +820,6 @@ class Project:
     def _context(self, *, take_over: bool, check_files: bool | None = None) -> Context:
         context = replace(self.wiring.context, take_over=take_over)
         return context if check_files is None else replace(context, check_files=check_files)
-
-
-def _diff_options(
-    key: tuple[str, ...] | None,
-    where: str | None,
-    samples: int,
-    ignore: tuple[str, ...],
-    tolerance: tuple[str, ...],
-) -> DiffOptions:
-    from lakehouse_backfill.core.comparison.conditions import parse_tolerances
-    from lakehouse_backfill.core.comparison.diff import DiffOptions
-
-    limits = parse_tolerances(tolerance)
-    return DiffOptions(tuple(key or ()), where, samples, tuple(ignore), limits)
-
-
-def _mebibytes(count: int | None) -> int | None:
-    return None if count is None else count * 2**20
 
 
 def _blocking_file(folder: Path) -> Path | None:

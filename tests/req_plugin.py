@@ -180,7 +180,7 @@ def judge(folder: Path, files: list[Path]) -> tuple[list[str], int]:
     absent = [file for file in files if not file.is_file()]
     if absent:
         names = ", ".join(str(file) for file in absent)
-        return [f"these tests did not run to their end: {names}", "fix: make test"], 1
+        return [f"these tests did not run to their end: {names}", "fix: make test-all"], 1
     for file in files:
         proof.add(file)
     lines, faults = ["requirements:", *reported(proof)], []

@@ -32,7 +32,17 @@ COMPOSITION_ROOTS = frozenset({FACADE, f"{PACKAGE}/wiring/adapters.py", f"{PACKA
 LONG_TESTS = frozenset({"tests/contract/differ_cases.py"})
 #: Names of activities that are the field's standard terms.
 ACTIVITIES = frozenset(
-    {"staging", "planning", "wiring", "measuring", "inspecting", "onboarding", "during", "accepted"}
+    {
+        "staging",
+        "planning",
+        "wiring",
+        "measuring",
+        "inspecting",
+        "onboarding",
+        "during",
+        "accepted",
+        "testing",
+    }
 )
 # Spark Connect has none of these, so only two modules may use them: the one that opens sessions,
 # and the one that calls Iceberg's Java library, which format 3 needs.

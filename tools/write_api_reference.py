@@ -62,9 +62,14 @@ def _signature(name: str, method: object) -> str:
     found = inspect.signature(method)  # type: ignore[arg-type]
     names = [one for one in found.parameters.values() if one.name != "self"]
     kept = str(found.replace(parameters=names))
-    # Annotations are texts: their quotes, and the module of a result, say nothing to a reader.
+    # Annotations are texts: their quotes say nothing to a reader.
     plain = re.sub(r"'([^']*)'", lambda match: match[1], _without_defaults_quoted(kept))
-    return re.sub(r"\b(?:runs|comparison|publications|proof)\.", "", f"{name}{plain}")
+    return _without_modules(f"{name}{plain}")
+
+
+def _without_modules(text: str) -> str:
+    """Leave out the modules of classes, which say nothing to a reader."""
+    return re.sub(r"\b[a-z_]+\.(?=[A-Z])", "", text)
 
 
 def _without_defaults_quoted(text: str) -> str:
@@ -93,7 +98,7 @@ def _is_public_class(module: ModuleType, name: str, found: object) -> bool:
 
 def _fields(found: type) -> Iterator[str]:
     lines = [
-        f"- `{field.name}`: `{field.type}`"
+        f"- `{field.name}`: `{_without_modules(str(field.type))}`"
         + (", left out of JSON while it is None" if field.metadata else "")
         for field in dataclasses.fields(found)
     ]

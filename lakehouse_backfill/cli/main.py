@@ -14,6 +14,7 @@ from lakehouse_backfill.cli.commands import after, before, during, proof, repair
 from lakehouse_backfill.cli.group import PHASES, BackfillGroup
 from lakehouse_backfill.cli.session import (
     Session,
+    begin_session,
     disable_huge_pages,
     keep_freed_memory,
     open_project,
@@ -72,6 +73,15 @@ def program(
             help="The lake, as catalog/profiles.yaml names it.",
         ),
     ] = None,
+    sign_with: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            envvar="LAKEHOUSE_BACKFILL_SIGNING_KEY",
+            show_envvar=False,
+            help="Key that signs decisions, or oidc.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
     debug: Annotated[  # noqa: ARG001 (read by the group, which also ends errors of parsing)
@@ -84,7 +94,10 @@ def program(
 ) -> None:
     """Keep the program's options for the command; `app(obj=…)` may open projects in another way."""
     opener = context.obj or open_project
-    context.obj = Session(folder=project, profile=profile, json=json, quiet=quiet, opener=opener)
+    context.obj = Session(
+        folder=project, profile=profile, json=json, quiet=quiet, opener=opener, sign_with=sign_with
+    )
+    begin_session(context.obj)
 
 
 def _add(group: typer.Typer, name: str, command: Callable[..., Result], phase: str = "") -> None:

@@ -51,61 +51,47 @@ class LineProgress:
             self._last_line_s = self._clock()
             took = self._last_line_s - self._started
             left = seconds_left(self._done, self._total, took)
-            self._say(
-                f"{self._counts()}{row_rate_text(self._rows, took)}, {format_duration(left)} left"
-            )
+            self._say_progress(took, f"{format_duration(left)} left")
 
     def finish(self) -> None:
         """Describe how long the step took."""
         took = self._clock() - self._started
-        self._say(
-            f"{self._counts()}{row_rate_text(self._rows, took)}, done in {format_duration(took)}"
-        )
+        self._say_progress(took, f"done in {format_duration(took)}")
 
-    def _counts(self) -> str:
+    def _say_progress(self, took: float, ending: str) -> None:
         rows = f", {self._rows:,} rows" if self._rows else ""
-        return f"{self._label}: {self._done:,} of {self._total:,} {self._unit}{rows}"
+        counts = f"{self._label}: {self._done:,} of {self._total:,} {self._unit}{rows}"
+        self._say(f"{counts}{row_rate_text(self._rows, took)}, {ending}")
 
     def _say(self, text: str) -> None:
         self._stream.write(f"{text}\n")
         self._stream.flush()
 
 
-class BarProgress:
-    """Implements `ports.progress.Progress`: one moving line that disappears when the step ends."""
+class BarProgress(LineProgress):
+    """Draws a moving bar between the first and the last line; it disappears when the step ends."""
 
     def __init__(self, stream: TextIO) -> None:
         """Draw on `stream`, a terminal."""
-        # Counts, and says the first and last line; in between the bar has the screen.
-        self._lines = LineProgress(stream, pause_s=math.inf)
-        self._stream = stream
+        super().__init__(stream, pause_s=math.inf)
         self._bar: Any = None
         self._task: Any = None
-        self._rows, self._started = 0, 0.0
 
     def start(self, label: str, total: int, unit: str) -> None:
         """Begin a step of `total` units."""
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
 
         self._stop()
-        self._lines.start(label, total, unit)
-        self._rows, self._started = 0, time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}{task.fields[rate]}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+        super().start(label, total, unit)
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[unit]}{task.fields[rate]}", markup=False),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
             console=Console(file=self._stream, markup=False, highlight=False),
             transient=True,
         )
@@ -114,16 +100,15 @@ class BarProgress:
 
     def advance(self, amount: int = 1, rows: int = 0) -> None:
         """Move the bar and show the rate."""
-        self._lines.advance(amount, rows)
-        self._rows += rows
+        super().advance(amount, rows)
         if self._bar is not None:
-            speed = row_rate_text(self._rows, time.monotonic() - self._started)
+            speed = row_rate_text(self._rows, self._clock() - self._started)
             self._bar.update(self._task, advance=amount, rate=speed)
 
     def finish(self) -> None:
         """Take the bar away and say how long the step took."""
         self._stop()
-        self._lines.finish()
+        super().finish()
 
     def _stop(self) -> None:
         if self._bar is not None:

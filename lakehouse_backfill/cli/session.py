@@ -9,13 +9,11 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,20 +64,13 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_MMAP_THRESHOLD, _MAX_HEAP_ARRAY_BYTES) and is_trim_set)
 
 
-class _PandasBlocker(MetaPathFinder):
-    """Says that there is no pandas."""
+class _PandasBlocker:
+    """Finder for imports that says that there is no pandas; it leaves all else to the others."""
 
-    # The import machinery gives all three arguments; the name alone decides.
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        """Refuse pandas; leave everything else to the other finders."""
-        if fullname == "pandas":
-            raise ModuleNotFoundError(f"{fullname} is left out", name=fullname)
-        return None
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"{name} is left out", name=name)
 
 
 def load_pyarrow_without_pandas() -> None:
@@ -90,12 +81,11 @@ def load_pyarrow_without_pandas() -> None:
     """
     if "pyarrow.dataset" in sys.modules:
         return
-    finder = _PandasBlocker()
-    sys.meta_path.insert(0, finder)
+    sys.meta_path.insert(0, _PandasBlocker)
     try:
         import pyarrow.dataset  # noqa: F401 (loaded for its effect)
     finally:
-        sys.meta_path.remove(finder)
+        sys.meta_path.remove(_PandasBlocker)
 
 
 RunArgument = Annotated[str, typer.Argument(help="The run, as plan names it.", metavar="RUN")]
@@ -165,12 +155,16 @@ class Session:
     json: bool
     quiet: bool
     opener: ProjectOpener
+    sign_with: str | None = None
 
     def project(self, *, computes: bool = False) -> Project:
         """Open the project; loads no engine, and pandas only for a command that computes."""
         if not computes:
             load_pyarrow_without_pandas()
-        return self.opener(self.folder, self.profile, self._progress())
+        project = self.opener(self.folder, self.profile, self._progress())
+        if self.sign_with:
+            project.sign_with(self.sign_with)
+        return project
 
     def show(self, command: str, result: Result) -> None:
         """Print what a command returned; exit with the code of the error it stands for.
@@ -206,17 +200,23 @@ class Session:
         return make_progress(sys.stderr, is_silent=self.json or self.quiet)
 
 
-def current_session(context: typer.Context) -> Session:
-    """Return the session of a command."""
-    found = context.find_object(Session)
-    if found is None:
-        raise RuntimeError("commands run below the program's callback")
-    return found
+#: The session of the command that runs.
+_CURRENT: ContextVar[Session] = ContextVar("session")
 
 
-def current_project(context: typer.Context, *, computes: bool = False) -> Project:
-    """Open the project of a command."""
-    return current_session(context).project(computes=computes)
+def begin_session(session: Session) -> None:
+    """Let the command that follows find its session."""
+    _CURRENT.set(session)
+
+
+def current_session() -> Session:
+    """Return the session of the command that runs."""
+    return _CURRENT.get()
+
+
+def current_project(*, computes: bool = False) -> Project:
+    """Open the project of the command that runs."""
+    return current_session().project(computes=computes)
 
 
 def acting_person(by: str | None) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,15 +14,14 @@ from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.faults import (
     CONTRACTS_FOLDER,
     display_path,
-    merge_faults,
+    load_model,
     path_faults,
     suggest_name,
-    validate_document,
 )
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.table import is_table_name
-from lakehouse_backfill.errors import Fault, NotFound
+from lakehouse_backfill.errors import ConfigError, Fault, NotFound
 
 _TYPES = re.compile(
     r"boolean|int|long|float|double|date|time|timestamp|timestamptz|timestamp_ns|timestamptz_ns|"
@@ -53,11 +54,7 @@ def load_contract(path: Path, project: Path | None = None) -> Contract:
         ConfigError: the contract is wrong.
     """
     folder = project or path.resolve().parent.parent.parent
-    document = yaml_lines.load_yaml(path, display_path(path, folder))
-    contract, faults = validate_document(Contract, document)
-    raise_faults(document.file, merge_faults(faults, _cross_field_faults(document, folder)))
-    # refuse() has raised unless the contract is there.
-    return contract or Contract.model_validate(document.data)
+    return load_model(Contract, path, folder, partial(_cross_field_faults, project=folder))
 
 
 def find_contract(project: Path, product: str) -> Contract:
@@ -85,6 +82,42 @@ def find_contract(project: Path, product: str) -> Contract:
             file, [document.fault(("product",), problem, "rename the file or the product")]
         )
     return contract
+
+
+def list_valid_contracts(project: Path) -> list[Contract]:
+    """Load the contracts that are valid."""
+    found = []
+    for product in list_contracts(project):
+        with suppress(ConfigError):
+            found.append(find_contract(project, product))
+    return found
+
+
+def find_contract_of_table(project: Path, *tables: str) -> Contract | None:
+    """Return the contract of the first of these tables that has one.
+
+    A shadow has that of its target. Raises ConfigError for a wrong contract that names one of the
+    tables: what it restricts is not known.
+    """
+    shadowed = {name.rpartition("__")[0].rpartition(".")[2] for name in tables} - {""}
+    for product in list_contracts(project):
+        try:
+            found = find_contract(project, product)
+        except ConfigError:
+            path = project / CONTRACTS_FOLDER / f"{product}.yaml"
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if any(table in text for table in tables):
+                raise
+            continue
+        if found.table in tables or found.table.rpartition(".")[2] in shadowed:
+            return found
+    return None
+
+
+def find_contracts_of_tables(project: Path, tables: Iterable[str]) -> dict[str, Contract]:
+    """Return the contracts that tables have, by table. Raises as `find_contract_of_table`."""
+    found = {table: find_contract_of_table(project, table) for table in tables}
+    return {table: contract for table, contract in found.items() if contract is not None}
 
 
 def require_suites(project: Path, contract: Contract) -> None:
@@ -149,14 +182,13 @@ def _source_total_faults(document: YamlDocument) -> Iterator[Fault]:
 
 
 def _hook_faults(document: YamlDocument) -> Iterator[Fault]:
-    seen: set[str] = set()
-    for path in _item_paths(document, "hooks"):
+    paths = _item_paths(document, "hooks")
+    names = ((*path, "name") for path in paths)
+    yield from _repeat_faults(document, names, "{} is there twice", "rename one")
+    for path in paths:
         hook = document.get(*path)
         if not _has_name(hook):
             continue
-        if hook["name"] in seen:
-            yield document.fault((*path, "name"), f"{hook['name']} is there twice", "rename one")
-        seen.add(hook["name"])
         if bool(hook.get("command")) is bool(hook.get("webhook")):
             yield document.fault(
                 path, f"hook {hook['name']} has neither, or both, of command and webhook",
@@ -199,13 +231,11 @@ def _has_name(item: Any) -> bool:
 
 
 def _column_faults(document: YamlDocument) -> Iterator[Fault]:
-    seen: set[str] = set()
-    for path in _item_paths(document, "columns"):
-        name, type_text = document.get(*path, "name"), document.get(*path, "type")
-        if isinstance(name, str) and name in seen:
-            yield document.fault((*path, "name"), f"{name} is listed twice", "remove one of them")
-        if isinstance(name, str):
-            seen.add(name)
+    paths = _item_paths(document, "columns")
+    names = ((*path, "name") for path in paths)
+    yield from _repeat_faults(document, names, "{} is listed twice", "remove one of them")
+    for path in paths:
+        type_text = document.get(*path, "type")
         if isinstance(type_text, str) and not _TYPES.fullmatch(type_text):
             meant = _SQL_TYPES.get(type_text.lower()) or _SQL_TYPES.get(type_text.split("(")[0])
             fix = f"write {meant}" if meant else "write Iceberg's name, e.g. long, date, string"
@@ -216,13 +246,10 @@ def _column_faults(document: YamlDocument) -> Iterator[Fault]:
 def _reference_faults(document: YamlDocument, columns: dict[str, Any]) -> Iterator[Fault]:
     if not columns:
         return  # without columns every reference would be a fault, and say nothing new
-    names, seen = list(columns), set()
-    for path in _item_paths(document, "key"):
+    names, key = list(columns), _item_paths(document, "key")
+    for path in key:
         yield from _unknown_name_faults(document, path, names, "column")
-        column = document.get(*path)
-        if isinstance(column, str) and column in seen:
-            yield document.fault(path, f"{column} is in the key twice", "remove one of them")
-        seen.add(str(column))
+    yield from _repeat_faults(document, key, "{} is in the key twice", "remove one of them")
     for path in _item_paths(document, "partitioning"):
         yield from _unknown_name_faults(document, (*path, "column"), names, "column")
         transform = document.get(*path, "transform")
@@ -241,8 +268,8 @@ def _unknown_name_faults(
 
 
 def _measure_faults(document: YamlDocument, columns: dict[str, Any]) -> Iterator[Fault]:
-    seen: set[str] = set()
-    for path in _item_paths(document, "measures"):
+    paths = _item_paths(document, "measures")
+    for path in paths:
         item = document.get(*path)
         if not isinstance(item, dict):
             continue
@@ -257,6 +284,19 @@ def _measure_faults(document: YamlDocument, columns: dict[str, Any]) -> Iterator
         if isinstance(summed, str) and not _NUMBERS.fullmatch(summed):
             problem = f"sums {item['sum']}, which is {summed}"
             yield document.fault((*path, "sum"), problem, "sum a number, or use count")
-        if item.get("name") in seen:
-            yield document.fault((*path, "name"), "is the name of two measures", "rename one")
-        seen.add(str(item.get("name")))
+    names = ((*path, "name") for path in paths)
+    yield from _repeat_faults(document, names, "is the name of two measures", "rename one")
+
+
+def _repeat_faults(
+    document: YamlDocument, paths: Iterable[FieldPath], problem: str, fix: str
+) -> Iterator[Fault]:
+    """Yield a fault for each name that an earlier path holds too; `{}` in `problem` is the name."""
+    seen: set[str] = set()
+    for path in paths:
+        name = document.get(*path)
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            yield document.fault(path, problem.format(name), fix)
+        seen.add(name)

@@ -10,7 +10,7 @@ import difflib
 import math
 import re
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -56,6 +56,20 @@ def validate_document(
         return None, _faults_of_error(model, document, error)
     odd = list(_coerced_value_faults(document, document.data, value.model_dump(by_alias=True), ()))
     return (None, odd) if odd else (value, [])
+
+
+def load_model(
+    model: type[Model],
+    path: Path,
+    project: Path,
+    cross_field_faults: Callable[[YamlDocument], Iterable[Fault]],
+) -> Model:
+    """Load a YAML file as a model; raise ConfigError with all faults, also those between fields."""
+    document = yaml_lines.load_yaml(path, display_path(path, project))
+    value, faults = validate_document(model, document)
+    yaml_lines.raise_faults(document.file, merge_faults(faults, cross_field_faults(document)))
+    # `raise_faults` has raised unless the value is there.
+    return value or model.model_validate(document.data)
 
 
 def merge_faults(faults: list[Fault], more: Iterable[Fault]) -> list[Fault]:

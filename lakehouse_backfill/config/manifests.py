@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from lakehouse_backfill.core.planning.anti_patterns import ANTI_PATTERNS, ANY_NA
 from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.core.runs.roles import name_fault, reason_fault
 from lakehouse_backfill.domain.manifest import NOT_YET_SUPPORTED, NOTHING_PLANNED, RunManifest
+from lakehouse_backfill.domain.partitions import parse_time_label
 from lakehouse_backfill.errors import ConfigError, Fault, Unsupported, problem_with_faults
 
 _TIME_LABEL = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2})?)?Z?)?)?)?")
@@ -63,14 +64,6 @@ def _comparable_end(value: Any) -> tuple[str, Any] | None:
     return None
 
 
-def shift_day(day: date, by: timedelta) -> date:
-    """Add a time span; the calendar ends with the years 1 and 9999."""
-    try:
-        return day + by
-    except OverflowError:
-        return date.min if by < timedelta() else date.max
-
-
 def check_range(column_type: str, first: str, stop: str) -> None:
     """Raise ConfigError when the ends of a half-open range are reversed, or no such values.
 
@@ -109,11 +102,8 @@ def _is_time_label(text: str) -> bool:
     """Return whether the text is a year, month, day or instant that the calendar has."""
     if not _TIME_LABEL.fullmatch(text):
         return False
-    padded = text.removesuffix("Z") + {4: "-01-01", 7: "-01", 13: ":00"}.get(
-        len(text.removesuffix("Z")), ""
-    )
     try:
-        datetime.fromisoformat(padded)
+        parse_time_label(text)
     except ValueError:
         return False
     return True
@@ -241,7 +231,7 @@ def _unbuilt_faults(document: YamlDocument) -> Iterator[Fault]:
     for item in NOT_YET_SUPPORTED:
         value = document.get(*item.path)
         if item.refuses(value):
-            yield document.fault(item.path, item.problem(value), item.instead(value))
+            yield document.fault(item.path, item.problem(value), item.instead)
 
 
 def _unsupported_error(file: str, faults: tuple[Fault, ...]) -> Unsupported:

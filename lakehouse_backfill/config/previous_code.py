@@ -54,11 +54,9 @@ def resolve_previous_code(
     inputs = manifest.sources.keys() | manifest.reference_data.keys()
     missing = [name for name in found.inputs if name not in inputs]
     if missing:
-        raise ConfigError(
+        raise _code_error(
             f"{wanted.file} needs inputs that the manifest lacks: {', '.join(missing)}",
-            state=NOTHING_PLANNED,
             fix="declare them under sources or reference_data, or remove previous_code",
-            field=FILE,
         )
     return PreviousCodePin(
         name=found.name, version=found.version, file=wanted.file, git_commit=commit,
@@ -93,11 +91,9 @@ def _code_folder(
 
 def _require_parsable(folder: Path, names: tuple[str, ...]) -> None:
     if not names[0].endswith((".py", ".sql")):
-        raise ConfigError(
+        raise _code_error(
             f"{names[0]} is neither a Python nor a SQL file",
-            state=NOTHING_PLANNED,
             fix="name the .py or .sql file that ran",
-            field=FILE,
         )
     for name in names:
         try:
@@ -106,11 +102,9 @@ def _require_parsable(folder: Path, names: tuple[str, ...]) -> None:
                 ast.parse(text, filename=name)
         except (OSError, ValueError, SyntaxError) as error:
             line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
-            raise ConfigError(
+            raise _code_error(
                 f"{name}{line} cannot be read as code: {getattr(error, 'msg', error)}",
-                state=NOTHING_PLANNED,
                 fix="name the file, or the git commit, with the code that ran",
-                field=FILE,
             ) from error
 
 
@@ -121,12 +115,10 @@ def _choose_transform(folder: Path, wanted: PreviousCode) -> FoundTransform:
         if wanted.name and wanted.version:
             # Declared by arguments that are computed: what it is shows when it is executed.
             return FoundTransform(wanted.name, wanted.version, (), wanted.file)
-        raise ConfigError(
+        raise _code_error(
             f"{wanted.file} declares no transform with a plain name and version",
-            state=NOTHING_PLANNED,
             fix="add previous_code.name and previous_code.version, or mark the old function with "
             "@transform in a file of its own",
-            field=FILE,
         )
     fitting = [
         one
@@ -135,10 +127,13 @@ def _choose_transform(folder: Path, wanted: PreviousCode) -> FoundTransform:
     ]
     if len(fitting) != 1:
         known = ", ".join(f"{one.name} {one.version}" for one in offered)
-        raise ConfigError(
+        raise _code_error(
             f"{wanted.file} holds {len(fitting)} transforms that previous_code can mean",
-            state=NOTHING_PLANNED,
             fix=f"it offers {known}: name one by previous_code.name and previous_code.version",
             field=NAME if wanted.name else FILE,
         )
     return fitting[0]
+
+
+def _code_error(problem: str, *, fix: str, field: str = FILE) -> ConfigError:
+    return ConfigError(problem, state=NOTHING_PLANNED, fix=fix, field=field)

@@ -6,15 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lakehouse_backfill.config import yaml_lines
-from lakehouse_backfill.config.faults import (
-    PROFILES_FILE,
-    display_path,
-    merge_faults,
-    suggest_name,
-    validate_document,
-)
-from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
+from lakehouse_backfill.config.faults import PROFILES_FILE, load_model, suggest_name
+from lakehouse_backfill.config.yaml_lines import YamlDocument
 from lakehouse_backfill.domain.contract import Profile, Profiles
 from lakehouse_backfill.errors import ConfigError, Fault
 
@@ -46,11 +39,7 @@ def load_profiles(project: Path) -> Profiles:
     path = project / PROFILES_FILE
     if not path.exists():
         return embedded_profiles()
-    document = yaml_lines.load_yaml(path, display_path(path, project))
-    profiles, faults = validate_document(Profiles, document)
-    raise_faults(document.file, merge_faults(faults, _cross_field_faults(document)))
-    # refuse() has raised unless the profiles are there.
-    return profiles or Profiles.model_validate(document.data)
+    return load_model(Profiles, path, project, _cross_field_faults)
 
 
 def choose_profile(
@@ -102,6 +91,13 @@ def _is_inside(path: Path, root: Path) -> bool:
         return False
 
 
+def _anchor_faults(document: YamlDocument, profile: str) -> Iterator[Fault]:
+    anchor = document.get("profiles", profile, "anchor")
+    if isinstance(anchor, dict) and len({"folder", "git"} & anchor.keys()) != 1:
+        fix = "write either `folder:` or `git:`"
+        yield document.fault(("profiles", profile, "anchor"), "does not name one place", fix)
+
+
 def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
     profiles, default = document.get("profiles"), document.get("default")
     if not isinstance(profiles, dict):
@@ -110,6 +106,7 @@ def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
         problem = f"is {default!r}, which is no profile"
         yield document.fault(("default",), problem, suggest_name(default, list(profiles)))
     for name in profiles:
+        yield from _anchor_faults(document, name)
         catalog = document.get("profiles", name, "catalog")
         if not isinstance(catalog, dict):
             continue

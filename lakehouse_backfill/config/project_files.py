@@ -10,12 +10,14 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from lakehouse_backfill.config import faults
+from lakehouse_backfill.core.guards.outside import sinks
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.rollout import ReaderQuery
@@ -26,8 +28,8 @@ def hash_run_files(project: Path, manifest: RunManifest, contract: Contract) -> 
     """Return the SHA-256 of each file that decides, by its path inside the project.
 
     The job, the modules of the project that it imports (also through others), the suites of
-    contract and manifest, golden rows. Raises NotFound and ConfigError for a file that is absent
-    or outside.
+    contract and manifest, golden rows, answers of mocked sinks. Raises NotFound and
+    ConfigError for a file that is absent or outside.
     """
     job, validation = manifest.transform.file, manifest.validation
     names = [(path, "transform.file") for path in (job, *imported_modules(project, job))]
@@ -42,6 +44,7 @@ def hash_run_files(project: Path, manifest: RunManifest, contract: Contract) -> 
         ]
     names += [(suite.file, "") for suite in contract.suites]
     names += [(assumption.file, "") for assumption in contract.assumptions]
+    names += [(file, "") for file in sinks.answer_files(contract, manifest)]
     if validation.golden:
         names.append((validation.golden, "validation.golden"))
     found = {name: file_hash(project, name, field) for name, field in names}
@@ -89,11 +92,7 @@ def imported_modules(project: Path, job: str) -> tuple[str, ...]:
 
 
 def _imports_in_file(root: Path, path: Path) -> Iterator[Path]:
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):
-        return  # staging names what is wrong with it
-    for node in ast.walk(tree):
+    for node in _walk(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _module_files((root, path.parent), alias.name.split("."))
@@ -199,7 +198,7 @@ def find_transforms(project: Path) -> tuple[FoundTransform, ...]:
     for path in sorted((project / "jobs").rglob("*")):
         file = path.relative_to(project).as_posix()
         if path.suffix == ".py":
-            found += _python_transforms(path, file)
+            found += filter(None, _python_transforms(path, file))
         elif path.suffix == ".sql":
             found += _sql_transforms(path, file)
     return tuple(found)
@@ -209,15 +208,9 @@ def transforms_in_file(path: Path, file: str) -> tuple[FoundTransform, ...] | No
     """List what a file declares; None when it cannot be told without running it."""
     if path.suffix == ".sql":
         return tuple(_sql_transforms(path, file)) or None
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):
-        return None
-    decorators = [one for node in ast.walk(tree) for one in getattr(node, "decorator_list", ())]
-    found = [_decorator_arguments(one) for one in decorators]
-    if not found or None in found:
-        return None
-    return tuple(FoundTransform(*item, file=file) for item in found if item is not None)
+    found = _python_transforms(path, file)
+    declared = tuple(item for item in found if item is not None)
+    return declared if declared and len(declared) == len(found) else None
 
 
 def newest_transform(project: Path, name: str) -> FoundTransform | None:
@@ -230,19 +223,22 @@ def _version_order(item: FoundTransform) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in item.version.split("."))
 
 
-def _python_transforms(path: Path, file: str) -> Iterator[FoundTransform]:
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):
-        return  # `plan` names what is wrong with a transform; here it only cannot be suggested
-    for node in ast.walk(tree):
-        for decorator in getattr(node, "decorator_list", ()):
-            declared = _decorator_arguments(decorator)
-            if declared is not None:
-                yield FoundTransform(*declared, file=file)
+def _python_transforms(path: Path, file: str) -> list[FoundTransform | None]:
+    """List what the decorators of a file declare; None for one that is no plain `@transform`.
+
+    `plan` names what is wrong with a transform; here it only cannot be suggested.
+    """
+    decorators = [one for node in _walk(path) for one in getattr(node, "decorator_list", ())]
+    return [_declared_transform(one, file) for one in decorators]
 
 
-def _decorator_arguments(node: ast.expr) -> tuple[str, str, tuple[str, ...]] | None:
+def _walk(path: Path) -> Iterator[ast.AST]:
+    """Yield the nodes of a Python file; none of one that does not parse."""
+    with suppress(OSError, ValueError, SyntaxError):
+        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def _declared_transform(node: ast.expr, file: str) -> FoundTransform | None:
     if not isinstance(node, ast.Call):
         return None
     called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
@@ -250,7 +246,8 @@ def _decorator_arguments(node: ast.expr) -> tuple[str, str, tuple[str, ...]] | N
         return None
     try:
         given = {item.arg: ast.literal_eval(item.value) for item in node.keywords if item.arg}
-        return str(given["name"]), str(given["version"]), tuple(map(str, given["inputs"]))
+        inputs = tuple(map(str, given["inputs"]))
+        return FoundTransform(str(given["name"]), str(given["version"]), inputs, file)
     except (KeyError, ValueError, TypeError):
         return None
 

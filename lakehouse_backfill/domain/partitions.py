@@ -61,6 +61,7 @@ class RowRange:
 
 
 MAX_PARTITIONS = 100_000
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EXAMPLES = {
     "year": "2013",
     "month": "2013-02",
@@ -82,6 +83,24 @@ def partition_label(field: ScopeField, value: Bound | None) -> str:
     return _time_label(field, value)
 
 
+def partition_start(transform: str, column_type: str, stored: Any) -> Bound:
+    """Return the first value that a partition holds, from its stored value as Iceberg defines it.
+
+    Times are stored as the years, months, days, hours or microseconds since 1970.
+    """
+    if transform == "hour":
+        return _UNIX_EPOCH + timedelta(hours=stored)
+    if transform == "month":
+        return date(1970 + stored // 12, stored % 12 + 1, 1)
+    if transform == "year":
+        return date(1970 + stored, 1, 1)
+    if transform == "day" or column_type == "date":
+        return (_UNIX_EPOCH + timedelta(days=stored)).date()
+    if column_type in ("timestamp", "timestamptz"):
+        return _UNIX_EPOCH + timedelta(microseconds=stored)
+    return stored if isinstance(stored, int) else str(stored)
+
+
 def whole_partition_label(field: ScopeField, value: Bound | None) -> str:
     """Return the label of the partition that `value` names, as `partition_label` does.
 
@@ -91,7 +110,7 @@ def whole_partition_label(field: ScopeField, value: Bound | None) -> str:
     with _reporting_bad_value(field, value):
         label = partition_label(field, value)
         is_whole = value is None or not _is_timed(field)
-        is_exact = is_whole or (value is not None and _start(field, label) == _as_instant(value))
+        is_exact = is_whole or (value is not None and _start(field, label) == as_instant(value))
     if not is_exact:
         raise _inside_partition_error(field, value, label)
     return label
@@ -213,7 +232,7 @@ def _aligned(field: ScopeField, value: Bound) -> str:
         if field.type in ("int", "long"):
             return str(int(str(value)))
         label = _time_label(field, value)
-        is_exact = _start(field, label) == _as_instant(value)
+        is_exact = _start(field, label) == as_instant(value)
     if not is_exact:
         raise _inside_partition_error(field, value, label)
     return label
@@ -246,7 +265,7 @@ def _is_timed(field: ScopeField) -> bool:
 
 
 def _time_label(field: ScopeField, value: Bound) -> str:
-    return _label(field, _as_instant(value))
+    return _label(field, as_instant(value))
 
 
 def _unit(field: ScopeField) -> str:
@@ -276,16 +295,21 @@ def _step(field: ScopeField, moment: datetime, steps: int) -> datetime:
     return moment.replace(year=months // 12, month=months % 12 + 1)
 
 
-def _as_instant(value: Bound) -> datetime:
+def as_instant(value: Bound) -> datetime:
+    """Return the UTC instant of a moment, the start of a day, or a time label."""
     if isinstance(value, int | str):
-        text = str(value)  # a year, a month or an hour may be written as its label
-        text += {4: "-01-01", 7: "-01", 13: ":00"}.get(len(text), "")
-        value = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        value = parse_time_label(str(value))
     if not isinstance(value, datetime):
         value = datetime.combine(as_date(value), datetime.min.time())
     if value.tzinfo is None:
         return value.replace(tzinfo=timezone.utc)
     return value.astimezone(timezone.utc)
+
+
+def parse_time_label(text: str) -> datetime:
+    """Parse an instant, or the label of a year, a month, a day or an hour; raise ValueError."""
+    padded = text + {4: "-01-01", 7: "-01", 13: ":00"}.get(len(text), "")
+    return datetime.fromisoformat(padded.replace("Z", "+00:00"))
 
 
 def as_date(value: Any) -> date:

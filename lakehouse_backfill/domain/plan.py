@@ -12,6 +12,8 @@ from pydantic import Field
 
 from lakehouse_backfill.domain.catch_up import CatchUp, TombstonePin
 from lakehouse_backfill.domain.contract import Consumer, Contract
+from lakehouse_backfill.domain.guards.determinism import Finding
+from lakehouse_backfill.domain.guards.privacy import InputPrivacy, MaskKeyPin
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.serialization import Value, added_later, digest
@@ -65,6 +67,9 @@ class SourcePin(Value):
     cool_down_days: int = 0
     schema_id: int | None = None
     columns: tuple[Column, ...] = ()
+    privacy: InputPrivacy | None = added_later(
+        None, "What its contract, or the run manifest, declares of its privacy."
+    )
 
 
 class PreviousCodePin(Value):
@@ -123,6 +128,9 @@ class ResolvedManifest(Value):
 
     previous_code: PreviousCodePin | None = added_later(
         None, "The code that the manifest names for rows that no run made."
+    )
+    mask_key: MaskKeyPin | None = added_later(
+        None, "The secret of the masks, by place, version and id."
     )
 
     @property
@@ -191,6 +199,14 @@ class Plan(Value):
         (), "Partition tuples that hold files of the scope, by spec."
     )
 
+    findings: tuple[Finding, ...] = added_later(
+        (), "Places of the job's code whose result may differ between two runs."
+    )
+
+    def chunk_scope(self, chunk: Chunk) -> Scope:
+        """Return the scope of a chunk's partitions alone."""
+        return Scope(field=self.resolved.scope.field, partitions=chunk.partitions)
+
     @property
     def product(self) -> str:
         """The product that the run restates."""
@@ -213,6 +229,14 @@ class Plan(Value):
             "transform_version": manifest.transform.version,
             "processing_mode": manifest.run.mode,
         }
+
+
+def has_restricted_columns(plan: Plan) -> bool:
+    """Return whether the product, or an input of the run, has restricted columns."""
+    pins = plan.resolved.sources
+    return bool(plan.resolved.contract.restricted_columns) or any(
+        pin.privacy is not None and pin.privacy.is_restricted for pin in pins
+    )
 
 
 def declared_schema_change(plan: Plan) -> SchemaChange:

@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import reduce
+from itertools import filterfalse, takewhile
 from typing import Any, Literal, get_args
 
-from lakehouse_backfill.domain.partitions import RowRange, Scope
+from lakehouse_backfill.domain.partitions import RowRange, Scope, scope_row_ranges
 from lakehouse_backfill.domain.serialization import Value, added_later, digest
 from lakehouse_backfill.domain.table import SchemaStep
 from lakehouse_backfill.errors import Tampered
@@ -54,6 +55,16 @@ class Publication(Value):
     #: The publishing process, while the publication is pending.
     driver: str | None = None
     seal: str = added_later("", "SHA-256 of the row and the seal of the product's row before it.")
+
+    signature: str = added_later(
+        "", "The signed statement of who published or rolled back, as a DSSE envelope in JSON."
+    )
+
+    @property
+    def tags(self) -> dict[Literal["before", "after"], str]:
+        """The tags that keep both sides of the publication readable."""
+        token = self.token[:12]
+        return {"before": f"lhb-before-{token}", "after": f"lhb-v{self.version}-{token}"}
 
 
 class Pointer(Value):
@@ -100,27 +111,32 @@ class CommitResult(Value):
         )  # fmt: skip
 
 
-class AdoptRequest(Value):
-    """Adopt the shadow's files of `scope` into `target`, in place of the target's own.
+class SwapRequest(Value):
+    """A swap of files of `target`: the partitions, the token, and what the snapshot records.
 
-    With `append` the target must hold no rows of the scope, otherwise it is refused. The commit is
-    then one that streaming readers follow.
+    `tags` name the states before and after it. With `append` the target must hold no rows of the
+    scope, otherwise it is refused. The commit is then one that streaming readers follow.
     """
 
     target: str
-    base_snapshot_id: int | None
-    shadow: str
-    shadow_snapshot_id: int | None
-    chunk_ids: tuple[str, ...]
     scope: Scope
     token: str
     tags: dict[Literal["before", "after"], str]
     properties: dict[str, str]
+    operation: Literal["overwrite", "append"] = "overwrite"
     #: Whether any other writer's commit since the base, in any partition, is a conflict.
     is_frozen: bool = False
+
+
+class AdoptRequest(SwapRequest):
+    """Adopt the shadow's files of `scope` into `target`, in place of the target's own."""
+
+    base_snapshot_id: int | None
+    shadow: str
+    shadow_snapshot_id: int | None
+    chunk_ids: tuple[str, ...]
     #: Where the shadow may differ from its base; None: in `scope` only.
     within: Scope | None = None
-    operation: Literal["overwrite", "append"] = "overwrite"
     #: Changes of the target's columns, those of `base_schema_id`, in the same commit.
     schema_change: tuple[SchemaStep, ...] = ()
     base_schema_id: int | None = None
@@ -154,18 +170,13 @@ class RewrittenShadow(Value):
     partitions: tuple[str, ...]
 
 
-class RevertRequest(Value):
+class RevertRequest(SwapRequest):
     """Restore partitions of `target`, keeping everything else as it is.
 
     Those of `rewritten` get the files of its shadow, the others their own files again.
     """
 
-    target: str
-    scope: Scope
     restores: tuple[PartitionRestore, ...]
-    token: str
-    tags: dict[Literal["before", "after"], str]
-    properties: dict[str, Any]
     rewritten: RewrittenShadow | None = None
 
 
@@ -210,9 +221,8 @@ def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | 
     published.
     """
     rows = tuple(rows)
-    for row in rows:
-        if row.action not in get_args(PublicationAction) or not isinstance(row.version, int):
-            return f"{product}: a row of its versions was edited: '{row.action}' is no act"
+    for row in filterfalse(_is_act, rows):
+        return f"{product}: a row of its versions was edited: '{row.action}' is no act"
     if pointer is None:
         return unreadable_pointer_fault(product)
     expected = reduce(apply_to_pointer, rows, Pointer())
@@ -232,6 +242,11 @@ def pointer_fault(product: str, rows: Iterable[Publication], pointer: Pointer | 
             f"{expected.expirations}"
         )
     return _seal_fault(product, rows, pointer)
+
+
+def _is_act(row: Publication) -> bool:
+    """Return whether the row can move a pointer: an edited one may not."""
+    return row.action in get_args(PublicationAction) and isinstance(row.version, int)
 
 
 def unreadable_pointer_fault(product: str) -> str:
@@ -266,23 +281,24 @@ def rebuilt_pointer(
     `tokens` are those of the publications that the logs of the runs know. Raises Tampered when a
     row was edited, or is missing as far as seals and tokens tell.
     """
-    pointer = Pointer()
-    for row in rows:
-        if row.action not in get_args(PublicationAction) or not isinstance(row.version, int):
-            break
-        pointer = apply_to_pointer(pointer, row)
+    pointer = reduce(apply_to_pointer, takewhile(_is_act, rows), Pointer())
     fault = pointer_fault(product, rows, pointer)
     missing = sorted(set(tokens) - {row.token for row in rows if row.action == "publish"})
     if fault is None and missing:
         fault = f"{product}: the row of a publication that its run records is gone ({missing[0]})"
     if fault is not None:
-        raise Tampered(
-            fault,
-            state="the pointer was not written; readers see what they saw before",
-            fix="bring back the table accepted_output_version as it was: its earlier snapshots and "
-            "metadata files hold it (docs/recovery.md)",
-        )
+        raise missing_rows_error(fault)
     return pointer
+
+
+def missing_rows_error(fault: str) -> Tampered:
+    """Build the error for rows that were edited or are missing, so that no pointer follows."""
+    return Tampered(
+        fault,
+        state="the pointer was not written; readers see what they saw before",
+        fix="bring back the table accepted_output_version as it was: its earlier snapshots and "
+        "metadata files hold it (docs/recovery.md)",
+    )
 
 
 def _seal_fault(product: str, rows: tuple[Publication, ...], pointer: Pointer) -> str | None:
@@ -303,18 +319,15 @@ def _seal_fault(product: str, rows: tuple[Publication, ...], pointer: Pointer) -
 
 
 def _durable_fields(row: Publication | None) -> dict[str, object] | None:
-    return (
-        None if row is None else {k: v for k, v in vars(row).items() if k not in _TRANSIENT_FIELDS}
-    )
+    return None if row is None else {k: v for k, v in row if k not in _TRANSIENT_FIELDS}
 
 
-def _difference(told: Publication | None, held: Publication | None) -> str:
-    if told is None or held is None:
-        return f"{_describe_row(held)}, and {_describe_row(told)} by its rows"
-    differing = (
-        name for name, value in (_durable_fields(told) or {}).items() if vars(held)[name] != value
-    )
-    return f"{_describe_row(held)} differs in {', '.join(sorted(differing))}"
+def _difference(expected: Publication | None, stored: Publication | None) -> str:
+    if expected is None or stored is None:
+        return f"{_describe_row(stored)}, and {_describe_row(expected)} by its rows"
+    fields = _durable_fields(expected) or {}
+    differing = (name for name, value in fields.items() if getattr(stored, name) != value)
+    return f"{_describe_row(stored)} differs in {', '.join(sorted(differing))}"
 
 
 def _describe_row(row: Publication | None) -> str:
@@ -378,12 +391,12 @@ class NewSchema:
 class SwapCommit:
     """Removed and added files in one snapshot; a delete file is named by path and offset.
 
-    `sources` are the snapshots (table, id) that list the added files. `ranges` are the rows of the
-    partitions concerned: only manifests that may hold them need to be read.
+    `sources` are the snapshots (table, id) that list the added files. `contents` is the same
+    content as rows, of every partition concerned, for writers that cannot add existing files.
     """
 
     base: InspectedState
-    ranges: tuple[RowRange, ...]
+    contents: tuple[PartitionContent, ...]
     token: str
     removed: tuple[str, ...] = ()
     removed_deletes: tuple[str, ...] = ()
@@ -399,8 +412,11 @@ class SwapCommit:
     operation: str = "overwrite"
     #: The columns after the swap; None: unchanged.
     columns: NewSchema | None = None
-    #: The same content as rows, for writers that cannot add existing files: every partition.
-    contents: tuple[PartitionContent, ...] = ()
+
+    @property
+    def ranges(self) -> tuple[RowRange, ...]:
+        """The rows of the partitions concerned: only manifests that may hold them are read."""
+        return tuple(rows for content in self.contents for rows in scope_row_ranges(content.scope))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from lakehouse_backfill.domain.contract import (
     Text,
     Threshold,
 )
+from lakehouse_backfill.domain.guards.privacy import Redaction
+from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.serialization import Value, added_later
 
 RetentionKind = Literal["shadow", "pin", "version", "tag", "fence", "control files"]
@@ -227,28 +229,30 @@ class DifferingRow(NamedTuple):
     new: Mapping[str, Any] | None
 
 
+def redact_row(row: DifferingRow, redaction: Redaction) -> DifferingRow:
+    """Return a differing row without the values of redacted columns."""
+    if not redaction:
+        return row
+    old, new = (None if side is None else redaction.row(side) for side in (row.old, row.new))
+    return DifferingRow(row.partition, redaction.row(row.key), old, new)
+
+
 class CorrectionEventsRequest(Value):
     """Write the events of one publication."""
 
     sink: CorrectionSink
-    product: str
-    run_id: str
-    version: int
     reason_code: str
-    token: str
-    tag: str
-    produced_at: datetime
-    evidence_digest: str = added_later("", "Digest of the archive of what was accepted.")
+    publication: Publication
 
 
 class CompensationRequest(Value):
-    """Reverse by events what publications wrote; `partitions` None: all of it."""
+    """Reverse by events what publications wrote; `partitions` None: all of it.
+
+    `publication` is the rollback.
+    """
 
     table: str
-    product: str
     tokens: tuple[str, ...]
     partitions: tuple[str, ...] | None
     by_run: str
-    token: str
-    tag: str
-    produced_at: datetime
+    publication: Publication

@@ -1,14 +1,14 @@
-"""Diff engines, readers' queries, correction events, and worker processes for parts of a diff."""
+"""Diff engines, correction events, and worker processes for parts of a diff."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.diff import DiffPreview
+from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN, Redaction
 from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.domain.partitions import RowRange, Scope
 from lakehouse_backfill.domain.publication import CommitResult
@@ -16,8 +16,6 @@ from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
     DifferingRow,
-    QueryComparison,
-    ReaderQuery,
 )
 from lakehouse_backfill.domain.table import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
@@ -44,43 +42,47 @@ class DiffRequest:
     #: How the new side's columns derive from the old side's. The old side is read under the new
     #: names and types; added columns are counted, not compared.
     change: SchemaChange = ()
+    #: The columns whose values neither a diff nor a differing row shows.
+    redaction: Redaction = NOTHING_HIDDEN
+
+    @property
+    def states(self) -> tuple[tuple[str, int | None], tuple[str, int | None]]:
+        """Table and snapshot of the old and the new side."""
+        return (
+            (self.old_table, self.old_snapshot_id),
+            (self.new_table, self.new_snapshot_id),
+        )
+
+    def without_options(self) -> DiffRequest:
+        """Return the request for every row that differs, compared exactly."""
+        return replace(
+            self, where=None, tolerances=(), known_equal=frozenset(), distributions=False
+        )
 
 
 class Differ(Protocol):
     """A diff engine whose cost grows with the change, not with the table."""
 
     def diff(self, request: DiffRequest) -> Diff:
-        """Compare by key; shared files are skipped. Raises NotFound, Unsupported."""
+        """Compare by key; shared files are skipped. Raises NotFound, Unsupported.
+
+        Values of redacted columns are in no sample, distribution or bound.
+        """
         ...
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every differing row in full, as plain values, without a limit on their number.
 
-        In the order of partition and key. A key that one side holds more than once is not paired:
-        its rows are yielded as removed and added. Raises NotFound, Unsupported.
+        Values of redacted columns are hidden. In the order of partition and key. A key that one
+        side holds more than once is not paired: its rows are yielded as removed and added. Raises
+        NotFound, Unsupported.
         """
-        ...
-
-    def weigh(self, request: DiffRequest) -> int:
-        """Return from metadata how many bytes of files a diff would read."""
         ...
 
     def preview(self, request: DiffRequest) -> DiffPreview:
         """Return from metadata what is the same on both sides, and what a diff would read.
 
         Raises NotFound; Unsupported when the engine needs more than this process for it.
-        """
-        ...
-
-
-class QueryRunner(Protocol):
-    """Runs a reader's own query."""
-
-    def compare(self, query: ReaderQuery, old: TableState, new: TableState) -> QueryComparison:
-        """Run the query on both states and compare the results as multisets of rows.
-
-        The query can access only the relation `product`: no file, no network, no setting. Raises
-        ConfigError when it is not a single query, or fails.
         """
         ...
 
@@ -112,26 +114,6 @@ class Corrections(Protocol):
 PartFunction = Callable[[bytes, Sequence[bytes]], bytes]
 
 
-class Workers(Protocol):
-    """Processes that have this product installed, on any machine."""
-
-    def count(self, work: PartFunction) -> int:
-        """Return how many workers can do this work at a time.
-
-        Raises Unsupported where they lack this product, or something else that the work needs.
-        """
-        ...
-
-    def answers(
-        self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
-    ) -> Iterator[bytes]:
-        """Run each task's parts together; yield the answers in the order of the parts.
-
-        Consecutive small tasks may be run as one.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class RowSource:
     """Rows of one snapshot to group: those of the given files, each with the file's number."""
@@ -153,11 +135,29 @@ class RowSource:
 RowFunction = Callable[..., Iterable[tuple[int, bytes]]]
 
 
-class RowGroups(Protocol):
-    """An engine that reads every kind of file, and sends rows to workers with this product.
+class Workers(Protocol):
+    """Processes that have this product installed, on any machine.
 
-    Raises Unsupported where workers lack this product; NotFound; EnvironmentDown.
+    Their engine reads every kind of file. `run_all` sends them what the caller has; `scan` and
+    `cogroup` send rows. Raises Unsupported where workers lack this product; NotFound;
+    EnvironmentDown.
     """
+
+    def count(self, work: PartFunction) -> int:
+        """Return how many workers can do this work at a time.
+
+        Raises Unsupported where they lack this product, or something else that the work needs.
+        """
+        ...
+
+    def run_all(
+        self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
+    ) -> Iterator[bytes]:
+        """Run each task's parts together; yield the answers in the order of the parts.
+
+        Consecutive small tasks may be run as one.
+        """
+        ...
 
     def scan(self, source: RowSource, work: RowFunction, common: bytes) -> Iterator[bytes]:
         """Call `work(common, rows)` on parts of the rows; yield the answers."""

@@ -1,4 +1,4 @@
-"""Computation on data: staging, measuring, inspecting, restoring, suites, views, attribution.
+"""Computation on data: staging, measuring, inspecting, suites, views, attribution.
 
 `Frame` is an engine's own table value (a Spark DataFrame); the core passes it on without reading
 it.
@@ -10,20 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lakehouse_backfill.domain.catch_up import RestoreChunk, TableState
-from lakehouse_backfill.domain.checks import (
-    CheckGroup,
-    CheckResult,
-    DiffSample,
-    EdgePartition,
-    EdgeSide,
-    MeasureTotal,
-)
+from lakehouse_backfill.domain import catch_up, checks
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
-from lakehouse_backfill.domain.diff import Checksum, ComparedState, Factor, InputChange
+from lakehouse_backfill.domain.diff import Checksum, ComparedState, Factor, InputChange, Repetition
+from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN, MaskedColumn, Redaction
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, Period
 from lakehouse_backfill.domain.table import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
@@ -40,11 +34,11 @@ class InputSwapRequest:
 
     partition: str
     new: Plan
-    candidate: TableState
-    replaced: TableState
+    candidate: catch_up.TableState
+    replaced: catch_up.TableState
     old_pins: tuple[SourcePin, ...]
     old: Plan | None = None
-    published: TableState | None = None
+    published: catch_up.TableState | None = None
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     samples: int = 3
 
@@ -60,7 +54,7 @@ class RowPattern:
     values: tuple[int, ...]
     rows: int
     columns: dict[str, int]
-    samples: tuple[DiffSample, ...]
+    samples: tuple[checks.DiffSample, ...]
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,7 @@ class MeasuredSides:
 
     old: dict[str, Checksum]
     new: dict[str, Checksum]
-    totals: tuple[MeasureTotal, ...]
+    totals: tuple[checks.MeasureTotal, ...]
     old_files: dict[tuple[str, str], Checksum] = field(default_factory=dict)
     new_files: dict[tuple[str, str], Checksum] = field(default_factory=dict)
     #: Rows and measures of earlier partitions: by label, then by the name of the total.
@@ -111,6 +105,13 @@ class Staging(Protocol):
 
     def load(self, plan: Plan) -> None:
         """Import the transform and check name, version and inputs, without running it."""
+        ...
+
+    def analysed_plan(self, plan: Plan, chunk: Chunk) -> str | None:
+        """Return the engine's analysed plan of a chunk as JSON, before anything is executed.
+
+        None when the engine doesn't give it.
+        """
         ...
 
     @side_effect
@@ -130,8 +131,8 @@ class Staging(Protocol):
         ...
 
     def edges(
-        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
-    ) -> tuple[EdgePartition, ...]:
+        self, plan: Plan, around: Mapping[checks.EdgeSide, tuple[str, ...]]
+    ) -> tuple[checks.EdgePartition, ...]:
         """Compute partitions beyond the scope and compare them with the target's base.
 
         One result per partition, in the order of `around`.
@@ -139,13 +140,26 @@ class Staging(Protocol):
         ...
 
     def edge_checksums(
-        self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
+        self, plan: Plan, around: Mapping[checks.EdgeSide, tuple[str, ...]]
     ) -> dict[str, Checksum]:
         """Compute the same partitions without lineage columns; those without rows are left out."""
         ...
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         """Compute one partition with the declared warm-up and with twice as much."""
+        ...
+
+    def prove_determinism(self, plan: Plan, label: str) -> Repetition:
+        """Compute one partition twice: with the rows of the inputs, and shuffles, otherwise."""
+        ...
+
+    @side_effect
+    def restore(self, chunk: catch_up.RestoreChunk) -> int:
+        """Overwrite exactly the chunk's partitions with their earlier rows; return the snapshot id.
+
+        Raises NotFound when a file of the earlier snapshot is missing, ChecksFailed when rows are
+        missing after the write.
+        """
         ...
 
 
@@ -209,16 +223,28 @@ class Measuring(Protocol):
         plan: Plan,
         wanted: tuple[SourceTotal, ...],
         measures: tuple[Measure, ...],
-        totals: tuple[MeasureTotal, ...] = (),
-    ) -> tuple[CheckResult, ...]:
+        totals: tuple[checks.MeasureTotal, ...] = (),
+    ) -> tuple[checks.CheckResult, ...]:
         """Compare whole-candidate totals with whole-source totals (Q4).
 
         Totals by partition are compared with `totals`, which were measured on the candidate.
         """
         ...
 
-    def output(self, plan: Plan) -> Frame:
-        """Return the restated partitions of the shadow, for the suites."""
+    def masked(
+        self,
+        plan: Plan,
+        snapshot_id: int | None,
+        origins: Mapping[str, tuple[tuple[str, str], ...]],
+    ) -> tuple[MaskedColumn, ...]:
+        """Count, in the shadow's partitions of the run, what masks did not make.
+
+        `origins` has, by masked column, the inputs and columns with its raw values.
+        """
+        ...
+
+    def frame(self, table: str, snapshot_id: int | None, scope: Scope | None) -> Frame:
+        """Return the rows of a table at a snapshot, all or by scope, for the suites."""
         ...
 
     def input(self, plan: Plan, name: str) -> Frame:
@@ -244,31 +270,6 @@ class Inspecting(Protocol):
         """Count a chunk's rows in the shadow, and its null and duplicate keys."""
         ...
 
-    def snapshot(self, table: str, snapshot_id: int | None, scope: Scope | None) -> Frame:
-        """Return the rows of a table at a snapshot, all or by scope, for the suites."""
-        ...
-
-    def visible(self, table: str, snapshot_id: int, scope: Scope) -> Frame:
-        """Return the rows of some partitions as the table's readers see them, for the suites."""
-        ...
-
-    def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> Frame:
-        """Return a chunk's rows in the shadow, for the suites."""
-        ...
-
-
-class Restoring(Protocol):
-    """Writes earlier content of partitions into the shadow of a rollback."""
-
-    @side_effect
-    def restore(self, chunk: RestoreChunk) -> int:
-        """Overwrite exactly the chunk's partitions with their earlier rows; return the snapshot id.
-
-        Raises NotFound when a file of the earlier snapshot is missing, ChecksFailed when rows are
-        missing after the write.
-        """
-        ...
-
 
 class Judge(Protocol):
     """Runs Great Expectations suites."""
@@ -278,25 +279,42 @@ class Judge(Protocol):
         frame: Frame,
         suite_file: str,
         parameters: dict[str, list[Any]],
-        group: CheckGroup,
+        group: checks.CheckGroup,
         *,
         rows_only: bool = False,
-    ) -> tuple[CheckResult, ...]:
+        redaction: Redaction = NOTHING_HIDDEN,
+    ) -> tuple[checks.CheckResult, ...]:
         """Run a suite file on a frame; return one result per expectation. Raises ConfigError.
 
+        Of redacted columns the results hold counts, and no value.
         With `rows_only`, only expectations are run that block, and that fail on the whole frame
         when they fail on some of its rows; without any, nothing is read.
         """
         ...
 
     def judge_all(
-        self, frame: Frame, suites: tuple[tuple[str, dict[str, list[Any]]], ...], group: CheckGroup
-    ) -> tuple[CheckResult, ...]:
+        self,
+        frame: Frame,
+        suites: tuple[tuple[str, dict[str, list[Any]]], ...],
+        group: checks.CheckGroup,
+        redaction: Redaction = NOTHING_HIDDEN,
+    ) -> tuple[checks.CheckResult, ...]:
         """Run several suite files, each with its parameters, over one read of a frame.
 
         Only the columns that the suites name are read, once.
         """
         ...
+
+
+@dataclass(frozen=True)
+class ComputePorts:
+    """The ports that need Spark or Great Expectations; created on first use."""
+
+    staging: Staging
+    measuring: Measuring
+    inspecting: Inspecting
+    attributing: ChangeAttributor
+    judge: Judge
 
 
 class Views(Protocol):
@@ -308,8 +326,8 @@ class Views(Protocol):
         ...
 
 
-class Records(Protocol):
-    """Single records for golden data and spot checks; no JVM."""
+class RowReader(Protocol):
+    """Single rows, deleted rows and readers' queries, in this process; no JVM."""
 
     def golden(self, file: str) -> list[dict[str, str | None]]:
         """Read the rows of a golden CSV file of the project; an empty cell is null."""
@@ -319,4 +337,29 @@ class Records(Protocol):
         self, table: str, snapshot_id: int | None, keys: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """Fetch the rows that have one of `keys` (column -> value)."""
+        ...
+
+    def deleted_rows(
+        self, old: catch_up.TableState, new: catch_up.TableState, scope: Scope, key: tuple[str, ...]
+    ) -> catch_up.DeletedRows:
+        """Count the rows of `old` whose key is missing from `new` in the scope, with samples."""
+        ...
+
+    def tombstoned_rows(
+        self,
+        state: catch_up.TableState,
+        partitions: tuple[str, ...],
+        left_out: catch_up.ExcludedRows,
+    ) -> catch_up.TombstonedRows:
+        """Count the rows of the partitions that tombstones or erasures name."""
+        ...
+
+    def compare_query(
+        self, query: ReaderQuery, old: catch_up.TableState, new: catch_up.TableState
+    ) -> QueryComparison:
+        """Run a reader's query on both states and compare the results as multisets of rows.
+
+        The query can access only the relation `product`: no file, no network, no setting. Raises
+        ConfigError when it is not a single query, or fails.
+        """
         ...

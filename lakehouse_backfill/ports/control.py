@@ -1,4 +1,4 @@
-"""The control tables: runs, ledger, pointer, evidence, fences, leases, fingerprints, upkeep.
+"""The control tables: runs, pointers, evidence, and the audit of all.
 
 Writes of a run's driver carry the epoch of its lease, and raise RunMoved once a later epoch has
 fenced the run. So a driver that was suspended and replaced changes nothing when it resumes.
@@ -6,16 +6,15 @@ fenced the run. So a driver that was suspended and replaced changes nothing when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Protocol
 
-from lakehouse_backfill.domain.diff import FileBytes, FileFingerprint
+from lakehouse_backfill.domain.diff import FileFingerprint
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import (
-    ExpirationResult,
     OrphanFiles,
     PinLease,
     StagedFiles,
@@ -26,7 +25,10 @@ from lakehouse_backfill.fault_points import side_effect
 
 
 class Runs(Protocol):
-    """Runs and their append-only logs. A move is one conditional commit."""
+    """Runs, their append-only logs, the chunk ledger, and fences that stop a replaced driver.
+
+    A move is one conditional commit. The shadow's snapshot log is the source of truth for chunks.
+    """
 
     @side_effect
     def register(self, plan: Plan, event: Event) -> RunStatus:
@@ -70,18 +72,35 @@ class Runs(Protocol):
         """Return open runs from one table load, or all runs from history; newest first."""
         ...
 
+    @side_effect
+    def record_chunk(self, chunk: ChunkRecord) -> None:
+        """Append one row to the chunk ledger.
 
-class Fences(Protocol):
-    """Fences that stop a replaced driver from writing to the control tables."""
+        Raises RunMoved when a later epoch than the row's has fenced the run.
+        """
+        ...
+
+    def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
+        """Return the newest row of each chunk of the run, in chunk order."""
+        ...
 
     @side_effect
     def fence(self, run_id: str, epoch: int) -> None:
         """Refuse rows of the run with an earlier epoch from now on, also writes in progress."""
         ...
 
+    def fenced(self) -> tuple[str, ...]:
+        """Return the runs that have a fence."""
+        ...
+
+    @side_effect
+    def lift_fences(self, run_ids: tuple[str, ...]) -> None:
+        """Remove the fences of permanently closed runs; one commit per table."""
+        ...
+
 
 class Audit(Protocol):
-    """The stored logs of all runs, for verification."""
+    """The stored rows of all runs, for verification and upkeep; rows are never deleted."""
 
     def drafts(self) -> tuple[Plan, ...]:
         """Return stored plans without a first event: registration was interrupted between both.
@@ -121,17 +140,24 @@ class Audit(Protocol):
         """
         ...
 
-
-class Ledger(Protocol):
-    """The queryable chunk ledger; the shadow's snapshot log is the source of truth."""
-
-    @side_effect
-    def record(self, chunk: ChunkRecord) -> None:
-        """Append one row; raise RunMoved when a later epoch than the row's has fenced the run."""
+    def describe_runs(self) -> dict[str, dict[str, str]]:
+        """Return for each run, without its plan: product, target, shadow, owner, reason."""
         ...
 
-    def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
-        """Return the newest row of each chunk of the run, in chunk order."""
+    def pending_deletions(self) -> tuple[str, ...]:
+        """Return the runs whose `retire` event names staged files, and that did not delete them."""
+        ...
+
+    def count_orphans(self, before: datetime) -> OrphanFiles:
+        """Count the files written before then that no snapshot of a control table references."""
+        ...
+
+    @side_effect
+    def delete_orphans(self, before: datetime) -> OrphanFiles:
+        """Delete the files that `count_orphans` counts.
+
+        Each is checked against the table's references again just before.
+        """
         ...
 
 
@@ -196,7 +222,11 @@ class Versions(Protocol):
 
 
 class Evidence(Protocol):
-    """Documents that show why a run was accepted, each under its digest."""
+    """Documents under their digests, fingerprints of data files, and leases of pins.
+
+    The documents show why a run was accepted. Files never change, so each is hashed once, and its
+    fingerprint has no epoch. A lease names the owner, reason and end of a pin.
+    """
 
     @side_effect
     def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
@@ -218,14 +248,7 @@ class Evidence(Protocol):
         """Return the newest unedited document of a kind with its digest, or None."""
         ...
 
-
-class Fingerprints(Protocol):
-    """Fingerprints of data files; files never change, so each is hashed once.
-
-    Rows have no epoch, as a file's content does not depend on the writer of the row.
-    """
-
-    def find(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
+    def find_fingerprints(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
         """Return all fingerprints of the files, oldest first: one by file, reading and partition.
 
         Raises Tampered when two rows give one file different contents.
@@ -233,84 +256,26 @@ class Fingerprints(Protocol):
         ...
 
     @side_effect
-    def record(self, found: tuple[FileFingerprint, ...]) -> None:
-        """Store those that are not stored yet, in one commit; a repeat does nothing.
+    def record_fingerprints(self, found: tuple[FileFingerprint, ...]) -> None:
+        """Store the fingerprints that are not stored yet, in one commit; a repeat does nothing.
 
         Raises Tampered, and stores nothing, when a file is known with another content: the file or
         its row was replaced or edited.
         """
         ...
 
-
-class DataFiles(Protocol):
-    """Data files in the store, and how a table reads them; no JVM."""
-
-    def reading(self, table: str, snapshot_id: int) -> str:
-        """Return the digest of a snapshot's columns: field ids, names, types.
-
-        A file has the same rows under equal readings. Lineage columns, order, documentation and
-        whether a column is required do not count, nor do promotions that keep the row hash.
-        """
-        ...
-
-    def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
-        """Hash the files' bytes, several files at a time; missing files are left out."""
-        ...
-
-
-class PinLeases(Protocol):
-    """The leases of runs' pins: owner, reason, end."""
-
     @side_effect
-    def grant(self, leases: tuple[PinLease, ...]) -> None:
+    def grant_leases(self, leases: tuple[PinLease, ...]) -> None:
         """Record leases, before their tags are created; existing leases are left out."""
         ...
 
     @side_effect
-    def end(self, leases: tuple[PinLease, ...]) -> None:
+    def end_leases(self, leases: tuple[PinLease, ...]) -> None:
         """Record that leases have ended, after their tags are removed; a repeat does nothing."""
         ...
 
-    def standing(self) -> tuple[PinLease, ...]:
+    def active_leases(self) -> tuple[PinLease, ...]:
         """List the active leases, oldest first: granted and not ended."""
-        ...
-
-
-class Upkeep(Protocol):
-    """Removes our tags and snapshots from tables, by metadata alone; files stay."""
-
-    def shadows(self) -> dict[str, int]:
-        """Return the shadows in the catalog, each with the bytes that its chunks wrote."""
-        ...
-
-    def tags(self, table: str) -> dict[str, int] | None:
-        """Return our tags on a table with their snapshots; None when there is no such table."""
-        ...
-
-    def written(self, table: str) -> datetime | None:
-        """Return when a table was last committed to; None when there is no such table."""
-        ...
-
-    def would_let_go(
-        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
-    ) -> ExpirationResult:
-        """Return what `let_go` would do now."""
-        ...
-
-    @side_effect
-    def let_go(
-        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
-    ) -> ExpirationResult:
-        """Drop tags in one metadata-only commit, with snapshots that regular expiry must not drop.
-
-        A tag that is missing or names another snapshot is left unchanged. A tag is kept, with the
-        reason, when without it the next expiry could delete a live file. `at_once`: also drop when
-        that removes history younger than the table's own settings keep.
-        """
-        ...
-
-    def dangers(self, table: str) -> dict[int, str]:
-        """Return snapshots without a reference whose expiry would delete live files, and why."""
         ...
 
 
@@ -344,34 +309,4 @@ class RunFiles(Protocol):
     @side_effect
     def delete(self, staged: StagedShadow, groups: tuple[tuple[str, ...], ...]) -> None:
         """Delete the files, group after group; files that are gone are left out."""
-        ...
-
-
-class ControlUpkeep(Protocol):
-    """Keeps the control tables small; rows are never deleted."""
-
-    def undeleted(self) -> tuple[str, ...]:
-        """Return the runs whose `retire` event names staged files, and that did not delete them."""
-        ...
-
-    def runs(self) -> dict[str, dict[str, str]]:
-        """Return for each run, without its plan: product, target, shadow, owner, reason."""
-        ...
-
-    def fenced(self) -> tuple[str, ...]:
-        """Return the runs that have a fence."""
-        ...
-
-    @side_effect
-    def lift(self, run_ids: tuple[str, ...]) -> None:
-        """Remove the fences of permanently closed runs; one commit per table."""
-        ...
-
-    def litter(self, before: datetime) -> OrphanFiles:
-        """Count the files written before then that no snapshot of a control table references."""
-        ...
-
-    @side_effect
-    def sweep(self, before: datetime) -> OrphanFiles:
-        """Delete these files; check each again against the table's references just before."""
         ...

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from lakehouse_backfill.domain.contract import Hook, HookCall
+from lakehouse_backfill.domain.guards.privacy import MaskKey
 from lakehouse_backfill.fault_points import side_effect
 
 
@@ -20,6 +21,14 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Block for `seconds`."""
+        ...
+
+
+class Secrets(Protocol):
+    """Secrets by reference; what they are is never stored."""
+
+    def read(self, key: MaskKey) -> bytes:
+        """Return the secret of the masks. Raises ConfigError when it is missing or too short."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Commits that PyIceberg reads but cannot write (table format 3); carried and deleted rows.
+"""Commits that PyIceberg reads but cannot write (table format 3).
 
 Each kind of commit has its own protocol, as not every writer supports all of them. The caller has
 inspected the table, decided, and listed every file. The implementation commits exactly that, or
@@ -7,65 +7,15 @@ nothing, and never retries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from lakehouse_backfill.domain.catch_up import (
-    CarryRequest,
-    DeletedRows,
-    ExcludedRows,
-    TableState,
-    TombstonedRows,
-)
-from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import (
-    ChunkCommit,
     CloneCommit,
     NewSchema,
     PartitionContent,
     SwapCommit,
 )
-from lakehouse_backfill.fault_points import side_effect
-
-
-class Carrying(Protocol):
-    """Moves staged partitions from one shadow to another, by metadata alone."""
-
-    @side_effect
-    def carry(self, request: CarryRequest) -> ChunkCommit:
-        """Add the partitions of another shadow to a shadow as they are, in one commit.
-
-        Returns a chunk that is already there unchanged. Raises RunMoved once the shadow is fenced
-        by a later epoch, TargetChanged when the columns of the two shadows differ.
-        """
-        ...
-
-
-class DeletionFinder(Protocol):
-    """Finds deleted rows; reads key columns and starts no JVM."""
-
-    def gone(
-        self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]
-    ) -> DeletedRows:
-        """Count the rows of `old` whose key is missing from `new` in the scope, with samples."""
-        ...
-
-    def named(
-        self, state: TableState, partitions: tuple[str, ...], left_out: ExcludedRows
-    ) -> TombstonedRows:
-        """Count the rows of the partitions that tombstones or erasures name."""
-        ...
-
-
-class PreparedSnapshot(Protocol):
-    """A snapshot whose manifests are written, but which is not visible yet."""
-
-    def commit(self) -> None:
-        """Commit the snapshot to the table, with its tags and properties, in one commit.
-
-        Raises TooBusy when another writer was first, so the snapshot certainly did not land. After
-        any other error the outcome is unknown.
-        """
-        ...
 
 
 class SwapCommitter(Protocol):
@@ -76,8 +26,12 @@ class SwapCommitter(Protocol):
         """Whether rows are rewritten instead of files taken over."""
         ...
 
-    def prepare(self, order: SwapCommit) -> PreparedSnapshot:
-        """Write the manifests of a swap, reusing those of an earlier attempt.
+    def prepare(self, order: SwapCommit) -> Callable[[], None]:
+        """Write the manifests of a swap, reusing those of an earlier attempt; return its commit.
+
+        The commit makes the snapshot visible with its tags and properties, at once. It raises
+        TooBusy when another writer was first, so the snapshot certainly did not land; after any
+        other error the outcome is unknown.
 
         Raises TooBusy when the table is no longer in the inspected state, NotFound when a file is
         not listed where the order says.
@@ -118,7 +72,7 @@ class CloneCommitter(Protocol):
 class TableCommitter(SwapCommitter, CloneCommitter, Protocol):
     """All of these commits, and the removal of snapshots, on tables of any format."""
 
-    def take_out(
+    def expire(
         self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
     ) -> None:
         """Drop tags and snapshots, if the table has exactly the references `refs`.

@@ -6,22 +6,16 @@ be repeated: a second call returns the result of the first.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Protocol
 
-from lakehouse_backfill.domain.catch_up import Drift
+from lakehouse_backfill.domain import publication
+from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.diff import FileBytes
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
-from lakehouse_backfill.domain.plan import TableFacts
-from lakehouse_backfill.domain.publication import (
-    AdoptRequest,
-    ChunkCommit,
-    CommitResult,
-    PartitionRestore,
-    RequiredRewrite,
-    RevertRequest,
-)
+from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.domain.table import (
     CatalogMovements,
     LiveFile,
@@ -41,6 +35,10 @@ class Tables(Protocol):
 
     def describe(self, table: str) -> TableInfo | None:
         """Return the table's current state, or None when it does not exist."""
+        ...
+
+    def committed_at(self, table: str) -> datetime | None:
+        """Return when a table was last committed to; None when there is no such table."""
         ...
 
     def positions(self, table: str) -> dict[str, str]:
@@ -104,7 +102,10 @@ class Tables(Protocol):
 
 
 class Pins(Protocol):
-    """Tags that keep snapshots from expiring, each with an explicit huge age."""
+    """Tags that keep snapshots from expiring, each with an explicit huge age.
+
+    Expired tags and their snapshots are removed by metadata alone; files stay.
+    """
 
     @side_effect
     def pin(self, table: str, snapshot_id: int, name: str) -> None:
@@ -120,9 +121,39 @@ class Pins(Protocol):
         """Return the snapshot id that the tag protects, or None."""
         ...
 
+    def tags(self, table: str) -> dict[str, int] | None:
+        """Return our tags on a table with their snapshots; None when there is no such table."""
+        ...
+
+    def preview_expiry(
+        self, table: str, tags: Mapping[str, int], now: datetime, *, at_once: bool = False
+    ) -> ExpirationResult:
+        """Return what `expire` would do."""
+        ...
+
+    @side_effect
+    def expire(
+        self, table: str, tags: Mapping[str, int], now: datetime, *, at_once: bool = False
+    ) -> ExpirationResult:
+        """Drop tags in one metadata-only commit, with snapshots that regular expiry must not drop.
+
+        A tag that is missing or names another snapshot is left unchanged. A tag is kept, with the
+        reason, when without it the next expiry could delete a live file. `at_once`: also drop when
+        that removes history younger than the table's own settings keep.
+        """
+        ...
+
+    def unsafe_expiries(self, table: str) -> dict[int, str]:
+        """Return snapshots without a reference whose expiry would delete live files, and why."""
+        ...
+
 
 class Shadows(Protocol):
     """Zero-copy clones that runs write into."""
+
+    def list(self) -> tuple[str, ...]:
+        """Return the shadows in the catalog, but for those that are marked as retired."""
+        ...
 
     @side_effect
     def open(
@@ -153,7 +184,7 @@ class Shadows(Protocol):
         """
         ...
 
-    def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
+    def chunks(self, shadow: str) -> tuple[publication.ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
         ...
 
@@ -174,10 +205,10 @@ class Shadows(Protocol):
 
 
 class Publisher(Protocol):
-    """Metadata-only commits on a target, always as a child of its current head."""
+    """Metadata-only commits on a target or a shadow, always as a child of its current head."""
 
     @side_effect
-    def adopt(self, request: AdoptRequest) -> CommitResult:
+    def adopt(self, request: publication.AdoptRequest) -> publication.CommitResult:
         """Swap the shadow's files in. Only commits that touch the scope conflict.
 
         Raises TargetChanged (names snapshot, operation, writer, partitions), TooBusy,
@@ -186,7 +217,7 @@ class Publisher(Protocol):
         ...
 
     @side_effect
-    def revert(self, request: RevertRequest) -> CommitResult:
+    def revert(self, request: publication.RevertRequest) -> publication.CommitResult:
         """Restore earlier contents of partitions, with their original sequence numbers.
 
         Rewritten partitions get the files of their shadow. Raises Unsupported when a partition that
@@ -194,9 +225,18 @@ class Publisher(Protocol):
         """
         ...
 
+    @side_effect
+    def carry(self, request: CarryRequest) -> publication.ChunkCommit:
+        """Add the partitions of another shadow to a shadow as they are, in one commit.
+
+        Returns a chunk that is already there unchanged. Raises RunMoved once the shadow is fenced
+        by a later epoch, TargetChanged when the columns of the two shadows differ.
+        """
+        ...
+
     def rewrites(
-        self, target: str, field: ScopeField, restores: tuple[PartitionRestore, ...]
-    ) -> tuple[RequiredRewrite, ...]:
+        self, target: str, field: ScopeField, restores: tuple[publication.PartitionRestore, ...]
+    ) -> tuple[publication.RequiredRewrite, ...]:
         """Return the partitions that cannot be restored by re-adding their files, and why."""
         ...
 
@@ -204,7 +244,7 @@ class Publisher(Protocol):
         """Describe the commit that changed rows of the scope since then; ignore compactions."""
         ...
 
-    def prove(self, request: AdoptRequest) -> None:
+    def prove(self, request: publication.AdoptRequest) -> None:
         """Check the shadow as `adopt` does, with the same errors, before anything is reserved."""
         ...
 
@@ -217,17 +257,19 @@ class Publisher(Protocol):
         """
         ...
 
-    def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
+    def find(
+        self, target: str, token: str, *, finalise: bool = True
+    ) -> publication.CommitResult | None:
         """Look in the target for the commit of publication `token`.
 
         Finishes an interrupted swap by rows, which may start Spark and writes tags. With
-        `settle=False` it only reads.
+        `finalise=False` it only reads.
         """
         ...
 
 
 class StoredFiles(Protocol):
-    """Stored files of one snapshot's partitions; the cost grows with them, not with the table."""
+    """Files in the store; the cost grows with the files that are named, not with the table."""
 
     def files(self, table: str, snapshot_id: int, scope: Scope) -> tuple[LiveFile, ...]:
         """List the live data files of the scope, by path, as often as the snapshot's manifests do.
@@ -248,13 +290,14 @@ class StoredFiles(Protocol):
         """Return the files' sizes from the store; missing files are left out."""
         ...
 
+    def reading(self, table: str, snapshot_id: int) -> str:
+        """Return the digest of a snapshot's columns: field ids, names, types.
 
-class TableSurveyor(Protocol):
-    """Collects, from metadata alone, the facts by which the write path is chosen."""
-
-    def survey(self, table: str, scope: Scope | None) -> TableFacts | None:
-        """Return the facts for changing the scope; no scope: only the facts about the table itself.
-
-        None when the table does not exist.
+        A file has the same rows under equal readings. Lineage columns, order, documentation and
+        whether a column is required do not count, nor do promotions that keep the row hash.
         """
+        ...
+
+    def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
+        """Hash the files' bytes, several files at a time; missing files are left out."""
         ...

@@ -30,7 +30,15 @@ def pyiceberg_program(publication: Publication) -> list[str] | None:
     if ranges is None:
         return None
     predicates = [_predicate(rows) for rows in ranges]
-    which = predicates[0] if len(predicates) == 1 else _any_predicate(predicates)
+    either = ",\n    ".join(predicates)
+    which = f"Or(\n    {either})" if len(predicates) > 1 else either
+    before = publication.before_snapshot_id
+    restore = ["table.delete(restated)  # there were no rows before"]
+    if before is not None:
+        restore = [
+            f"old = table.scan(restated, snapshot_id={int(before)}).to_arrow()",
+            "table.overwrite(old, overwrite_filter=restated)",
+        ]
     return [
         "from pyiceberg.catalog import load_catalog",
         "from pyiceberg.expressions import (",
@@ -39,7 +47,7 @@ def pyiceberg_program(publication: Publication) -> list[str] | None:
         'catalog = load_catalog("NAME")  # the properties stand in catalog/profiles.yaml',
         f"table = catalog.load_table({publication.table!r})",
         f"restated = {which}",
-        *_restore_lines(publication.before_snapshot_id),
+        *restore,
     ]
 
 
@@ -52,17 +60,13 @@ def readable_ranges(publication: Publication) -> tuple[RowRange, ...] | None:
     return ranges if len(ranges) <= MAX_RANGES and size <= MAX_CHARACTERS else None
 
 
-def _any_predicate(predicates: list[str]) -> str:
-    return "Or(\n    " + ",\n    ".join(predicates) + ")"
+def _limits(rows: RowRange) -> list[tuple[str, Bound]]:
+    """Return the ends of a range, each with the sign that compares a row with it."""
+    ends = ((">=", rows.lower), ("<", rows.upper))
+    return [(sign, value) for sign, value in ends if value is not None]
 
 
-def _restore_lines(before: int | None) -> list[str]:
-    if before is None:
-        return ["table.delete(restated)  # there were no rows before"]
-    return [
-        f"old = table.scan(restated, snapshot_id={int(before)}).to_arrow()",
-        "table.overwrite(old, overwrite_filter=restated)",
-    ]
+_EXPRESSIONS = {">=": "GreaterThanOrEqual", "<": "LessThan"}
 
 
 def _predicate(rows: RowRange) -> str:
@@ -70,11 +74,10 @@ def _predicate(rows: RowRange) -> str:
         return f"IsNull({rows.column!r})"
     if rows.equals is not None:
         return f"EqualTo({rows.column!r}, {_python_literal(rows.equals)})"
-    sides = []
-    if rows.lower is not None:
-        sides.append(f"GreaterThanOrEqual({rows.column!r}, {_python_literal(rows.lower)})")
-    if rows.upper is not None:
-        sides.append(f"LessThan({rows.column!r}, {_python_literal(rows.upper)})")
+    sides = [
+        f"{_EXPRESSIONS[sign]}({rows.column!r}, {_python_literal(value)})"
+        for sign, value in _limits(rows)
+    ]
     return sides[0] if len(sides) == 1 else f"And({', '.join(sides)})"
 
 
@@ -135,11 +138,7 @@ def _range_condition(field: ScopeField, rows: RowRange) -> str:
     name = quote_identifier(field.column)
     if rows.is_null:
         return f"{name} IS NULL"
-    sides = []
-    if rows.lower is not None:
-        sides.append(f"{name} >= {sql_literal(field, rows.lower)}")
-    if rows.upper is not None:
-        sides.append(f"{name} < {sql_literal(field, rows.upper)}")
+    sides = [f"{name} {sign} {sql_literal(field, value)}" for sign, value in _limits(rows)]
     return f"({' AND '.join(sides)})"
 
 

@@ -1,4 +1,4 @@
-"""What differs, by partition, column and example; totals before and after.
+"""What differs, by partition, column and example, and why; totals before and after.
 
 Totals are exact numbers: the lake gives decimals as text, so that no digit is lost.
 """
@@ -6,21 +6,17 @@ Totals are exact numbers: the lake gives decimals as text, so that no digit is l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import Distribution, MeasureTotal, ValidationResult
-from lakehouse_backfill.report import charts
+from lakehouse_backfill.domain.diff import CAUSE_CLASSES, describe_factors
+from lakehouse_backfill.errors import command_line
+from lakehouse_backfill.report import charts, html
 from lakehouse_backfill.report.charts import Amount
 from lakehouse_backfill.report.dossier import Dossier
-from lakehouse_backfill.report.html import (
-    NO_VALUE,
-    format_number,
-    format_percent,
-    format_signed,
-    shorten,
-)
 
 #: Larger ones are shown as they are written; a picture or a percentage of them means nothing.
 _MAX_AMOUNT = Decimal("1e100")
@@ -101,8 +97,8 @@ def _description_item(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{key} {format_number(inner)}" for key, inner in value.items())
-    return format_number(value)
+        return ", ".join(f"{key} {html.format_number(inner)}" for key, inner in value.items())
+    return html.format_number(value)
 
 
 def totals_facts(dossier: Dossier) -> dict[str, Any]:
@@ -118,11 +114,11 @@ def totals_facts(dossier: Dossier) -> dict[str, Any]:
 
 def _total_row(total: MeasureTotal, *, is_first: bool) -> tuple[Any, ...]:
     found, old = amount_change(total.old, total.new), parse_amount(total.old)
-    changed, part = NO_VALUE, NO_VALUE
+    changed, part = html.NO_VALUE, html.NO_VALUE
     if found is not None:
-        changed, part = format_signed(found), format_percent(found, old or 0)
+        changed, part = html.format_signed(found), html.format_percent(found, old or 0)
     moved = sum(1 for point in total.series if amount_change(point.old, point.new))
-    count = f"{moved:,} of {len(total.series):,}" if total.series else NO_VALUE
+    count = f"{moved:,} of {len(total.series):,}" if total.series else html.NO_VALUE
     old_shown = "none" if is_first else _total_text(total.old)
     return (total.name, old_shown, _total_text(total.new), changed, part, count)
 
@@ -130,7 +126,7 @@ def _total_row(total: MeasureTotal, *, is_first: bool) -> tuple[Any, ...]:
 def _total_text(value: float | str | None) -> str:
     """Numbers keep their own digits; decimals came as text, and are set as numbers all the same."""
     amount = parse_amount(value) if isinstance(value, str) else None
-    return format_number(value if amount is None else amount)
+    return html.format_number(value if amount is None else amount)
 
 
 def _series_figures(validation: ValidationResult) -> list[dict[str, Any]]:
@@ -157,7 +153,7 @@ def _series_figure(
     ]
     old, new = charts.group_cells(labels, olds), charts.group_cells(labels, news)
     values = [cell.value for cell in (*old, *new) if cell.value is not None]
-    name = shorten(name, 80)
+    name = html.shorten(name, 80)
     low, high = _axis_bottom(values), max(values)
     bars = charts.change_bars(f"change of {name} by partition", charts.group_cells(labels, changes))
     return {
@@ -165,7 +161,7 @@ def _series_figure(
         "labels": labels,
         "moved": sum(1 for value in changes if value),
         "is_shared": len(old) < len(labels),
-        "ends": (format_number(high), format_number(low)),
+        "ends": (html.format_number(high), html.format_number(low)),
         "lines": charts.step_lines(
             f"{name} by partition, old and new", old, new, (float(low), float(high))
         ),
@@ -175,10 +171,71 @@ def _series_figure(
 
 
 def _signed_end(value: Amount) -> str:
-    return format_signed(value) if value else "0"
+    return html.format_signed(value) if value else "0"
 
 
 def _axis_bottom(values: Sequence[Amount]) -> Amount:
     """Start at zero, unless all values lie so close together that nothing could be seen."""
     low, high = min(values), max(values)
     return 0 if low >= 0 and (low == high or 2 * low < high) else low
+
+
+#: What each class means, in the order of the bars; the letters stand on their grounds.
+CAUSE_MEANINGS: dict[str, tuple[str, str]] = {
+    "code": ("C", "the new code gives another row for the same inputs"),
+    "late_input": ("L", "rows that came to a source later"),
+    "upstream": ("U", "rows of a source that were changed since"),
+    "reference": ("R", "reference data that moved"),
+    "deletion": ("D", "deleted, in a source or in the table, or to be left out"),
+    "live_write": ("W", "a live commit had changed what a run published"),
+    "several": ("S", "more than one of these took part"),
+    "unexplained": ("?", "nothing that was swapped gives this difference"),
+}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A class of causes as the legend shows it."""
+
+    name: str
+    letter: str
+    meaning: str
+    style: str
+
+
+_CAUSES = {
+    name: Cause(name.replace("_", " "), *CAUSE_MEANINGS[name], f"k{place}")
+    for place, name in enumerate(CAUSE_MEANINGS, start=1)
+}
+
+
+def causes_facts(dossier: Dossier) -> dict[str, Any]:
+    """Return the causes on the sampled partitions, or how to ask for them."""
+    found = dossier.attribution
+    if found is None:
+        return {"command": command_line("diff", dossier.run.run_id, "--attribute")}
+    groups = [group for part in found["partitions"] for group in part["groups"]]
+    used = {group["cause"] for group in groups}
+    return {
+        "legend": [_CAUSES[name] for name in CAUSE_CLASSES if name in used],
+        "bars": [(part, _cause_shares(part)) for part in found["partitions"]],
+        "samples": [(group["factors"], one) for group in groups for one in group["samples"]],
+        "describe_factors": describe_factors,
+    }
+
+
+def _cause_shares(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the shares of one partition; one that is not zero is never drawn as nothing."""
+    rows = dict.fromkeys(CAUSE_CLASSES, 0)
+    for group in part["groups"]:
+        rows[group["cause"]] += group["rows"]
+    whole = sum(rows.values())
+    return [
+        {
+            "cause": _CAUSES[name],
+            "rows": count,
+            "text": f"{_CAUSES[name].name} {count:,} ({html.format_percent(count, whole)})",
+        }
+        for name, count in rows.items()
+        if count
+    ]

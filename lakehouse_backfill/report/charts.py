@@ -45,22 +45,13 @@ def group_cells(
 ) -> tuple[ChartCell, ...]:
     """Sum neighbours up until at most `most` cells are left; the total stays the same."""
     size = max(1, math.ceil(len(labels) / most))
-    return tuple(
-        ChartCell(
-            _cell_label(labels[start : start + size]), _sum_known(values[start : start + size])
-        )
-        for start in range(0, len(labels), size)
-    )
-
-
-def _cell_label(part: Sequence[str]) -> str:
-    first, last = shorten(part[0], _MAX_LABEL), shorten(part[-1], _MAX_LABEL)
-    return first if len(part) == 1 else f"{first} to {last}"
-
-
-def _sum_known(values: Sequence[Amount | None]) -> Amount | None:
-    found = [value for value in values if value is not None]
-    return sum(found) if found else None
+    cells = []
+    for start in range(0, len(labels), size):
+        part = [shorten(label, _MAX_LABEL) for label in labels[start : start + size]]
+        known = [value for value in values[start : start + size] if value is not None]
+        label = part[0] if len(part) == 1 else f"{part[0]} to {part[-1]}"
+        cells.append(ChartCell(label, sum(known) if known else None))
+    return tuple(cells)
 
 
 @dataclass(frozen=True)
@@ -166,11 +157,10 @@ def draw_heat_map(diff: Diff, partitions: Sequence[str]) -> Markup:
         group_cells(labels, [line.counts.get(label, 0) for label in labels], most) for line in lines
     ]
     highest = max((int(cell.value or 0) for cells in drawn for cell in cells), default=0)
+    rows = [_heat_cells(cells, highest) for cells in drawn]
     return render(
         "heat_map.html",
-        lines=[
-            (line, _heat_cells(cells, highest)) for line, cells in zip(lines, drawn, strict=True)
-        ],
+        lines=list(zip(lines, rows, strict=True)),
         labels=labels,
         highest=highest,
         legend=legend_steps(highest),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
+
+from lakehouse_backfill.core.approval import signatures
 from lakehouse_backfill.core.approval.decisions import (
     INPUT_SCOPE,
     RESULT_SCOPE,
@@ -14,7 +17,9 @@ from lakehouse_backfill.core.approval.decisions import (
     find_waiver,
 )
 from lakehouse_backfill.core.evidence.status import SafetySummary
+from lakehouse_backfill.core.validation import suites
 from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
+from lakehouse_backfill.domain.identity.statement import SIGNATURE
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
@@ -35,7 +40,7 @@ class CheckVerdict:
     @property
     def subject(self) -> str:
         """Describe what it was about; a chunk and the result may have checks of one name."""
-        return describe_subject(self.scope)
+        return Dossier.describe_subject(self.scope)
 
     @property
     def is_open(self) -> bool:
@@ -48,51 +53,80 @@ class CheckVerdict:
         return self.scope not in (INPUT_SCOPE, RESULT_SCOPE)
 
 
-@dataclass(frozen=True)
-class Dossier:
+class ChunkVerdict(BaseModel):
+    """The checks of one chunk, and the checksum of the rows that they judged."""
+
+    chunk_id: str
+    checksum: str
+    checks: tuple[CheckResult, ...]
+
+
+def _read_waiver(item: dict[str, Any]) -> Waiver:
+    return Waiver(
+        subject=WaiverSubject(item["scope"], item["bound_to"]),
+        observed=item.get("observed"),
+        reason=item.get("reason", ""),
+        signature=item.get("signature", signatures.UNSIGNED),
+        **{name: item[name] for name in ("gate", "group", "by", "at")},
+    )
+
+
+class Dossier(BaseModel):
     """Everything that the page shows; None: the run has not come that far."""
 
+    model_config = ConfigDict(frozen=True)
+
     run: RunStatus
-    safety_summary: SafetySummary
+    safety_summary: SafetySummary = Field(alias="standing")
     plan: Plan
     scope: str
     events: tuple[Event, ...]
     approvals: tuple[dict[str, Any], ...]
     chunks: tuple[ChunkRecord, ...]
     input_checks: tuple[CheckResult, ...]
-    validation: ValidationResult | None
-    validation_digest: str | None
-    publication: Publication | None
-    chunk_checks: tuple[dict[str, Any], ...] = ()
-    waivers: tuple[Waiver, ...] = ()
+    validation: ValidationResult | None = None
+    validation_digest: str | None = None
+    publication: Publication | None = None
+    chunk_checks: tuple[ChunkVerdict, ...] = ()
+    waivers: tuple[Annotated[Waiver, PlainValidator(_read_waiver)], ...] = ()
     code: tuple[dict[str, Any], ...] = ()
     dual_reads: tuple[dict[str, Any], ...] = ()
     steps: tuple[dict[str, Any], ...] = ()
     attribution: dict[str, Any] | None = None
+    #: Outside effects that the code tried, and its messages to declared sinks.
+    attempts: tuple[dict[str, Any], ...] = ()
+    messages: tuple[dict[str, Any], ...] = ()
 
-    @property
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Give the default to what a document, maybe an older one, holds as null."""
+        return {name: value for name, value in document.items() if value is not None}
+
+    @cached_property
     def verdicts(self) -> tuple[CheckVerdict, ...]:
         """All checks: of the input, of each chunk, of the result; with the waivers that hold."""
-        found = list(
-            self._verdicts_of(
-                self.input_checks, WaiverSubject(INPUT_SCOPE, self.plan.manifest_hash)
-            )
-        )
+        judged = [(WaiverSubject(INPUT_SCOPE, self.plan.manifest_hash), self.input_checks)]
         for chunk in self.chunk_checks:
-            name = str(chunk["chunk_id"])
-            checks = tuple(CheckResult.model_validate(check) for check in chunk["checks"])
-            found += self._verdicts_of(checks, WaiverSubject(name, f"{name}@{chunk['checksum']}"))
+            bound_to = f"{chunk.chunk_id}@{chunk.checksum}"
+            judged.append((WaiverSubject(chunk.chunk_id, bound_to), chunk.checks))
         if self.validation is not None:
-            judged = WaiverSubject(RESULT_SCOPE, self.validation_digest or "")
-            found += self._verdicts_of(self.validation.checks, judged)
-        return tuple(found)
+            subject = WaiverSubject(RESULT_SCOPE, self.validation_digest or "")
+            judged.append((subject, self.validation.checks))
+        return tuple(
+            CheckVerdict(
+                check,
+                subject.scope,
+                None if check.passed else find_waiver(check, subject, self.waivers),
+            )
+            for subject, checks in judged
+            for check in checks
+        )
 
-    def _verdicts_of(
-        self, checks: tuple[CheckResult, ...], judged: WaiverSubject
-    ) -> Iterator[CheckVerdict]:
-        for check in checks:
-            waiver = None if check.passed else find_waiver(check, judged, self.waivers)
-            yield CheckVerdict(check, judged.scope, waiver)
+    @property
+    def validation_timing(self) -> suites.ValidationTiming | None:
+        """How long the suites took; None where they were not timed."""
+        return suites.newest_validation_timing(self.events)
 
     @property
     def is_first_load(self) -> bool:
@@ -118,6 +152,19 @@ class Dossier:
         return f"{done.capitalize()} by {event.actor}: {reason} ({format_moment(event.at)})"
 
     @property
+    def ending_signature(self) -> str:
+        """Describe the signature of who ended the run; a cancellation or rollback has another."""
+        event = self.ending
+        if event is None or event.verb != "reject":
+            return "-"
+        return signatures.describe_stored(event.detail.get(SIGNATURE))
+
+    @property
+    def publication_signature(self) -> str:
+        """Describe the signature of who published the run."""
+        return signatures.describe_stored(self.publication and self.publication.signature)
+
+    @property
     def chain_head(self) -> str:
         """The hash that seals the run's events; empty when they carry none."""
         return self.run.head or (self.events[-1].hash if self.events else "")
@@ -127,43 +174,14 @@ class Dossier:
         names = [str(item["by"]) for item in self.approvals if item["decision"] == decision]
         return ", ".join(names) or "nobody yet"
 
+    @staticmethod
+    def shown_detail(event: Event) -> dict[str, Any]:
+        """Return the detail of an event with a description in place of its signature."""
+        stored = event.detail.get(SIGNATURE)
+        text = {SIGNATURE: signatures.describe_stored(stored)} if stored else {}
+        return {**event.detail, **text}
 
-def describe_subject(scope: str) -> str:
-    """Describe what the checks of a scope are about."""
-    return scope if scope in (INPUT_SCOPE, RESULT_SCOPE) else f"chunk {scope}"
-
-
-def _read_waiver(item: dict[str, Any]) -> Waiver:
-    return Waiver(
-        gate=str(item["gate"]),
-        group=str(item["group"]),
-        subject=WaiverSubject(str(item["scope"]), str(item["bound_to"])),
-        by=str(item["by"]),
-        at=str(item["at"]),
-        observed=item.get("observed"),
-        reason=str(item.get("reason", "")),
-    )
-
-
-def read_dossier(document: dict[str, Any]) -> Dossier:
-    """Read an evidence document; raises ValidationError when it is none."""
-    validation, publication = document.get("validation"), document.get("publication")
-    return Dossier(
-        run=RunStatus.model_validate(document["run"]),
-        safety_summary=SafetySummary(**document["standing"]),
-        plan=Plan.model_validate(document["plan"]),
-        scope=str(document["scope"]),
-        events=tuple(Event.model_validate(event) for event in document["events"]),
-        approvals=tuple(document["approvals"]),
-        chunks=tuple(ChunkRecord.model_validate(chunk) for chunk in document["chunks"]),
-        input_checks=tuple(CheckResult.model_validate(item) for item in document["input_checks"]),
-        validation=ValidationResult.model_validate(validation) if validation else None,
-        validation_digest=document.get("validation_digest"),
-        publication=Publication.model_validate(publication) if publication else None,
-        chunk_checks=tuple(document.get("chunk_checks") or ()),
-        waivers=tuple(_read_waiver(item) for item in document.get("waivers") or ()),
-        code=tuple(document.get("code") or ()),
-        dual_reads=tuple(document.get("dual_reads") or ()),
-        steps=tuple(document.get("steps") or ()),
-        attribution=document.get("attribution"),
-    )
+    @staticmethod
+    def describe_subject(scope: str) -> str:
+        """Describe what the checks of a scope are about."""
+        return scope if scope in (INPUT_SCOPE, RESULT_SCOPE) else f"chunk {scope}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from markupsafe import Markup
@@ -35,9 +35,8 @@ class LineageBox:
 class PlacedBox:
     """A box at its place, with its texts in lines of its width."""
 
-    title: str
+    box: LineageBox
     lines: tuple[str, ...]
-    style: str
     x: int
     y: int
     width: int
@@ -76,10 +75,10 @@ def lineage_facts(dossier: Dossier) -> dict[str, Any]:
 def live_commits(dossier: Dossier) -> Markup:
     """Describe what came and what each partition was computed from; nothing where nothing came."""
     resolved, origins = dossier.plan.resolved, []
+    pinned = {pin.name: pin.snapshot_id for pin in resolved.sources}
     for chunk in resolved.chunks if resolved.catch_up else ():
         origin = resolved.catch_up and resolved.catch_up.origin(chunk.chunk_id)
-        inputs = {pin.name: pin.snapshot_id for pin in resolved.sources}
-        inputs = origin.inputs if origin else inputs
+        inputs = origin.inputs if origin else pinned
         run = origin.run_id if origin else dossier.plan.run_id
         shown = ", ".join(f"{name} {number}" for name, number in inputs.items())
         origins.append((chunk, run, shown))
@@ -137,12 +136,8 @@ def _wide_picture(stages: Stages) -> Picture:
         _stack(stage, column[0].x, (highest - _bottom(column)) // 2 + 1, width, letters, _GAP)
         for stage, column in zip(stages, columns, strict=True)
     ]
-    arrows = [
-        _arrow_right(start, end)
-        for before, after in pairwise(placed)
-        for start in before
-        for end in after
-    ]
+    neighbours = [pair for before, after in pairwise(placed) for pair in product(before, after)]
+    arrows = [_arrow_right(start, end) for start, end in neighbours]
     boxes = tuple(box for column in placed for box in column)
     return Picture(len(stages) * (width + gap) - gap + 2, highest + 2, tuple(arrows), boxes)
 
@@ -169,7 +164,7 @@ def _stack(
     for box in stage:
         lines = _box_lines(box, letters)
         height = _TOP + len(lines) * _LINE + _PAD
-        placed.append(PlacedBox(box.title, lines, box.style, x, y, width, height))
+        placed.append(PlacedBox(box, lines, x, y, width, height))
         y += height + gap
     return placed
 

@@ -9,15 +9,9 @@ from markupsafe import Markup
 
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.report import html
 from lakehouse_backfill.report.changes import parse_amount
 from lakehouse_backfill.report.dossier import ENDING_WORDS, CheckVerdict, Dossier
-from lakehouse_backfill.report.html import (
-    NO_VALUE,
-    format_moment,
-    format_number,
-    format_percent,
-    format_signed,
-)
 
 _STATE_TONES = {
     RunState.PUBLISHED: ("good", "✓"),
@@ -26,8 +20,8 @@ _STATE_TONES = {
     RunState.HALTED: ("bad", "✗"),
     RunState.PUBLISH_HALTED: ("bad", "✗"),
     RunState.ROLLED_BACK: ("warn", "↩"),
-    RunState.CANCELLED: ("warn", NO_VALUE),
-    RunState.SUPERSEDED: ("warn", NO_VALUE),
+    RunState.CANCELLED: ("warn", html.NO_VALUE),
+    RunState.SUPERSEDED: ("warn", html.NO_VALUE),
 }
 #: Names on the first screen; the sections below have the others.
 _MAX_NAMES = 3
@@ -81,7 +75,7 @@ def _size_answer(dossier: Dossier) -> Answer:
     found = dossier.validation.diff.summary
     touched = found.added + found.removed + found.changed
     lines = [
-        f"{format_percent(touched, max(found.old_rows, found.new_rows))} of the rows there",
+        f"{html.format_percent(touched, max(found.old_rows, found.new_rows))} of the rows there",
         f"{found.changed:,} changed, {found.added:,} added, {found.removed:,} removed, "
         f"{found.unchanged:,} unchanged",
     ]
@@ -90,12 +84,10 @@ def _size_answer(dossier: Dossier) -> Answer:
     for total in dossier.validation.totals[:2]:
         before, after = parse_amount(total.old), parse_amount(total.new)
         if dossier.is_first_load and after is not None:
-            lines.append(f"{total.name}: none → {format_number(after)}")
+            lines.append(f"{total.name}: none → {html.format_number(after)}")
         elif before is not None and after is not None:
-            change = format_signed(after - before)
-            lines.append(
-                f"{total.name}: {format_number(before)} → {format_number(after)} ({change})"
-            )
+            old, new = html.format_number(before), html.format_number(after)
+            lines.append(f"{total.name}: {old} → {new} ({html.format_signed(after - before)})")
     return Answer(question, f"{touched:,} rows", tuple(lines))
 
 
@@ -140,7 +132,7 @@ def _approval_answer(dossier: Dossier) -> Answer:
         big = _mark("bad", f"✗ rejected by {ending.actor}")
         return Answer(question, big, (dossier.ending_sentence, requested))
     published = (
-        f"{publication.by}, {format_moment(publication.at)}" if publication else "nobody yet"
+        f"{publication.by}, {html.format_moment(publication.at)}" if publication else "nobody yet"
     )
     lines = (
         requested,

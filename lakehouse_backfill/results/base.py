@@ -8,6 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import dataclass_transform
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -40,9 +42,16 @@ def to_plain(value: Any) -> Any:
     return [to_plain(each) for each in value] if isinstance(value, tuple | list) else value
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A part of a result: named fields, and their JSON form."""
+    """A part of a result: named fields, and their JSON form.
+
+    Each class below it is a dataclass that cannot be changed.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
     def from_fields(cls, source: object, **others: Any) -> Self:
@@ -61,7 +70,6 @@ class Record:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Result(Record):
     """What a method of `Project` returns.
 
@@ -87,7 +95,6 @@ class Result(Record):
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunResult(Result):
     """The result of a method that works on one run: `state` is where the run stands after it."""
 

@@ -3,59 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.domain.checks import (
-    CellDiff,
-    ColumnDiff,
-    Diff,
-    DiffSample,
-    PartitionBalance,
-    PartitionDiff,
-    SharedFiles,
-)
-from lakehouse_backfill.domain.diff import (
-    DiffPreview,
-    EngineChoice,
-    FileTotals,
-    PartitionPreview,
-)
+from lakehouse_backfill.domain import checks, diff
 from lakehouse_backfill.domain.table import AddedColumn
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Result, optional
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Compared(Result):
     """The part that a diff and its preview share."""
 
     must_be_equal: bool | None = optional()
 
 
-@dataclass(frozen=True, kw_only=True)
 class DiffResult(_Compared):
     """Old against new: counts, partitions, columns and samples."""
 
     old: str
     new: str
     key: tuple[str, ...]
-    summary: PartitionDiff
-    partitions: tuple[PartitionDiff, ...]
-    columns: tuple[ColumnDiff, ...]
-    samples: tuple[DiffSample, ...]
-    files: SharedFiles
+    summary: checks.PartitionDiff
+    partitions: tuple[checks.PartitionDiff, ...]
+    columns: tuple[checks.ColumnDiff, ...]
+    samples: tuple[checks.DiffSample, ...]
+    files: checks.SharedFiles
     engine: str
     how: str | None = optional()
     duplicate_keys: int
-    cells: tuple[CellDiff, ...]
+    cells: tuple[checks.CellDiff, ...]
     added_columns: tuple[AddedColumn, ...] | None = optional()
     equal: bool
-    engine_choice: EngineChoice | None = optional()  # noqa: RUF009 (it makes a field)
+    engine_choice: diff.EngineChoice | None = optional()
     attribution: Mapping[str, Any] | None = optional()
 
     @classmethod
-    def of(cls, diff: Diff, choice: EngineChoice | None = None) -> DiffResult:
+    def of(cls, diff: checks.Diff, choice: diff.EngineChoice | None = None) -> DiffResult:
         """Describe a diff, and why its engine was chosen."""
         summary = diff.summary
         return cls.from_fields(
@@ -88,7 +71,6 @@ class DiffResult(_Compared):
         return diff_html(self)
 
 
-@dataclass(frozen=True, kw_only=True)
 class DiffPreviewResult(_Compared):
     """What metadata proves to be the same, what would be read, and by which engine."""
 
@@ -96,19 +78,19 @@ class DiffPreviewResult(_Compared):
     new: str
     key: tuple[str, ...]
     identical: bool
-    shared: FileTotals
-    equal_by_fingerprint: FileTotals
-    old_to_read: FileTotals
-    new_to_read: FileTotals
-    partitions: tuple[PartitionPreview, ...]
-    shared_to_count: FileTotals
+    shared: diff.FileTotals
+    equal_by_fingerprint: diff.FileTotals
+    old_to_read: diff.FileTotals
+    new_to_read: diff.FileTotals
+    partitions: tuple[diff.PartitionPreview, ...]
+    shared_to_count: diff.FileTotals
     preview: bool = True
     bytes_to_read: int
     engine: str
-    engine_choice: EngineChoice
+    engine_choice: diff.EngineChoice
 
     @classmethod
-    def of(cls, preview: DiffPreview, choice: EngineChoice) -> DiffPreviewResult:
+    def of(cls, preview: diff.DiffPreview, choice: diff.EngineChoice) -> DiffPreviewResult:
         """Describe a preview, and why its engine would be chosen."""
         return cls.from_fields(preview, engine=choice.engine, engine_choice=choice)
 
@@ -116,12 +98,14 @@ class DiffPreviewResult(_Compared):
         """Return ChecksFailed when the states must be equal and metadata does not prove it."""
         if not self.must_be_equal or self.identical:
             return None
-        return ChecksFailed("not proven to be equal without reading rows", fix="without --preview")
+        return ChecksFailed(
+            "metadata alone does not prove that old and new are equal",
+            fix="give the command again without --preview: then it compares the rows",
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReconcileResult(Result):
     """Count and checksum of each partition on both sides."""
 
-    partitions: tuple[PartitionBalance, ...]
+    partitions: tuple[checks.PartitionBalance, ...]
     equal: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 #: More rows than this are counted below the table, not drawn.
 MAX_ROWS = 50
-_KINDS = ("added", "removed", "changed")
 #: Blue, orange and grey: told apart by people who do not see red and green apart.
 _COLOURS = {"added": "#2b6cb0", "removed": "#c05621", "changed": "#718096"}
 _BAR_WIDTH = 240
@@ -29,8 +28,7 @@ def diff_html(diff: DiffResult) -> str:
     """Draw a diff: the sums, a bar for each differing partition, changed columns and samples."""
     differing = [one for one in diff.partitions if _differing_rows(one)]
     most = max(map(_differing_rows, differing), default=1)
-    bars = [(one, _bar(one, most)) for one in differing]
-    return _template("diff.html").render(diff=diff, kinds=_KINDS, bars=bars)
+    return _template("diff.html").render(diff=diff, differing=differing, most=most)
 
 
 def status_html(status: StatusResult) -> str:
@@ -40,20 +38,6 @@ def status_html(status: StatusResult) -> str:
 
 def _differing_rows(one: PartitionDiff) -> int:
     return one.added + one.removed + one.changed
-
-
-def _bar(one: PartitionDiff, most: int) -> list[dict[str, Any]]:
-    counts = {kind: getattr(one, kind) for kind in _KINDS}
-    return [
-        {
-            "kind": kind,
-            "count": count,
-            "width": round(max(1, _BAR_WIDTH * count / most)),
-            "colour": _COLOURS[kind],
-        }
-        for kind, count in counts.items()
-        if count
-    ]
 
 
 @cache
@@ -69,6 +53,6 @@ def _template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["max_rows"] = MAX_ROWS
+    environment.globals |= {"max_rows": MAX_ROWS, "colours": _COLOURS, "bar_width": _BAR_WIDTH}
     environment.filters["thousands"] = "{:,}".format
     return environment.get_template(name)

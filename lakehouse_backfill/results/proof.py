@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.domain.table import Capabilities, StoredCheck
-from lakehouse_backfill.errors import (
-    BackfillError,
-    ChecksFailed,
-    EnvironmentDown,
-    Tampered,
-    command_line,
-)
 from lakehouse_backfill.results.base import Record, Result, optional
 
 if TYPE_CHECKING:
@@ -32,7 +25,6 @@ def _failures(checks: tuple[StoredCheck | GuaranteeCheck, ...]) -> str:
     return "; ".join(f"{one.name} ({one.because})" for one in checks if one.ok is False)
 
 
-@dataclass(frozen=True, kw_only=True)
 class VerifyResult(Result):
     """All comparisons of a run, which data was read for them, and whether anybody accepted it."""
 
@@ -60,12 +52,12 @@ class VerifyResult(Result):
             checks=checks,
         )
 
-    def error(self) -> BackfillError | None:
+    def error(self) -> errors.BackfillError | None:
         """Return Tampered when something stored is not what was accepted."""
         if self.intact:
             return None
         what = "accepted" if self.accepted else "recorded"
-        return Tampered(
+        return errors.Tampered(
             f"{self.run_id}: what is stored is not what was {what}: {_failures(self.checks)}",
             state=_UNCHANGED,
             fix="find out who changed it; restore the file from a copy, or put the control table "
@@ -73,7 +65,6 @@ class VerifyResult(Result):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReproduceResult(Result):
     """The recomputed partitions; `code` is the digest of the executed files."""
 
@@ -89,24 +80,27 @@ class ReproduceResult(Result):
         """Describe what was recomputed, partition by partition."""
         return cls.from_fields(outcome, equal=outcome.is_equal)
 
-    def error(self) -> BackfillError | None:
+    def error(self) -> errors.BackfillError | None:
         """Return ChecksFailed when a partition came out differently."""
         wrong = [one.partition for one in self.partitions if not one.equal]
         if not wrong:
             return None
-        return ChecksFailed(
+        return errors.ChecksFailed(
             f"{self.run_id}: {len(wrong)} partitions came out differently: {', '.join(wrong)}",
             state=f"{_UNCHANGED}; readers see what was accepted",
-            fix=f"{command_line('verify', self.run_id)} --deep, to see whether what is stored was "
-            "changed; else the job is not deterministic: lakehouse-backfill audit guarantees",
+            fix=f"{errors.command_line('verify', self.run_id)} --deep, to see whether what is "
+            "stored was changed; else the job is not deterministic: "
+            "lakehouse-backfill audit guarantees",
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class AuditVerifyResult(Result):
     """What the logs of all runs showed; `heads` are the newest hashes, to be kept elsewhere.
 
     `compared` is how many heads of an earlier result were looked for; absent: none was given.
+    `signed` and `unsigned` count decisions and publications; absent: none is signed, nor has to be.
+    `anchored` counts the compared records of the anchor, `unanchored` the heads that it lacks;
+    absent: it was not asked.
     """
 
     events: int
@@ -117,17 +111,21 @@ class AuditVerifyResult(Result):
     products: int
     intact: bool
     compared: int | None = optional()
+    signed: int | None = optional()
+    unsigned: int | None = optional()
+    anchored: int | None = optional()
+    unanchored: int | None = optional()
 
     @classmethod
     def of(cls, found: AuditVerdict) -> AuditVerifyResult:
         """Describe a verdict on the logs."""
         return cls.from_fields(found, intact=found.is_intact)
 
-    def error(self) -> BackfillError | None:
+    def error(self) -> errors.BackfillError | None:
         """Return Tampered when an event is not as it was written."""
         if self.intact:
             return None
-        return Tampered(
+        return errors.Tampered(
             f"what was recorded is not as it was written: {self.first_bad}",
             state="only control tables were read; the tables that readers see were not looked at",
             fix="find out who else writes to the control tables; docs/control-tables.md says what "
@@ -135,7 +133,6 @@ class AuditVerifyResult(Result):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class SampledChunk(Record):
     """The chunk of a product on which the guarantees were tested, and why this one."""
 
@@ -146,7 +143,6 @@ class SampledChunk(Record):
     because: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class GuaranteeCheck(Record):
     """One guarantee on a sampled chunk; `ok` is None where nothing could be compared."""
 
@@ -160,7 +156,6 @@ class GuaranteeCheck(Record):
     because: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class AuditGuaranteesResult(Result):
     """What was sampled of each product, and which guarantees held."""
 
@@ -182,18 +177,17 @@ class AuditGuaranteesResult(Result):
         held = all(check.ok is not False for check in checks)
         return cls(sampled=sampled, held=held, checks=checks)
 
-    def error(self) -> BackfillError | None:
+    def error(self) -> errors.BackfillError | None:
         """Return ChecksFailed when a guarantee does not hold."""
         if self.held:
             return None
-        return ChecksFailed(
-            f"what is promised does not hold: {_failures(self.checks)}",
+        return errors.ChecksFailed(
+            f"a guarantee does not hold: {_failures(self.checks)}",
             state=f"{_UNCHANGED}; only scratch tables were written, and dropped",
             fix="correct the job so that the same input gives the same rows, or report it",
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class DoctorCheck(Record):
     """One check of the environment, and its fix if it failed."""
 
@@ -203,23 +197,21 @@ class DoctorCheck(Record):
     fix: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DoctorResult(Result):
     """The checks of the environment; `capabilities` is what the catalog was seen to do."""
 
     checks: tuple[DoctorCheck, ...]
     capabilities: Capabilities | None
 
-    def error(self) -> BackfillError | None:
+    def error(self) -> errors.BackfillError | None:
         """Return EnvironmentDown when a check failed."""
         failed = [check for check in self.checks if not check.ok]
         if not failed:
             return None
         names = ", ".join(check.name for check in failed)
-        return EnvironmentDown(f"doctor found faults: {names}", fix=failed[0].fix)
+        return errors.EnvironmentDown(f"doctor found faults: {names}", fix=failed[0].fix)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ManifestDraft(Result):
     """The drafted file, and the questions that a person has to answer in it."""
 
@@ -227,7 +219,6 @@ class ManifestDraft(Result):
     questions: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProductDraft(ManifestDraft):
     """The drafted contract; `suite` is the drafted suite, `key` the proposed key."""
 
@@ -235,7 +226,6 @@ class ProductDraft(ManifestDraft):
     key: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class InitResult(Result):
     """The files of a new project."""
 
@@ -243,7 +233,6 @@ class InitResult(Result):
     files: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SchemaResult(Result):
     """The JSON Schema of a declaration."""
 
@@ -251,7 +240,6 @@ class SchemaResult(Result):
     schema: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DemoResult(Result):
     """The steps of the demo; its project is kept."""
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.core.publication.publication import PublishOutcome
 from lakehouse_backfill.core.versions import steps
+from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.publication import (
-    CommitResult,
-    Pointer,
-    Publication,
-    RequiredRewrite,
-)
 from lakehouse_backfill.domain.run import RunStatus
 from lakehouse_backfill.errors import BackfillError, OutcomeUnknown
 from lakehouse_backfill.results.base import Record, Result, RunResult, optional
@@ -28,18 +22,11 @@ if TYPE_CHECKING:
     from lakehouse_backfill.core.publication.rollback import RollbackOutcome
     from lakehouse_backfill.core.retention.maintain import MaintainOutcome
     from lakehouse_backfill.core.versions.pointer import RollbackTarget
+    from lakehouse_backfill.domain import rollout
     from lakehouse_backfill.domain.contract import HookCall
     from lakehouse_backfill.domain.plan import Plan
-    from lakehouse_backfill.domain.rollout import (
-        DeletedFiles,
-        LeftoverFiles,
-        OrphanFiles,
-        QueryComparison,
-        RetentionItem,
-    )
 
 
-@dataclass(frozen=True, kw_only=True)
 class PublishResult(RunResult):
     """What became visible; `was_published`: it had been before, and nothing was changed."""
 
@@ -79,7 +66,7 @@ class PublishResult(RunResult):
         )
 
 
-def _swap_fields(swap: CommitResult | None) -> dict[str, Any]:
+def _swap_fields(swap: publication.CommitResult | None) -> dict[str, Any]:
     """Return what a swap changed; zeros where there was none."""
     counts = ("files_added", "files_removed", "rows_added", "rows_removed")
     return {
@@ -88,7 +75,6 @@ def _swap_fields(swap: CommitResult | None) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
 class PublishPreviewResult(Result):
     """What `publish` would do."""
 
@@ -102,7 +88,7 @@ class PublishPreviewResult(Result):
     steps: list[list[str]]
 
     @classmethod
-    def of(cls, plan: Plan, pointer: Pointer) -> PublishPreviewResult:
+    def of(cls, plan: Plan, pointer: publication.Pointer) -> PublishPreviewResult:
         """Describe the publication of a plan on the product's pointer."""
         return cls.from_fields(
             plan,
@@ -114,14 +100,12 @@ class PublishPreviewResult(Result):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class PublishTogetherResult(Result):
     """The runs that became visible by one commit."""
 
     published: tuple[PublishResult, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RollbackResult(Result):
     """Where `rollback` led; the fields of a swap are left out where only the pointer moved."""
 
@@ -150,12 +134,11 @@ class RollbackResult(Result):
         )
 
     @classmethod
-    def of_pointer(cls, row: Publication) -> RollbackResult:
+    def of_pointer(cls, row: publication.Publication) -> RollbackResult:
         """Describe where the pointer of a pinned product went; no table was changed."""
         return cls.from_fields(row)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RollbackPreviewResult(Result):
     """What `rollback` would do; `columns_stay` are changes of columns that it does not undo."""
 
@@ -164,7 +147,7 @@ class RollbackPreviewResult(Result):
     version: int
     partitions: tuple[str, ...]
     runs_undone: tuple[str, ...]
-    rewritten: tuple[RequiredRewrite, ...]
+    rewritten: tuple[publication.RequiredRewrite, ...]
     columns_stay: tuple[str, ...]
 
     @classmethod
@@ -182,14 +165,12 @@ class RollbackPreviewResult(Result):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RollbackTogetherResult(Result):
     """The products that were rolled back by one commit, or would."""
 
     rolled_back: tuple[RollbackResult | RollbackPreviewResult, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class VersionLine(Record):
     """One accepted version; `partitions` is their number."""
 
@@ -207,7 +188,7 @@ class VersionLine(Record):
     reason: str
 
     @classmethod
-    def of(cls, row: Publication) -> VersionLine:
+    def of(cls, row: publication.Publication) -> VersionLine:
         """Describe a row of the pointer's table."""
         return cls.from_fields(
             row,
@@ -218,7 +199,6 @@ class VersionLine(Record):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class VersionsResult(Result):
     """The accepted versions of a product, newest first."""
 
@@ -226,19 +206,17 @@ class VersionsResult(Result):
     versions: tuple[VersionLine, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class EvidenceResult(Result):
     """The paths of the evidence page (`report`) and of the archive beside it."""
 
     archive: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class DualReadResult(RunResult):
     """What a reader's query gave on old and candidate, and the comparisons of all readers."""
 
     digest: str
-    comparison: QueryComparison
+    comparison: rollout.QueryComparison
     equal: bool
     readers: tuple[ReaderComparison, ...]
 
@@ -250,7 +228,6 @@ class DualReadResult(RunResult):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecoverResult(Result):
     """What was found half done, and what was done about it (in a dry run: would be)."""
 
@@ -270,7 +247,6 @@ class RecoverResult(Result):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RetentionLine(Record):
     """One thing that was removed or is kept, with the reason."""
 
@@ -284,22 +260,21 @@ class RetentionLine(Record):
     run_id: str | None
 
     @classmethod
-    def of(cls, item: RetentionItem) -> RetentionLine:
+    def of(cls, item: rollout.RetentionItem) -> RetentionLine:
         """Describe an item; empty texts become None."""
         texts = {name: getattr(item, name) or None for name in ("product", "owner", "run_id")}
         return cls.from_fields(item, **texts)
 
 
-@dataclass(frozen=True, kw_only=True)
 class MaintainResult(Result):
     """What was removed or deleted, what is kept, and which files are left, and why."""
 
     dry_run: bool
     retired: tuple[RetentionLine, ...]
     kept: tuple[RetentionLine, ...]
-    deleted: tuple[DeletedFiles, ...]
-    left: tuple[LeftoverFiles, ...]
-    control_files: OrphanFiles
+    deleted: tuple[rollout.DeletedFiles, ...]
+    left: tuple[rollout.LeftoverFiles, ...]
+    control_files: rollout.OrphanFiles
     versions_let_go: tuple[Mapping[str, Any], ...]
 
     @classmethod

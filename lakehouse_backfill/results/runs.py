@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +14,7 @@ from lakehouse_backfill.core.validation.suites import (
     AcceptedValidation,
     newest_validation_timing,
 )
+from lakehouse_backfill.domain import plan as plans
 from lakehouse_backfill.domain.checks import (
     AnomalyReport,
     CheckResult,
@@ -24,15 +24,8 @@ from lakehouse_backfill.domain.checks import (
     ValidationResult,
 )
 from lakehouse_backfill.domain.contract import Consumer
+from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.partitions import Chunk, ScopeField
-from lakehouse_backfill.domain.plan import (
-    ChecklistQuestion,
-    ChosenWritePath,
-    ConflictingRun,
-    Estimate,
-    Plan,
-    ResolvedManifest,
-)
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
 from lakehouse_backfill.domain.table import (
     SpecPartitions,
@@ -50,7 +43,6 @@ from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.comparison import DiffResult
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlannedPin(Record):
     """A snapshot that the run reads or changes; `mode` says how it is kept from expiring."""
 
@@ -63,7 +55,6 @@ class PlannedPin(Record):
     mode: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanResult(Result):
     """What `plan` resolved; `state` is None for a dry run."""
 
@@ -83,20 +74,26 @@ class PlanResult(Result):
     places: tuple[SpecPartitions, ...]
     chunks: tuple[Chunk, ...]
     pins: tuple[PlannedPin, ...]
-    estimate: Estimate
+    estimate: plans.Estimate
     consumers: tuple[Consumer, ...]
-    conflicts: tuple[ConflictingRun, ...]
-    checklist: tuple[ChecklistQuestion, ...]
-    way: ChosenWritePath | None
+    conflicts: tuple[plans.ConflictingRun, ...]
+    checklist: tuple[plans.ChecklistQuestion, ...]
+    way: plans.ChosenWritePath | None
     notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     undo: str
     warm_up_proof: Mapping[str, Any] | None
+    determinism_proof: Mapping[str, Any] | None
 
     @classmethod
     def of(
-        cls, plan: Plan, status: RunStatus | None, proof: Mapping[str, Any] | None
+        cls,
+        plan: plans.Plan,
+        status: RunStatus | None,
+        proof: Mapping[str, Any] | None,
+        repeated: Mapping[str, Any] | None = None,
     ) -> PlanResult:
-        """Describe a plan, its registered run and the proof of its warm-up, if there are any."""
+        """Describe a plan, its registered run, and the proofs of warm-up and determinism."""
         resolved, target = plan.resolved, plan.resolved.manifest.target
         undo = command_line("rollback", plan.product, "--reason", "TEXT")
         return cls.from_fields(
@@ -113,6 +110,7 @@ class PlanResult(Result):
             pins=_planned_pins(resolved),
             undo=f"{command_line('cancel', plan.run_id)}; after publication: {undo}",
             warm_up_proof=proof,
+            determinism_proof=repeated,
         )
 
     def _repr_html_(self) -> str:
@@ -122,7 +120,7 @@ class PlanResult(Result):
         return plan_html(self)
 
 
-def _planned_pins(resolved: ResolvedManifest) -> tuple[PlannedPin, ...]:
+def _planned_pins(resolved: plans.ResolvedManifest) -> tuple[PlannedPin, ...]:
     target = resolved.target
     mode = "tag" if target.snapshot_id is not None else None
     return (
@@ -133,7 +131,6 @@ def _planned_pins(resolved: ResolvedManifest) -> tuple[PlannedPin, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class StageResult(RunResult):
     """What was staged."""
 
@@ -142,7 +139,6 @@ class StageResult(RunResult):
     rows: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShadowOpenResult(RunResult):
     """The table that another engine is to write, the partitions, and the lineage of their rows."""
 
@@ -155,7 +151,7 @@ class ShadowOpenResult(RunResult):
     next: str
 
     @classmethod
-    def of(cls, status: RunStatus, table: TableInfo, plan: Plan) -> ShadowOpenResult:
+    def of(cls, status: RunStatus, table: TableInfo, plan: plans.Plan) -> ShadowOpenResult:
         """Describe the open shadow of a run."""
         return cls(
             **run_fields(status),
@@ -174,7 +170,6 @@ def run_fields(status: RunStatus) -> dict[str, Any]:
     return {"run_id": status.run_id, "product": status.product, "state": status.state.value}
 
 
-@dataclass(frozen=True, kw_only=True)
 class DecisionResult(RunResult):
     """The decisions and waivers in force after a decision."""
 
@@ -183,7 +178,6 @@ class DecisionResult(RunResult):
     manifest_file: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaiveResult(RunResult):
     """The gates that stopped a run, which were waived, and how the others can be."""
 
@@ -205,7 +199,6 @@ def _all_waived(gates: tuple[FailedGate, ...]) -> bool:
     return bool(gates) and all(gate.waived_by for gate in gates)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ValidateResult(RunResult):
     """What every gate found; `passed`: no blocking gate is closed, or all of them are waived."""
 
@@ -254,7 +247,6 @@ class ValidateResult(RunResult):
         return closed_gates_error(self.run_id, self.checks, self.manifest_file)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RejudgeResult(Result):
     """What suites found of an accepted version."""
 
@@ -283,13 +275,12 @@ class RejudgeResult(Result):
             return None
         closed = _closed_gates(self.checks)
         return ChecksFailed(
-            f"{self.product} as published: {_count_closed(closed)} closed: {_names(closed)}",
+            f"{self.product} as published: {_describe_closed(closed)}",
             state="readers go on seeing it; nothing was changed",
             fix=f"restate it: {command_line('new', self.product)} --from P --to P --reason TEXT",
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunProgressResult(RunResult):
     """What `run` did, up to the next decision of a person."""
 
@@ -310,12 +301,11 @@ def _closed_gates(checks: tuple[CheckResult, ...]) -> list[CheckResult]:
     return [check for check in checks if not check.passed and check.blocking]
 
 
-def _count_closed(closed: list[CheckResult]) -> str:
-    return {0: "gates are", 1: "1 gate is"}.get(len(closed), f"{len(closed)} gates are")
-
-
-def _names(closed: list[CheckResult]) -> str:
-    return ", ".join(check.name for check in closed)
+def _describe_closed(closed: list[CheckResult]) -> str:
+    if not closed:
+        return "gates are closed"
+    count = "1 gate is" if len(closed) == 1 else f"{len(closed)} gates are"
+    return f"{count} closed: {', '.join(check.name for check in closed)}"
 
 
 def closed_gates_error(
@@ -323,9 +313,8 @@ def closed_gates_error(
 ) -> ChecksFailed:
     """Build the error of a run that gates stopped; its fix names the evidence and the way on."""
     closed = _closed_gates(checks)
-    names = f": {_names(closed)}" if closed else ""
     return ChecksFailed(
-        f"{run}: {_count_closed(closed)} closed{names}",
+        f"{run}: {_describe_closed(closed)}",
         state="nothing was published; the shadow table is kept",
         fix=f"{command_line('evidence', run)}, then "
         f"{plan_command(manifest_file or MANIFEST_PLACEHOLDER, run)}" + _waive_hint(run, closed),
@@ -342,11 +331,10 @@ def _waive_hint(run: str, closed: list[CheckResult]) -> str:
     return f"; or, for the record: {waive}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunLine(Record):
     """One run of `status`: whether data is safe, what readers see, and the next command, first.
 
-    `gates` are those that stopped it, `waivers` those in force.
+    `gates` are those that stopped it; `approvals` and `waivers` are the decisions in force.
     """
 
     is_safe: str
@@ -357,6 +345,7 @@ class RunLine(Record):
     state: str
     at: datetime
     driver: str | None
+    approvals: tuple[Mapping[str, Any], ...] | None = optional()
     waivers: tuple[Mapping[str, Any], ...] | None = optional()
     gates: tuple[FailedGate, ...] | None = optional()
     dual_reads: tuple[Mapping[str, Any], ...] | None = optional()
@@ -386,7 +375,6 @@ class RunLine(Record):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class StatusResult(Result):
     """One run, or the runs of the lake: those that wait for a person come first."""
 
@@ -399,14 +387,12 @@ class StatusResult(Result):
         return status_html(self)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LogResult(Result):
     """The events of a run, oldest first."""
 
     events: tuple[Event, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PendingChunk(Record):
     """A chunk that is not staged yet."""
 
@@ -419,7 +405,6 @@ class PendingChunk(Record):
     seconds: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChunksResult(Result):
     """The chunks of a run: those in the ledger, and the pending ones."""
 
@@ -427,7 +412,7 @@ class ChunksResult(Result):
     chunks: tuple[ChunkRecord | PendingChunk, ...]
 
     @classmethod
-    def of(cls, plan: Plan, records: tuple[ChunkRecord, ...]) -> ChunksResult:
+    def of(cls, plan: plans.Plan, records: tuple[ChunkRecord, ...]) -> ChunksResult:
         """List the plan's chunks with what the ledger holds of them."""
         recorded = {record.chunk_id: record for record in records}
         return cls(

@@ -6,8 +6,8 @@ command loads what it uses, and nothing else.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,19 @@ from lakehouse_backfill.adapters.system.process import (
     read_committed_code,
     this_driver,
 )
-from lakehouse_backfill.config.contracts import find_contract, list_contracts, require_suites
-from lakehouse_backfill.config.faults import PROFILES_FILE, display_path, locate_errors
+from lakehouse_backfill.config.contracts import (
+    find_contract,
+    find_contracts_of_tables,
+    list_contracts,
+    list_valid_contracts,
+    require_suites,
+)
+from lakehouse_backfill.config.faults import (
+    PROFILES_FILE,
+    display_path,
+    locate_errors,
+    resolve_inside,
+)
 from lakehouse_backfill.config.manifests import load_manifest
 from lakehouse_backfill.config.previous_code import resolve_previous_code
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
@@ -38,11 +49,14 @@ if TYPE_CHECKING:
     from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
     from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
     from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
+    from lakehouse_backfill.adapters.spark.dataframes import SparkTables
     from lakehouse_backfill.core.planning.plan import DeclaredRun
-    from lakehouse_backfill.core.runs.context import ComputePorts, Context
-    from lakehouse_backfill.ports.compute import Views
+    from lakehouse_backfill.core.runs.context import Context
+    from lakehouse_backfill.ports.compute import ComputePorts, Views
+    from lakehouse_backfill.ports.identity import Anchor, Identity
 
 
+SIGNING_KEY_VARIABLE = "LAKEHOUSE_BACKFILL_SIGNING_KEY"
 STATE_FOLDER = ".lakehouse-backfill"
 LOCK_FILE = "requirements.lock"
 
@@ -58,6 +72,8 @@ class Adapters:
         self.profile = profile
         self.profile_name = profile_name
         self.progress = progress
+        #: What decisions are signed with: a key file, or `oidc`.
+        self.signing_key: str | None = os.environ.get(SIGNING_KEY_VARIABLE) or None
 
     @staticmethod
     def open(folder: Path, profile: str | None, progress: Progress | None) -> Adapters:
@@ -105,16 +121,13 @@ class Adapters:
     def context(self) -> Context:
         """The ports that the verbs of the core work with."""
         from lakehouse_backfill.adapters.iceberg.commit.corrections import IcebergCorrections
-        from lakehouse_backfill.adapters.iceberg.commit.publisher import (
-            IcebergChunkCarrier,
-            IcebergPublisher,
-        )
+        from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
         from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
         from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
-        from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
-        from lakehouse_backfill.adapters.local.dual_read import LocalDualReader
+        from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
         from lakehouse_backfill.adapters.system.hooks import LocalHooks
+        from lakehouse_backfill.adapters.system.secrets import LocalSecrets
         from lakehouse_backfill.core.runs.context import Context
 
         catalog, profile = self.catalog, self.profile
@@ -124,16 +137,17 @@ class Adapters:
             pins=IcebergPins(catalog, writers),
             shadows=IcebergShadows(catalog, profile.shadow_namespace, writers),
             publisher=IcebergPublisher(catalog, writers=writers),
-            carrying=IcebergChunkCarrier(catalog, writers=writers),
-            ways=writers.choose,
-            erasing=LocalDeletionFinder(catalog),
-            **control_ports(catalog, profile, writers),
+            choose_write_path=writers.choose,
+            **control_ports(catalog, profile),
             compute=cache(self._make_compute_ports),
             differ=self._make_differ,
-            records=_LazyRecords(self),
+            row_reader=LocalRowReader(catalog, self.folder),
             views=views_port(catalog, profile, lambda: self.spark),
             hooks=LocalHooks(self.folder),
-            reading=LocalDualReader(catalog),
+            identity=identity_port(self),
+            anchor=anchor_port(profile),
+            contract=self.contract,
+            secrets=LocalSecrets(self.folder),
             corrections=IcebergCorrections(catalog),
             clock=SystemClock(),
             journal=JsonJournal(self.folder),
@@ -164,11 +178,7 @@ class Adapters:
 
     def valid_contracts(self) -> list[Contract]:
         """Load the contracts that are valid: one that is wrong is no obstacle to other products."""
-        found = []
-        for product in list_contracts(self.folder):
-            with suppress(ConfigError):
-                found.append(find_contract(self.folder, product))
-        return found
+        return list_valid_contracts(self.folder)
 
     def load_declaration(self, manifest_file: Path) -> DeclaredRun:
         """Read a run manifest, its contract, and what identifies the code."""
@@ -202,14 +212,13 @@ class Adapters:
             lock_hash=file_hash(self.folder, LOCK_FILE) if lock.is_file() else None,
             files=files,
             previous_code=named,
+            input_contracts=find_contracts_of_tables(self.folder, manifest.input_tables),
         )
 
     def read_snapshot(self, engine: str, table: str, snapshot_id: int) -> Any:
         """Read a table's snapshot with Spark, Arrow or DuckDB."""
         if engine == "spark":
-            from lakehouse_backfill.adapters.spark.dataframes import read_table
-
-            return read_table(self.spark, self.profile.catalog["name"], table, snapshot_id)
+            return self._spark_tables().read(table, snapshot_id)
         from lakehouse_backfill.adapters.local import reader
 
         readers = {"arrow": reader.read_snapshot_arrow, "duckdb": reader.open_snapshot_duckdb}
@@ -238,6 +247,9 @@ class Adapters:
 
         start_gx_import()
 
+    def _spark_tables(self) -> SparkTables:
+        return spark_tables(self.spark, self.profile)
+
     def _make_compute_ports(self) -> ComputePorts:
         from lakehouse_backfill.adapters.iceberg.control.schemas import (
             CURRENT_VIEW,
@@ -248,29 +260,31 @@ class Adapters:
         from lakehouse_backfill.adapters.spark.attribution.attribution import SparkAttributing
         from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
         from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
-        from lakehouse_backfill.adapters.spark.staging.compose import SparkRestoring
+        from lakehouse_backfill.adapters.spark.session.session import hide_values
         from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
         from lakehouse_backfill.adapters.spark.views import ensure_view
         from lakehouse_backfill.adapters.system.code_archive import CodeArchive
         from lakehouse_backfill.core.planning.job_code import archived_texts
-        from lakehouse_backfill.core.runs.context import ComputePorts
+        from lakehouse_backfill.core.staging.sinks import RunSinks
+        from lakehouse_backfill.ports.compute import ComputePorts
 
         catalog, control = self.profile.catalog["name"], self.profile.control_namespace
+        tables = self._spark_tables()
+        if any(contract.restricted_columns for contract in self.valid_contracts()):
+            hide_values()
         kept = partial(archived_texts, self.context)
         code = CodeArchive(self.folder, self.folder / STATE_FOLDER / "code", kept)
         try:
             select = current_view_select(catalog, control)
-            ensure_view(self.spark, catalog, control, CURRENT_VIEW, select)
+            ensure_view(tables, control, CURRENT_VIEW, select)
         except Unsupported as error:
             self.context.journal.log("no view", problem=error.problem)
+        secret, sinks = self.context.secrets.read, partial(RunSinks, self.context)
         ports = ComputePorts(
-            staging=SparkStaging(self.spark, catalog, code.restore_folder),
-            measuring=SparkMeasuring(self.spark, catalog),
-            inspecting=InspectingBySize(
-                LocalInspector(self.catalog), SparkInspecting(self.spark, catalog)
-            ),
-            restoring=SparkRestoring(self.spark, catalog),
-            attributing=SparkAttributing(self.spark, catalog, code.restore_folder),
+            staging=SparkStaging(tables, code.restore_folder, secret, sinks),
+            measuring=SparkMeasuring(tables),
+            inspecting=InspectingBySize(LocalInspector(self.catalog), SparkInspecting(tables)),
+            attributing=SparkAttributing(tables, code.restore_folder, secret),
             judge=ExpectationsJudge(self.folder),
         )
         return watch_ports_if_hooked(ports)
@@ -287,34 +301,14 @@ class Adapters:
                 GroupedDiffer,
             )
             from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
-            from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
-            from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
+            from lakehouse_backfill.adapters.spark.workers import SparkWorkers
 
             limit = self.profile.task_diff_limit_mib * 1024 * 1024
-            groups = SparkRowGroups(self.spark, self.profile.catalog["name"])
+            workers = SparkWorkers(self._spark_tables())
             return DistributedDiffer(
-                ParallelDiffer(local, SparkWorkers(self.spark), limit), GroupedDiffer(local, groups)
+                ParallelDiffer(local, workers, limit), GroupedDiffer(local, workers)
             )
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
-
-
-class _LazyRecords:
-    """Golden rows and single records; DuckDB and Arrow are loaded when asked for."""
-
-    def __init__(self, wiring: Adapters) -> None:
-        self._adapters = wiring
-
-    def golden(self, file: str) -> list[dict[str, str | None]]:
-        from lakehouse_backfill.adapters.local.reader import read_golden
-
-        return read_golden(self._adapters.folder / file)
-
-    def by_key(
-        self, table: str, snapshot_id: int | None, keys: list[dict[str, Any]]
-    ) -> list[dict[str, Any]]:
-        from lakehouse_backfill.adapters.local.reader import rows_by_key
-
-        return rows_by_key(self._adapters.catalog, table, snapshot_id, keys)[0]
 
 
 def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> TableWriters:
@@ -338,48 +332,58 @@ def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> T
     def rows() -> SparkRewrites:
         from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
 
-        return SparkRewrites(spark, name)
+        return SparkRewrites(lambda: spark_tables(spark(), profile))
 
     return TableWriters(catalog, jvm_state, cache(java), cache(rows))
 
 
-def control_ports(catalog: Any, profile: Profile, writers: TableWriters) -> dict[str, Any]:
+def identity_port(wiring: Adapters) -> Identity:
+    """Make what signs with the key of the acting person, and checks those who may sign."""
+    from lakehouse_backfill.adapters.signing.identity import ProjectIdentity
+
+    folder, profile = wiring.folder, wiring.profile
+    signers = resolve_inside(folder, profile.signers)
+    name = f"profiles.{wiring.profile_name}."
+    with locate_errors(folder / PROFILES_FILE, folder, name), attach_error_field("signers"):
+        if signers is None:
+            raise ConfigError(
+                f"{profile.signers} lies outside the project",
+                fix="write a path relative to the project's folder, without ..",
+            )
+    return ProjectIdentity(folder, signers, profile.oidc, wiring.signing_key)
+
+
+def anchor_port(profile: Profile) -> Anchor | None:
+    """Make what keeps heads of logs outside the lake; None where the profile names no place."""
+    place = profile.anchor
+    if place is None:
+        return None
+    from lakehouse_backfill.adapters.anchors.folder import FolderAnchor
+    from lakehouse_backfill.adapters.anchors.git import GitAnchor
+
+    if place.folder is not None:
+        return FolderAnchor(Path(place.folder).expanduser())
+    return GitAnchor(str(place.git))
+
+
+def control_ports(catalog: Any, profile: Profile) -> dict[str, Any]:
     """Make the ports over the control tables, under the names of the context's fields."""
-    from lakehouse_backfill.adapters.iceberg.control.evidence import (
-        IcebergEvidence,
-        IcebergFingerprints,
-        IcebergPinLeases,
-    )
-    from lakehouse_backfill.adapters.iceberg.control.runs import (
-        IcebergAudit,
-        IcebergLedger,
-        IcebergRuns,
-    )
-    from lakehouse_backfill.adapters.iceberg.control.tables import (
-        ControlTables,
-        IcebergControlUpkeep,
-        IcebergFences,
-    )
+    from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
+    from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
+    from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+    from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
     from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-    from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles, IcebergStoredFiles
-    from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
+    from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
     from lakehouse_backfill.adapters.iceberg.shadow.run_files import IcebergRunFiles
 
     control = ControlTables(catalog, profile.control_namespace)
     return {
         "runs": IcebergRuns(control),
-        "ledger": IcebergLedger(control),
         "versions": IcebergVersions(control),
         "evidence": IcebergEvidence(control),
-        "fingerprints": IcebergFingerprints(control),
-        "data_files": IcebergDataFiles(catalog),
-        "stored": IcebergStoredFiles(catalog),
-        "fences": IcebergFences(control),
+        "stored_files": IcebergStoredFiles(catalog),
         "audit": IcebergAudit(control),
-        "pin_leases": IcebergPinLeases(control),
-        "upkeep": IcebergUpkeep(catalog, profile.shadow_namespace, SystemClock(), writers),
         "run_files": IcebergRunFiles(catalog, profile.shadow_namespace),
-        "control_upkeep": IcebergControlUpkeep(catalog, profile.control_namespace, control),
     }
 
 
@@ -391,4 +395,11 @@ def views_port(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> View
         return RestViews(catalog)
     from lakehouse_backfill.adapters.spark.views import SparkViews
 
-    return SparkViews(spark, profile.catalog["name"])
+    return SparkViews(lambda: spark_tables(spark(), profile))
+
+
+def spark_tables(session: Any, profile: Profile) -> SparkTables:
+    """Make what reads the tables of the profile's catalog through a session of Spark."""
+    from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+
+    return SparkTables(session, profile.catalog["name"])

@@ -136,17 +136,22 @@ def _register(lab: Lab, name: str, where: str) -> None:
         catalog.register_table((CONTROL, name), where)
 
 
+def edit_pointer(lab: Lab, edit: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Edit the property that is the product's pointer, or remove it (None)."""
+    with lab.opened() as catalog:
+        key = f"pointer.{TARGET}"
+        table = catalog.load_table(f"{CONTROL}.accepted_output_version")
+        edited = edit(json.loads(table.properties[key]))
+        with table.transaction() as change:
+            if edited is None:
+                change.remove_properties(key)
+            else:
+                change.set_properties({key: json.dumps(edited)})
+
+
 def _pointer(edit: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Callable[[Lab], Done]:
     def do(lab: Lab) -> Done:
-        with lab.opened() as catalog:
-            key = f"pointer.{TARGET}"
-            table = catalog.load_table(f"{CONTROL}.accepted_output_version")
-            edited = edit(json.loads(table.properties[key]))
-            with table.transaction() as change:
-                if edited is None:
-                    change.remove_properties(key)
-                else:
-                    change.set_properties({key: json.dumps(edited)})
+        edit_pointer(lab, edit)
         return Done(("pointer",), lambda _: None)
 
     return do

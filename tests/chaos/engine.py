@@ -56,8 +56,13 @@ class PlainEngine:
     def load(self, plan: Plan) -> None:
         """There is no job to import."""
 
+    def analysed_plan(self, plan: Plan, chunk: Chunk) -> str:
+        """Give a plan in which there is nothing to find."""
+        relation = "org.apache.spark.sql.catalyst.plans.logical.OneRowRelation"
+        return f'[{{"class": "{relation}", "num-children": 0}}]'
+
     def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
-        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
+        scope = plan.chunk_scope(chunk)
         where = row_range_filter(partitions.scope_row_ranges(scope))
         with translate_errors():
             shadow = self._catalog.load_table(plan.shadow_table)
@@ -84,7 +89,7 @@ class PlainEngine:
         return self.remeasure(plan, chunk, head.snapshot_id, epoch)
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
-        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
+        scope = plan.chunk_scope(chunk)
         found = self.checksums(plan.shadow_table, snapshot_id, scope)
         total = Checksum.empty(_SHAPE)
         for part in found.values():
@@ -256,12 +261,12 @@ class PlainEngine:
         return tuple(sorted({str(day) for day in rows["d"].to_pylist()}))
 
     def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
+        scope = plan.chunk_scope(chunk)
         found = self.checksums(plan.shadow_table, snapshot_id, scope)
         rows = {label: checksum.rows for label, checksum in found.items()}
         return ChunkFacts(rows=rows, null_keys={}, duplicate_keys=0)
 
-    def visible(self, table: str, snapshot_id: int, scope: Scope) -> pa.Table:
+    def frame(self, table: str, snapshot_id: int, scope: Scope) -> pa.Table:
         where = row_range_filter(partitions.scope_row_ranges(scope))
         return self._catalog.load_table(table).scan(where, snapshot_id=snapshot_id).to_arrow()
 

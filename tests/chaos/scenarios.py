@@ -61,10 +61,10 @@ def _commit(name: str) -> tuple[str, ...]:
 
 _APPEND = _method("Runs.append", *_commit("ControlLog.run_event"))
 _EVIDENCE = _method("Evidence.record", *_commit("ControlLog.evidence"))
-_FINGERPRINTS = _method("Fingerprints.record", *_commit("ControlLog.file_fingerprint"))
+_FINGERPRINTS = _method("Evidence.record_fingerprints", *_commit("ControlLog.file_fingerprint"))
 _MOVE = _method("Versions.move", *_commit("ControlLog.accepted_output_version"))
 _FENCES = _method(
-    "Fences.fence",
+    "Runs.fence",
     *_commit("ControlLog.accepted_output_version"),
     *_commit("ControlLog.backfill_chunk_run"),
     *_commit("ControlLog.evidence"),
@@ -78,9 +78,9 @@ _OPEN = _method(
 )
 _SHADOW_FENCE = _method("Shadows.fence", *_commit("Shadows.fence"))
 _CHUNK = _method("Staging.stage", *_commit("Spark.overwrite"))
-_RECORD = _method("Ledger.record", *_commit("ControlLog.backfill_chunk_run"))
+_RECORD = _method("Runs.record_chunk", *_commit("ControlLog.backfill_chunk_run"))
 _ADOPT = _method("Publisher.adopt", *_commit("Publisher.swap"))
-_RESTORE = _method("Restoring.restore", *_commit("Spark.overwrite"))
+_RESTORE = _method("Staging.restore", *_commit("Spark.overwrite"))
 _RETIRE = _method("Shadows.retire", *_commit("Shadows.drop"))
 _REVERT = _method("Publisher.revert", *_commit("Publisher.swap"))
 #: What is left of a publication whose files are swapped in already.
@@ -98,7 +98,7 @@ _ROLLBACK = ("rollback", "silver.t", "--to", "0", "--reason", "wrong")
 SCENARIOS = (
     Scenario("plan", "new", _PLAN, (_PLAN,), (
         *_method(
-            "PinLeases.grant", *_commit("Catalog.create_namespace"),
+            "Evidence.grant_leases", *_commit("Catalog.create_namespace"),
             *_commit("Catalog.create_table") * len(CONTROL_TABLES),
             *_commit("ControlLog.pin_lease"),
         ),

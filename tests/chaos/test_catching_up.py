@@ -116,7 +116,7 @@ def test_a_publication_that_catches_up_may_be_killed_anywhere(
 
 @pytest.mark.req("U11")
 def test_the_points_of_a_carried_chunk_are_among_those_that_are_killed(points: list[str]) -> None:
-    assert {"Carrying.carry:before", "Carrying.carry:after"} <= set(points)
+    assert {"Publisher.carry:before", "Publisher.carry:after"} <= set(points)
 
 
 def test_a_lab_has_a_folder_of_its_own(labs: list[Lab]) -> None:

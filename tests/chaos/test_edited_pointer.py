@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.chaos.damages import edit_pointer
 from tests.chaos.lab import BY, TARGET, Lab
-from tests.chaos.oracle import CONTROL
 
 Edit = Callable[[dict[str, Any]], dict[str, Any] | None]
 EDITS: dict[str, Edit] = {
@@ -19,18 +18,6 @@ EDITS: dict[str, Edit] = {
     "no pointer": lambda held: {"odd": held},
     "removed": lambda _: None,
 }
-
-
-def edit_pointer(lab: Lab, edit: Edit) -> None:
-    with lab.opened() as catalog:
-        key = f"pointer.{TARGET}"
-        table = catalog.load_table(f"{CONTROL}.accepted_output_version")
-        edited = edit(json.loads(table.properties[key]))
-        with table.transaction() as change:
-            if edited is None:
-                change.remove_properties(key)
-            else:
-                change.set_properties({key: json.dumps(edited)})
 
 
 @pytest.mark.req("U12", "V4", "C2")

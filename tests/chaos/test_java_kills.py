@@ -27,7 +27,7 @@ KILLS = {
     ),
     "publish": ("Publisher.swap", "Spark.create_view"),
     "rollback": ("Publisher.swap",),
-    "maintain": ("Upkeep.let_go",),
+    "maintain": ("Pins.expire",),
 }  # fmt: skip
 
 

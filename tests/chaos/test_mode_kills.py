@@ -33,7 +33,7 @@ EXPECTED = {
 
 #: Points whose effects differ by mode; `test_kills.py` kills at all others.
 OWN = {
-    "stage": ("Staging.stage", "Spark.overwrite", "Ledger.record"),
+    "stage": ("Staging.stage", "Spark.overwrite", "Runs.record_chunk"),
     "publish": ("Publisher.", "Shadows.", "Pins.", "Versions.move"),
 }
 

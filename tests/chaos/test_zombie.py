@@ -69,7 +69,7 @@ SLEEPS = [
     Sleep("approved", _STAGE, "Staging.stage:before", 2),
     Sleep("approved", _STAGE, "Spark.overwrite:committing", 2),
     Sleep("approved", _STAGE, "Spark.overwrite:committed", 2),
-    Sleep("approved", _STAGE, "Ledger.record:before", 3),
+    Sleep("approved", _STAGE, "Runs.record_chunk:before", 3),
     Sleep("approved", _STAGE, "ControlLog.backfill_chunk_run:committing", 3),
     Sleep("approved", _STAGE, "ControlLog.run_event:committing", 2),
     Sleep("staged", _VALIDATE, "ControlLog.evidence:committing"),
@@ -114,7 +114,7 @@ def test_a_publisher_that_wakes_up_after_a_rollback_does_not_publish_again(
     "sleep",
     [
         Sleep("approved", _STAGE, "Spark.overwrite:committing", 2),
-        Sleep("approved", _STAGE, "Ledger.record:before", 2),
+        Sleep("approved", _STAGE, "Runs.record_chunk:before", 2),
         Sleep("accepted", _PUBLISH, "Publisher.swap:committing"),
     ],
     ids=str,
@@ -145,9 +145,9 @@ def test_a_living_driver_is_overtaken_only_when_that_is_asked_for(lab: Lab, slee
 def test_a_stopped_driver_is_shut_out_also_when_its_recovery_was_cut_off(lab: Lab) -> None:
     """The recovery died right after it ended the run, before it fenced the driver."""
     lab.restore("approved")
-    zombie = lab.start(*lab.typed(_STAGE), hook=Stop("Ledger.record:before", 2))
+    zombie = lab.start(*lab.typed(_STAGE), hook=Stop("Runs.record_chunk:before", 2))
     zombie.wait_until_stopped()
-    lab.killed(*lab.typed(("recover", "RUN")), hook=Kill("Fences.fence:before"))
+    lab.killed(*lab.typed(("recover", "RUN")), hook=Kill("Runs.fence:before"))
     _finish(lab)
     before = lab.oracle.catalog()
 

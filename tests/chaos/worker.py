@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.cli.main import app
-from lakehouse_backfill.core.runs.context import ComputePorts
+from lakehouse_backfill.ports.compute import ComputePorts
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters

@@ -1,4 +1,4 @@
-"""What every engine of the ports Staging, Measuring, Inspecting and Restoring does.
+"""What every engine of the ports Staging, Measuring and Inspecting does.
 
 `tests/contract/test_compute_rules.py` runs these rules on the stand-in that tests of the core use,
 `tests/lake/test_compute_rules.py` on Spark. Each gives a fixture `world`.
@@ -27,7 +27,6 @@ class ComputeWorld:
     staging: Any
     measuring: Any
     inspecting: Any
-    restoring: Any
     plan: Plan
     #: A partition of target and shadow that the run does not change.
     other: str
@@ -69,6 +68,7 @@ def test_a_staged_chunk_changes_no_other_partition(world: ComputeWorld) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.req("T2", "X2")
 def test_a_chunk_that_is_staged_or_measured_again_has_the_same_sums(world: ComputeWorld) -> None:
     chunk = world.plan.resolved.chunks[0]
     first, second = world.stage(), world.stage()
@@ -137,7 +137,7 @@ def test_restored_partitions_have_their_earlier_rows_and_others_keep_theirs(
         properties={"lakehouse-backfill.rollback": "token"},
     )  # fmt: skip
     after = world.sums(first, second)
-    restored = world.restoring.restore(chunk)
+    restored = world.staging.restore(chunk)
     assert restored == world.head(world.plan.shadow_table) != staged.snapshot_id
     found = world.sums(first, second)
     assert (found[first].rows, found[second]) == (before[first].rows, after[second])

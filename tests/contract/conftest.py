@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -11,6 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lakehouse_backfill import fault_points
 from tests.chaos.lab import Lab
 from tests.contract.differ_cases import Maker
+from tests.support.lakes.tables import Kit
 from tests.support.lakes.verified import published
 
 _numbers = itertools.count(1)
@@ -20,6 +22,18 @@ _numbers = itertools.count(1)
 def _no_hook() -> Iterator[None]:
     yield
     fault_points.install_hook(None)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Kit:
+    return Kit(tmp_path)
+
+
+@pytest.fixture
+def days(kit: Kit) -> Kit:
+    """A table by day with three days of one row each, in one manifest."""
+    kit.create_days()
+    return kit
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ def workers(tmp_path: Path) -> Iterator[tuple[Worker, Worker]]:
         worker.process.wait(30)
 
 
+@pytest.mark.long
 @pytest.mark.req("U11", "T8")
 @pytest.mark.parametrize(
     ("days", "outcomes"),

@@ -63,8 +63,7 @@ def test_a_row_that_came_to_the_partitions_is_a_named_conflict(tmp_path: Path, w
 
 
 @pytest.mark.req("U3", "U11")
-def test_rows_that_came_to_other_partitions_stay(tmp_path: Path) -> None:
-    kit = Kit(tmp_path)
+def test_rows_that_came_to_other_partitions_stay(kit: Kit) -> None:
     request = staged(kit)
     kit.before_commit(lambda: kit.append(row(9, DAYS[0])))
     kit.publisher.adopt(request)

@@ -12,23 +12,20 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.types import LongType, StringType
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.adapters.iceberg.metadata import may_drop_delete_files
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import Conflict, Unsupported
+from tests.support.fakes.kills import Killed, hooked, killed_at
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
 MARK = "lakehouse-backfill."
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 @pytest.fixture
-def kit(tmp_path: Path) -> Kit:
-    made = Kit(tmp_path)
-    made.create_days()
-    refuse(made.catalog)
-    return made
+def kit(kit: Kit) -> Kit:
+    kit.create_days()
+    refuse(kit.catalog)
+    return kit
 
 
 def refuse(catalog: Catalog) -> None:
@@ -108,10 +105,8 @@ def test_one_that_was_cut_off_is_finished_by_the_next(kit: Kit, point: str, numb
         if seen.count(point) == number and reached == point:
             raise Killed
 
-    fault_points.install_hook(kill)
-    with suppress(Killed):
+    with hooked(kill), suppress(Killed):
         opened(kit)
-    fault_points.install_hook(None)
 
     made = opened(kit)
 
@@ -154,10 +149,6 @@ def stopped_at(point: str, number: int, act: Any) -> Any:
     return hook
 
 
-def killed() -> None:
-    raise Killed
-
-
 def deleting(kit: Kit) -> list[str]:
     """Let a drop delete all files of the table, as SeaweedFS does; gives what was dropped."""
     dropped: list[str] = []
@@ -186,8 +177,8 @@ def test_a_builder_that_was_stalled_never_drops_what_another_has_filled(
         fault_points.install_hook(None)
         made.append(opened(kit))
 
-    fault_points.install_hook(stopped_at(f"{point}:committing", number, other))
-    mine = opened(kit)
+    with hooked(stopped_at(f"{point}:committing", number, other)):
+        mine = opened(kit)
     assert [one.uuid for one in made] == [mine.uuid] * len(made)
     assert all(name.startswith("shadow.r1__drop_") for name in dropped)
     assert kit.rows("shadow.r1") == kit.rows()
@@ -204,10 +195,8 @@ def test_finding_out_what_a_drop_does_leaves_nothing_behind(kit: Kit, tmp_path: 
 
 @pytest.mark.req("U1", "U12")
 def test_where_it_was_not_written_down_what_a_drop_does_nothing_is_dropped(kit: Kit) -> None:
-    fault_points.install_hook(stopped_at("Shadows.fill:committing", 1, killed))
-    with pytest.raises(Killed):
+    with killed_at("Shadows.fill:committing"), pytest.raises(Killed):
         opened(kit)
-    fault_points.install_hook(None)
     with kit.catalog.load_table("shadow.r1").transaction() as change:
         change.remove_properties(f"{MARK}built-drop-deletes")
     dropped = deleting(kit)
@@ -217,13 +206,30 @@ def test_where_it_was_not_written_down_what_a_drop_does_nothing_is_dropped(kit: 
     assert kit.catalog.load_table("shadow.r1").properties[f"{MARK}retired"] == "yes"
 
 
+@pytest.mark.req("U1", "U12")
+@pytest.mark.parametrize(
+    ("recorded", "may_delete"),
+    [
+        ({}, False),
+        ({"built-drop-deletes": "no"}, False),
+        ({"built-drop-deletes": "yes"}, True),
+        ({"built-because": "x"}, True),
+        ({"built-because": "x", "built-drop-deletes": "no"}, False),
+        ({"built-because": "x", "built-drop-deletes": "yes"}, True),
+    ],
+)
+def test_a_drop_may_delete_files_where_a_probe_says_so_or_is_missing(
+    recorded: dict[str, str], may_delete: bool
+) -> None:
+    properties = {f"{MARK}{name}": value for name, value in recorded.items()}
+    assert may_drop_delete_files(properties) is may_delete
+
+
 @pytest.mark.req("U1", "T3")
 def test_a_clone_that_was_filled_and_not_compared_is_compared_by_the_next(kit: Kit) -> None:
     forget(kit.catalog)
-    fault_points.install_hook(stopped_at("Shadows.fill:committed", 1, killed))
-    with pytest.raises(Killed):
+    with killed_at("Shadows.fill:committed"), pytest.raises(Killed):
         opened(kit)
-    fault_points.install_hook(None)
     for _ in range(2):
         with pytest.raises(Conflict, match="other snapshot than what it was cloned") as refused:
             opened(kit)

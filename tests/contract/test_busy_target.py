@@ -16,13 +16,6 @@ from tests.support.lakes.tables import DAY, Kit, row
 DAYS = ("2013-02-01", "2013-02-02")
 
 
-@pytest.fixture
-def kit(tmp_path: Path) -> Kit:
-    made = Kit(tmp_path)
-    made.create_days(DAYS)
-    return made
-
-
 @contextmanager
 def _writing(root: Path, per_second: float) -> Iterator[list[int]]:
     """Let a live job append to the other day; gives how many rows it did in the end."""
@@ -44,16 +37,16 @@ def _writing(root: Path, per_second: float) -> Iterator[list[int]]:
 @pytest.mark.req("U11")
 @pytest.mark.parametrize("per_second", [1, 5])
 def test_a_publication_lands_beside_a_writer_of_other_partitions(
-    kit: Kit, per_second: float
+    days: Kit, per_second: float
 ) -> None:
-    request = kit.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
-    with _writing(kit.root, per_second) as done:
+    request = days.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
+    with _writing(days.root, per_second) as done:
         time.sleep(1.0)
         started = time.monotonic()
-        swap = kit.publisher.adopt(request)
+        swap = days.publisher.adopt(request)
         seconds = time.monotonic() - started
         time.sleep(0.5)
-    rows = kit.rows()
+    rows = days.rows()
     assert rows[0] == (0, DAYS[0], "EU", "new")
     assert sum(1 for one in rows if one[3] == "live") == done[0]
     assert seconds < 10, f"{swap.attempts} attempts"

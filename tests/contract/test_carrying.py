@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergChunkCarrier
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.domain.catch_up import CarryRequest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import AdoptRequest, ChunkCommit
 from lakehouse_backfill.errors import RunMoved, TargetChanged, Unsupported
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Kit:
-    made = Kit(tmp_path)
-    made.create_days()
-    return made
 
 
 def _request(first: AdoptRequest, **changes: Any) -> CarryRequest:
@@ -33,85 +25,85 @@ def _request(first: AdoptRequest, **changes: Any) -> CarryRequest:
     return CarryRequest(**(fields | changes))
 
 
-def _carry(kit: Kit, first: AdoptRequest, **changes: Any) -> ChunkCommit:
-    return IcebergChunkCarrier(kit.catalog).carry(_request(first, **changes))
+def _carry(days: Kit, first: AdoptRequest, **changes: Any) -> ChunkCommit:
+    return IcebergPublisher(days.catalog).carry(_request(first, **changes))
 
 
-def _revised(kit: Kit) -> AdoptRequest:
+def _revised(days: Kit) -> AdoptRequest:
     """A run over two days, a live commit in the second, and the shadow of a revision."""
-    first = kit.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")], DAYS[1]: [row(1, DAYS[1], "new")]})
-    kit.append(row(9, DAYS[1], "live"))
-    kit.shadows.open(TARGET, kit.head(), "shadow.r2", {"lakehouse-backfill.run-id": "r2"})
-    kit.shadows.fence("shadow.r2", 1)
+    first = days.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")], DAYS[1]: [row(1, DAYS[1], "new")]})
+    days.append(row(9, DAYS[1], "live"))
+    days.shadows.open(TARGET, days.head(), "shadow.r2", {"lakehouse-backfill.run-id": "r2"})
+    days.shadows.fence("shadow.r2", 1)
     return first
 
 
 @pytest.mark.req("U11")
-def test_a_carried_partition_is_the_accepted_one_and_the_rest_is_the_new_base(kit: Kit) -> None:
-    first = _revised(kit)
-    found = _carry(kit, first)
-    assert [item.chunk_id for item in kit.shadows.chunks("shadow.r2")] == ["c0001"]
-    assert (found.snapshot_id, found.added_rows) == (kit.head("shadow.r2"), 1)
-    assert kit.rows("shadow.r2") == [
+def test_a_carried_partition_is_the_accepted_one_and_the_rest_is_the_new_base(days: Kit) -> None:
+    first = _revised(days)
+    found = _carry(days, first)
+    assert [item.chunk_id for item in days.shadows.chunks("shadow.r2")] == ["c0001"]
+    assert (found.snapshot_id, found.added_rows) == (days.head("shadow.r2"), 1)
+    assert days.rows("shadow.r2") == [
         (0, DAYS[0], "EU", "new"), (1, DAYS[1], "EU", "old"), (2, DAYS[2], "EU", "old"),
         (9, DAYS[1], "EU", "live"),
     ]  # fmt: skip
 
 
 @pytest.mark.req("X9")
-def test_a_driver_that_is_overtaken_on_the_way_carries_nothing_over(kit: Kit) -> None:
-    first = _revised(kit)
-    kit.before_commit(lambda: Kit(kit.root).shadows.fence("shadow.r2", 2))
+def test_a_driver_that_is_overtaken_on_the_way_carries_nothing_over(days: Kit) -> None:
+    first = _revised(days)
+    days.before_commit(lambda: Kit(days.root).shadows.fence("shadow.r2", 2))
     with pytest.raises(RunMoved):
-        _carry(kit, first)
-    assert kit.shadows.chunks("shadow.r2") == ()
+        _carry(days, first)
+    assert days.shadows.chunks("shadow.r2") == ()
 
 
-def test_files_are_not_carried_into_a_table_with_other_columns(kit: Kit) -> None:
-    first = _revised(kit)
-    kit.evolve(lambda update: update.rename_column("v", "value"), "shadow.r2")
+def test_files_are_not_carried_into_a_table_with_other_columns(days: Kit) -> None:
+    first = _revised(days)
+    days.evolve(lambda update: update.rename_column("v", "value"), "shadow.r2")
     with pytest.raises(TargetChanged, match="its columns changed: v, value"):
-        _carry(kit, first)
+        _carry(days, first)
 
 
-def test_nothing_is_carried_into_a_table_that_is_no_shadow(kit: Kit) -> None:
-    first = _revised(kit)
+def test_nothing_is_carried_into_a_table_that_is_no_shadow(days: Kit) -> None:
+    first = _revised(days)
     with pytest.raises(Unsupported, match="is not a shadow of ours"):
-        _carry(kit, first, shadow=TARGET)
+        _carry(days, first, shadow=TARGET)
 
 
 @pytest.mark.req("U11")
-def test_a_revision_lands_what_the_first_run_could_not(kit: Kit) -> None:
-    first = _revised(kit)
+def test_a_revision_lands_what_the_first_run_could_not(days: Kit) -> None:
+    first = _revised(days)
     with pytest.raises(TargetChanged):
-        kit.publisher.adopt(first)
-    base = kit.head()
-    _carry(kit, first)
-    kit.write_chunk("shadow.r2", DAY, DAYS[1], [row(1, DAYS[1], "again")], "c0002")
+        days.publisher.adopt(first)
+    base = days.head()
+    _carry(days, first)
+    days.write_chunk("shadow.r2", DAY, DAYS[1], [row(1, DAYS[1], "again")], "c0002")
     update = {
         "shadow": "shadow.r2", "base_snapshot_id": base, "token": "token-r2",
-        "shadow_snapshot_id": kit.head("shadow.r2"), "chunk_ids": ("c0001", "c0002"),
+        "shadow_snapshot_id": days.head("shadow.r2"), "chunk_ids": ("c0001", "c0002"),
         "tags": {"before": "lhb-before-r2", "after": "lhb-after-r2"},
     }  # fmt: skip
-    kit.publisher.adopt(first.model_copy(update=update))
-    assert kit.rows() == [
+    days.publisher.adopt(first.model_copy(update=update))
+    assert days.rows() == [
         (0, DAYS[0], "EU", "new"), (1, DAYS[1], "EU", "again"), (2, DAYS[2], "EU", "old"),
     ]  # fmt: skip
 
 
 @pytest.mark.req("U11")
-def test_a_frozen_table_names_a_commit_in_any_partition(kit: Kit) -> None:
-    request = kit.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
-    number = kit.append(row(9, DAYS[2], "live"))
+def test_a_frozen_table_names_a_commit_in_any_partition(days: Kit) -> None:
+    request = days.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
+    number = days.append(row(9, DAYS[2], "live"))
     frozen = request.model_copy(update={"is_frozen": True})
     with pytest.raises(TargetChanged, match=rf"frozen by .* snapshot {number} \(append by"):
-        kit.publisher.adopt(frozen)
-    assert kit.publisher.adopt(request).files_added == 1
+        days.publisher.adopt(frozen)
+    assert days.publisher.adopt(request).files_added == 1
 
 
 @pytest.mark.req("U11")
-def test_a_frozen_table_lets_our_own_publications_pass(kit: Kit) -> None:
-    one = kit.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
-    other = kit.stage(DAY, {DAYS[2]: [row(2, DAYS[2], "new")]}, run="other")
-    kit.publisher.adopt(other)
-    assert kit.publisher.adopt(one.model_copy(update={"is_frozen": True})).files_added == 1
+def test_a_frozen_table_lets_our_own_publications_pass(days: Kit) -> None:
+    one = days.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")]})
+    other = days.stage(DAY, {DAYS[2]: [row(2, DAYS[2], "new")]}, run="other")
+    days.publisher.adopt(other)
+    assert days.publisher.adopt(one.model_copy(update={"is_frozen": True})).files_added == 1

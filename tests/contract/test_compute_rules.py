@@ -24,7 +24,7 @@ def world() -> ComputeWorld:
     compute = FakeCompute(lake)
     return ComputeWorld(
         staging=compute.staging, measuring=compute.measuring, inspecting=compute.inspecting,
-        restoring=compute.restoring, plan=plan, other=DAYS[0],
+        plan=plan, other=DAYS[0],
         head=lambda table: lake.tables[table].head,
         fence=lambda epoch: lake.fence(plan.shadow_table, epoch),
     )  # fmt: skip

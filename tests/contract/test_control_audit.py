@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.adapters.iceberg.control.log import LogAppend
 from lakehouse_backfill.adapters.iceberg.control.log_files import COMPACT_EVERY_COMMITS
-from lakehouse_backfill.adapters.iceberg.control.runs import (
-    plan_row,
-    read_event_chains,
-)
+from lakehouse_backfill.adapters.iceberg.control.runs import plan_row, read_event_chains
 from lakehouse_backfill.core.evidence.verify import audit_verify
 from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
@@ -31,7 +28,7 @@ from tests.support.examples.plans import NOON, a_plan, an_event
 from tests.support.fakes.context import context, lake
 from tests.support.fakes.control import FakeRuns
 from tests.support.lakes.catalogs import catalog_of
-from tests.support.lakes.control import PRODUCT, a_row, begun, control_ports
+from tests.support.lakes.control import PRODUCT, a_row, begun, control_ports, put
 
 pytestmark = pytest.mark.req("V4")
 NAMESPACE = "lakehouse_backfill"
@@ -295,8 +292,7 @@ def lone(tmp_path: Path) -> SimpleNamespace:
     catalog = catalog_of(tmp_path)
     ports = control_ports(catalog)
     begun(ports.runs)
-    for row in (a_row(1, action, token="t1") for action in ("reserve", "publish")):
-        ports.versions.move(PRODUCT, lambda _, row=row: (row,))
+    put(ports.versions, *(a_row(1, action, token="t1") for action in ("reserve", "publish")))
     workbench = context(lake(), runs=ports.runs, audit=ports.audit)
     ports.catalog, ports.look = catalog, lambda: audit_verify(workbench).first_bad
     return ports

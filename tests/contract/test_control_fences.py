@@ -14,17 +14,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 
-from lakehouse_backfill.adapters.iceberg.control import advisory_lock
+from lakehouse_backfill.adapters.iceberg.control import advisory_lock, schemas
 from lakehouse_backfill.adapters.iceberg.control.log import LogAppend
-from lakehouse_backfill.adapters.iceberg.control.runs import (
-    IcebergRuns,
-)
-from lakehouse_backfill.adapters.iceberg.control.schemas import (
-    CONTROL_TABLES,
-    LOG_SEQ,
-    RUN_EVENT,
-    ControlTable,
-)
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES, LOG_SEQ
 from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.domain.publication import Pointer
 from lakehouse_backfill.domain.run import ChunkRecord, Lease, RunState
@@ -32,7 +25,17 @@ from lakehouse_backfill.errors import RunMoved
 from tests.contract.test_control_races import control_tables, race
 from tests.support.examples.plans import NOON, an_event
 from tests.support.lakes.catalogs import Commit, TroubledCatalog, catalog_of, troubled
-from tests.support.lakes.control import PRODUCT, a_chunk, a_row, bare, begun, control_ports, move
+from tests.support.lakes.control import (
+    PRODUCT,
+    a_chunk,
+    a_row,
+    bare,
+    begun,
+    control_ports,
+    is_intact,
+    move,
+    put,
+)  # fmt: skip
 
 NAMESPACE = "lakehouse_backfill"
 ROUNDS = 30
@@ -48,13 +51,11 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TroubledCatalog:
 # --- what is under way is refused -----------------------------------------------------------------
 
 WRITES: dict[str, Callable[[SimpleNamespace], Any]] = {
-    "backfill_chunk_run": lambda late: late.ledger.record(
+    "backfill_chunk_run": lambda late: late.runs.record_chunk(
         a_chunk("late").model_copy(update={"epoch": 3})
     ),
     "evidence": lambda late: late.evidence.record("bf-1", "validation", {"late": True}, 3),
-    "accepted_output_version": lambda late: late.versions.move(
-        PRODUCT, lambda _: (a_row(2, "publish", epoch=3),)
-    ),
+    "accepted_output_version": lambda late: put(late.versions, a_row(2, "publish", epoch=3)),
 }
 
 
@@ -67,20 +68,20 @@ def test_a_row_that_was_ready_before_the_fence_is_refused(
     late, now = control_ports(catalog), control_ports(catalog_of(tmp_path))
     now.tables.ensure()
     if not is_empty:
-        now.ledger.record(a_chunk("c1"))
+        now.runs.record_chunk(a_chunk("c1"))
         now.evidence.record("bf-1", "validation", {"n": 1}, 0)
-        now.versions.move(PRODUCT, lambda _: (a_row(1, "publish"),))
-    before = now.versions.pointer(PRODUCT), now.ledger.chunks("bf-1")
+        put(now.versions, a_row(1, "publish"))
+    before = now.versions.pointer(PRODUCT), now.runs.chunks("bf-1")
 
     def overtake(name: str, commit: Commit) -> Any:
         assert name == table
-        now.fences.fence("bf-1", 7)
+        now.runs.fence("bf-1", 7)
         return commit()
 
     catalog.troubles = iter([overtake])
     with pytest.raises(RunMoved, match=r"bf-1 was taken over .* \(lease 3, now 7\)"):
         WRITES[table](late)
-    assert (now.versions.pointer(PRODUCT), now.ledger.chunks("bf-1")) == before
+    assert (now.versions.pointer(PRODUCT), now.runs.chunks("bf-1")) == before
     newest = now.evidence.newest("bf-1", "validation")
     assert newest is None if is_empty else newest[1] == {"n": 1}
 
@@ -91,7 +92,7 @@ def test_the_pointer_and_other_runs_go_on_over_a_fence(catalog: TroubledCatalog,
     now.tables.ensure()
 
     def overtake(name: str, commit: Commit) -> Any:
-        now.fences.fence("bf-9", 7)
+        now.runs.fence("bf-9", 7)
         return commit()
 
     catalog.troubles = iter([overtake])
@@ -104,14 +105,14 @@ def test_the_pointer_and_other_runs_go_on_over_a_fence(catalog: TroubledCatalog,
 @pytest.mark.req("X9")
 def test_a_fence_whose_answer_was_lost_is_set_once(catalog: TroubledCatalog):
     control = control_ports(catalog)
-    control.ledger.record(a_chunk("c1"))
+    control.runs.record_chunk(a_chunk("c1"))
 
     def lose_the_answer(name: str, commit: Commit) -> Any:
         commit()
         raise ServiceUnavailableError("503")
 
     catalog.troubles = iter([lose_the_answer])
-    control.fences.fence("bf-1", 7)
+    control.runs.fence("bf-1", 7)
     for table in ("backfill_chunk_run", "evidence", "accepted_output_version"):
         found = catalog.load_table((NAMESPACE, table))
         assert found.properties["fence.bf-1"] == "7"
@@ -120,15 +121,16 @@ def test_a_fence_whose_answer_was_lost_is_set_once(catalog: TroubledCatalog):
 
 def test_a_fence_in_place_costs_no_commit(catalog: TroubledCatalog):
     control = control_ports(catalog)
-    control.fences.fence("bf-1", 7)
-    before = {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
-    control.fences.fence("bf-1", 7)
-    control.fences.fence("bf-1", 6)
-    assert before == {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
+    control.runs.fence("bf-1", 7)
+    before = _locations(catalog)
+    control.runs.fence("bf-1", 7)
+    control.runs.fence("bf-1", 6)
+    assert before == _locations(catalog)
 
 
-def _all(catalog: TroubledCatalog) -> list[tuple[str, ...]]:
-    return sorted(catalog.list_tables(NAMESPACE))
+def _locations(catalog: TroubledCatalog) -> dict[tuple[str, ...], str]:
+    names = catalog.list_tables(NAMESPACE)
+    return {name: catalog.load_table(name).metadata_location for name in names}
 
 
 # --- renewals -------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ def test_a_renewal_that_was_ready_before_a_take_over_does_not_undo_it(
         late.runs.renew("bf-1", 3, NOON + timedelta(hours=9))
     status = now.runs.status("bf-1")
     assert (status.driver, status.epoch, status.seq) == ("host:2", 4, 4)
-    assert audit_rules.verify_logs(now.audit.chains(), now.audit.seal(), now.runs.list()).is_intact
+    assert is_intact(now)
 
 
 def until(number: int) -> Any:
@@ -179,8 +181,7 @@ def test_neither_an_event_nor_a_renewal_at_the_same_time_is_lost(tmp_path: Path)
     begun(control.runs, driver="host:1")
     assert race(append_or_renew, tmp_path, 2) == [[], []]
     assert [one.seq for one in control.runs.events("bf-1")] == list(range(1, 4 + ROUNDS))
-    seal = control.audit.seal()
-    assert audit_rules.verify_logs(control.audit.chains(), seal, control.runs.list()).is_intact
+    assert is_intact(control)
 
 
 def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
@@ -195,13 +196,13 @@ def drive(folder: Path, number: int, barrier: Any) -> list[int | None]:
         event = an_event("bf-1", status.seq + 1, RunState.STAGING, verb="begin staging")
         try:
             epoch = control.runs.append(event, lease).epoch
-            control.fences.fence("bf-1", epoch)
+            control.runs.fence("bf-1", epoch)
         except RunMoved:
             # The driver of the round before: it writes while it is overtaken.
             epoch = status.epoch
         barrier.wait()
         try:
-            control.ledger.record(a_chunk(f"c{number}").model_copy(update={"epoch": epoch}))
+            control.runs.record_chunk(a_chunk(f"c{number}").model_copy(update={"epoch": epoch}))
             written.append(epoch)
         except RunMoved:
             written.append(None)
@@ -227,7 +228,7 @@ NEWER = {
 }
 
 
-def older(table: ControlTable) -> ControlTable:
+def older(table: schemas.ControlTable) -> schemas.ControlTable:
     newer = NEWER.get(table.name, ())
     return replace(table, columns=tuple(one for one in table.columns if one[0] not in newer))
 
@@ -240,15 +241,15 @@ def old_lake(catalog: TroubledCatalog, tmp_path: Path) -> SimpleNamespace:
         begun(new.runs, run_id)
     move(new.runs, "bf-1", "approve", hash="abc")
     move(new.runs, "bf-2", "cancel")
-    new.ledger.record(a_chunk("c1"))
-    new.versions.move(PRODUCT, lambda _: (a_row(1, "publish"),))
+    new.runs.record_chunk(a_chunk("c1"))
+    put(new.versions, a_row(1, "publish"))
     new.evidence.record("bf-1", "validation", {"n": 1}, 0)
     for table in CONTROL_TABLES:
         _write_as_older(catalog, table)
     return control_ports(catalog)
 
 
-def _write_as_older(catalog: TroubledCatalog, table: ControlTable) -> None:
+def _write_as_older(catalog: TroubledCatalog, table: schemas.ControlTable) -> None:
     name = (NAMESPACE, table.name)
     found = catalog.load_table(name)
     properties = {
@@ -289,7 +290,7 @@ _OLDER_FORMS = {"run": _older_status, "pointer": _older_pointer}
 def test_tables_of_an_older_release_are_read_as_they_are(
     old_lake: SimpleNamespace, catalog: TroubledCatalog
 ):
-    before = {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
+    before = _locations(catalog)
     assert [(one.seq, one.hash, one.epoch) for one in old_lake.runs.events("bf-1")] == [
         (1, "", 0),
         (2, "", 0),
@@ -298,11 +299,11 @@ def test_tables_of_an_older_release_are_read_as_they_are(
     assert old_lake.runs.status("bf-1").state is RunState.APPROVED
     assert old_lake.runs.status("bf-2").state is RunState.CANCELLED
     assert len(old_lake.runs.list(open_only=False)) == 2
-    assert old_lake.ledger.chunks("bf-1") == (a_chunk("c1"),)
+    assert old_lake.runs.chunks("bf-1") == (a_chunk("c1"),)
     assert old_lake.versions.history(PRODUCT) == (a_row(1, "publish"),)
     assert old_lake.evidence.newest("bf-1", "validation")[1] == {"n": 1}
     assert old_lake.audit.drafts() == ()
-    assert before == {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
+    assert before == _locations(catalog)
 
 
 @pytest.mark.req("C1")
@@ -310,8 +311,8 @@ def test_the_first_writer_adds_the_missing_columns_to_all_tables(
     old_lake: SimpleNamespace, catalog: TroubledCatalog
 ):
     chunk = ChunkRecord(**{**a_chunk("c2").model_dump(), "epoch": 4, "problem": "no rows"})
-    old_lake.ledger.record(chunk)
-    assert old_lake.ledger.chunks("bf-1") == (a_chunk("c1"), chunk)
+    old_lake.runs.record_chunk(chunk)
+    assert old_lake.runs.chunks("bf-1") == (a_chunk("c1"), chunk)
     for table in CONTROL_TABLES:
         schema = catalog.load_table((NAMESPACE, table.name)).schema()
         assert table.missing_columns(schema) == ()
@@ -319,7 +320,7 @@ def test_the_first_writer_adds_the_missing_columns_to_all_tables(
             assert not schema.find_field(name).required
             assert schema.find_field(name).doc
     row = a_row(2, "rollback", epoch=4, returns_to=1)
-    old_lake.versions.move(PRODUCT, lambda _: (row,))
+    put(old_lake.versions, row)
     assert bare(old_lake.versions.history(PRODUCT)) == (row, a_row(1, "publish"))
 
 
@@ -344,10 +345,9 @@ def test_events_of_an_older_release_are_no_fault_and_are_covered_from_the_next_e
             for row in rows
         ]
         table = _overwrite(catalog, edited)
-        bad = audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal())
-        assert not bad.is_intact
+        assert not is_intact(old_lake)
     _overwrite(catalog, rows)
-    assert audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal()).is_intact
+    assert is_intact(old_lake)
 
 
 def _overwrite(catalog: TroubledCatalog, rows: list[dict[str, Any]]) -> Any:
@@ -359,14 +359,14 @@ def _overwrite(catalog: TroubledCatalog, rows: list[dict[str, Any]]) -> Any:
 def test_a_closed_run_of_an_older_release_goes_on_with_its_chain(old_lake: SimpleNamespace):
     status = old_lake.runs.status("bf-2")
     old_lake.runs.append(an_event("bf-2", status.seq + 1, status.state))
-    assert audit_rules.verify_logs(old_lake.audit.chains(), old_lake.audit.seal()).is_intact
+    assert is_intact(old_lake)
     assert old_lake.audit.seal()[0] == 5
 
 
 def add_columns(folder: Path, number: int, barrier: Any) -> None:
     tables = control_tables(folder)
     barrier.wait()
-    tables.log(RUN_EVENT).append(lambda _: LogAppend(result=None))
+    tables.log(schemas.RUN_EVENT).append(lambda _: LogAppend(result=None))
 
 
 @pytest.mark.req("C1")

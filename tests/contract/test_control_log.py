@@ -21,35 +21,17 @@ from pyiceberg.exceptions import (
 from pyiceberg.expressions import EqualTo
 from pyiceberg.types import StringType
 
-from lakehouse_backfill.adapters.iceberg.control import advisory_lock
+from lakehouse_backfill import errors
+from lakehouse_backfill.adapters.iceberg.control import advisory_lock, log_files, schemas
+from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
 from lakehouse_backfill.adapters.iceberg.control.log import (
     ControlLog,
     LogAppend,
     LogHead,
     _row_filter,
 )
-from lakehouse_backfill.adapters.iceberg.control.log_files import (
-    COMPACT_EVERY_COMMITS,
-    KEEP_SNAPSHOTS,
-    drop_cached_rows,
-    stage_commit,
-)
-from lakehouse_backfill.adapters.iceberg.control.runs import IcebergAudit, IcebergRuns
-from lakehouse_backfill.adapters.iceberg.control.schemas import (
-    CONTROL_TABLES,
-    LOG_SEQ,
-    PROCESSED_EVENT,
-    current_view_select,
-)
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
-from lakehouse_backfill.errors import (
-    CatalogDown,
-    LostFile,
-    OutcomeUnknown,
-    RunMoved,
-    TooBusy,
-    Unsupported,
-)
 from tests.support.examples.plans import NOON, a_first_event, a_plan
 from tests.support.lakes.catalogs import Commit, TroubledCatalog, troubled
 from tests.support.lakes.control import begun
@@ -59,22 +41,22 @@ NAMESPACE = "lakehouse_backfill"
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> TroubledCatalog:
-    return troubled(tmp_path, PROCESSED_EVENT.name)
+    return troubled(tmp_path, schemas.PROCESSED_EVENT.name)
 
 
 @pytest.fixture
 def tables(catalog: TroubledCatalog) -> ControlTables:
-    return ControlTables(catalog, NAMESPACE, budget_s=1.0)
+    return ControlTables(catalog, NAMESPACE)
 
 
 @pytest.fixture
 def log(tables: ControlTables) -> ControlLog:
-    return tables.log(PROCESSED_EVENT)
+    return tables.log(schemas.PROCESSED_EVENT)
 
 
 def commit_rows(*staged: Any) -> None:
     """Prepare and make one commit, as a process without a retry of its own does."""
-    stage_commit(*staged).transaction.commit_transaction()
+    log_files.stage_commit(*staged).transaction.commit_transaction()
 
 
 def row(event_id: int | str) -> dict[str, Any]:
@@ -145,7 +127,7 @@ def test_making_the_tables_again_changes_nothing(catalog: TroubledCatalog, table
     before = {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
     tables.ensure()
     assert before == {name: catalog.load_table(name).metadata_location for name in _all(catalog)}
-    assert len(before) == len(CONTROL_TABLES)
+    assert len(before) == len(schemas.CONTROL_TABLES)
 
 
 def _all(catalog: SqlCatalog) -> list[tuple[str, ...]]:
@@ -154,12 +136,12 @@ def _all(catalog: SqlCatalog) -> list[tuple[str, ...]]:
 
 def test_a_missing_store_is_reported_as_such(tmp_path: Path, catalog: TroubledCatalog):
     (tmp_path / "lake" / "warehouse").write_text("a file where the warehouse should be")
-    with pytest.raises(CatalogDown, match="cannot be made"):
-        add(ControlTables(catalog, NAMESPACE).log(PROCESSED_EVENT), 1)
+    with pytest.raises(errors.CatalogDown, match="cannot be made"):
+        add(ControlTables(catalog, NAMESPACE).log(schemas.PROCESSED_EVENT), 1)
 
 
 def test_a_column_of_another_release_is_refused_not_dropped(log: ControlLog):
-    with pytest.raises(Unsupported, match="no column colour"):
+    with pytest.raises(errors.Unsupported, match="no column colour"):
         log.append(lambda _: LogAppend(result=None, rows=({**row(1), "colour": "red"},)))
     assert ids(log) == []
 
@@ -195,18 +177,18 @@ def test_heads_moved_without_rows_are_folded_and_let_go_like_the_others(
 ):
     log.append(lambda _: LogAppend(result=None, set_properties={"n": "0"}, moves_head=True))
     assert ids(log) == []
-    for number in range(2 * COMPACT_EVERY_COMMITS):
+    for number in range(2 * log_files.COMPACT_EVERY_COMMITS):
         if number % 3 == 0:
             add(log, number)
         else:
             log.append(
                 lambda head: LogAppend(result=None, set_properties={"n": "1"}, moves_head=True)
             )
-    assert ids(log) == [str(number) for number in range(0, 2 * COMPACT_EVERY_COMMITS, 3)]
+    assert ids(log) == [str(number) for number in range(0, 2 * log_files.COMPACT_EVERY_COMMITS, 3)]
     table = log.head().table
-    assert len(table.metadata.snapshots) <= KEEP_SNAPSHOTS
-    assert len(list(table.scan().plan_files())) <= COMPACT_EVERY_COMMITS
-    assert len(table.current_snapshot().manifests(table.io)) <= COMPACT_EVERY_COMMITS
+    assert len(table.metadata.snapshots) <= log_files.KEEP_SNAPSHOTS
+    assert len(list(table.scan().plan_files())) <= log_files.COMPACT_EVERY_COMMITS
+    assert len(table.current_snapshot().manifests(table.io)) <= log_files.COMPACT_EVERY_COMMITS
 
 
 @pytest.mark.parametrize("rows_before", [0, 1], ids=["empty table", "table with rows"])
@@ -237,7 +219,7 @@ def test_a_blind_retry_is_off_even_if_somebody_removed_the_property(
 
 
 def test_the_loser_decides_again_on_what_the_winner_left(tables: ControlTables, log: ControlLog):
-    other = tables.log(PROCESSED_EVENT)
+    other = tables.log(schemas.PROCESSED_EVENT)
     seen: list[str] = []
 
     def decide(head: LogHead) -> LogAppend[int]:
@@ -279,8 +261,8 @@ def test_a_lost_answer_is_found_again_behind_many_later_commits(
 ):
     def lose_the_answer(_: str, commit: Commit) -> Any:
         commit()
-        for number in range(KEEP_SNAPSHOTS + 3):
-            head = tables.log(PROCESSED_EVENT).head()
+        for number in range(log_files.KEEP_SNAPSHOTS + 3):
+            head = tables.log(schemas.PROCESSED_EVENT).head()
             commit_rows(head.table, (row(f"other-{number}"),), {}, (), "t")
         raise ServiceUnavailableError("503")
 
@@ -309,21 +291,23 @@ def test_a_commit_that_lands_late_is_not_made_twice(catalog: TroubledCatalog, lo
 MOVED = "Cannot add snapshot with sequence number 3 older than last 4"
 BUSY = "processed_event kept winning"
 ALWAYS: dict[str, tuple[Exception, type[Exception], str]] = {
-    "no answer": (ServiceUnavailableError("503"), OutcomeUnknown, "may or may not have landed"),
-    "moved": (CommitFailedException("moved"), TooBusy, BUSY),
-    "moved, as 400": (BadRequestError(MOVED), TooBusy, BUSY),
+    "no answer": (
+        ServiceUnavailableError("503"),
+        errors.OutcomeUnknown,
+        "may or may not have landed",
+    ),
+    "moved": (CommitFailedException("moved"), errors.TooBusy, BUSY),
+    "moved, as 400": (BadRequestError(MOVED), errors.TooBusy, BUSY),
     "a bug": (ZeroDivisionError("bug"), ZeroDivisionError, "bug"),
 }
 
 
 @pytest.mark.parametrize(("error", "expected", "words"), ALWAYS.values(), ids=ALWAYS)
 def test_a_trouble_that_stays_is_reported_as_what_it_is(
-    catalog: TroubledCatalog,
-    log: ControlLog,
-    error: Exception,
-    expected: type[Exception],
-    words: str,
+    catalog: TroubledCatalog, error: Exception, expected: type[Exception], words: str
 ):
+    log = ControlTables(catalog, NAMESPACE, budget_s=1.0).log(schemas.PROCESSED_EVENT)
+
     def fail(_: str, commit: Commit) -> Any:
         raise error
 
@@ -331,7 +315,7 @@ def test_a_trouble_that_stays_is_reported_as_what_it_is(
     started = time.monotonic()
     with pytest.raises(expected, match=words):
         log.append(count)
-    if expected is TooBusy:
+    if expected is errors.TooBusy:
         assert 1.0 <= time.monotonic() - started < 3.0
         assert ids(log) == []
 
@@ -343,13 +327,13 @@ def test_a_trouble_that_stays_is_reported_as_what_it_is(
 def test_folding_keeps_every_row_in_order_and_bounds_files_and_metadata(
     tmp_path: Path, log: ControlLog
 ):
-    rounds = 3 * COMPACT_EVERY_COMMITS + 5
+    rounds = 3 * log_files.COMPACT_EVERY_COMMITS + 5
     for _ in range(rounds):
         log.append(count)
     table = log.head().table
     assert ids(log) == [str(number + 1) for number in range(rounds)]
     assert len(list(table.scan().plan_files())) == 1 + 5
-    assert len(table.metadata.snapshots) <= KEEP_SNAPSHOTS
+    assert len(table.metadata.snapshots) <= log_files.KEEP_SNAPSHOTS
     assert len(table.metadata.metadata_log) <= 5
     # Manifests that hold deleted entries only are not carried along (pitfall 47).
     assert len(table.current_snapshot().manifests(table.io)) <= 8
@@ -360,14 +344,14 @@ def test_folding_keeps_every_row_in_order_and_bounds_files_and_metadata(
 
 
 def test_a_fold_that_lost_the_race_loses_no_row(tables: ControlTables, log: ControlLog):
-    for number in range(COMPACT_EVERY_COMMITS - 1):
+    for number in range(log_files.COMPACT_EVERY_COMMITS - 1):
         add(log, number)
     folding, other = log.head(), log.head()
-    transaction = stage_commit(folding.table, (row("fold"),), {}, (), "t1").transaction
+    transaction = log_files.stage_commit(folding.table, (row("fold"),), {}, (), "t1").transaction
     commit_rows(other.table, (row("other"),), {}, (), "t2")
     with pytest.raises(CommitFailedException):
         transaction.commit_transaction()
-    assert ids(log) == [*map(str, range(COMPACT_EVERY_COMMITS - 1)), "other"]
+    assert ids(log) == [*map(str, range(log_files.COMPACT_EVERY_COMMITS - 1)), "other"]
 
 
 def test_a_tagged_snapshot_of_a_control_table_stays(log: ControlLog):
@@ -375,7 +359,7 @@ def test_a_tagged_snapshot_of_a_control_table_stays(log: ControlLog):
     table = log.head().table
     tagged = table.current_snapshot().snapshot_id
     table.manage_snapshots().create_tag(tagged, "keep").commit()
-    for _ in range(KEEP_SNAPSHOTS + 3):
+    for _ in range(log_files.KEEP_SNAPSHOTS + 3):
         log.append(count)
     assert log.head().table.snapshot_by_id(tagged) is not None
 
@@ -439,7 +423,7 @@ def test_a_registration_killed_between_plan_and_event_is_completed_by_the_same_r
     again = IcebergRuns(tables)
     assert again.list() == ()
     assert IcebergAudit(tables).drafts() == (plan,)
-    with pytest.raises(RunMoved, match="with another intent"):
+    with pytest.raises(errors.RunMoved, match="with another intent"):
         again.register(a_plan(reason="other"), a_first_event(plan))
     assert again.register(plan, a_first_event(plan)).seq == 1
     assert again.plan(plan.run_id) == plan
@@ -457,7 +441,7 @@ def test_open_runs_are_known_without_reading_any_row(tables: ControlTables, tmp_
         file.unlink()
     assert runs.list() == (status,)
     assert runs.status(status.run_id) == status
-    with pytest.raises(LostFile):
+    with pytest.raises(errors.LostFile):
         runs.events(status.run_id)
 
 
@@ -465,11 +449,11 @@ def test_open_runs_are_known_without_reading_any_row(tables: ControlTables, tmp_
 
 
 def test_the_view_takes_plain_identifiers_only():
-    text = current_view_select("my-lake", NAMESPACE)
+    text = schemas.current_view_select("my-lake", NAMESPACE)
     assert "FROM `my-lake`.`lakehouse_backfill`.accepted_output_version" in text
     for bad in ("a`b", "a.b", "", "a;b"):
         with pytest.raises(ValueError, match="plain identifier"):
-            current_view_select("lake", bad)
+            schemas.current_view_select("lake", bad)
 
 
 # --- cached rows ------------------------------------------------------------------------------
@@ -480,12 +464,12 @@ def test_the_view_takes_plain_identifiers_only():
     [{}, {"event_id": "7"}, {"event_id": frozenset({"1", "33", "none"})}, {"handler": "other"}],
 )
 def test_cached_rows_equal_those_of_the_scan_of_pyiceberg(log: ControlLog, where: dict[str, Any]):
-    for event_id in range(COMPACT_EVERY_COMMITS + 5):
+    for event_id in range(log_files.COMPACT_EVERY_COMMITS + 5):
         add(log, event_id)
         log.head().rows()  # some rows are cached now, those of the next commit are not
     head = log.head()
     assert head.table is not None
-    scan = head.table.scan(_row_filter(where)).to_arrow().sort_by(LOG_SEQ)
+    scan = head.table.scan(_row_filter(where)).to_arrow().sort_by(schemas.LOG_SEQ)
     assert head.rows(where) == scan.to_pylist()
     assert [one["event_id"] for one in head.rows(where, ("event_id",))] == (
         scan["event_id"].to_pylist()
@@ -508,7 +492,7 @@ def test_rows_of_a_large_file_equal_those_of_the_scan_of_pyiceberg(
     assert head.table is not None
     head.table.update_schema().add_column("later", StringType()).commit()
     head = log.head()
-    scan = head.table.scan(_row_filter(where)).to_arrow().sort_by(LOG_SEQ)
+    scan = head.table.scan(_row_filter(where)).to_arrow().sort_by(schemas.LOG_SEQ)
     assert head.rows(where) == scan.to_pylist()
     assert [one["later"] for one in head.rows(where, ("later",))] == [None] * len(scan)
 
@@ -521,5 +505,5 @@ def test_an_audit_looks_at_files_again_that_were_edited_in_place(log: ControlLog
     at = rows.column_names.index("event_id")
     field = rows.schema.field(at)
     pq.write_table(rows.set_column(at, field, pa.array(["after!"], field.type)), file)
-    drop_cached_rows()
+    log_files.drop_cached_rows()
     assert ids(log) == ["after!"]

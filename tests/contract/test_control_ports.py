@@ -17,9 +17,9 @@ from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
-from lakehouse_backfill.ports.control import Evidence, Ledger, Runs, Versions
+from lakehouse_backfill.ports.control import Evidence, Runs, Versions
 from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event
-from tests.support.fakes.control import FakeEvidence, FakeFences, FakeLedger, FakeRuns, FakeVersions
+from tests.support.fakes.control import FakeEvidence, FakeRuns, FakeVersions, Fences
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.control import (
     LATER,
@@ -30,6 +30,7 @@ from tests.support.lakes.control import (
     begun,
     control_ports,
     move,
+    put,
 )
 
 
@@ -37,12 +38,11 @@ from tests.support.lakes.control import (
 def control(request, tmp_path: Path):
     """The four ports on one implementation."""
     if request.param == "fake":
-        fences = FakeFences()
+        fences = Fences()
         versions = FakeVersions(fences)
-        runs = FakeRuns(versions)
+        runs = FakeRuns(versions, fences)
         return SimpleNamespace(
-            runs=runs, audit=runs, fences=fences, ledger=FakeLedger(fences), versions=versions,
-            evidence=FakeEvidence(fences),
+            runs=runs, audit=runs, versions=versions, evidence=FakeEvidence(fences),
         )  # fmt: skip
     return control_ports(catalog_of(tmp_path))
 
@@ -50,11 +50,6 @@ def control(request, tmp_path: Path):
 @pytest.fixture
 def runs(control) -> Runs:
     return control.runs
-
-
-@pytest.fixture
-def ledger(control) -> Ledger:
-    return control.ledger
 
 
 @pytest.fixture
@@ -74,7 +69,7 @@ def test_nothing_is_known_before_the_first_run(control):
     assert control.runs.list() == ()
     assert control.runs.list(open_only=False) == ()
     assert control.runs.events("bf-1") == ()
-    assert control.ledger.chunks("bf-1") == ()
+    assert control.runs.chunks("bf-1") == ()
     assert control.versions.pointer(PRODUCT) == Pointer()
     assert control.versions.history(PRODUCT) == ()
     assert control.versions.pending() == ()
@@ -194,10 +189,10 @@ def test_a_closed_run_can_open_again(runs: Runs):
 
 
 @pytest.mark.req("C1")
-def test_the_newest_row_of_each_chunk_counts_in_chunk_order(ledger: Ledger):
+def test_the_newest_row_of_each_chunk_counts_in_chunk_order(runs: Runs):
     for chunk in (a_chunk("c10"), a_chunk("c9"), a_chunk("c9", rows=6), a_chunk("c1", run_id="x")):
-        ledger.record(chunk)
-    assert ledger.chunks("bf-1") == (a_chunk("c9", rows=6), a_chunk("c10"))
+        runs.record_chunk(chunk)
+    assert runs.chunks("bf-1") == (a_chunk("c9", rows=6), a_chunk("c10"))
 
 
 # --- the pointer ------------------------------------------------------------------------------
@@ -220,8 +215,7 @@ def test_each_action_moves_the_pointer_as_the_port_says(
     versions: Versions, actions, accepted, pending, last_version
 ):
     rows = [a_row(version, action) for version, action in enumerate(actions)]
-    for row in rows:
-        after = versions.move(PRODUCT, lambda _, row=row: (row,))
+    after = put(versions, *rows)
     by_version = {row.version: row for row in rows}
     expected = Pointer(
         accepted=None if accepted is None else by_version[accepted],
@@ -246,9 +240,8 @@ def test_one_move_may_write_several_rows(versions: Versions):
 def test_each_row_is_sealed_over_the_one_before_it_and_the_pointer_knows_the_last(
     versions: Versions,
 ):
-    for version, action in enumerate(("baseline", "reserve", "publish", "reserve", "release")):
-        one = a_row(version, action)
-        versions.move(PRODUCT, lambda _, row=one: (row,))
+    actions = ("baseline", "reserve", "publish", "reserve", "release")
+    put(versions, *(a_row(version, action) for version, action in enumerate(actions)))
     rows, pointer = tuple(reversed(versions.history(PRODUCT))), versions.pointer(PRODUCT)
     assert pointer_rules.pointer_fault(PRODUCT, rows, pointer) is None
     assert (len({row.seal for row in rows}), pointer.head) == (5, rows[-1].seal)
@@ -272,8 +265,7 @@ def _edit_pointer(versions: Versions, folder: Path, pointer: Pointer) -> None:
 @pytest.mark.req("U12", "V4")
 def test_an_edited_pointer_takes_no_row_until_it_is_rebuilt(versions: Versions, tmp_path: Path):
     rows = [a_row(version, action) for version, action in enumerate(("baseline", "publish"))]
-    for row in rows:
-        whole = versions.move(PRODUCT, lambda _, row=row: (row,))
+    whole = put(versions, *rows)
     more = a_row(2, "reserve")
     for edited in (
         whole.model_copy(update={"accepted": rows[0]}),
@@ -282,18 +274,18 @@ def test_an_edited_pointer_takes_no_row_until_it_is_rebuilt(versions: Versions, 
     ):
         _edit_pointer(versions, tmp_path, edited)
         with pytest.raises(Tampered, match=PRODUCT) as refused:
-            versions.move(PRODUCT, lambda _: (more,))
+            put(versions, more)
         assert "recover --all" in refused.value.fix
         assert bare(versions.history(PRODUCT)) == tuple(reversed(rows))
         with pytest.raises(Tampered, match="the row of a publication that its run records is gone"):
             versions.rebuild(PRODUCT, {"another"})
         assert versions.rebuild(PRODUCT, {rows[1].token}) == whole == versions.pointer(PRODUCT)
-    assert bare(versions.move(PRODUCT, lambda _: (more,))).pending == more
+    assert bare(put(versions, more)).pending == more
 
 
 def test_a_decision_sees_the_pointer_and_may_leave_it_alone(versions: Versions):
     row = a_row(1, "publish")
-    before = versions.move(PRODUCT, lambda _: (row,))
+    before = put(versions, row)
     seen: list[Pointer] = []
 
     def leave(pointer: Pointer) -> tuple[Publication, ...]:
@@ -321,8 +313,7 @@ def test_a_move_writes_rows_of_its_own_product_only(versions: Versions):
 
 def test_products_do_not_touch_each_other(versions: Versions):
     mine, other = a_row(1, "publish"), a_row(3, "publish", "gold.other", scope=None, run_id=None)
-    versions.move(PRODUCT, lambda _: (mine,))
-    versions.move("gold.other", lambda _: (other,))
+    put(versions, mine, other)
     assert bare(versions.pointer(PRODUCT)) == Pointer(accepted=mine, last_version=1)
     assert bare(versions.pointer("gold.other")) == Pointer(accepted=other, last_version=3)
     assert bare(versions.history("gold.other")) == (other,)
@@ -473,18 +464,16 @@ def test_a_lease_that_is_over_or_somebody_elses_is_not_renewed(runs: Runs):
 
 @pytest.mark.req("X9")
 def test_a_fence_refuses_rows_of_earlier_epochs_in_all_three_tables(control):
-    control.fences.fence("bf-1", 5)
+    control.runs.fence("bf-1", 5)
     rows_before = len(control.versions.history(PRODUCT))
     for epoch in (0, 4):
         with pytest.raises(RunMoved, match=r"lease \d, now 5"):
-            control.ledger.record(a_chunk("c1").model_copy(update={"epoch": epoch}))
+            control.runs.record_chunk(a_chunk("c1").model_copy(update={"epoch": epoch}))
         with pytest.raises(RunMoved, match="bf-1 was taken over"):
             control.evidence.record("bf-1", "validation", {"n": 1}, epoch)
         with pytest.raises(RunMoved):
-            control.versions.move(
-                PRODUCT, lambda _, epoch=epoch: (a_row(1, "reserve", epoch=epoch),)
-            )
-    assert control.ledger.chunks("bf-1") == ()
+            put(control.versions, a_row(1, "reserve", epoch=epoch))
+    assert control.runs.chunks("bf-1") == ()
     assert control.evidence.newest("bf-1", "validation") is None
     assert control.versions.pointer(PRODUCT) == Pointer()
     assert len(control.versions.history(PRODUCT)) == rows_before
@@ -492,40 +481,39 @@ def test_a_fence_refuses_rows_of_earlier_epochs_in_all_three_tables(control):
 
 @pytest.mark.req("X9")
 def test_a_fence_lets_its_own_epoch_later_ones_and_other_runs_through(control):
-    control.fences.fence("bf-1", 5)
+    control.runs.fence("bf-1", 5)
     for epoch in (5, 6):
-        control.ledger.record(a_chunk(f"c{epoch}").model_copy(update={"epoch": epoch}))
+        control.runs.record_chunk(a_chunk(f"c{epoch}").model_copy(update={"epoch": epoch}))
         control.evidence.record("bf-1", "validation", {"n": epoch}, epoch)
-        row = a_row(epoch, "publish", epoch=epoch)
-        control.versions.move(PRODUCT, lambda _, row=row: (row,))
+        put(control.versions, a_row(epoch, "publish", epoch=epoch))
     other = a_chunk("c1", run_id="bf-10")
-    control.ledger.record(other)
+    control.runs.record_chunk(other)
     control.evidence.record("bf-10", "validation", {"n": 1}, 0)
     rollback = a_row(7, "rollback", run_id=None)
-    control.versions.move(PRODUCT, lambda _: (rollback,))
-    assert [(one.chunk_id, one.epoch) for one in control.ledger.chunks("bf-1")] == [
+    put(control.versions, rollback)
+    assert [(one.chunk_id, one.epoch) for one in control.runs.chunks("bf-1")] == [
         ("c5", 5),
         ("c6", 6),
     ]
-    assert control.ledger.chunks("bf-10") == (other,)
+    assert control.runs.chunks("bf-10") == (other,)
     assert bare(control.versions.pointer(PRODUCT).accepted) == rollback
 
 
 @pytest.mark.req("X9")
 def test_a_fence_is_only_ever_raised(control):
     for epoch in (5, 3, 5):
-        control.fences.fence("bf-1", epoch)
+        control.runs.fence("bf-1", epoch)
     with pytest.raises(RunMoved, match="now 5"):
-        control.ledger.record(a_chunk("c1").model_copy(update={"epoch": 4}))
-    control.fences.fence("bf-1", 6)
+        control.runs.record_chunk(a_chunk("c1").model_copy(update={"epoch": 4}))
+    control.runs.fence("bf-1", 6)
     with pytest.raises(RunMoved, match="now 6"):
-        control.ledger.record(a_chunk("c1").model_copy(update={"epoch": 5}))
+        control.runs.record_chunk(a_chunk("c1").model_copy(update={"epoch": 5}))
 
 
 def test_the_reservations_of_all_products_are_listed(versions: Versions):
     mine, other = a_row(1, "reserve"), a_row(4, "reserve", "gold.other")
-    for row in (mine, a_row(2, "reserve", "gold.done"), a_row(2, "publish", "gold.done"), other):
-        versions.move(row.product, lambda _, row=row: (row,))
+    done = a_row(2, "reserve", "gold.done"), a_row(2, "publish", "gold.done")
+    put(versions, mine, *done, other)
     assert {row.token for row in versions.pending()} == {mine.token, other.token}
 
 
@@ -563,7 +551,7 @@ def test_the_rows_of_every_product_lead_to_its_pointer(control):
     )  # fmt: skip
     for rows in acts:
         control.versions.move(PRODUCT, lambda _, rows=rows: rows)
-    control.versions.move("gold.other", lambda _: (a_row(4, "publish", "gold.other"),))
+    put(control.versions, a_row(4, "publish", "gold.other"))
     products = control.audit.products()
     assert products == {
         name: (tuple(reversed(control.versions.history(name))), control.versions.pointer(name))

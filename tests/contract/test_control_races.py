@@ -77,6 +77,7 @@ def move_pointers(folder: Path, number: int, barrier: Any) -> list[tuple[str, st
     return done
 
 
+@pytest.mark.long
 @pytest.mark.req("U12", "C1")
 def test_moves_of_many_processes_are_neither_lost_nor_doubled(tmp_path: Path, capsys):
     results = [move for moves in race(move_pointers, tmp_path, PROCESSES) for move in moves]
@@ -146,6 +147,7 @@ def test_of_many_processes_that_register_one_run_exactly_one_wins(tmp_path: Path
     assert runs.plan("bf-1") == a_plan()
 
 
+@pytest.mark.long
 @pytest.mark.req("U12", "C1")
 def test_reading_a_pointer_stays_fast_whatever_the_history(tmp_path: Path, capsys):
     versions = IcebergVersions(control_tables(tmp_path))

@@ -25,6 +25,7 @@ from lakehouse_backfill.domain.rollout import (
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
 from tests.contract.differ_cases import CASES, Case, Maker
+from tests.support.examples.plans import a_publication
 from tests.support.fakes.rollout import FakeCorrections
 from tests.support.lakes.tables import TARGET, Kit, row
 
@@ -60,17 +61,17 @@ def _request(
 ) -> CorrectionEventsRequest:
     return CorrectionEventsRequest(
         sink=CorrectionSink.model_validate({"table": SINK, "as": how}),
-        product=TARGET, run_id="bf-1", version=version, reason_code="bug_fix",
-        token=token, tag=f"lhb-v{version}-{token}", produced_at=AT,
-    )  # fmt: skip
+        reason_code="bug_fix",
+        publication=a_publication(version, product=TARGET, run_id="bf-1", token=token, at=AT),
+    )
 
 
 def _back(
     *tokens: str, token: str = "t9", only: tuple[str, ...] | None = None
 ) -> CompensationRequest:
     return CompensationRequest(
-        table=SINK, product=TARGET, tokens=tokens, partitions=only, by_run="bf-1", token=token,
-        tag=f"lhb-v0-{token}", produced_at=AT,
+        table=SINK, tokens=tokens, partitions=only, by_run="bf-1",
+        publication=a_publication(0, "rollback", product=TARGET, token=token, at=AT),
     )  # fmt: skip
 
 
@@ -139,8 +140,7 @@ def test_the_same_publication_names_its_events_the_same(port: Any) -> None:
     assert not set(ids[:3]) & set(ids[6:])
 
 
-def test_a_table_with_other_columns_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    kit = Kit(tmp_path)
+def test_a_table_with_other_columns_is_refused_before_anything_is_written(kit: Kit) -> None:
     kit.live.create_namespace_if_not_exists("silver")
     kit.live.create_table(SINK, Schema(NestedField(1, "event_id", StringType())))
     with pytest.raises(Unsupported, match="event_type string is missing"):
@@ -148,8 +148,7 @@ def test_a_table_with_other_columns_is_refused_before_anything_is_written(tmp_pa
     assert kit.head(SINK) is None
 
 
-def test_token_tag_and_property_are_in_the_commit_of_the_events(tmp_path: Path) -> None:
-    kit = Kit(tmp_path)
+def test_token_tag_and_property_are_in_the_commit_of_the_events(kit: Kit) -> None:
     done = IcebergCorrections(kit.catalog).write(_request(), ROWS)
     metadata = kit.live.load_table(SINK).metadata
     assert metadata.properties["lakehouse-backfill.publication"] == "t1"
@@ -160,8 +159,7 @@ def test_token_tag_and_property_are_in_the_commit_of_the_events(tmp_path: Path) 
     assert snapshot.summary["lakehouse-backfill.run-id"] == "bf-1"
 
 
-def test_a_writer_that_is_faster_loses_nothing(tmp_path: Path) -> None:
-    kit = Kit(tmp_path)
+def test_a_writer_that_is_faster_loses_nothing(kit: Kit) -> None:
     port = IcebergCorrections(kit.catalog)
     port.write(_request("t1"), ROWS)
     beside = IcebergCorrections(kit.live)
@@ -176,8 +174,7 @@ def test_a_writer_that_is_faster_loses_nothing(tmp_path: Path) -> None:
     assert sorted(e["publication"] for e in found) == ["t1", "t1", "t1", "t2", "t2", "t3", "t3"]
 
 
-def test_every_differing_row_comes_whatever_their_number(tmp_path: Path) -> None:
-    kit = Kit(tmp_path)
+def test_every_differing_row_comes_whatever_their_number(kit: Kit) -> None:
     kit.create(("d", "identity"))
     old = kit.append(*(row(n, "2024-01-01") for n in range(500)), row(7, "2024-01-02"))
     kit.create(("d", "identity"), name="silver.new")

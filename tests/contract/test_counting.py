@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyiceberg.types import StringType
 
@@ -16,12 +14,11 @@ LINES, REGIONS = Measure(name="lines", count="id"), Measure(name="regions", coun
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Kit:
-    made = Kit(tmp_path)
-    made.create(("d", "month"))
-    made.append(row(1, FIRST), row(2, FIRST, region=None), row(3, SECOND))
-    made.append(row(4, FIRST, region=None))
-    return made
+def kit(kit: Kit) -> Kit:
+    kit.create(("d", "month"))
+    kit.append(row(1, FIRST), row(2, FIRST, region=None), row(3, SECOND))
+    kit.append(row(4, FIRST, region=None))
+    return kit
 
 
 @pytest.mark.req("Q4")

@@ -5,8 +5,6 @@ What readers see is told by PyIceberg's own scan, which applies position deletes
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from lakehouse_backfill.domain.partitions import Scope
@@ -19,9 +17,8 @@ SECOND = Scope(field=DAY, partitions=(DAYS[1],))
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Kit:
+def kit(kit: Kit) -> Kit:
     """Three days with two rows each; ids 0 to 5."""
-    kit = Kit(tmp_path)
     kit.create_days(each=2)
     return kit
 

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.types import LongType
 
 from lakehouse_backfill.adapters.local.diff import compare
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.adapters.local.distributed import parallel
 from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
+from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.errors import EnvironmentDown, NotFound, Unsupported
 from lakehouse_backfill.ports.comparison import PartFunction
 from tests.contract.differ_cases import (
@@ -31,9 +34,12 @@ from tests.contract.differ_cases import (
     Maker,
     append,
     check,
+    evolve,
+    overwrite,
     simple,
 )
 from tests.contract.differ_more_cases import MORE_CASES
+from tests.support.oracles.diff import Row
 
 pytestmark = pytest.mark.req("Q5")
 
@@ -53,7 +59,7 @@ class Here:
         assert callable(work)
         return self._number
 
-    def answers(
+    def run_all(
         self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
     ) -> Iterator[bytes]:
         self.tasks = [len(parts) for parts in tasks]
@@ -88,6 +94,7 @@ def test_a_join_gives_what_sorting_does(
     check(LocalDiffer(catalog), case.build(make))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", LOCAL_CASES)
 def test_partitions_compared_apart_add_up_to_the_same(
     catalog: SqlCatalog, make: Maker, case: Case
@@ -136,10 +143,10 @@ def test_partitions_that_are_too_large_together_are_parts_apart(
 
 def test_a_part_that_does_not_come_back_is_missed(catalog: SqlCatalog, built: Built) -> None:
     class Lossy(Here):
-        def answers(
+        def run_all(
             self, work: PartFunction, common: bytes, tasks: Sequence[Sequence[bytes]]
         ) -> Iterator[bytes]:
-            yield from [*super().answers(work, common, tasks)][:-1]
+            yield from [*super().run_all(work, common, tasks)][:-1]
 
     differ = ParallelDiffer(LocalDiffer(catalog), Lossy(), 1 << 40, least_rows=1)
     with pytest.raises(EnvironmentDown, match="parts came back"):
@@ -207,6 +214,46 @@ def test_a_request_that_does_not_fit_says_why(
         LocalDiffer(catalog).diff(request)
 
 
+@pytest.mark.req("E7")
+@pytest.mark.parametrize("engine", [LocalDiffer, parts_differ], ids=["local", "parts"])
+def test_values_of_redacted_columns_are_in_no_result(
+    catalog: SqlCatalog, make: Maker, engine: Callable[[SqlCatalog], Any]
+) -> None:
+    table = make.table(SIMPLE)
+    first, second = append(table, simple()), overwrite(table, simple(1))
+    request = make.request(table, first, second, ("d", "k"))
+    shown = engine(catalog).diff(request)
+    hidden = engine(catalog).diff(replace(request, redaction=Redaction.of(["K", "v"])))
+    assert hidden.summary == shown.summary
+    assert hidden.cells == shown.cells
+    assert [sample.kind for sample in hidden.samples] == [sample.kind for sample in shown.samples]
+    for sample in hidden.samples:
+        assert sample.key["k"] == "restricted"
+        assert {side["v"] for side in (sample.old, sample.new) if side} == {"restricted"}
+    column = next(column for column in hidden.columns if column.name == "v")
+    assert (column.old, column.shift) == ({"nulls": 0, "distinct": None}, None)
+    assert column.distribution is None or column.distribution.bars == ()
+
+
+@pytest.mark.req("E7")
+def test_values_of_redacted_columns_are_in_no_differing_row(
+    catalog: SqlCatalog, make: Maker
+) -> None:
+    table = make.table(SIMPLE)
+    first, second = append(table, simple()), overwrite(table, simple(1))
+    request = make.request(table, first, second, ("d", "k"), redaction=Redaction.of(["k", "v"]))
+    rows = list(LocalDiffer(catalog).differing(request))
+    assert rows
+    values = {
+        value
+        for row in rows
+        for cells in (row.key, row.old or {}, row.new or {})
+        for name, value in cells.items()
+        if name != "d"
+    }
+    assert values == {"restricted"}
+
+
 def test_a_nested_key_is_refused(catalog: SqlCatalog, make: Maker) -> None:
     built = CASES.named("nested types").build(make)
     request = replace(built.request, key=("st",))
@@ -227,6 +274,30 @@ def test_distributions_do_not_depend_on_batches(
             assert found.value >= 0
             for side in ("old", "new"):
                 assert math.isclose(sum(getattr(b, side) for b in found.bars), 1.0, abs_tol=1e-4)
+
+
+def test_a_shift_far_from_zero_is_found_by_the_bounds_of_the_files(
+    catalog: SqlCatalog, make: Maker
+) -> None:
+    """Moments within a day, two hours later; one column's old files are of a narrower type."""
+    kinds = {"i": "int", "n": "long", "x": "double", "f": "float", "m": "decimal(15, 2)"}
+    table = make.table({"k": "long", **kinds})
+
+    def moments(first: int) -> list[Row]:
+        values = (first + 60 * k for k in range(1440))
+        return [
+            {"k": value, "i": value, "n": -value, "x": value + 0.5, "f": value % 2**20 - 2.0**21,
+             "m": Decimal(value)}
+            for value in values
+        ]  # fmt: skip
+
+    before = append(table, moments(1_700_000_000))
+    evolve(table, lambda update: update.update_column("i", field_type=LongType()))
+    request = make.request(table, before, overwrite(table, moments(1_700_007_200)), ("k",))
+    for column in LocalDiffer(catalog).diff(request).columns:
+        assert column.distribution is not None
+        assert column.distribution.value == pytest.approx(120 / 1440, abs=0.01), column.name
+        assert not column.distribution.is_unjudged
 
 
 def test_a_diff_that_is_not_asked_for_distributions_has_none(

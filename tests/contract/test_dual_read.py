@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.local.dual_read import LocalDualReader
+from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
 from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.errors import ConfigError
@@ -23,12 +23,12 @@ class World:
         self.kit.create(("d", "identity"))
         self.old = self.kit.append(*(row(n, "2024-01-01") for n in range(10)))
         self.new = self.kit.append(row(10, "2024-01-02"))
-        self.port = LocalDualReader(self.kit.catalog)
+        self.port = LocalRowReader(self.kit.catalog)
 
     def ask(self, sql: str, tolerance: float = 0.0, old: int | None = None) -> QueryComparison:
         query = ReaderQuery(reader="app", sql=sql, tolerance=tolerance)
         states = [TableState(table=TARGET, snapshot_id=n) for n in (old or self.old, self.new)]
-        return self.port.compare(query, *states)
+        return self.port.compare_query(query, *states)
 
 
 @pytest.fixture
@@ -70,7 +70,9 @@ def test_exact_columns_are_exact_whatever_the_tolerance(world: World) -> None:
 def test_a_state_without_rows_has_the_columns_of_the_table(world: World) -> None:
     query = ReaderQuery(reader="app", sql="SELECT id FROM product")
     nothing = TableState(table=TARGET, snapshot_id=None)
-    found = world.port.compare(query, nothing, TableState(table=TARGET, snapshot_id=world.new))
+    found = world.port.compare_query(
+        query, nothing, TableState(table=TARGET, snapshot_id=world.new)
+    )
     assert (found.old_answer.rows, found.new_answer.rows) == (0, 11)
 
 

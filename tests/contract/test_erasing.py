@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
+from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
 from lakehouse_backfill.domain.catch_up import (
     Erasure,
     ExcludedRows,
@@ -29,12 +28,11 @@ KEY = ("id", "d")
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Kit:
+def kit(kit: Kit) -> Kit:
     """Three people on the first day, one on the second."""
-    made = Kit(tmp_path)
-    made.create(("d", "identity"))
-    made.append(*(row(number, DAYS[0]) for number in (1, 2, 3)), row(4, DAYS[1]))
-    return made
+    kit.create(("d", "identity"))
+    kit.append(*(row(number, DAYS[0]) for number in (1, 2, 3)), row(4, DAYS[1]))
+    return kit
 
 
 def _state(kit: Kit, snapshot_id: int | None = None, table: str = TARGET) -> TableState:
@@ -71,7 +69,7 @@ def test_rows_whose_keys_are_gone_are_found(
 ) -> None:
     before = _state(kit)
     act(kit)
-    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, KEY)
+    found = LocalRowReader(kit.catalog).deleted_rows(before, _state(kit), BOTH, KEY)
     assert (found.rows, found.partitions) == (len(ids), DAYS if ids else ())
     samples = sorted(found.samples, key=lambda key: key["id"])
     assert samples == [{"id": number, "d": date(2013, 2, 1)} for number in ids]
@@ -82,7 +80,7 @@ def test_null_in_a_key_is_a_value_like_any_other(kit: Kit) -> None:
     kit.append(row(5, DAYS[0], region=None))
     before = _state(kit)
     _delete(kit, "id = 5")
-    found = LocalDeletionFinder(kit.catalog).gone(before, _state(kit), BOTH, ("d", "region"))
+    found = LocalRowReader(kit.catalog).deleted_rows(before, _state(kit), BOTH, ("d", "region"))
     assert found.samples == ({"d": date(2013, 2, 1), "region": None},)
 
 
@@ -97,7 +95,7 @@ def _names(kit: Kit, *ids: int) -> TombstonePin:
 
 def test_rows_that_tombstones_name_are_counted_where_they_lie(kit: Kit) -> None:
     left_out = ExcludedRows(field=DAY, tombstones=(_names(kit, 2, 3, 99),))
-    found = LocalDeletionFinder(kit.catalog).named(_state(kit), DAYS, left_out)
+    found = LocalRowReader(kit.catalog).tombstoned_rows(_state(kit), DAYS, left_out)
     assert found == TombstonedRows(rows=2, partitions=(DAYS[0],))
 
 
@@ -108,7 +106,7 @@ def test_a_tombstone_without_a_value_names_nobody(kit: Kit) -> None:
     pin = TombstonePin(
         table="silver.tombs", snapshot_id=kit.head("silver.tombs"), columns={"region": "region"}
     )
-    found = LocalDeletionFinder(kit.catalog).named(
+    found = LocalRowReader(kit.catalog).tombstoned_rows(
         _state(kit), DAYS, ExcludedRows(field=DAY, tombstones=(pin,))
     )
     assert found == TombstonedRows(rows=0, partitions=())
@@ -121,10 +119,10 @@ def test_rows_whose_keys_were_deleted_between_two_snapshots_are_named(kit: Kit) 
         table=TARGET, before_snapshot_id=before, after_snapshot_id=after, partitions=DAYS, key=KEY
     )
     left_out = ExcludedRows(field=DAY, erasures=(erasure,))
-    erasing = LocalDeletionFinder(kit.catalog)
-    assert erasing.named(_state(kit, before), DAYS, left_out) == TombstonedRows(
+    reader = LocalRowReader(kit.catalog)
+    assert reader.tombstoned_rows(_state(kit, before), DAYS, left_out) == TombstonedRows(
         rows=2, partitions=DAYS
     )
-    assert erasing.named(_state(kit, after), DAYS, left_out) == TombstonedRows(
+    assert reader.tombstoned_rows(_state(kit, after), DAYS, left_out) == TombstonedRows(
         rows=0, partitions=()
     )

@@ -27,6 +27,7 @@ def fail(at: str, point: str) -> None:
         raise RuntimeError("the disk is on fire")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("point", "kept"),
     [

@@ -10,24 +10,17 @@ import pytest
 TESTS = Path(__file__).parents[1]
 #: Fake -> the suites that run on it and on the real adapter.
 SUITES = {
+    "FakeAnchor": "contract/test_anchors.py",
     "FakeCompute": "contract/test_compute_rules.py",
-    "FakeCarrying": "contract/test_lake_readers_both.py",
-    "FakeControlUpkeep": "contract/test_lake_readers_both.py",
     "FakeCorrections": "contract/test_corrections.py",
-    "FakeDataFiles": "contract/test_lake_readers_both.py",
-    "FakeErasing": "contract/test_lake_readers_both.py",
     "FakeEvidence": "contract/test_control_ports.py",
-    "FakeFences": "contract/test_control_ports.py",
-    "FakeFingerprints": "contract/test_fingerprints.py",
     "FakeHooks": "contract/test_lake_readers_both.py",
     "FakeLake": "contract/test_lake_both.py",
-    "FakeLedger": "contract/test_control_ports.py",
-    "FakePinLeases": "contract/test_lake_readers_both.py",
-    "FakeReading": "contract/test_lake_readers_both.py",
+    "FakeRowReader": "contract/test_lake_readers_both.py",
     "FakeRunFiles": "contract/test_lake_readers_both.py",
     "FakeRuns": "contract/test_control_ports.py",
-    "FakeStored": "contract/test_lake_readers_both.py",
-    "FakeUpkeep": "contract/test_lake_readers_both.py",
+    "FakeSecrets": "contract/test_secrets.py",
+    "FakeStoredFiles": "contract/test_lake_readers_both.py",
     "FakeVersions": "contract/test_control_ports.py",
 }
 #: Part of another fake, or no fake of a port.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +19,6 @@ from tests.support.examples.plans import a_plan
 from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 FIRST, SECOND, THIRD = "2024-01-30", "2024-01-31", "2024-02-01"
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Kit:
-    return Kit(tmp_path)
 
 
 def plan(field: ScopeField, labels: tuple[str, ...], key: tuple[str, ...] = (), **pin: Any) -> Plan:

@@ -44,8 +44,7 @@ def test_a_version_is_a_table_that_outlives_its_shadow(tmp_path: Path, version: 
 
 
 @pytest.mark.req("U5")
-def test_a_table_of_somebody_else_with_that_name_is_a_conflict(tmp_path: Path) -> None:
-    kit = Kit(tmp_path)
+def test_a_table_of_somebody_else_with_that_name_is_a_conflict(kit: Kit) -> None:
     snapshot_id = staged(kit)
     kit.create(("d", "identity"), name=NAME)
     kit.append(row(7, DAYS[0]), name=NAME)
@@ -55,8 +54,7 @@ def test_a_table_of_somebody_else_with_that_name_is_a_conflict(tmp_path: Path) -
 
 
 @pytest.mark.req("U5")
-def test_another_result_never_takes_the_place_of_a_version(tmp_path: Path) -> None:
-    kit = Kit(tmp_path)
+def test_another_result_never_takes_the_place_of_a_version(kit: Kit) -> None:
     snapshot_id = staged(kit)
     kit.shadows.keep("shadow.r1", snapshot_id, NAME, MARKS)
     other = MARKS | {"lakehouse-backfill.result-digest": "e" * 64}

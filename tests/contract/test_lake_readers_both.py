@@ -7,22 +7,18 @@ from datetime import datetime, timezone
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergPinLeases
+from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
+from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
-from lakehouse_backfill.adapters.iceberg.control.tables import (
-    ControlTables,
-    IcebergControlUpkeep,
-    IcebergFences,
-)
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.system.hooks import LocalHooks
 from lakehouse_backfill.domain.catch_up import CarryRequest, Erasure, ExcludedRows, TableState
 from lakehouse_backfill.domain.contract import Hook
 from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease, ReaderQuery, StagedShadow
 from lakehouse_backfill.errors import Conflict, NotFound, RunMoved
 from tests.support.examples.plans import NOON, a_first_event, a_plan
-from tests.support.fakes.control import FakeFences, FakeRuns
+from tests.support.fakes.control import FakeEvidence, FakeRuns
 from tests.support.fakes.hooks import FakeHooks
-from tests.support.fakes.retention import FakeControlUpkeep, FakePinLeases
 from tests.support.lakes.both import (
     DAYS,
     DayLake,
@@ -76,20 +72,20 @@ def test_a_carried_day_has_the_files_of_the_earlier_shadow_and_is_carried_once(l
     base = lake.tables.describe(request.shadow).snapshot_id
     before = content(lake, request.shadow, base)
 
-    done = lake.carrying.carry(request)
+    done = lake.publisher.carry(request)
 
     earlier = content(lake, request.source, request.source_snapshot_id)
     assert content(lake, request.shadow, done.snapshot_id) == {
         DAYS[0]: earlier[DAYS[0]], DAYS[1]: before[DAYS[1]],
     }  # fmt: skip
-    assert lake.carrying.carry(request) == done == lake.shadows.chunks(request.shadow)[-1]
+    assert lake.publisher.carry(request) == done == lake.shadows.chunks(request.shadow)[-1]
 
 
 @pytest.mark.req("X9")
 def test_an_overtaken_driver_carries_nothing(lake):
     request = carry_request(lake, 0)
     with pytest.raises(RunMoved):
-        lake.carrying.carry(request)
+        lake.publisher.carry(request)
     assert lake.shadows.chunks(request.shadow) == ()
 
 
@@ -108,7 +104,7 @@ def test_rows_whose_keys_are_gone_are_counted(lake, rows, gone, only_deletion):
     before = head(lake)
     lake.write(DAYS[0], *rows)
 
-    found = lake.deletions.gone(
+    found = lake.row_reader.deleted_rows(
         state(lake, before), state(lake, head(lake)), scope(lake, *DAYS), key_of(lake)
     )
 
@@ -127,7 +123,9 @@ def test_rows_that_were_deleted_between_two_snapshots_are_named(lake):
     excluded = ExcludedRows(field=lake.field, erasures=(erasure,))
 
     def days(snapshot_id: int) -> tuple[str, ...]:
-        return lake.deletions.named(state(lake, snapshot_id), DAYS[:2], excluded).partitions
+        return lake.row_reader.tombstoned_rows(
+            state(lake, snapshot_id), DAYS[:2], excluded
+        ).partitions
 
     assert (days(before), days(head(lake))) == ((DAYS[0],), ())
 
@@ -136,12 +134,12 @@ def test_rows_that_were_deleted_between_two_snapshots_are_named(lake):
 
 
 def test_stored_files_are_those_of_the_scope_by_path(lake):
-    found = lake.stored.files(lake.target, head(lake), scope(lake, DAYS[0]))
+    found = lake.stored_files.files(lake.target, head(lake), scope(lake, DAYS[0]))
 
     assert {file.path for file in found} == content(lake, lake.target, head(lake))[DAYS[0]]
     assert [file.path for file in found] == sorted(file.path for file in found)
-    assert lake.stored.files(lake.target, head(lake), scope(lake, "2013-02-09")) == ()
-    for read in (lake.stored.files, lake.stored.metadata):
+    assert lake.stored_files.files(lake.target, head(lake), scope(lake, "2013-02-09")) == ()
+    for read in (lake.stored_files.files, lake.stored_files.metadata):
         with pytest.raises(NotFound):
             read("silver.none", 1, scope(lake, DAYS[0]))
         with pytest.raises(NotFound):
@@ -150,38 +148,38 @@ def test_stored_files_are_those_of_the_scope_by_path(lake):
 
 def test_metadata_is_the_same_until_another_snapshot(lake):
     first, days = head(lake), scope(lake, *DAYS)
-    before = lake.stored.metadata(lake.target, first, days)
+    before = lake.stored_files.metadata(lake.target, first, days)
     lake.write(DAYS[0], "live")
 
-    assert lake.stored.metadata(lake.target, first, days) == before != ()
-    assert lake.stored.metadata(lake.target, head(lake), days) != before
+    assert lake.stored_files.metadata(lake.target, first, days) == before != ()
+    assert lake.stored_files.metadata(lake.target, head(lake), days) != before
 
 
 def test_sizes_are_those_of_the_listing(lake):
-    files = lake.stored.files(lake.target, head(lake), scope(lake, *DAYS))
+    files = lake.stored_files.files(lake.target, head(lake), scope(lake, *DAYS))
     expected = {file.path: file.size_bytes for file in files}
-    assert lake.stored.sizes(lake.target, list(expected)) == expected
+    assert lake.stored_files.sizes(lake.target, list(expected)) == expected
 
 
 def test_bytes_are_hashed_for_each_file_and_tell_them_apart(lake):
-    files = lake.stored.files(lake.target, head(lake), scope(lake, *DAYS))
-    found = lake.data_files.digests(lake.target, [file.path for file in files])
+    files = lake.stored_files.files(lake.target, head(lake), scope(lake, *DAYS))
+    found = lake.stored_files.digests(lake.target, [file.path for file in files])
 
     assert {path: one.size_bytes for path, one in found.items()} == {
         file.path: file.size_bytes for file in files
     }
     assert len({one.sha256 for one in found.values()}) == len({file.path for file in files})
-    assert lake.data_files.digests(lake.target, []) == {}
+    assert lake.stored_files.digests(lake.target, []) == {}
 
 
 def test_a_reading_stays_while_the_columns_do(lake):
     first = head(lake)
     lake.write(DAYS[0], "live")
-    readings = {lake.data_files.reading(lake.target, at) for at in (first, head(lake))}
+    readings = {lake.stored_files.reading(lake.target, at) for at in (first, head(lake))}
     assert len(readings) == 1
     for name, at in ((lake.target, 17), ("silver.none", 1)):
         with pytest.raises(NotFound):
-            lake.data_files.reading(name, at)
+            lake.stored_files.reading(name, at)
 
 
 # --- a reader's query
@@ -190,9 +188,9 @@ def test_a_reading_stays_while_the_columns_do(lake):
 def test_equal_states_answer_alike_and_others_do_not(lake):
     before = head(lake)
     query = ReaderQuery(reader="app", sql="SELECT count(*) AS n FROM product", tolerance=0.0)
-    same = lake.reading.compare(query, state(lake, before), state(lake, before))
+    same = lake.row_reader.compare_query(query, state(lake, before), state(lake, before))
     lake.write(DAYS[0])
-    other = lake.reading.compare(query, state(lake, before), state(lake, head(lake)))
+    other = lake.row_reader.compare_query(query, state(lake, before), state(lake, head(lake)))
 
     assert (same.equal, other.equal) == (True, False)
     assert same.old_answer == same.new_answer == other.old_answer != other.new_answer
@@ -204,10 +202,10 @@ def test_equal_states_answer_alike_and_others_do_not(lake):
 
 def test_shadows_are_listed_until_they_are_retired(lake):
     shadow = staged(lake, d1=("new",)).shadow
-    assert lake.upkeep.shadows()[shadow] > 0
-    assert lake.target not in lake.upkeep.shadows()
+    assert shadow in lake.shadows.list()
+    assert lake.target not in lake.shadows.list()
     lake.shadows.retire(shadow)
-    assert shadow not in lake.upkeep.shadows()
+    assert shadow not in lake.shadows.list()
 
 
 def test_files_of_a_dropped_shadow_are_found_until_they_are_deleted(lake):
@@ -243,15 +241,15 @@ def test_only_our_tags_are_listed_and_dropped_at_the_snapshot_named(lake):
     for name in ("lhb-base-r1", "lhb-base-r2", "march"):
         lake.pins.pin(lake.target, at, name)
     wanted = {"lhb-base-r1": at, "lhb-base-r2": other, "lhb-none": at}
-    assert lake.upkeep.tags(lake.target) == {"lhb-base-r1": at, "lhb-base-r2": at}
-    assert lake.upkeep.tags("silver.none") is None
+    assert lake.pins.tags(lake.target) == {"lhb-base-r1": at, "lhb-base-r2": at}
+    assert lake.pins.tags("silver.none") is None
 
-    planned = lake.upkeep.would_let_go(lake.target, wanted, at_once=True)
-    done = lake.upkeep.let_go(lake.target, wanted, at_once=True)
+    planned = lake.pins.preview_expiry(lake.target, wanted, NOON, at_once=True)
+    done = lake.pins.expire(lake.target, wanted, NOON, at_once=True)
 
     assert planned.tags == done.tags == ("lhb-base-r1",)
-    assert lake.upkeep.tags(lake.target) == {"lhb-base-r2": at}
-    assert lake.upkeep.let_go(lake.target, wanted, at_once=True).tags == ()
+    assert lake.pins.tags(lake.target) == {"lhb-base-r2": at}
+    assert lake.pins.expire(lake.target, wanted, NOON, at_once=True).tags == ()
 
 
 # --- pin leases, fences and hooks
@@ -260,8 +258,8 @@ def test_only_our_tags_are_listed_and_dropped_at_the_snapshot_named(lake):
 @pytest.fixture(params=["fake", "iceberg"])
 def leases(request, tmp_path):
     if request.param == "fake":
-        return FakePinLeases()
-    return IcebergPinLeases(ControlTables(catalog_of(tmp_path), "lakehouse_backfill"))
+        return FakeEvidence()
+    return IcebergEvidence(ControlTables(catalog_of(tmp_path), "lakehouse_backfill"))
 
 
 def a_lease(tag: str) -> PinLease:
@@ -274,50 +272,48 @@ def a_lease(tag: str) -> PinLease:
 def test_a_lease_is_active_from_its_grant_to_its_end(leases):
     first, second = a_lease("lhb-a"), a_lease("lhb-b")
     for granted in ((first,), (first, second), ()):
-        leases.grant(granted)
-    assert leases.standing() == (first, second)
+        leases.grant_leases(granted)
+    assert leases.active_leases() == (first, second)
     for ended in ((first,), (first,), (a_lease("lhb-c"),)):
-        leases.end(ended)
-    assert leases.standing() == (second,)
-    leases.grant((first,))
-    assert leases.standing() == (second, first)
+        leases.end_leases(ended)
+    assert leases.active_leases() == (second,)
+    leases.grant_leases((first,))
+    assert leases.active_leases() == (second, first)
 
 
 @pytest.fixture(params=["fake", "iceberg"])
 def upkeep(request, tmp_path):
     if request.param == "fake":
-        runs, fences = FakeRuns(), FakeFences()
-        return runs, fences, FakeControlUpkeep(runs, fences)
-    catalog = catalog_of(tmp_path)
-    tables = ControlTables(catalog, "lakehouse_backfill")
-    held = IcebergControlUpkeep(catalog, "lakehouse_backfill", tables)
-    return IcebergRuns(tables), IcebergFences(tables), held
+        runs = FakeRuns()
+        return runs, runs
+    tables = ControlTables(catalog_of(tmp_path), "lakehouse_backfill")
+    return IcebergRuns(tables), IcebergAudit(tables)
 
 
 def test_runs_are_listed_without_their_plans_and_fences_are_lifted(upkeep):
-    runs, fences, control = upkeep
-    assert (control.runs(), control.fenced()) == ({}, ())
+    runs, audit = upkeep
+    assert (audit.describe_runs(), runs.fenced()) == ({}, ())
     plan = a_plan()
     runs.register(plan, a_first_event(plan))
     for run_id in ("bf-1", "bf-2"):
-        fences.fence(run_id, 1)
+        runs.fence(run_id, 1)
 
-    assert control.runs() == {
+    assert audit.describe_runs() == {
         "bf-1": {
             "product": plan.product, "target": plan.resolved.target.table,
             "shadow": plan.shadow_table, "owner": plan.resolved.manifest.run.requested_by,
             "reason": plan.resolved.manifest.run.reason,
         }
     }  # fmt: skip
-    assert control.fenced() == ("bf-1", "bf-2")
-    control.lift(("bf-1", "bf-none"))
-    assert control.fenced() == ("bf-2",)
+    assert runs.fenced() == ("bf-1", "bf-2")
+    runs.lift_fences(("bf-1", "bf-none"))
+    assert runs.fenced() == ("bf-2",)
     long_ago = datetime(2000, 1, 1, tzinfo=timezone.utc)
-    assert control.litter(long_ago) == control.sweep(long_ago) == OrphanFiles()
+    assert audit.count_orphans(long_ago) == audit.delete_orphans(long_ago) == OrphanFiles()
 
 
 def test_runs_that_name_staged_files_are_listed_until_these_are_deleted(upkeep):
-    runs, _, control = upkeep
+    runs, audit = upkeep
     plan = a_plan()
     first = a_first_event(plan)
     runs.register(plan, first)
@@ -327,7 +323,7 @@ def test_runs_that_name_staged_files_are_listed_until_these_are_deleted(upkeep):
         states = {"from_state": first.to_state, "to_state": first.to_state}
         note = {"seq": seq, "verb": verb, "detail": detail, **states}
         runs.append(first.model_copy(update=note))
-        assert control.undeleted() == listed
+        assert audit.pending_deletions() == listed
 
 
 @pytest.mark.parametrize(("code", "is_ok"), [(0, True), (1, False)])

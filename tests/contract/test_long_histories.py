@@ -11,16 +11,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.iceberg.control import log_files
+from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
 from lakehouse_backfill.adapters.iceberg.control.log_files import (
     COMPACT_EVERY_COMMITS,
     KEEP_SNAPSHOTS,
 )
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
-from lakehouse_backfill.adapters.iceberg.control.tables import (
-    ControlTables,
-    IcebergControlUpkeep,
-    IcebergFences,
-)
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState
@@ -57,6 +54,7 @@ def size_of(table: Table) -> dict[str, int]:
     }
 
 
+@pytest.mark.long
 def test_ten_thousand_moves_leave_a_small_table_and_a_pointer_of_one_load(catalog: Any) -> None:
     versions = IcebergVersions(ControlTables(catalog, NAMESPACE))
     per_commit = ACTS // COMMITS
@@ -76,6 +74,7 @@ def test_ten_thousand_moves_leave_a_small_table_and_a_pointer_of_one_load(catalo
     assert newest.version == ACTS - 1
 
 
+@pytest.mark.long
 def test_files_that_compactions_replaced_are_deleted_and_no_other(
     catalog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,22 +140,21 @@ def test_reading_a_pointer_opens_no_data_file_and_no_manifest(
 
 def test_closed_runs_leave_no_property_behind(catalog: SqlCatalog) -> None:
     control = ControlTables(catalog, NAMESPACE)
-    runs, fences = IcebergRuns(control), IcebergFences(control)
-    upkeep = IcebergControlUpkeep(catalog, NAMESPACE, control)
+    runs = IcebergRuns(control)
     named = [f"bf-{number}" for number in range(12)]
     for run_id in named:
         begun(runs, run_id)
-        fences.fence(run_id, 2)
+        runs.fence(run_id, 2)
         runs.append(an_event(run_id, 2, RunState.PLANNED, RunState.CANCELLED))
-    assert upkeep.fenced() == tuple(sorted(named))
-    upkeep.lift(upkeep.fenced())
+    assert runs.fenced() == tuple(sorted(named))
+    runs.lift_fences(runs.fenced())
     left = {
         key
         for name in catalog.list_tables(NAMESPACE)
         for key in catalog.load_table(name).properties
         if key.startswith(("run.", "fence.", "pointer."))
     }
-    assert (left, upkeep.fenced(), len(runs.list(open_only=False))) == (set(), (), 12)
+    assert (left, runs.fenced(), len(runs.list(open_only=False))) == (set(), (), 12)
 
 
 def test_files_that_no_snapshot_reaches_are_swept_and_no_row_is_lost(
@@ -164,19 +162,19 @@ def test_files_that_no_snapshot_reaches_are_swept_and_no_row_is_lost(
 ) -> None:
     control = ControlTables(catalog, NAMESPACE)
     versions = IcebergVersions(control)
-    upkeep = IcebergControlUpkeep(catalog, NAMESPACE, control)
+    audit = IcebergAudit(control)
     for number in range(1, 70):
         versions.move("silver.p", lambda _, number=number: (act(number, "silver.p"),))
     history = versions.history("silver.p")
     stranger = tmp_path / "lake" / "warehouse" / NAMESPACE / "stranger.txt"
     stranger.write_text("not ours", encoding="utf-8")
     now = datetime.now(timezone.utc)
-    assert upkeep.sweep(now - timedelta(days=1)).files == 0
+    assert audit.delete_orphans(now - timedelta(days=1)).files == 0
     later = now + timedelta(days=1)
-    seen = upkeep.litter(later)
+    seen = audit.count_orphans(later)
     assert seen.files > 100
-    assert upkeep.sweep(later) == seen
-    assert upkeep.litter(later).files == 0
+    assert audit.delete_orphans(later) == seen
+    assert audit.count_orphans(later).files == 0
     assert versions.history("silver.p") == history
     versions.move("silver.p", lambda _: (act(70, "silver.p"),))
     on_disk = [path for path in (tmp_path / "lake" / "warehouse").rglob("*") if path.is_file()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,10 +20,6 @@ from tests.support.lakes.retention import SHADOWS, WHO, RetentionLake, names
 pytestmark = pytest.mark.req("U12")
 
 SHORT = "keep_versions: {count: 2, days: 0}\n"
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -191,7 +186,7 @@ def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: Retention
     lake.later(200)
     oldest = lake.catalog.load_table(TARGET).metadata.snapshots[0].snapshot_id
     pins = lake.project.wiring.context.pins
-    at("Upkeep.let_go:committing", lambda: pins.pin(TARGET, oldest, "somebodys"))
+    at("Pins.expire:committing", lambda: pins.pin(TARGET, oldest, "somebodys"))
     done = lake.maintain()
     assert lake.tags()["somebodys"] == oldest
     assert lake.rows(snapshot_id=oldest)
@@ -252,11 +247,11 @@ def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: RetentionLake) -
 def test_fences_of_closed_runs_go_and_no_property_of_them_is_left(lake: RetentionLake) -> None:
     run = lake.staged()
     context = lake.project.wiring.context
-    context.fences.fence(run, 5)
+    context.runs.fence(run, 5)
     lake.project.cancel(run, WHO, "no")
     lake.later(10)
     lake.maintain()
-    assert context.control_upkeep.fenced() == (run,)
+    assert context.runs.fenced() == (run,)
     lake.later(21)
     assert names(lake.maintain()["retired"], "fence") == [run]
     for name in lake.catalog.list_tables("lakehouse_backfill"):
@@ -269,19 +264,12 @@ def test_pins_have_leases_before_they_are_made_and_those_of_a_plan_that_died_end
     lake: RetentionLake,
 ) -> None:
     file = lake.lab.manifest("a.yaml", DAYS[1], DAYS[3])
-
-    def die() -> None:
-        raise Killed
-
-    at("Pins.pin:before", die)
-    with pytest.raises(Killed):
+    with lake.killed_at("Pins.pin:before"):
         lake.project.plan(file, by=WHO)
     assert lake.tags() == {}
-    assert len(lake.project.wiring.context.pin_leases.standing()) == 2
-    at("Evidence.record:before", die)
-    with pytest.raises(Killed):
-        lake.open().plan(file, by=WHO)
-    fault_points.install_hook(None)
+    assert len(lake.project.wiring.context.evidence.active_leases()) == 2
+    with lake.killed_at("Evidence.record:before"):
+        lake.project.plan(file, by=WHO)
     (tag,) = lake.tags()
     refs = lake.catalog.load_table(TARGET).metadata.refs
     assert refs[tag].max_ref_age_ms == NEVER_EXPIRES_MS
@@ -289,7 +277,7 @@ def test_pins_have_leases_before_they_are_made_and_those_of_a_plan_that_died_end
     lake.later(31)
     assert len(names(lake.maintain()["retired"], "pin")) == 2
     assert (lake.tags(), lake.tags(SOURCE)) == ({}, {})
-    assert lake.project.wiring.context.pin_leases.standing() == ()
+    assert lake.project.wiring.context.evidence.active_leases() == ()
 
 
 def _messy(root: Path) -> RetentionLake:
@@ -301,7 +289,7 @@ def _messy(root: Path) -> RetentionLake:
     lake.feed()
     cancelled = lake.staged(DAYS[4], DAYS[6], name="c")
     lake.project.cancel(cancelled, WHO, "no")
-    lake.project.wiring.context.fences.fence(cancelled, 9)
+    lake.project.wiring.context.runs.fence(cancelled, 9)
     lake.later(200)
     return lake
 
@@ -315,7 +303,7 @@ def _state(lake: RetentionLake) -> dict[str, Any]:
         "shadows": lake.shadows(), "rows": lake.rows(), "files": len(lake.files()),
         "snapshots": [s.snapshot_id for s in metadata.snapshots],
         "expired": [r.version for r in context.versions.history(TARGET) if r.action == "expire"],
-        "leases": context.pin_leases.standing(), "fences": context.control_upkeep.fenced(),
+        "leases": context.evidence.active_leases(), "fences": context.runs.fenced(),
         "notes": sorted(
             run.run_id for run in context.runs.list(open_only=False)
             for event in context.runs.events(run.run_id) if event.verb == "retire"
@@ -376,11 +364,11 @@ DEATHS = (
     ("Shadows.drop:committing", 0), ("Shadows.drop:committed", 0), ("Shadows.retire:after", -1),
     ("RunFiles.delete:before", 0), ("RunFiles.delete:committing", 0),
     ("RunFiles.delete:committed", 0), ("RunFiles.delete:committed", -1),
-    ("RunFiles.delete:after", 0), ("Upkeep.let_go:committing", 0), ("Upkeep.let_go:committed", 0),
-    ("Upkeep.let_go:committed", -1), ("PinLeases.end:before", 0),
+    ("RunFiles.delete:after", 0), ("Pins.expire:committing", 0), ("Pins.expire:committed", 0),
+    ("Pins.expire:committed", -1), ("Evidence.end_leases:before", 0),
     ("ControlLog.pin_lease:committing", 0), ("ControlLog.pin_lease:committed", 0),
-    ("ControlUpkeep.lift:before", 0), ("ControlLog.backfill_chunk_run:committed", 0),
-    ("ControlLog.evidence:committing", 0), ("ControlUpkeep.sweep:before", 0),
+    ("Runs.lift_fences:before", 0), ("ControlLog.backfill_chunk_run:committed", 0),
+    ("ControlLog.evidence:committing", 0), ("Audit.delete_orphans:before", 0),
     ("ControlFiles.delete:committing", 0), ("ControlFiles.delete:committed", 0),
 )  # fmt: skip
 
@@ -392,9 +380,8 @@ def messy(tmp_path_factory: pytest.TempPathFactory) -> tuple[RetentionLake, Path
     lake = _messy(root / "lake")
     lake.save(root / "kept")
     points: list[str] = []
-    fault_points.install_hook(points.append)
-    lake.maintain()
-    fault_points.install_hook(None)
+    with lake.hooked(points.append):
+        lake.maintain()
     return lake, root / "kept", points, _state(lake)
 
 
@@ -408,6 +395,7 @@ def test_maintain_passes_the_points_at_which_it_is_killed_and_no_other_method(me
     assert left["expired"]
 
 
+@pytest.mark.long
 @pytest.mark.req("T3")
 @pytest.mark.parametrize(("point", "nth"), DEATHS)
 def test_a_maintain_that_dies_anywhere_is_finished_by_the_next(
@@ -416,16 +404,7 @@ def test_a_maintain_that_dies_anywhere_is_finished_by_the_next(
     lake, kept, points, wanted = messy
     places = [number for number, name in enumerate(points) if name == point]
     lake.restore(kept)
-    passed = itertools.count()
-
-    def die(_: str) -> None:
-        if next(passed) == places[nth]:
-            raise Killed
-
-    fault_points.install_hook(die)
-    with pytest.raises(Killed):
+    with lake.killed_at(places[nth] + 1):
         lake.maintain()
-    fault_points.install_hook(None)
-    lake.project = lake.open()
     lake.maintain()
     assert _state(lake) == wanted

@@ -26,10 +26,6 @@ from tests.support.lakes.retention import SHADOWS, WHO, RetentionLake
 from tests.support.oracles.reached import local, on_disk, reached
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 @pytest.fixture
 def lake(tmp_path: Path) -> RetentionLake:
     return RetentionLake(tmp_path)
@@ -78,6 +74,16 @@ def maintain(lake: RetentionLake, **options: Any) -> dict[str, Any]:
     return done
 
 
+def approved(lake: RetentionLake, manifest_end: str = "", last: str = DAYS[4]) -> str:
+    """An approved run whose manifest ends with more settings."""
+    file = lake.lab.manifest("a.yaml", DAYS[1], last)
+    path = lake.lab.folder / file
+    path.write_text(path.read_text() + manifest_end)
+    run = str(lake.project.plan(file, by=WHO).run_id)
+    lake.project.approve(run, WHO)
+    return run
+
+
 @pytest.mark.parametrize("end", ["cancelled", "rejected"])
 def test_files_of_a_run_that_was_never_published_are_deleted_once_its_lease_is_over(
     lake: RetentionLake, end: str
@@ -105,22 +111,9 @@ def test_files_of_a_run_that_was_never_published_are_deleted_once_its_lease_is_o
 
 
 def test_files_of_a_run_that_was_cancelled_half_staged_are_deleted(lake: RetentionLake) -> None:
-    passed: list[str] = []
-
-    def die(point: str) -> None:
-        passed.append(point)
-        if passed.count("Spark.overwrite:committed") == 1 and point == "Ledger.record:before":
-            raise Killed
-
-    file = lake.lab.manifest("a.yaml", DAYS[1], DAYS[4])
-    run = str(lake.project.plan(file, by=WHO).run_id)
-    lake.project.approve(run, WHO)
-    fault_points.install_hook(die)
-    lake.project = lake.open()
-    with pytest.raises(Killed):
+    run = approved(lake)
+    with lake.killed_at("Runs.record_chunk:before"):
         lake.project.stage(run, WHO)
-    fault_points.install_hook(None)
-    lake.project = lake.open()
     lake.project.cancel(run, WHO, "no")
     lake.later(31)
     assert folder(lake, run)
@@ -151,13 +144,9 @@ def test_files_of_a_run_that_was_published_and_rolled_back_are_never_deleted(
 
 def catching_up(lake: RetentionLake) -> str:
     """A run that is accepted, and a live commit into one of its days since."""
-    file = lake.lab.manifest("a.yaml", DAYS[1], DAYS[4])
-    path = lake.lab.folder / file
-    path.write_text(path.read_text() + "safety: {on_conflict: catch_up}\n")
-    run = str(lake.project.plan(file, by=WHO).run_id)
-    for act in (lake.project.approve, lake.project.stage, lake.project.validate):
+    run = approved(lake, "safety: {on_conflict: catch_up}\n")
+    for act in (lake.project.stage, lake.project.validate, lake.project.accept):
         act(run, WHO)
-    lake.project.accept(run, WHO)
     row = _arrow([(date.fromisoformat(DAYS[2]), 9, 9)])
     for table in (SOURCE, TARGET):
         lake.catalog.load_table(table).append(row)
@@ -184,21 +173,12 @@ def test_files_that_a_revision_took_over_and_published_stay_and_the_others_go(
     assert folder(lake, run) == stay < before
 
 
-def cut_off_at(lake: RetentionLake, point: str, do: Callable[[], Any]) -> None:
-    """Let the process die at a point of what it does, and begin another one."""
-    fault_points.install_hook(lambda passed: _raise_at(passed, point))
-    lake.project = lake.open()
-    with pytest.raises(Killed):
-        do()
-    fault_points.install_hook(None)
-    lake.project = lake.open()
-
-
 def test_a_revision_that_took_chunks_over_and_was_cancelled_deletes_its_own_files_only(
     lake: RetentionLake,
 ) -> None:
     run = catching_up(lake)
-    cut_off_at(lake, "Carrying.carry:after", lambda: lake.project.publish(run, WHO))
+    with lake.killed_at("Publisher.carry:after"):
+        lake.project.publish(run, WHO)
     (revision,) = {one.run_id for one in lake.project.status(None).runs} - {run}
     lake.project.cancel(revision, WHO, "no")
     taken = {local(file.file_path) for file in added_files(lake, revision)}
@@ -211,7 +191,8 @@ def test_a_revision_that_took_chunks_over_and_was_cancelled_deletes_its_own_file
 
 def test_while_an_open_run_takes_chunks_over_nothing_is_deleted(lake: RetentionLake) -> None:
     run = catching_up(lake)
-    cut_off_at(lake, "Carrying.carry:before", lambda: lake.project.publish(run, WHO))
+    with lake.killed_at("Publisher.carry:before"):
+        lake.project.publish(run, WHO)
     before = folder(lake, run)
     lake.later(31)
     done = maintain(lake)
@@ -254,9 +235,8 @@ def test_a_run_that_is_registered_right_before_the_shadow_is_dropped_keeps_the_f
             fault_points.install_hook(None)
             _register_follower(lake, run)
 
-    fault_points.install_hook(register)
-    lake.project = lake.open()
-    (left,) = lake.maintain()["left"]
+    with lake.hooked(register):
+        (left,) = lake.maintain()["left"]
     assert left["because"] == f"follower needs files of {shadow}"
     assert (folder(lake, run), lake.shadows()) == (before, [])
     assert [one["because"] for one in maintain(lake)["left"]] == [left["because"]]
@@ -265,12 +245,8 @@ def test_a_run_that_is_registered_right_before_the_shadow_is_dropped_keeps_the_f
 
 
 def test_staged_files_below_the_target_go_and_the_targets_own_stay(lake: RetentionLake) -> None:
-    file = lake.lab.manifest("a.yaml", DAYS[1], DAYS[3])
-    path = lake.lab.folder / file
-    path.write_text(path.read_text() + "compute: {staging_location: under_target}\n")
     shared = lake.files()
-    run = str(lake.project.plan(file, by=WHO).run_id)
-    lake.project.approve(run, WHO)
+    run = approved(lake, "compute: {staging_location: under_target}\n", DAYS[3])
     lake.project.stage(run, WHO)
     mine = lake.files() - shared
     assert all(f"/data/{run}/" in name for name in mine)
@@ -348,7 +324,7 @@ def _pin(lake: RetentionLake, run: str, shadow: str) -> str:
         table=shadow, tag="lhb-pin-other", snapshot_id=1, run_id="other", product=TARGET, owner=WHO,
         reason="a source", until=lake.clock.now() + timedelta(days=90), at=lake.clock.now(), by=WHO,
     )  # fmt: skip
-    lake.project.wiring.context.pin_leases.grant((lease,))
+    lake.project.wiring.context.evidence.grant_leases((lease,))
     return f"other needs files of {shadow}"
 
 
@@ -395,6 +371,7 @@ def _damage(path: str, how: str) -> None:
         Path(path).unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["garbage", "cut", "gone"])
 @pytest.mark.parametrize("whose", ["shadow", "target", "target list", "shadow metadata"])
 def test_in_doubt_everything_is_kept_and_said(lake: RetentionLake, how: str, whose: str) -> None:
@@ -405,7 +382,8 @@ def test_in_doubt_everything_is_kept_and_said(lake: RetentionLake, how: str, who
     lake.later(31)
     if whose == "shadow metadata":
         # Between the event and the deletion: before it, the shadow is no table any more.
-        cut_off_at(lake, "Shadows.retire:after", lake.maintain)
+        with lake.killed_at("Shadows.retire:after"):
+            lake.maintain()
         _damage(local(table.metadata_location), how)
     else:
         snapshot = table.current_snapshot()
@@ -448,11 +426,6 @@ def test_only_manifests_that_may_list_one_of_the_files_are_read(lake: RetentionL
     assert folder(lake, run) == set()
 
 
-def _raise_at(point: str, wanted: str) -> None:
-    if point == wanted:
-        raise Killed
-
-
 def test_a_target_that_was_replaced_or_is_gone_keeps_them(lake: RetentionLake) -> None:
     run = cancelled(lake)
     lake.later(31)
@@ -470,7 +443,8 @@ def test_a_target_that_was_replaced_or_is_gone_keeps_them(lake: RetentionLake) -
 def test_an_edited_log_keeps_them(lake: RetentionLake) -> None:
     run = cancelled(lake)
     lake.later(31)
-    cut_off_at(lake, "Shadows.retire:after", lake.maintain)
+    with lake.killed_at("Shadows.retire:after"):
+        lake.maintain()
     events = lake.catalog.load_table("lakehouse_backfill.run_event")
     rows = events.scan().to_arrow()
     details = [text.replace("t__", "u__") for text in rows["detail"].to_pylist()]
@@ -484,6 +458,7 @@ def test_an_edited_log_keeps_them(lake: RetentionLake) -> None:
     assert folder(lake, run) == before
 
 
+@pytest.mark.long
 @pytest.mark.req("T3")
 def test_a_deletion_that_dies_between_two_files_is_completed(
     tmp_path: Path, subtests: pytest.Subtests
@@ -493,9 +468,8 @@ def test_a_deletion_that_dies_between_two_files_is_completed(
     lake.later(31)
     lake.save(tmp_path / "kept")
     points: list[str] = []
-    fault_points.install_hook(points.append)
-    lake.project = lake.open()
-    lake.maintain()
+    with lake.hooked(points.append):
+        lake.maintain()
     first = points.index("RunFiles.delete:before") - 4
     last = points.index("RunFiles.delete:after") + 6
     assert "Runs.append:before" in points[first:last]
@@ -504,19 +478,8 @@ def test_a_deletion_that_dies_between_two_files_is_completed(
     for place in range(first, last, 3):
         with subtests.test(place=place, point=points[place]):
             lake.restore(tmp_path / "kept")
-            passed: list[str] = []
-
-            def die(point: str, place: int = place, passed: list[str] = passed) -> None:
-                passed.append(point)
-                if len(passed) > place:
-                    raise Killed
-
-            fault_points.install_hook(die)
-            lake.project = lake.open()
-            with pytest.raises(Killed):
+            with lake.killed_at(place + 1):
                 lake.maintain()
-            fault_points.install_hook(None)
-            lake.project = lake.open()
             maintain_again(lake, run)
 
 
@@ -543,14 +506,11 @@ def test_a_store_that_stops_answering_leaves_the_rest_to_the_next_maintain(
         if point == "RunFiles.delete:committing" and len(folder(lake, run)) <= len(before) // 2:
             raise ConnectionError("the store is away")
 
-    fault_points.install_hook(refuse)
-    lake.project = lake.open()
-    done = lake.maintain()
+    with lake.hooked(refuse):
+        done = lake.maintain()
     assert (done["deleted"], done["left"][0]["run_id"]) == ([], run)
     assert "does not answer: ConnectionError: the store is away" in done["left"][0]["because"]
     assert set() < folder(lake, run) < before
-    fault_points.install_hook(None)
-    lake.project = lake.open()
     maintain_again(lake, run)
 
 
@@ -609,6 +569,7 @@ def _wait(lake: RetentionLake, chance: random.Random) -> None:
     lake.later(chance.choice([1, 31, 100]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_after_any_history_nothing_that_a_table_reaches_is_deleted(
     tmp_path: Path, seed: int

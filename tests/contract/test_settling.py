@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyiceberg.expressions import AlwaysTrue
 
@@ -17,13 +15,8 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import PUBLICATION_PROPERTY
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
+from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.publication import (
-    REWRITE_PROPERTY,
-    PartitionContent,
-    PartitionRestore,
-    PendingRewrite,
-)
 from lakehouse_backfill.errors import OutcomeUnknown
 from tests.support.lakes.deletes import hide
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit
@@ -41,7 +34,7 @@ class Proof:
         self.tags: list[set[str]] = []
 
     def require_equal(
-        self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
+        self, table: str, snapshot_id: int, contents: tuple[publication.PartitionContent, ...]
     ) -> None:
         self.tags.append(tags(self.kit))
 
@@ -50,9 +43,8 @@ class Proof:
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Kit:
+def kit(kit: Kit) -> Kit:
     """Three days with two rows each; ids 0 to 5."""
-    kit = Kit(tmp_path)
     kit.create_days(each=2)
     return kit
 
@@ -69,10 +61,12 @@ def emptied(kit: Kit, *removing: str) -> int:
     cache = ManifestCache()
     gone = ScopedReader(table, SECOND, cache).scope_files(head).data
     others = ScopedReader(table, Scope(field=DAY, partitions=removing), cache).scope_files(head)
-    left = PendingRewrite(
-        contents=(PartitionContent(scope=SECOND),), before="lhb-before", after="lhb-after"
+    left = publication.PendingRewrite(
+        contents=(publication.PartitionContent(scope=SECOND),),
+        before="lhb-before",
+        after="lhb-after",
     )
-    marks = {REWRITE_PROPERTY: left.model_dump_json(), PUBLICATION_PROPERTY: TOKEN}
+    marks = {publication.REWRITE_PROPERTY: left.model_dump_json(), PUBLICATION_PROPERTY: TOKEN}
     change = SnapshotChange(head, tuple(head.manifests(table.io)), {**gone, **others.deletes}, {})
     snapshot = SwapProducer(cache).write_snapshot(table, change, marks, 1)
     commit_snapshot(table, snapshot, {}, TOKEN)
@@ -139,7 +133,7 @@ def test_a_swap_whose_state_before_has_expired_is_finished_without_its_tag(kit: 
 def test_who_only_reads_proves_and_tags_nothing(kit: Kit) -> None:
     made, proof = emptied(kit), Proof(kit)
 
-    found = publisher(kit, proof).find(TARGET, TOKEN, settle=False)
+    found = publisher(kit, proof).find(TARGET, TOKEN, finalise=False)
 
     assert found is not None
     assert found.snapshot_id == made
@@ -149,7 +143,7 @@ def test_who_only_reads_proves_and_tags_nothing(kit: Kit) -> None:
 @pytest.mark.req("U12")
 def test_rows_of_a_state_that_may_expire_go_back_through_a_shadow(kit: Kit) -> None:
     before = kit.head()
-    back = PartitionRestore(
+    back = publication.PartitionRestore(
         partitions=SECOND.partitions, restore_snapshot_id=before, since_snapshot_id=emptied(kit)
     )
     table = kit.live.load_table(TARGET)

@@ -5,8 +5,6 @@ Each state is also read with a filter: a file under the wrong spec is missed by 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from lakehouse_backfill.domain.partitions import Scope
@@ -17,11 +15,6 @@ from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
 DAY, MONTH = field_of("ts", "day"), field_of("ts", "month")
 FEBRUARY = tuple(f"2013-02-{day:02}" for day in range(1, 29))
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Kit:
-    return Kit(tmp_path)
 
 
 def respec(kit: Kit, removed: str | None, column: str, transform: str) -> None:

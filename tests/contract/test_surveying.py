@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.tables import IcebergTableSurveyor
+from lakehouse_backfill.adapters.iceberg.table_writers import survey_table
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import TableFacts
 from tests.support.lakes.deletes import hide, hide_equal
@@ -26,7 +26,7 @@ def kit(tmp_path: Path) -> Kit:
 
 
 def facts(kit: Kit, scope: Scope | None = SECOND, name: str = TARGET) -> TableFacts | None:
-    return IcebergTableSurveyor(kit.catalog).survey(name, scope)
+    return survey_table(kit.catalog, name, scope)
 
 
 def test_entries_are_those_of_the_manifests_that_may_hold_the_scope(kit):

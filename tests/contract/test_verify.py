@@ -52,8 +52,8 @@ def accept_event(lab: Lab) -> dict[str, Any]:
 
 def test_what_was_accepted_is_found_intact_and_nothing_is_left_out(lab: Lab) -> None:
     shallow, deep = verify(lab), verify(lab, "--deep")
-    assert (shallow.code, shallow.bad, shallow.unknown) == (0, {}, set())
-    assert (deep.code, deep.bad, deep.unknown) == (0, {}, set())
+    assert (shallow.code, shallow.bad, shallow.unknown) == (0, {}, {"signatures"})
+    assert (deep.code, deep.bad, deep.unknown) == (0, {}, {"signatures"})
     assert (shallow.data["deep"], shallow.data["files_read"]) == (False, 0)
     # The bytes of the files vouch for their rows: no engine read any.
     assert (deep.data["files_read"], deep.data["partitions_read_by_spark"]) == (3, 0)
@@ -86,7 +86,7 @@ def test_what_was_accepted_twice_is_found_intact_each_time(lab: Lab) -> None:
     assert (shallow.code, shallow.bad, deep.code, deep.bad) == (0, {}, 0, {})
     digests = {row["evidence_digest"] for row in pointer_rows(lab) if row["action"] == "publish"}
     assert len(digests) == 2
-    assert shallow.unknown <= {"files of version 1"}
+    assert shallow.unknown <= {"files of version 1", "signatures"}
 
 
 def test_a_flipped_byte_in_a_data_file_is_named_by_reading_data_only(lab: Lab) -> None:
@@ -346,7 +346,7 @@ def test_rows_that_no_bytes_vouch_for_are_read_again(tmp_path: Path) -> None:
     lab = published(tmp_path, _forget_fingerprints)
     found = verify(lab, "--deep")
     assert (found.code, found.data["partitions_read_by_spark"]) == (0, 3)
-    assert found.unknown == {"fingerprints", "SHA-256 of the data files of version 1"}
+    assert found.unknown == {"fingerprints", "SHA-256 of the data files of version 1", "signatures"}
     path = data_file(lab)
     rows = pq.read_table(path)
     pq.write_table(rows.set_column(2, rows.schema.field(2), [[10, 20, 31]]), path)

@@ -44,6 +44,7 @@ def stands(lab: Lab, run: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_missed_or_invented_after_later_publications_and_rollbacks(
     kind: str, tmp_path: Path

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -93,3 +95,14 @@ def test_a_thread_of_the_job_is_refused_and_own_commits_beside_it_are_not(days: 
     assert len(refused) == 1
     assert ("mine" in table.metadata.refs, table.properties["mine"]) == (True, "yes")
     assert days.total_rows() == len([row(n, day) for n, day in enumerate(DAYS)])
+
+
+def test_an_import_of_spark_connect_that_fails_on_another_thread_does_not_stop_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half_imported = ModuleType("pyspark.sql.connect.session")
+    monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", half_imported)
+    monkeypatch.setitem(sys.modules, "pyspark.sql.connect.dataframe", None)
+
+    with forbid_job_writes():
+        pass

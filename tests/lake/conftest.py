@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from lakehouse_backfill.domain.contract import Profile
 from tests.support.spark.lake import COPY_JOB, Lake, PlanMaker
+from tests.support.spark.modes import Make, Modes
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -93,3 +95,9 @@ def daily(lake: Lake) -> Callable[..., PlanMaker]:
         return PlanMaker(lake, **options)
 
     return make
+
+
+@pytest.fixture
+def make(lake: Lake) -> Make:
+    """Give a maker of projects over a product with tenants and versions."""
+    return partial(Modes, lake)

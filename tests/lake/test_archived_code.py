@@ -11,7 +11,7 @@ import pytest
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.adapters.system.code_archive import ArchivedFiles, CodeArchive
 from lakehouse_backfill.domain.plan import Plan
-from tests.support.spark.lake import Lake, PlanMaker
+from tests.support.spark.lake import Lake, PlanMaker, no_secret
 
 pytestmark = pytest.mark.req("D6")
 JOB = """
@@ -45,6 +45,7 @@ def coded(plan: Plan, rate: int) -> tuple[Plan, ArchivedFiles]:
     return plan.model_copy(update={"resolved": resolved}), kept
 
 
+@pytest.mark.long
 def test_two_versions_of_one_job_run_in_one_process_each_with_its_own_modules(
     lake: Lake, daily: Callable[..., PlanMaker]
 ) -> None:
@@ -55,7 +56,7 @@ def test_two_versions_of_one_job_run_in_one_process_each_with_its_own_modules(
     for rate in (2, 3, 2):
         plan, kept = coded(maker.make(f"bf-{rate}"), rate)
         code = CodeArchive(lake.project, lake.project / "code", lambda _, k=kept: k)
-        staging = SparkStaging(lake.spark, lake.name, code.restore_folder)
+        staging = SparkStaging(lake.tables, code.restore_folder, no_secret)
         staging.stage(plan, plan.resolved.chunks[0], 1)
         days = plan.resolved.scope.partitions
         found[rate] = [row[1:] for row in lake.rows("shadow") if row[0].isoformat() in days]

@@ -77,6 +77,7 @@ def assert_same_rows(actual: pd.DataFrame, expected: pd.DataFrame) -> None:
 
 
 class TestEveryRow:
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("function", "version"),
         [(CORRECT[0], "correct"), ("arrivals_daily_1_1_0", "ny_day"), (CORRECT[1], "correct")],

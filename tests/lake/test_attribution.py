@@ -55,9 +55,9 @@ class Restated(Modes):
 
     transform = "job"
 
-    def __init__(self, lake: Lake, profile: Profile, folder: Path, days: range) -> None:
+    def __init__(self, lake: Lake, days: range) -> None:
         self.version = "1.0.0"
-        super().__init__(lake, profile, folder)
+        super().__init__(lake)
         lake.create("rates", (("tenant", "string"), ("rate", "long")))
         lake.append("rates", ("A", 1), ("B", 1), ("R", 1), ("S", 1))
         self.source(*(f"{d}, {k}, {_tenant(d, k)}, {100 * d + k}, 1" for d in days for k in KEYS))
@@ -67,7 +67,7 @@ class Restated(Modes):
     def code(self, code: dict[str, str]) -> None:
         """Put the job into the project; it has a version of its own."""
         self.version = code["version"]
-        self._write("jobs/job.py", JOB.format(**code))
+        self.lake.job(JOB.format(**code))
 
     def days(self, first: int, last: int) -> dict[str, Any]:
         """Give what a run of some days says beside what all say."""
@@ -125,9 +125,10 @@ def restated(
     spark.sql("CREATE NAMESPACE lake.attributed")
     project = tmp_path_factory.mktemp("attributed")
     lake = Lake(spark, catalog, profile, lake_folder, project, "attributed")
-    return Restated(lake, profile, lake_folder, range(1, 21))
+    return Restated(lake, range(1, 21))
 
 
+@pytest.mark.long
 def test_six_days_with_one_known_cause_each_are_told_apart(restated: Restated) -> None:
     """What was done for the other days is in the inputs of each day all the same."""
     lake = restated.lake
@@ -152,6 +153,7 @@ def test_six_days_with_one_known_cause_each_are_told_apart(restated: Restated) -
     }
 
 
+@pytest.mark.long
 def test_mixed_causes_are_each_named_and_their_meeting_is_several(restated: Restated) -> None:
     lake = restated.lake
     restated.code(NEW_CODE)
@@ -273,6 +275,7 @@ def committed(folder: Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_runs_that_carry_rows_over_are_told_by_the_rows_that_they_make(
     restated: Restated,
 ) -> None:
@@ -308,10 +311,8 @@ def test_what_a_job_does_not_give_again_is_unexplained(restated: Restated) -> No
     assert found["partitions"][0]["made_by"] == first
 
 
-def test_code_that_needs_a_column_that_came_later_is_the_code(
-    lake: Lake, profile: Profile, lake_folder: Path
-) -> None:
-    restated = Restated(lake, profile, lake_folder, range(1, 3))
+def test_code_that_needs_a_column_that_came_later_is_the_code(lake: Lake) -> None:
+    restated = Restated(lake, range(1, 3))
     lake.sql("ALTER TABLE {ns}.src ADD COLUMN bonus bigint")
     lake.sql("UPDATE {ns}.src SET bonus = 5 WHERE d = date'2024-01-02' AND k = 1")
     value = "amount + F.coalesce('bonus', F.lit(0))"

@@ -5,12 +5,10 @@ The oracle is Spark's own plain reading of the tables.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import TargetChanged
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import BY_PARTITION, Modes
@@ -20,8 +18,8 @@ NEW = ("1, 1, A, 10, 1", "2, 1, A, 99, 1", "2, 2, A, 99, 1", "3, 1, A, 99, 1", "
 FOLLOWS = {"safety": {"on_conflict": "catch_up"}}
 
 
-def _modes(lake: Lake, profile: Profile, folder: Path, **contract: Any) -> Modes:
-    made = Modes(lake, profile, folder, **contract)
+def _modes(lake: Lake, **contract: Any) -> Modes:
+    made = Modes(lake, **contract)
     made.holds(*OLD)
     made.source(*NEW)
     return made
@@ -36,10 +34,8 @@ def _plan(modes: Modes, **changes: Any) -> str:
 
 
 @pytest.mark.req("U11")
-def test_what_came_meanwhile_is_in_the_published_partitions(
-    lake: Lake, profile: Profile, lake_folder: Path
-) -> None:
-    modes = _modes(lake, profile, lake_folder)
+def test_what_came_meanwhile_is_in_the_published_partitions(lake: Lake) -> None:
+    modes = _modes(lake)
     run = _plan(modes, **FOLLOWS)
     modes.holds("3, 7, A, 70, 1")
     modes.source("3, 7, A, 77, 1")
@@ -55,10 +51,8 @@ def test_what_came_meanwhile_is_in_the_published_partitions(
 
 
 @pytest.mark.req("E3")
-def test_deleted_rows_stay_deleted_by_publish_and_by_rollback(
-    lake: Lake, profile: Profile, lake_folder: Path
-) -> None:
-    modes = _modes(lake, profile, lake_folder, deletions="reapply")
+def test_deleted_rows_stay_deleted_by_publish_and_by_rollback(lake: Lake) -> None:
+    modes = _modes(lake, deletions="reapply")
     run = _plan(modes)
     lake.sql("DELETE FROM {ns}.out WHERE d = date'2024-01-02' AND k = 2")
     done = modes.project.publish(run, by="lead")
@@ -74,9 +68,9 @@ def test_deleted_rows_stay_deleted_by_publish_and_by_rollback(
 
 @pytest.mark.req("E3")
 def test_deleted_rows_block_publish_and_rollback_unless_the_contract_says_otherwise(
-    lake: Lake, profile: Profile, lake_folder: Path
+    lake: Lake,
 ) -> None:
-    modes = _modes(lake, profile, lake_folder)
+    modes = _modes(lake)
     run = _plan(modes)
     modes.project.publish(run, by="lead")
     lake.sql("DELETE FROM {ns}.out WHERE d = date'2024-01-02' AND k = 2")
@@ -87,13 +81,11 @@ def test_deleted_rows_block_publish_and_rollback_unless_the_contract_says_otherw
 
 
 @pytest.mark.req("E3")
-def test_tombstoned_rows_are_neither_staged_nor_published_nor_brought_back(
-    lake: Lake, profile: Profile, lake_folder: Path
-) -> None:
+def test_tombstoned_rows_are_neither_staged_nor_published_nor_brought_back(lake: Lake) -> None:
     lake.sql("CREATE TABLE {ns}.gone (day date, person bigint)")
     lake.sql("INSERT INTO {ns}.gone VALUES (date'2024-01-02', 2)")
     names = [{"table": lake.table("gone"), "columns": {"d": "day", "k": "person"}}]
-    modes = _modes(lake, profile, lake_folder, deletions="reapply", tombstones=names)
+    modes = _modes(lake, deletions="reapply", tombstones=names)
     run = _plan(modes)
     lake.sql("INSERT INTO {ns}.gone VALUES (date'2024-01-03', 1)")
     modes.source("3, 8, A, 80, 1")

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lakehouse_backfill.adapters.local.inspecting import (
     InspectingBySize,
     LocalInspector,
 )
 from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
-from lakehouse_backfill.adapters.system.process import NullProgress
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.errors import ChecksFailed, ConfigError
-from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.adapters import Adapters
-from tests.support.spark.lake import DAYS, Lake, PlanMaker
+from tests.support.spark.lake import DAYS, Lake, PlanMaker, copy_job
+from tests.support.spark.modes import BY_PARTITION, LakeProject
 
 pytestmark = pytest.mark.lake
 
+Daily = Callable[..., PlanMaker]
+Inspector = LocalInspector | SparkInspecting
+
 
 @pytest.fixture(params=["spark", "local"])
-def inspecting(request: Any, lake: Lake) -> LocalInspector | SparkInspecting:
+def inspecting(request: Any, lake: Lake) -> Inspector:
     if request.param == "local":
         return LocalInspector(lake.catalog)
-    return SparkInspecting(lake.spark, lake.name)
+    return SparkInspecting(lake.tables)
 
 
 @pytest.mark.req("Q0")
 def test_the_days_of_an_input_are_those_with_a_row_where_the_run_reads_it(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalInspector | SparkInspecting
+    lake: Lake, daily: Daily, inspecting: Inspector
 ) -> None:
     maker = daily(partitions=DAYS[3:6], warm_up_days=1)
     lake.sql("DELETE FROM {ns}.src WHERE d = date'2024-01-05'")
@@ -50,8 +48,8 @@ def test_the_days_of_an_input_are_those_with_a_row_where_the_run_reads_it(
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
 def test_the_hours_of_an_input_are_utc_whatever_the_column(
     lake: Lake,
-    daily: Callable[..., PlanMaker],
-    inspecting: LocalInspector | SparkInspecting,
+    daily: Daily,
+    inspecting: Inspector,
     kind: str,
 ) -> None:
     maker = daily(source_column="at", partitions=DAYS[4:5])
@@ -67,8 +65,8 @@ def test_the_hours_of_an_input_are_utc_whatever_the_column(
 
 
 @pytest.mark.req("Q0")
-def test_dates_have_no_hours(lake: Lake, daily: Callable[..., PlanMaker]) -> None:
-    spark = SparkInspecting(lake.spark, lake.name)
+def test_dates_have_no_hours(lake: Lake, daily: Daily) -> None:
+    spark = SparkInspecting(lake.tables)
     with pytest.raises(ConfigError, match="holds dates"):
         InspectingBySize(LocalInspector(lake.catalog), spark).periods(daily().make(), "src", "hour")
 
@@ -91,8 +89,8 @@ KEYS = [
 @pytest.mark.parametrize(("key", "facts"), KEYS)
 def test_one_look_at_a_chunk_counts_rows_null_keys_and_keys_that_stand_twice(
     lake: Lake,
-    daily: Callable[..., PlanMaker],
-    inspecting: LocalInspector | SparkInspecting,
+    daily: Daily,
+    inspecting: Inspector,
     key: list[str],
     facts: ChunkFacts,
 ) -> None:
@@ -106,24 +104,21 @@ def test_one_look_at_a_chunk_counts_rows_null_keys_and_keys_that_stand_twice(
 
 @pytest.mark.req("Q9")
 def test_a_chunk_is_looked_at_as_it_was_committed(
-    lake: Lake, daily: Callable[..., PlanMaker], inspecting: LocalInspector | SparkInspecting
+    lake: Lake, daily: Daily, inspecting: Inspector
 ) -> None:
     plan, head = daily().make(), lake.head("shadow")
     lake.sql("DELETE FROM {ns}.shadow WHERE d = date'2024-01-05'")
     chunk = Chunk(chunk_id="c1", partitions=DAYS[4:5])
     assert inspecting.chunk(plan, chunk, head).rows == {DAYS[4]: 4}
     assert inspecting.chunk(plan, chunk, lake.head("shadow")).rows == {}
-    assert SparkInspecting(lake.spark, lake.name).rows(plan, chunk, head).count() == 4
 
 
-JOB = """
-from lakehouse_backfill.transforms import transform
-
-@transform(name="copy", version="1.0.0", inputs=("src",))
-def copy(context, src):
-    twice = src.where("d = date'2024-01-06'") if context.config.get("twice") else src.limit(0)
-    return src.unionAll(twice).selectExpr("d", "k", "v + 1 AS v")
-"""
+JOB = copy_job(
+    "twice = src.limit(0)",
+    "if context.config.get('twice'):",
+    """    twice = src.where("d = date'2024-01-06'")""",
+    'return src.unionAll(twice).selectExpr("d", "k", "v + 1 AS v")',
+)
 SUITE = {
     "name": "out",
     "expectations": [
@@ -134,48 +129,19 @@ SUITE = {
 }  # fmt: skip
 
 
-class Runs:
-    """A project over the test's tables; runs go from manifest to validation."""
+class Runs(LakeProject):
+    """Runs from manifest to validation, over the tables of `daily`."""
 
-    def __init__(self, lake: Lake, profile: Profile, lake_folder: Path) -> None:
-        self.lake = lake
-        self.folder = lake.project
-        where = str(lake_folder)
-        real = {key: value.replace("${project}", where) for key, value in profile.catalog.items()}
-        # The control tables are shared by all tests of the session, as in a lake of many projects.
-        wiring = Adapters(
-            self.folder, profile.model_copy(update={"catalog": real}), NullProgress(), "dev"
-        )
-        self.project = Project(wiring)
-        self._write("jobs/job.py", JOB)
-        self._write("expectations/out.json", json.dumps(SUITE))
-        self._contract()
+    def __init__(self, lake: Lake) -> None:
+        columns = (("d", "date"), ("k", "long"), ("v", "long"))
+        suites = [{"file": "expectations/out.json", "on": "output"}]
+        super().__init__(lake, JOB, columns, suites=suites)
+        lake.job(json.dumps(SUITE), "expectations/out.json")
 
     def approved(self, **changes: Any) -> str:
         """Plan and approve a restatement of two days in two chunks."""
-        source = {
-            "table": self.lake.table("src"),
-            "range": {"column": "d", "from": "2024-01-01", "to": "2024-01-31"},
-        } | changes.pop("source", {})
-        manifest = {
-            "api_version": "lakehouse-backfill/v1",
-            "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
-            "product": self.lake.table("out"),
-            "transform": {
-                "name": "copy", "version": "1.0.0", "file": "jobs/job.py",
-                "config": changes.pop("config", {}),
-            },
-            "sources": {"src": source},
-            "target": {
-                "partitions": {"column": "d", "from": "2024-01-05", "to": "2024-01-07"}
-            },
-            "limits": {"partitions_per_chunk": 1},
-            "validation": {"edge_partitions": 0} | changes.pop("validation", {}),
-        }  # fmt: skip
-        self._write("jobs/run.yaml", yaml.safe_dump(manifest))
-        run_id = str(self.project.plan("jobs/run.yaml", by="ann").run_id)
-        self.project.approve(run_id, by="lead")
-        return run_id
+        days = {"column": "d", "from": "2024-01-05", "to": "2024-01-07"}
+        return self.plan(target={"partitions": days}, **BY_PARTITION, **changes)
 
     def failed(self, run_id: str) -> list[str]:
         """Name the gates that stopped the run."""
@@ -183,35 +149,15 @@ class Runs:
 
     def golden(self, *rows: str) -> dict[str, Any]:
         """Write expected rows; gives what the manifest says of them."""
-        self._write("golden/out.csv", "\n".join(["d,k,v", *rows]) + "\n")
+        self.lake.job("\n".join(["d,k,v", *rows]) + "\n", "golden/out.csv")
         return {"golden": "golden/out.csv"}
-
-    def _contract(self) -> None:
-        product = self.lake.table("out")
-        contract = {
-            "api_version": "lakehouse-backfill/v1", "product": product, "table": product,
-            "description": "A test product.", "owner": "lead", "key": ["d", "k"],
-            "partitioning": [{"column": "d"}],
-            "columns": [
-                {"name": "d", "type": "date"}, {"name": "k", "type": "long"},
-                {"name": "v", "type": "long"},
-            ],
-            "suites": [{"file": "expectations/out.json", "on": "output"}],
-            "consumers": [], "classification": "internal", "retention_days": "unlimited",
-        }  # fmt: skip
-        self._write(f"catalog/contracts/{product}.yaml", yaml.safe_dump(contract))
-
-    def _write(self, file: str, text: str) -> None:
-        path = self.folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 @pytest.fixture
-def runs(lake: Lake, daily: Callable[..., PlanMaker], profile: Profile, lake_folder: Path) -> Runs:
+def runs(lake: Lake, daily: Daily) -> Runs:
     daily()
     lake.sql("DROP TABLE {ns}.shadow")
-    return Runs(lake, profile, lake_folder)
+    return Runs(lake)
 
 
 @pytest.mark.req("T7", "Q5")

@@ -8,8 +8,6 @@ import pytest
 
 from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
-from lakehouse_backfill.adapters.spark.staging.compose import SparkRestoring
-from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from tests.contract.compute_rules import *  # noqa: F403 (the rules)
 from tests.contract.compute_rules import ComputeWorld
 from tests.lake.test_fencing import fence
@@ -20,10 +18,10 @@ from tests.support.spark.lake import DAYS, Lake, PlanMaker
 def world(lake: Lake, daily: Callable[..., PlanMaker]) -> ComputeWorld:
     plan = daily(per_chunk=1).make()
     return ComputeWorld(
-        staging=SparkStaging(lake.spark, lake.name, lake.project),
-        measuring=SparkMeasuring(lake.spark, lake.name),
-        inspecting=SparkInspecting(lake.spark, lake.name),
-        restoring=SparkRestoring(lake.spark, lake.name), plan=plan, other=DAYS[0],
+        staging=lake.staging(),
+        measuring=SparkMeasuring(lake.tables),
+        inspecting=SparkInspecting(lake.tables),
+        plan=plan, other=DAYS[0],
         head=lambda table: lake.head(table.rpartition(".")[2]),
         fence=lambda epoch: fence(lake, epoch),
     )  # fmt: skip

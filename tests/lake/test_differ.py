@@ -14,20 +14,16 @@ from pyiceberg.types import DateType, LongType
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.adapters.local.distributed.key_groups import GroupedDiffer
 from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer
-from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
-from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
-from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+from lakehouse_backfill.adapters.spark.workers import SparkWorkers
 from lakehouse_backfill.ports.comparison import DiffRequest
 from tests.contract.differ_cases import (
-    BAD_REQUESTS,
     CASES,
-    SIMPLE,
     Case,
     Maker,
     append,
     check,
     day,
-    simple,
 )
 from tests.contract.differ_more_cases import MORE_CASES
 from tests.support.lakes.deletes import hide_equal_rows
@@ -56,12 +52,14 @@ _numbers = itertools.count(1)
 
 def in_tasks(spark: SparkSession, catalog: Catalog) -> ParallelDiffer:
     """Compare every partition in a Spark task of its own."""
-    return ParallelDiffer(LocalDiffer(catalog), SparkWorkers(spark), 1 << 40, least_rows=1)
+    return ParallelDiffer(
+        LocalDiffer(catalog), SparkWorkers(SparkTables(spark, "lake")), 1 << 40, least_rows=1
+    )
 
 
 def grouped(spark: SparkSession, catalog: Catalog, group_rows: int = 2) -> GroupedDiffer:
     """Compare rows that Spark groups by key, a few to a group."""
-    return GroupedDiffer(LocalDiffer(catalog), SparkRowGroups(spark, "lake"), group_rows)
+    return GroupedDiffer(LocalDiffer(catalog), SparkWorkers(SparkTables(spark, "lake")), group_rows)
 
 
 @pytest.fixture
@@ -76,6 +74,7 @@ def test_a_diff_in_tasks_is_what_comparing_row_by_row_gives(
     check(in_tasks(spark, catalog), case.build(make))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", GROUPED_CASES)
 def test_a_diff_by_groups_is_what_comparing_row_by_row_gives(
     spark: SparkSession, catalog: Catalog, make: Maker, case: Case
@@ -109,47 +108,6 @@ def test_partitions_whose_files_are_shared_are_not_read(
     for task in catalog.load_table(built.request.old_table).scan().plan_files():
         Path(task.file.file_path.removeprefix("file://")).unlink()
     check(grouped(spark, catalog), built)
-
-
-@pytest.mark.parametrize(("change", "error", "words"), BAD_REQUESTS[:5])
-def test_a_request_that_does_not_fit_says_why(
-    spark: SparkSession,
-    catalog: Catalog,
-    make: Maker,
-    change: dict[str, object],
-    error: type[Exception],
-    words: str,
-) -> None:
-    table = make.table(SIMPLE)
-    first, second = append(table, simple()), append(table, simple(1))
-    base = make.request(table, first, second, ("d", "k"))
-    request = DiffRequest(**{**base.__dict__, **change})
-    for differ in (grouped(spark, catalog), in_tasks(spark, catalog)):
-        with pytest.raises(error, match=words):
-            differ.diff(request)
-
-
-def test_a_nested_key_is_refused(spark: SparkSession, catalog: Catalog, make: Maker) -> None:
-    built = CASES.named("nested types").build(make)
-    request = DiffRequest(**{**built.request.__dict__, "key": ("st",)})
-    with pytest.raises(Unsupported, match="key column st"):
-        grouped(spark, catalog).diff(request)
-
-
-def test_the_weight_of_a_diff_is_that_of_the_files_only_one_side_has(
-    spark: SparkSession, catalog: Catalog, make: Maker
-) -> None:
-    built = CASES.named("appended file").build(make)
-    paths = catalog.load_table(built.request.new_table)
-    sizes = [
-        {
-            task.file.file_path: task.file.file_size_in_bytes
-            for task in paths.scan(snapshot_id=snapshot_id).plan_files()
-        }
-        for snapshot_id in (built.request.old_snapshot_id, built.request.new_snapshot_id)
-    ]
-    expected = sum(size for path, size in sizes[1].items() if path not in sizes[0])
-    assert grouped(spark, catalog).weigh(built.request) == expected > 0
 
 
 def test_all_engines_see_what_deletion_vectors_hide(spark: SparkSession, catalog: Catalog) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.adapters.local.distributed.key_groups import GroupedDiffer
-from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+from lakehouse_backfill.adapters.spark.workers import SparkWorkers
 from lakehouse_backfill.domain.rollout import DifferingRow
 from lakehouse_backfill.domain.serialization import canonical_json
 from tests.contract.differ_cases import CASES, Maker
@@ -31,7 +32,7 @@ def told(rows: list[DifferingRow]) -> Counter[str]:
 @pytest.mark.req("U9")
 def test_both_engines_name_the_same_rows(spark: SparkSession, catalog: Catalog) -> None:
     local, compared = LocalDiffer(catalog), 0
-    spark_engine = GroupedDiffer(local, SparkRowGroups(spark, "lake"), group_rows=2)
+    spark_engine = GroupedDiffer(local, SparkWorkers(SparkTables(spark, "lake")), group_rows=2)
     for case in (case for case in CASES if case.name in WANTED):
         built = case.build(Maker(catalog, f"differing{next(_numbers)}"))
         expected = list(local.differing(built.request))

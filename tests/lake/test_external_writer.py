@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
 from lakehouse_backfill.results.runs import ShadowOpenResult
-from tests.support.spark.lake import Lake
-from tests.support.spark.modes import BY_PARTITION, Modes, expected, seeded
+from tests.support.spark.modes import BY_PARTITION, Make, Modes, expected, seeded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,8 +45,8 @@ class Theirs:
 
 
 @pytest.fixture
-def modes(lake: Lake, profile: Profile, lake_folder: Path) -> Modes:
-    return seeded(lambda *given, **also: Modes(lake, profile, lake_folder, *given, **also))
+def modes(make: Make) -> Modes:
+    return seeded(make)
 
 
 def opened(modes: Modes) -> tuple[str, Theirs]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -12,10 +13,10 @@ from typing import Any
 import pytest
 from pyiceberg.table.update import AssignUUIDUpdate, SetPropertiesUpdate
 
+from lakehouse_backfill.adapters.spark.guard.driver_guard import scratch_folder
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowWriter
-from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.errors import RunMoved
-from tests.support.spark.lake import DAYS, Lake, PlanMaker
+from tests.support.spark.lake import DAYS, Lake, PlanMaker, copy_job
 
 pytestmark = pytest.mark.req("X9")
 
@@ -46,7 +47,7 @@ def test_an_overtaken_process_commits_nothing_and_the_next_one_does(
 ) -> None:
     plan = daily(per_chunk=1).make()
     first, second = plan.resolved.chunks
-    staging = SparkStaging(lake.spark, lake.name, lake.project)
+    staging = lake.staging()
     assert staging.stage(plan, first, 3).epoch == 3
     fence(lake, 5)
     before = held(lake)
@@ -55,7 +56,7 @@ def test_an_overtaken_process_commits_nothing_and_the_next_one_does(
             staging.stage(plan, second, 3)
         assert "changed nothing" in caught.value.state
     assert held(lake) == before
-    taker = SparkStaging(lake.spark, lake.name, lake.project)
+    taker = lake.staging()
     record = taker.stage(plan, second, 5)
     assert (record.epoch, record.output_rows) == (5, 4)
     assert lake.snapshots("shadow")[-1][EPOCH] == "5"
@@ -68,34 +69,31 @@ def test_an_overtaken_process_commits_nothing_and_the_next_one_does(
 
 
 def test_a_write_that_is_overtaken_on_its_way_is_refused_at_its_commit(
-    lake: Lake, daily: Daily, tmp_path: Path
+    lake: Lake, daily: Daily
 ) -> None:
-    job = f"""
-import pathlib, time
-from lakehouse_backfill.transforms import transform
-from pyspark.sql import functions as F
-@transform(name="copy", version="1.0.0", inputs=("src",))
-def copy(context, src):
-    @F.udf("bigint")
-    def waiting(value):
-        folder = pathlib.Path({str(tmp_path)!r})
-        (folder / "started").touch()
-        while not (folder / "go").exists():
-            time.sleep(0.02)
-        return value
-    # One task waits: the look at the table needs the other core.
-    return src.coalesce(1).select("d", "k", waiting("v").alias("v"))
-"""
+    folder = Path(tempfile.mkdtemp(dir=scratch_folder()))
+    job = copy_job(
+        '@F.udf("bigint")',
+        "def waiting(value):",
+        f"    folder = pathlib.Path({str(folder)!r})",
+        '    (folder / "started").touch()',
+        '    while not (folder / "go").exists():',
+        "        time.sleep(0.02)",
+        "    return value",
+        "# One task waits: the look at the table needs the other core.",
+        'return src.coalesce(1).select("d", "k", waiting("v").alias("v"))',
+        above="import pathlib, time",
+    )
     plan = daily(job).make()
-    staging = SparkStaging(lake.spark, lake.name, lake.project)
+    staging = lake.staging()
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(staging.stage, plan, plan.resolved.chunks[0], 3)
         try:
-            wait_for(tmp_path / "started")
+            wait_for(folder / "started")
             fence(lake, 4)
             before = held(lake)
         finally:
-            (tmp_path / "go").touch()
+            (folder / "go").touch()
         with pytest.raises(RunMoved, match="fenced during the write"):
             writing.result()
     assert held(lake) == before
@@ -113,8 +111,8 @@ def test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_throu
             fence(lake, 9)
             return head
 
-    staging = SparkStaging(lake.spark, lake.name, lake.project)
-    staging._writer = Overtaken(lake.spark, lake.name)
+    staging = lake.staging()
+    staging._writer = Overtaken(lake.tables)
     before = lake.rows("shadow"), lake.snapshots("shadow"), lake.files("shadow")
     with pytest.raises(RunMoved, match="fenced during the write"):
         staging.stage(plan, plan.resolved.chunks[0], 3)
@@ -123,7 +121,7 @@ def test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_throu
 
 def test_a_writer_goes_on_writing_to_the_table_that_it_opened(lake: Lake, daily: Daily) -> None:
     plan = daily(per_chunk=1).make()
-    staging = SparkStaging(lake.spark, lake.name, lake.project)
+    staging = lake.staging()
     for chunk in plan.resolved.chunks:
         staging.stage(plan, chunk, 2)
     # Somebody else's property, or commit to other partitions, is no fence.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergFingerprints
+from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
-from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles
+from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.core.comparison.diff import TableSides, reconcile
@@ -74,7 +74,7 @@ class Bench:
 
 @pytest.fixture
 def real(lake: Lake) -> Bench:
-    counting = Counting(SparkMeasuring(lake.spark, lake.name))
+    counting = Counting(SparkMeasuring(lake.tables))
     tables = ControlTables(lake.catalog, f"{lake.namespace}_control")
 
     class Compute:
@@ -83,8 +83,8 @@ def real(lake: Lake) -> Bench:
     made = context(
         FakeLake(),
         tables=IcebergTables(lake.catalog),
-        fingerprints=IcebergFingerprints(tables),
-        data_files=IcebergDataFiles(lake.catalog),
+        evidence=IcebergEvidence(tables),
+        stored_files=IcebergStoredFiles(lake.catalog),
         compute=Compute,
     )
     return Bench(lake, counting, made)
@@ -119,6 +119,7 @@ STEPS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("version", "seed"), [(2, 1), (2, 2), (3, 3)])
 def test_sums_over_files_are_those_of_a_scan_whatever_happened_to_the_table(
     real: Bench, version: int, seed: int
@@ -210,10 +211,10 @@ def test_a_file_with_other_rows_than_were_hashed_is_named(real: Bench) -> None:
     insert(real.lake, 4, 0)
     head = real.lake.head("t")
     real.sums()
-    (one, *_) = real.context.fingerprints.find(real.lake.files("t"))
+    (one, *_) = real.context.evidence.find_fingerprints(real.lake.files("t"))
     edited = one.checksum.model_copy(update={"total": one.checksum.total ^ 1})
     with pytest.raises(Tampered, match="is not what was hashed") as named:
-        real.context.fingerprints.record((one.model_copy(update={"checksum": edited}),))
+        real.context.evidence.record_fingerprints((one.model_copy(update={"checksum": edited}),))
     assert one.path in named.value.problem
     assert real.lake.head("t") == head
 

@@ -4,51 +4,52 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lakehouse_backfill.adapters.spark.session import write_guard
-from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.errors import WriteForbidden
-from tests.support.spark.lake import Lake, PlanMaker
+from tests.support.spark.lake import Lake, PlanMaker, copy_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Attempt = Callable[["DataFrame", str], Any]
 
+#: Statements in which `{t}` stands for the table.
+_STATEMENTS = {
+    "insert": "INSERT INTO {t} SELECT * FROM {t}",
+    "insert after comments": "-- SELECT 1\n/* SELECT /* nested */ 1 */ INSERT INTO {t} "
+    "SELECT * FROM {t}",
+    "insert after a common table": "WITH x AS (SELECT * FROM {t}) INSERT INTO {t} SELECT * FROM x",
+    "insert from": "FROM {t} INSERT INTO {t} SELECT *",
+    "overwrite": "INSERT OVERWRITE {t} SELECT * FROM {t}",
+    "two statements": "SELECT 1; DROP TABLE {t}",
+    "block": "BEGIN DROP TABLE {t}; END",
+    "immediate": "EXECUTE IMMEDIATE 'DROP TABLE {t}'",
+    "drop": "DROP TABLE {t}",
+    "truncate": "TRUNCATE TABLE {t}",
+    "delete": "DELETE FROM {t} WHERE true",
+    "merge": "MERGE INTO {t} a USING {t} b ON a.k = b.k WHEN MATCHED THEN DELETE",
+    "alter": "ALTER TABLE {t} ADD COLUMN z int",
+    "create": "CREATE TABLE {t}2 AS SELECT 1 AS a",
+    "procedure": "CALL lake.system.expire_snapshots(table => '{t}')",
+    "set": "SET spark.wap.branch = other",
+    "directory": "INSERT OVERWRITE DIRECTORY '/tmp/lhb-guard' USING parquet SELECT 1",
+    "java": "SELECT reflect('java.lang.System', 'gc')",
+    "script": "SELECT TRANSFORM(k) USING 'cat' FROM {t}",
+}
+
+
+def _run_sql(text: str, frame: DataFrame, table: str) -> Any:
+    return frame.sparkSession.sql(text.format(t=table))
+
+
 #: Each is tried on a frame and the name of a table that is not the shadow.
 ATTEMPTS: dict[str, Attempt] = {
-    "insert": lambda df, t: df.sparkSession.sql(f"INSERT INTO {t} SELECT * FROM {t}"),
-    "insert after comments": lambda df, t: df.sparkSession.sql(
-        f"-- SELECT 1\n/* SELECT /* nested */ 1 */ INSERT INTO {t} SELECT * FROM {t}"
-    ),
-    "insert after a common table": lambda df, t: df.sparkSession.sql(
-        f"WITH x AS (SELECT * FROM {t}) INSERT INTO {t} SELECT * FROM x"
-    ),
-    "insert from": lambda df, t: df.sparkSession.sql(f"FROM {t} INSERT INTO {t} SELECT *"),
-    "overwrite": lambda df, t: df.sparkSession.sql(f"INSERT OVERWRITE {t} SELECT * FROM {t}"),
-    "two statements": lambda df, t: df.sparkSession.sql(f"SELECT 1; DROP TABLE {t}"),
-    "block": lambda df, t: df.sparkSession.sql(f"BEGIN DROP TABLE {t}; END"),
-    "immediate": lambda df, t: df.sparkSession.sql(f"EXECUTE IMMEDIATE 'DROP TABLE {t}'"),
-    "drop": lambda df, t: df.sparkSession.sql(f"DROP TABLE {t}"),
-    "truncate": lambda df, t: df.sparkSession.sql(f"TRUNCATE TABLE {t}"),
-    "delete": lambda df, t: df.sparkSession.sql(f"DELETE FROM {t} WHERE true"),
-    "merge": lambda df, t: df.sparkSession.sql(
-        f"MERGE INTO {t} a USING {t} b ON a.k = b.k WHEN MATCHED THEN DELETE"
-    ),
-    "alter": lambda df, t: df.sparkSession.sql(f"ALTER TABLE {t} ADD COLUMN z int"),
-    "create": lambda df, t: df.sparkSession.sql(f"CREATE TABLE {t}2 AS SELECT 1 AS a"),
-    "procedure": lambda df, t: df.sparkSession.sql(
-        f"CALL lake.system.expire_snapshots(table => '{t}')"
-    ),
-    "set": lambda df, t: df.sparkSession.sql("SET spark.wap.branch = other"),
-    "directory": lambda df, t: df.sparkSession.sql(
-        "INSERT OVERWRITE DIRECTORY '/tmp/lhb-guard' USING parquet SELECT 1"
-    ),
-    "java": lambda df, t: df.sparkSession.sql("SELECT reflect('java.lang.System', 'gc')"),
-    "script": lambda df, t: df.sparkSession.sql(f"SELECT TRANSFORM(k) USING 'cat' FROM {t}"),
+    **{name: partial(_run_sql, text) for name, text in _STATEMENTS.items()},
     "append": lambda df, t: df.writeTo(t).append(),
     "overwrite partitions": lambda df, t: df.writeTo(t).overwritePartitions(),
     "save as table": lambda df, t: df.write.mode("append").saveAsTable(t),
@@ -63,6 +64,11 @@ ATTEMPTS: dict[str, Attempt] = {
     "configuration": lambda df, t: df.sparkSession.conf.set("spark.wap.branch", "other"),
     "builder": lambda df, t: type(df.sparkSession).builder.config("a", "b").getOrCreate(),
     "another session": lambda df, t: df.sparkSession.newSession().sql(f"DROP TABLE {t}"),
+    "write by another session": lambda df, t: (
+        df.sparkSession.newSession().table(t).writeTo(t).append()
+    ),
+    "created session": lambda df, t: type(df.sparkSession).builder.create(),
+    "JDBC": lambda df, t: df.write.jdbc("jdbc:postgresql://127.0.0.1/x", "t"),
     "catalog": lambda df, t: df.sparkSession.catalog.createTable(f"{t}2", path="/tmp/x"),
     "current catalog": lambda df, t: df.sparkSession.catalog.setCurrentCatalog("lake"),
     "stop": lambda df, t: df.sparkSession.stop(),
@@ -172,23 +178,20 @@ def test_a_job_that_writes_stops_the_chunk(
     write = f'SparkSession.getActiveSession().sql("INSERT INTO {name} VALUES (null, 1, 1)")'
     if place == "in a helper that swallows errors":
         write = f"helper(lambda: {write})"
-    job = f"""
+    helper = """
 from pyspark.sql import SparkSession
-from lakehouse_backfill.transforms import transform
-
 def helper(action):
     try:
         action()
     except ValueError:
         pass
-{write if place == "on import" else ""}
-@transform(name="copy", version="1.0.0", inputs=("src",))
-def copy(context, src):
-    {write if place != "on import" else "pass"}
-    return src
 """
+    if place == "on import":
+        job = copy_job("return src", above=helper + write)
+    else:
+        job = copy_job(write, "return src", above=helper)
     plan = daily(job).make()
     before = (lake.rows("out"), lake.head("shadow"), lake.head("live"))
     with pytest.raises(WriteForbidden, match="INSERT INTO"):
-        SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0], 3)
+        lake.stage(plan)
     assert (lake.rows("out"), lake.head("shadow"), lake.head("live")) == before

@@ -16,7 +16,6 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.attribution import row_changes
 from lakehouse_backfill.domain.diff import Cause
 from tests.support.spark.lake import Lake, PlanMaker
@@ -67,6 +66,7 @@ def source(lake: Lake) -> Callable[[tuple[str, ...]], tuple[Any, Any]]:
     return commit
 
 
+@pytest.mark.long
 @pytest.mark.req("Q5")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_rows_that_came_and_went_are_told_apart(
@@ -74,10 +74,10 @@ def test_rows_that_came_and_went_are_told_apart(
 ) -> None:
     statements, *expected = case
     pins = source(statements)
-    frames = [dataframes.read_table(lake.spark, "lake", pin.table, pin.snapshot_id) for pin in pins]
+    frames = [lake.tables.read(pin.table, pin.snapshot_id) for pin in pins]
     before, after = (Counter(map(tuple, frame.collect())) for frame in frames)
     for key, counts in zip((("d", "k"), ()), expected, strict=True):
-        parts = row_changes.split_input(lake.spark, "lake", pins, (frames[0], frames[1]), key)
+        parts = row_changes.split_input(lake.tables, pins, (frames[0], frames[1]), key)
         names = (
             row_changes.LATE_PART,
             row_changes.DELETED_PART,

@@ -85,6 +85,7 @@ def days(kit: JavaKit) -> JavaKit:
     return kit
 
 
+@pytest.mark.long
 @pytest.mark.req("U1", "U11", "U12")
 @pytest.mark.parametrize("kit", [2], indirect=True)
 @pytest.mark.parametrize("name", sorted(RULES))
@@ -94,6 +95,7 @@ def test_every_rule_holds_in_format_2(
     hold(name, kit, request)
 
 
+@pytest.mark.long
 @pytest.mark.req("U1", "U11", "U12")
 @pytest.mark.parametrize("kit", [3], indirect=True)
 @pytest.mark.parametrize("name", sorted(IN_FORMAT_3))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 from lakehouse_backfill.adapters.spark.staging.jobs import Job, load_job
-from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.adapters.spark.views import ensure_view
 from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
-from tests.support.spark.lake import COPY_JOB, DAYS, Lake, PlanMaker
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.support.spark.lake import COPY_JOB, DAYS, Lake, PlanMaker, copy_job
 
 Daily = Callable[..., PlanMaker]
 
@@ -43,13 +40,9 @@ def test_inputs_that_the_manifest_lacks_are_named(lake: Lake) -> None:
 
 
 def test_a_missing_file_is_not_found(lake: Lake) -> None:
+    wanted = TransformRef(name="a", version="1.0.0", file="jobs/none.py")
     with pytest.raises(NotFound):
-        load_job(
-            lake.spark,
-            lake.project,
-            TransformRef(name="a", version="1.0.0", file="jobs/none.py"),
-            set(),
-        )
+        load_job(lake.spark, lake.project, wanted, set())
 
 
 @pytest.mark.parametrize("file", ["../job.py", "/etc/passwd", "jobs/../../x.py"])
@@ -76,7 +69,16 @@ def test_reaching_past_the_api_is_refused_with_file_and_line(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         load(lake, COPY_JOB.replace("    return", f"    {line}\n    return"))
-    assert [(f.file, f.line, f.field) for f in caught.value.faults] == [("jobs/job.py", 6, found)]
+    assert [(f.file, f.line, f.field) for f in caught.value.faults] == [("jobs/job.py", 7, found)]
+
+
+def test_a_module_of_a_job_has_the_rules_of_the_job(lake: Lake, daily: Daily) -> None:
+    lake.job("def rows(frame):\n    return frame._jdf\n", "jobs/steps.py")
+    plan = daily(copy_job("return src")).make()
+    resolved = plan.resolved.model_copy(update={"files": {"jobs/steps.py": "0" * 64}})
+    with pytest.raises(ConfigError, match="past the DataFrame API") as caught:
+        lake.staging().load(plan.model_copy(update={"resolved": resolved}))
+    assert [(one.file, one.line) for one in caught.value.faults] == [("jobs/steps.py", 2)]
 
 
 def test_a_job_that_is_not_python_is_refused_with_its_line(lake: Lake) -> None:
@@ -99,9 +101,7 @@ def test_a_sql_file_computes_a_chunk_from_its_inputs_and_parameters(
     maker = daily(file="jobs/job.sql", warm_up_days=2, config={"plus": 7})
     lake.job(SQL, "jobs/job.sql")
     plan = maker.make()
-    record = SparkStaging(lake.spark, lake.name, lake.project).stage(
-        plan, plan.resolved.chunks[0], 3
-    )
+    record = lake.stage(plan)
     assert (record.output_rows, record.outside_rows) == (8, 0)
     expected = [(d, k, v + 7) for d, k, v in lake.rows("src") if str(d) in DAYS[4:6]]
     assert [row for row in lake.rows("shadow") if str(row[0]) in DAYS[4:6]] == expected
@@ -128,20 +128,10 @@ def test_a_sql_file_is_one_query_over_its_inputs(lake: Lake, text: str, said: st
 
 @pytest.mark.req("X7")
 def test_python_functions_of_a_job_run_on_executors(lake: Lake, daily: Daily) -> None:
-    plan = daily("""
-from pyspark.sql import functions as F
-from lakehouse_backfill.transforms import transform
-
-def plus(value):
-    return value + OFFSET
-
-OFFSET = 5
-
-@transform(name="copy", version="1.0.0", inputs=("src",))
-def copy(context, src):
-    return src.withColumn("v", F.udf(plus, "bigint")("v"))
-""").make()
-    SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0], 3)
+    helper = "def plus(value):\n    return value + OFFSET\n\nOFFSET = 5\n"
+    body = 'return src.withColumn("v", F.udf(plus, "bigint")("v"))'
+    plan = daily(copy_job(body, above=helper)).make()
+    lake.stage(plan)
     found = sorted(row[2] for row in lake.rows("shadow") if str(row[0]) == DAYS[4])
     assert found == [9, 19, 29, 39]
 
@@ -152,7 +142,7 @@ def test_the_view_is_made_once_and_readable(lake: Lake) -> None:
     lake.sql("INSERT INTO {ns}.base VALUES (1)")
     select = f"SELECT a + 1 AS b FROM lake.{lake.table('base')}"
     for _ in range(2):
-        ensure_view(lake.spark, "lake", lake.namespace, "seen", select)
+        ensure_view(lake.tables, lake.namespace, "seen", select)
     assert [row["b"] for row in lake.sql("SELECT * FROM {ns}.seen").collect()] == [2]
 
 
@@ -161,8 +151,9 @@ def test_a_catalog_without_views_says_so() -> None:
         def sql(self, text: str) -> Any:
             raise RuntimeError("java.lang.UnsupportedOperationException: no views")
 
+    session: Any = WithoutViews()
     with pytest.raises(Unsupported, match="keeps no views"):
-        ensure_view(cast("SparkSession", WithoutViews()), "lake", "a", "v", "SELECT 1")
+        ensure_view(SparkTables(session, "lake"), "a", "v", "SELECT 1")
 
 
 def test_instants_in_sql_parameters_do_not_depend_on_the_local_zone(lake: Lake) -> None:

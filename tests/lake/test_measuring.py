@@ -12,7 +12,6 @@ import pytest
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.adapters.spark.session.session import open_session
-from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.core.validation.anomalies import values_by_partition
 from lakehouse_backfill.domain.checks import MeasurePoint, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
@@ -25,7 +24,7 @@ MEASURES = (Measure(name="total", sum="v"), Measure(name="rows", count="k"))
 
 
 def measuring(lake: Lake) -> SparkMeasuring:
-    return SparkMeasuring(lake.spark, lake.name)
+    return SparkMeasuring(lake.tables)
 
 
 def points(old: dict[str, Any], new: dict[str, Any]) -> tuple[MeasurePoint, ...]:
@@ -37,7 +36,7 @@ def points(old: dict[str, Any], new: dict[str, Any]) -> tuple[MeasurePoint, ...]
 @pytest.mark.req("Q4", "Q6")
 def test_both_sides_are_measured_in_whole_and_by_partition(lake: Lake, daily: Daily) -> None:
     plan = daily().make()
-    SparkStaging(lake.spark, lake.name, lake.project).stage(plan, plan.resolved.chunks[0], 1)
+    lake.stage(plan)
     base, candidate = lake.head("out"), lake.head("shadow")
     sides = (lake.table("out"), base), (lake.table("shadow"), candidate)
     days = {day: sum(v for d, _, v in lake.rows("src") if str(d) == day) for day in DAYS[4:6]}
@@ -182,7 +181,9 @@ def test_suites_see_the_restated_partitions_and_the_declared_input(
     plan = daily(range_from=date(2024, 1, 5), range_to=date(2024, 1, 8)).make()
     lake.sql("INSERT INTO {ns}.src VALUES (date'2024-01-05', 999, 999)")
     found = measuring(lake)
-    assert {str(row["d"]) for row in found.output(plan).collect()} == set(DAYS[4:6])
+    assert {
+        str(row["d"]) for row in found.frame(plan.shadow_table, None, plan.resolved.scope).collect()
+    } == set(DAYS[4:6])
     assert found.input(plan, "src").count() == 12
     assert found.distinct(plan, "src", "d") == [date(2024, 1, day) for day in (5, 6, 7)]
     with pytest.raises(NotFound, match="no input nope"):

@@ -5,7 +5,6 @@ The oracle is Spark's own plain reading of the tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,52 +12,10 @@ import pytest
 
 from lakehouse_backfill.project import Project
 from tests.support.spark.lake import Lake
+from tests.support.spark.modes import LakeProject
 
 DAYS = tuple(f"2024-01-0{day}" for day in range(1, 6))
-PROFILES = """\
-api_version: lakehouse-backfill/v1
-default: lab
-profiles:
-  lab:
-    environment: dev
-    control_namespace: {ns}_control
-    shadow_namespace: {ns}_shadow
-    catalog:
-      name: lake
-      type: sql
-      uri: "sqlite:///${{project}}/catalog.db?timeout=30"
-      warehouse: "file://${{project}}/warehouse"
-    spark: {{spark.master: "local[2]", spark.sql.shuffle.partitions: "2"}}
-"""
-CONTRACT = """\
-api_version: lakehouse-backfill/v1
-product: {ns}.out
-table: {ns}.out
-description: Amounts per day.
-owner: ana
-key: [d, k]
-partitioning: [{{column: d}}]
-columns:
-  - {{name: d, type: date}}
-  - {{name: k, type: long}}
-  - {{name: v, type: long}}
-consumers: []
-classification: internal
-retention_days: unlimited
-lineage_columns: false
-roles: {{approve: [ana], accept: [ana], publish: [ana]}}
-"""
-MANIFEST = """\
-api_version: lakehouse-backfill/v1
-run: {{requested_by: ana, reason: wrong rate, reason_code: bug_fix}}
-product: {ns}.out
-transform: {{name: tenfold, version: 1.0.0, file: jobs/tenfold.py}}
-sources:
-  src: {{table: {ns}.src, range: {{column: d, from: 2024-01-01, to: 2024-02-01}}}}
-target:
-  partitions: {{column: d, from: 2024-01-02, to: 2024-01-04}}
-validation: {{edge_partitions: 0}}
-"""
+COLUMNS = (("d", "date"), ("k", "long"), ("v", "long"))
 JOB = """\
 from pyspark.sql import functions as F
 from lakehouse_backfill.transforms import transform
@@ -69,19 +26,15 @@ def tenfold(context, src):
 """
 
 
+class Tenfold(LakeProject):
+    transform = "tenfold"
+
+
 @pytest.fixture(params=[2, 3], ids=["format 2", "format 3"])
-def project(request: pytest.FixtureRequest, lake: Lake) -> Iterator[Project]:
-    """A project on the test's lake; its target deletes merge-on-read."""
-    folder, ns = lake.profile_folder, lake.namespace
-    for name, text in {
-        "catalog/profiles.yaml": PROFILES,
-        f"catalog/contracts/{ns}.out.yaml": CONTRACT,
-        "jobs/run.yaml": MANIFEST,
-    }.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.format(ns=ns), encoding="utf-8")
-    (folder / "jobs/tenfold.py").write_text(JOB, encoding="utf-8")
+def product(request: pytest.FixtureRequest, lake: Lake) -> Tenfold:
+    """A product on the test's lake; its tables delete merge-on-read."""
+    names = {f"{kind}_namespace": f"{lake.namespace}_{kind}" for kind in ("control", "shadow")}
+    lake.profile = lake.profile.model_copy(update=names)
     modes = ", ".join(
         f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge")
     )
@@ -95,17 +48,14 @@ def project(request: pytest.FixtureRequest, lake: Lake) -> Iterator[Project]:
         "FROM range(50)"
     )
     lake.sql("INSERT INTO {ns}.out SELECT d, k, v * 100 FROM {ns}.src")
-    yield Project.open(folder)
-    for file in (folder / "catalog/profiles.yaml", folder / f"catalog/contracts/{ns}.out.yaml"):
-        file.unlink()
+    return Tenfold(lake, JOB, COLUMNS, lineage_columns=False)
 
 
-def staged(project: Project) -> str:
-    run = str(project.plan("jobs/run.yaml", by="ana").run_id)
-    project.approve(run, "ana")
+def staged(product: Tenfold) -> str:
+    run, project = product.plan(), product.project
     project.stage(run, "ana")
     project.validate(run, "ana")
-    project.accept(run, "ana")
+    project.accept(run, "lead")
     return run
 
 
@@ -120,18 +70,19 @@ def deletes(lake: Lake) -> int:
     return lake.sql("SELECT * FROM {ns}.out.delete_files").count()
 
 
+@pytest.mark.long
 @pytest.mark.req("U12", "E3")
 def test_erased_rows_stay_erased_through_publication_and_rollback(
-    lake: Lake, project: Project, tmp_path: Path
+    lake: Lake, product: Tenfold
 ) -> None:
-    product = f"{lake.namespace}.out"
+    project, table = product.project, product.product
     lake.sql("DELETE FROM {ns}.out WHERE k IN (1, 3)")  # of the 2nd and the 4th
     lake.sql("DELETE FROM {ns}.src WHERE k IN (1, 2)")  # of the 2nd and the 3rd
     before = days(lake)
     assert deletes(lake) == 2
 
-    run = staged(project)
-    candidate = project.reconcile(f"{product}@{lake.head('out')}", _shadow(project, run))
+    run = staged(product)
+    candidate = project.reconcile(f"{table}@{lake.head('out')}", _shadow(project, run))
     project.publish(run, "ana")
 
     source = days(lake, "src")
@@ -146,13 +97,13 @@ def test_erased_rows_stay_erased_through_publication_and_rollback(
     # The file of the 2nd went, and its delete file with it; that of the 4th still hides its row.
     assert deletes(lake) == 1
     told = {item.partition: item.new_checksum for item in candidate.partitions}
-    now = project.reconcile(f"{product}@{lake.head('out')}", f"{product}@{lake.head('out')}")
+    now = project.reconcile(f"{table}@{lake.head('out')}", f"{table}@{lake.head('out')}")
     assert {item.partition: item.new_checksum for item in now.partitions} == told
 
     lake.sql("INSERT INTO {ns}.out VALUES (date'2024-01-05', 1000, 1)")  # a live job
-    preview = project.preview_rollback(product, to=0)
+    preview = project.preview_rollback(table, to=0)
     assert [item.partitions for item in preview.rewritten] == [(DAYS[1],)]
-    project.rollback(product, to=0, reason="wrong", by="ana")
+    project.rollback(table, to=0, reason="wrong", by="ana")
 
     back = days(lake)
     assert back == {**before, DAYS[4]: before[DAYS[4]] | {(1000, 1)}}
@@ -162,14 +113,15 @@ def test_erased_rows_stay_erased_through_publication_and_rollback(
     assert not [row.tableName for row in shadows if "rollback" in row.tableName]
 
 
+@pytest.mark.long
 @pytest.mark.req("U12")
-def test_tags_keep_live_files_from_an_expiry_after_rollback(lake: Lake, project: Project) -> None:
-    product = f"{lake.namespace}.out"
-    project.publish(staged(project), "ana")
-    project.rollback(product, to=0, reason="wrong", by="ana")
+def test_tags_keep_live_files_from_an_expiry_after_rollback(lake: Lake, product: Tenfold) -> None:
+    project, table = product.project, product.product
+    project.publish(staged(product), "ana")
+    project.rollback(table, to=0, reason="wrong", by="ana")
     lake.sql("INSERT INTO {ns}.src VALUES (date'2024-01-02', 900, 9)")
-    project.publish(staged(project), "ana")
-    project.rollback(product, to=0, reason="wrong again", by="ana")
+    project.publish(staged(product), "ana")
+    project.rollback(table, to=0, reason="wrong again", by="ana")
     files, rows = lake.files("out"), days(lake)
 
     _expire_everything(lake)
@@ -179,7 +131,7 @@ def test_tags_keep_live_files_from_an_expiry_after_rollback(lake: Lake, project:
     assert days(lake) == rows
 
     # Without the tags the same expiry deletes files that readers need: the test provokes it.
-    for name in lake.catalog.load_table(product).metadata.refs:
+    for name in lake.catalog.load_table(table).metadata.refs:
         if name.startswith("lhb-"):
             lake.sql(f"ALTER TABLE {{ns}}.out DROP TAG `{name}`")
     _expire_everything(lake)
@@ -206,23 +158,24 @@ def _shadow(project: Project, run: str) -> str:
     return str(plan.shadow_table)
 
 
+@pytest.mark.long
 @pytest.mark.req("U12")
 def test_an_erasure_deletes_what_spark_staged_for_a_cancelled_run_and_nothing_else(
-    lake: Lake, project: Project
+    lake: Lake, product: Tenfold
 ) -> None:
-    product = f"{lake.namespace}.out"
+    project, table = product.project, product.product
     lake.sql("DELETE FROM {ns}.out WHERE k IN (1, 3)")
-    published = staged(project)
+    published = staged(product)
     project.publish(published, "ana")
     lake.sql("INSERT INTO {ns}.src VALUES (date'2024-01-02', 99, 99)")
-    cancelled = staged(project)
+    cancelled = staged(product)
     project.cancel(cancelled, "ana", "no")
     lake.sql("INSERT INTO {ns}.out VALUES (date'2024-01-02', 98, 98)")
     rows, folders = days(lake), _shadow_files(project)
     assert {run for run, files in folders.items() if files} == {published, cancelled}
-    seen = project.maintain("ana", product, "request 4711", dry_run=True)
+    seen = project.maintain("ana", table, "request 4711", dry_run=True)
     assert not seen.left
-    (deleted,) = project.maintain("ana", product, "request 4711").deleted
+    (deleted,) = project.maintain("ana", table, "request 4711").deleted
     assert seen.deleted == (deleted,)
     assert (deleted.run_id, deleted.files) == (cancelled, len(folders[cancelled]))
     after = _shadow_files(project)
@@ -233,7 +186,7 @@ def test_an_erasure_deletes_what_spark_staged_for_a_cancelled_run_and_nothing_el
 def _shadow_files(project: Project) -> dict[str, set[Path]]:
     """All files in the folders of the shadows of all runs, checksums of Hadoop left out."""
     found: dict[str, set[Path]] = {}
-    warehouse = project.wiring.folder / "warehouse"
+    warehouse = Path(project.wiring.profile.catalog["warehouse"].removeprefix("file://"))
     for status in project.wiring.context.runs.list(open_only=False):
         name = _shadow(project, status.run_id).rpartition(".")[2]
         paths = warehouse.glob(f"*/{name}/**/*")

@@ -91,6 +91,7 @@ def at(plan: Plan, snapshot_id: int | None) -> Plan:
     return plan.model_copy(update={"resolved": plan.resolved.model_copy(update={"target": target})})
 
 
+@pytest.mark.long
 @pytest.mark.req("U4")
 def test_a_merge_gives_what_the_model_gives(lake: Lake, day: Plan) -> None:
     merged = with_target(day, publish_mode="merge", merge={"version": "ver", "deleted": "gone"})
@@ -118,7 +119,7 @@ def test_a_merge_gives_what_the_model_gives(lake: Lake, day: Plan) -> None:
             clashes = clash.keys
         plan = at(merged, base_of(lake, base))
         frame = lake.spark.createDataFrame(changes, f"{TABLE}, gone boolean")
-        composing = ChunkComposer(lake.spark, lake.name)
+        composing = ChunkComposer(lake.tables)
         if clashes:
             with (
                 pytest.raises(ChecksFailed, match=rf"{len(clashes)} keys with an equal version"),
@@ -166,7 +167,7 @@ def test_carried_rows_are_those_that_the_predicate_does_not_name(lake: Lake, day
         kept = [row for row in base if not is_named(row)]
         mine = [row for row in job if is_named(row)]
         frame = lake.spark.createDataFrame(job, TABLE)
-        with ChunkComposer(lake.spark, lake.name).compose(plan, scope, frame, schema) as done:
+        with ChunkComposer(lake.tables).compose(plan, scope, frame, schema) as done:
             found = [tuple(row[name] for name in COLUMNS) for row in done.rows.collect()]
             expected = [tuple(row[name] for name in COLUMNS) for row in kept + mine]
             assert sorted(found, key=repr) == sorted(expected, key=repr)

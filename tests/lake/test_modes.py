@@ -7,20 +7,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import Blocked, ChecksFailed, Conflict, TargetChanged
-from tests.support.spark.lake import Lake
 from tests.support.spark.modes import BY_PARTITION, COLUMNS, FORMATS, Make, Modes, expected, seeded
 
-pytestmark = pytest.mark.lake
-
-
-@pytest.fixture
-def make(lake: Lake, profile: Profile, lake_folder: Path) -> Make:
-    def made(version: int = 2, **contract: Any) -> Modes:
-        return Modes(lake, profile, lake_folder, version, **contract)
-
-    return made
+pytestmark = [pytest.mark.lake, pytest.mark.long]
 
 
 @pytest.mark.req("U1b", "U1", "U12")
@@ -265,6 +255,7 @@ def test_keys_that_move_into_or_out_of_the_run_are_refused_by_name(make: Make) -
         modes.project.run(run_id, "ann")
 
 
+@pytest.mark.long
 @pytest.mark.req("U5", "U12")
 @pytest.mark.parametrize("version", FORMATS)
 def test_each_version_is_a_table_of_its_own_and_the_pointer_moves_between_them(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
-from lakehouse_backfill.config.expectation_drafts import READY_EXPECTATIONS
+from tests.support.examples.ready_expectations import READY_EXPECTATIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.adapters.spark.staging.compose import SparkRestoring
+from lakehouse_backfill.adapters.spark.staging.compose import PartitionRestorer
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.errors import NotFound
@@ -55,7 +55,7 @@ def chunk(lake: Lake, then: int | None, *labels: str) -> RestoreChunk:
 
 
 def restore(lake: Lake, wanted: RestoreChunk) -> int:
-    return SparkRestoring(lake.spark, lake.name).restore(wanted)
+    return PartitionRestorer(lake.tables).restore(wanted)
 
 
 def held(rows: list[tuple[Any, ...]], *labels: str) -> list[tuple[Any, ...]]:

@@ -14,13 +14,13 @@ import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
 from lakehouse_backfill.adapters.iceberg.metadata import NEVER_EXPIRES_MS
-from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep, TableHistory
+from lakehouse_backfill.adapters.iceberg.refs import IcebergPins, TableHistory
 from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi
 from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
 from lakehouse_backfill.adapters.spark.session.settings import spark_catalog_properties
 from lakehouse_backfill.errors import TooBusy
 from tests.chaos.lab import DAYS, TARGET
-from tests.support.lakes.retention import SHADOWS, WHO, MovedClock, RetentionLake
+from tests.support.lakes.retention import SHADOWS, WHO, RetentionLake
 from tests.support.lakes.writers import FixedWriters
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def test_dropping_tags_alone_lets_the_next_expiry_delete_live_files(
         assert len(lake.rows()) == before
 
 
+@pytest.mark.long
 @pytest.mark.req("U12")
 @pytest.mark.parametrize("history", CASES)
 @pytest.mark.parametrize("expire", EXPIRIES)
@@ -198,9 +199,10 @@ def test_tags_of_format_3_go_by_iceberg_s_own_library_on_the_same_condition(lake
         ids.append(lake.head("v3"))
         commits.set_tag(name, f"lhb-pin-{number}", ids[-1], NEVER_EXPIRES_MS)
     writers = FixedWriters(lake.catalog, "java", commits)
-    upkeep = IcebergUpkeep(lake.catalog, "shadow", MovedClock(), writers)
-    done = upkeep.let_go(name, {"lhb-pin-0": ids[0] or 0, "lhb-pin-1": 4711})
-    assert (done.tags, upkeep.tags(name)) == (("lhb-pin-0",), {"lhb-pin-1": ids[1]})
+    pins = IcebergPins(lake.catalog, writers)
+    now = datetime.now(timezone.utc)
+    done = pins.expire(name, {"lhb-pin-0": ids[0] or 0, "lhb-pin-1": 4711}, now)
+    assert (done.tags, pins.tags(name)) == (("lhb-pin-0",), {"lhb-pin-1": ids[1]})
     assert lake.rows("v3") == [(0,), (1,)]
     with pytest.raises(TooBusy):
-        commits.take_out(name, {"main": ids[1] or 0}, ("lhb-pin-1",), ())
+        commits.expire(name, {"main": ids[1] or 0}, ("lhb-pin-1",), ())

@@ -56,6 +56,7 @@ def days(kit: RewriteKit) -> RewriteKit:
     return kit
 
 
+@pytest.mark.long
 @pytest.mark.req("U1", "U11", "U12")
 @pytest.mark.parametrize("kit", [3], indirect=True)
 @pytest.mark.parametrize("name", sorted(IN_FORMAT_3 - OTHERWISE))
@@ -65,6 +66,7 @@ def test_the_rules_hold_in_format_3(
     hold(name, kit, request)
 
 
+@pytest.mark.long
 @pytest.mark.req("U1", "U11", "U12")
 @pytest.mark.parametrize("kit", [2], indirect=True)
 @pytest.mark.parametrize("name", sorted(RULES.keys() - OTHERWISE))

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import BackfillError
-from tests.support.spark.lake import Lake
-from tests.support.spark.modes import FORMATS, Make, Modes, expected, seeded
+from tests.support.spark.modes import FORMATS, Make, expected, seeded
 
-pytestmark = pytest.mark.lake
-
-
-@pytest.fixture
-def make(lake: Lake, profile: Profile, lake_folder: Path) -> Make:
-    def made(version: int = 2, **contract: Any) -> Modes:
-        return Modes(lake, profile, lake_folder, version, **contract)
-
-    return made
+pytestmark = [pytest.mark.lake, pytest.mark.long]
 
 
 def nothing_changed(row: Any) -> bool:

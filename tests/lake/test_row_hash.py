@@ -52,7 +52,8 @@ def by_group(spark: SparkSession, groups: list[list[Any]]) -> list[Checksum]:
     data = [(number, *row) for number, rows in enumerate(groups) for row in rows]
     frame = spark.createDataFrame(data, SCHEMA)
     shape = row_hash.shape_digest(frame.schema, ("g",))
-    found = frame.groupBy("g").agg(*row_hash.checksum_aggregates(frame.schema, ("g",))).collect()
+    hashed = row_hash.row_hash_column(frame.schema, ("g",))
+    found = frame.groupBy("g").agg(*row_hash.hash_aggregates(hashed)).collect()
     sums = {row["g"]: row_hash.to_checksum(row.asDict(), shape) for row in found}
     return [sums.get(number, Checksum.empty(shape)) for number in range(len(groups))]
 
@@ -235,8 +236,7 @@ def test_ignored_columns_change_nothing(spark: SparkSession) -> None:
 
 def test_the_total_wraps_at_64_bits_and_does_not_overflow(spark: SparkSession) -> None:
     frame = spark.range(200_000)
-    row = frame.agg(*row_hash.checksum_aggregates(frame.schema)).collect()[0].asDict()
-    found = row_hash.to_checksum(row, "s")
+    found = row_hash.frame_checksum(frame)
     each = [r[0] for r in frame.select(row_hash.row_hash_column(frame.schema)).collect()]
     xor = 0
     for value in each:

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakehouse_backfill.adapters.spark.row_hash import (
-    checksum_aggregates,
+    frame_checksum,
     row_hash_column,
-    to_checksum,
 )
 from tests.support.oracles.row_hash import MASK, checksum, row_hash
 
@@ -110,8 +109,7 @@ def test_spark_hashes_every_row_as_the_definition_says(
     frame = spark.createDataFrame([tuple(row[name] for name in COLUMNS) for row in bag], SCHEMA)
     hashed = frame.select(row_hash_column(frame.schema).alias("h"))
     assert [row["h"] & MASK for row in hashed.collect()] == [row_hash(TYPES, row) for row in bag]
-    summed = frame.agg(*checksum_aggregates(frame.schema)).collect()[0].asDict()
-    found = to_checksum(summed, "s")
+    found = frame_checksum(frame)
     assert (found.rows, found.xor, found.total) == checksum(TYPES, bag)
 
 

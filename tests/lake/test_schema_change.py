@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import Modes
@@ -45,16 +43,16 @@ COLUMNS = ("d", "k", "amount", "n", "note")
 
 
 @pytest.fixture(params=[2, 3], ids=["format 2", "format 3"])
-def modes(request: pytest.FixtureRequest, lake: Lake, profile: Profile, lake_folder: Path) -> Modes:
+def modes(request: pytest.FixtureRequest, lake: Lake) -> Modes:
     """Four days of keys 1 and 2; the source puts `v` of days 2 and 3 right."""
-    modes = Modes(lake, profile, lake_folder, request.param, **CONTRACT)
+    modes = Modes(lake, request.param, **CONTRACT)
     modes.holds(*(f"{d}, {k}, A, {10 * d + k}, 1" for d in range(1, 5) for k in (1, 2)))
     lake.sql("ALTER TABLE {ns}.out ADD COLUMN n int")
     lake.sql("UPDATE {ns}.out SET n = k")
     for d in range(1, 5):
         more, version = (1000, 2) if d in (2, 3) else (0, 1)
         modes.source(*(f"{d}, {k}, A, {10 * d + k + more}, {version}" for k in (1, 2)))
-    modes._write("jobs/job.py", JOB)
+    lake.job(JOB)
     modes.transform = "wider"
     return modes
 

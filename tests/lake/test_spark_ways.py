@@ -17,9 +17,9 @@ from lakehouse_backfill.adapters.local.distributed.key_groups import (
     GroupedDiffer,
 )
 from lakehouse_backfill.adapters.local.distributed.parallel import ParallelDiffer, compare_parts
-from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
-from lakehouse_backfill.adapters.spark.session import python_workers
-from lakehouse_backfill.adapters.spark.session.python_workers import SparkWorkers
+from lakehouse_backfill.adapters.spark import workers
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+from lakehouse_backfill.adapters.spark.workers import SparkWorkers
 from lakehouse_backfill.errors import Unsupported
 from tests.contract.differ_cases import CASES, Built, Maker, append, check
 from tests.support.lakes.deletes import hide_equal_rows
@@ -34,8 +34,10 @@ _numbers = itertools.count(1)
 
 def ways(spark: SparkSession, catalog: Catalog, limit_bytes: int = 1 << 30) -> DistributedDiffer:
     local = LocalDiffer(catalog)
-    tasks = ParallelDiffer(local, SparkWorkers(spark), limit_bytes, least_rows=1)
-    return DistributedDiffer(tasks, GroupedDiffer(local, SparkRowGroups(spark, "lake")))
+    tasks = ParallelDiffer(
+        local, SparkWorkers(SparkTables(spark, "lake")), limit_bytes, least_rows=1
+    )
+    return DistributedDiffer(tasks, GroupedDiffer(local, SparkWorkers(SparkTables(spark, "lake"))))
 
 
 @pytest.fixture
@@ -49,15 +51,15 @@ def test_workers_answer_in_order_and_elsewhere(spark: SparkSession) -> None:
     def joined(common: bytes, parts: Sequence[bytes]) -> bytes:
         return common + b"".join(parts) + f"@{os.getpid()}".encode()
 
-    asked = SparkWorkers(spark)
+    asked = SparkWorkers(SparkTables(spark, "lake"))
     tasks = [[b"a", b"b"], [b"c"], *([bytes([65 + number])] for number in range(20))]
-    answers = [each.split(b"@") for each in asked.answers(joined, b":", tasks)]
+    answers = [each.split(b"@") for each in asked.run_all(joined, b":", tasks)]
     assert asked.count(compare_parts) >= 1
     assert all(said.startswith(b":") for said, _ in answers)
     parts = [part for each in tasks for part in each]
     assert b"".join(said[1:] for said, _ in answers) == b"".join(parts)
     assert str(os.getpid()).encode() not in {pid for _, pid in answers}
-    assert list(asked.answers(joined, b":", [])) == []
+    assert list(asked.run_all(joined, b":", [])) == []
 
 
 @pytest.mark.req("Q5")
@@ -84,10 +86,10 @@ def test_a_partition_too_large_for_a_task_is_grouped_by_key(
 def test_workers_without_this_version_are_not_asked(
     spark: SparkSession, catalog: Catalog, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(python_workers, "__version__", "9.9")
-    monkeypatch.setattr(python_workers, "_worker_counts", WeakKeyDictionary())
+    monkeypatch.setattr(workers, "__version__", "9.9")
+    monkeypatch.setattr(workers, "_worker_counts", WeakKeyDictionary())
     with pytest.raises(Unsupported, match=r"do not have lakehouse-backfill 9\.9"):
-        SparkWorkers(spark).count(compare_parts)
+        SparkWorkers(SparkTables(spark, "lake")).count(compare_parts)
     with pytest.raises(Unsupported, match=r"do not have lakehouse-backfill 9\.9") as refused:
         ways(spark, catalog).diff(built.request)
     assert "executors" in refused.value.fix
@@ -101,9 +103,9 @@ def test_workers_that_cannot_import_the_work_say_why(
         raise NotImplementedError
 
     monkeypatch.setattr(elsewhere, "__module__", "not_on_the_executors")
-    monkeypatch.setattr(python_workers, "_worker_counts", WeakKeyDictionary())
+    monkeypatch.setattr(workers, "_worker_counts", WeakKeyDictionary())
     with pytest.raises(Unsupported, match="No module named 'not_on_the_executors'"):
-        SparkWorkers(spark).count(elsewhere)
+        SparkWorkers(SparkTables(spark, "lake")).count(elsewhere)
 
 
 @pytest.mark.req("Q5")

@@ -23,7 +23,7 @@ def test_a_view_shows_the_version_that_it_was_pointed_at_and_then_another(lake: 
     lake.sql("INSERT INTO {ns}.t VALUES (1)")
     first = lake.head("t")
     lake.sql("INSERT INTO {ns}.t VALUES (2)")
-    views = SparkViews(lambda: lake.spark, "lake")
+    views = SparkViews(lambda: lake.tables)
     views.show(lake.table("seen"), lake.table("t"), first)
     assert _rows(lake) == [(1,)]
     views.show(lake.table("seen"), lake.table("t"), None)
@@ -35,7 +35,7 @@ def test_a_view_shows_the_version_that_it_was_pointed_at_and_then_another(lake: 
 @pytest.mark.req("U13")
 def test_a_view_of_a_missing_table_is_refused_and_the_old_one_stays(lake: Lake) -> None:
     lake.sql("CREATE TABLE {ns}.t (a bigint)")
-    views = SparkViews(lambda: lake.spark, "lake")
+    views = SparkViews(lambda: lake.tables)
     views.show(lake.table("seen"), lake.table("t"), None)
     with pytest.raises(NotFound):
         views.show(lake.table("seen"), lake.table("gone"), None)

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.adapters.local.distributed.key_groups import GroupedDiffer
 from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
-from lakehouse_backfill.adapters.spark.row_groups import SparkRowGroups
-from lakehouse_backfill.adapters.system.process import NullProgress
-from lakehouse_backfill.domain.contract import Measure, Profile, SourceTotal
+from lakehouse_backfill.adapters.spark.workers import SparkWorkers
+from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.ports.comparison import DiffRequest
-from lakehouse_backfill.project import Project
-from lakehouse_backfill.wiring.adapters import Adapters
 from tests.support.spark.lake import DAYS, Lake, PlanMaker
+from tests.support.spark.modes import LakeProject
 
 pytestmark = pytest.mark.lake
 
@@ -43,17 +40,20 @@ STATES = {
 }
 
 
+COLUMNS = (("d", "date"), ("k", "long"), ("state", "string"), ("v", "double"))
+
+
+class Orders(LakeProject):
+    transform = "orders"
+
+
 @pytest.fixture
-def orders(lake: Lake, profile: Profile, lake_folder: Path) -> Callable[..., dict[str, Any]]:
+def orders(lake: Lake) -> Callable[..., dict[str, Any]]:
     """Restate Friday, 2024-03-29, of a product with 12 weeks of history; gives the validation."""
-    columns = (("d", "date"), ("k", "long"), ("state", "string"), ("v", "double"))
     for table in ("src", "out"):
-        lake.create(table, columns)
+        lake.create(table, COLUMNS)
         lake.append(table, *_history())
-    real = {k: v.replace("${project}", str(lake_folder)) for k, v in profile.catalog.items()}
-    profile = profile.model_copy(update={"catalog": real})
-    project = Project(Adapters(lake.project, profile, NullProgress(), "dev"))
-    return lambda config=None, **contract: _restated(lake, project, config or {}, contract)
+    return lambda config=None, **contract: _restated(lake, config or {}, contract)
 
 
 def _history() -> Iterator[tuple[Any, ...]]:
@@ -64,49 +64,26 @@ def _history() -> Iterator[tuple[Any, ...]]:
             yield day, k, "paid" if k % 4 else "open", 1.0 * k
 
 
-def _restated(
-    lake: Lake, project: Project, config: dict[str, Any], contract: dict[str, Any]
-) -> dict[str, Any]:
-    product = lake.table("out")
-    lake.job(JOB)
+def _restated(lake: Lake, config: dict[str, Any], contract: dict[str, Any]) -> dict[str, Any]:
     lake.job(json.dumps({"expectations": [NOT_NULL]}), "expectations/a.json")
     lake.job(json.dumps({"expectations": [STATES]}), "expectations/b.json")
     declared = {
-        "api_version": "lakehouse-backfill/v1", "product": product, "table": product,
-        "description": "Orders.", "owner": "lead", "key": ["d", "k"],
-        "partitioning": [{"column": "d"}],
-        "columns": [
-            {"name": "d", "type": "date"}, {"name": "k", "type": "long"},
-            {"name": "state", "type": "string"}, {"name": "v", "type": "double"},
-        ],
         "measures": [{"name": "amount", "sum": "v"}, {"name": "orders", "counts_by": "state"}],
         "source_totals": [
             {"measure": "amount", "source": "src", "sum": "v", "partition": "d"},
             {"measure": "orders", "source": "src", "counts_by": "state", "partition": "d"},
         ],
         "suites": [{"file": f"expectations/{name}.json", "on": "output"} for name in "ab"],
-        "consumers": [], "classification": "internal", "retention_days": "unlimited",
-    } | contract  # fmt: skip
-    lake.job(yaml.safe_dump(declared), f"catalog/contracts/{product}.yaml")
-    manifest = {
-        "api_version": "lakehouse-backfill/v1",
-        "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
-        "product": product,
-        "transform": {
-            "name": "orders", "version": "1.0.0", "file": "jobs/job.py", "config": config,
-        },
-        "sources": {"src": {
-            "table": lake.table("src"),
-            "range": {"column": "d", "from": "2024-03-01", "to": "2024-04-10"},
-        }},
-        "target": {"partitions": {"column": "d", "from": "2024-03-29", "to": "2024-03-30"}},
-        "validation": {"edge_partitions": 0, "chunk_checks": "counts"},
-    }  # fmt: skip
-    lake.job(yaml.safe_dump(manifest), "jobs/run.yaml")
-    run_id = str(project.plan("jobs/run.yaml", by="ann").run_id)
-    project.approve(run_id, by="lead")
-    project.stage(run_id, "ann")
-    return project.validate(run_id, "ann").to_dict() | {"project": project}
+    } | contract
+    made = Orders(lake, JOB, COLUMNS, **declared)
+    run_id = made.plan(
+        config=config,
+        source={"range": {"column": "d", "from": "2024-03-01", "to": "2024-04-10"}},
+        target={"partitions": {"column": "d", "from": "2024-03-29", "to": "2024-03-30"}},
+        validation={"chunk_checks": "counts"},
+    )
+    made.project.stage(run_id, "ann")
+    return made.project.validate(run_id, "ann").to_dict() | {"project": made.project}
 
 
 def _failed(found: dict[str, Any]) -> dict[str, str]:
@@ -175,7 +152,7 @@ def test_earlier_partitions_are_read_in_the_same_pass(
     plan = daily().make()
     measures = (Measure(name="total", sum="v"), Measure(name="by_k", counts_by="k"))
     side = (lake.table("out"), lake.head("out"))
-    found = SparkMeasuring(lake.spark, lake.name).measure(
+    found = SparkMeasuring(lake.tables).measure(
         side, side, plan.resolved.scope, measures, earlier=DAYS[0:2]
     )
     values = {day: [row for row in lake.rows("out") if str(row[0]) == day] for day in DAYS[0:2]}
@@ -198,7 +175,7 @@ def test_a_counted_column_of_too_many_values_is_refused(
     plan = daily().make()
     side = (lake.table("out"), lake.head("out"))
     with pytest.raises(ConfigError, match="counts by k: more than 3 groups"):
-        SparkMeasuring(lake.spark, lake.name).measure(
+        SparkMeasuring(lake.tables).measure(
             side, side, plan.resolved.scope, (Measure(name="n", counts_by="k"),)
         )
 
@@ -210,9 +187,7 @@ def test_a_partition_column_of_another_type_is_refused(
     plan = daily().make()
     total = SourceTotal(measure="total", source="src", sum="v", partition="k")
     with pytest.raises(ConfigError, match=r"src\.k is bigint, and partitions are of d"):
-        SparkMeasuring(lake.spark, lake.name).source_totals(
-            plan, (total,), (Measure(name="total", sum="v"),)
-        )
+        SparkMeasuring(lake.tables).source_totals(plan, (total,), (Measure(name="total", sum="v"),))
 
 
 @pytest.mark.req("Q5")
@@ -235,7 +210,7 @@ def test_both_engines_report_the_same_distributions(lake: Lake) -> None:
     lake.sql("INSERT OVERWRITE {ns}.t " + rows.replace("{f}", "3"))
     table = lake.table("t")
     request = DiffRequest(table, old, table, lake.head("t"), ("d", "k"))
-    groups = SparkRowGroups(lake.spark, lake.name)
+    groups = SparkWorkers(lake.tables)
     spark = GroupedDiffer(LocalDiffer(lake.catalog), groups, 2).diff(request).columns
     local = LocalDiffer(lake.catalog, batch_rows=1).diff(request).columns
     assert [c.distribution for c in spark] == [c.distribution for c in local]
@@ -253,7 +228,7 @@ def test_the_toolkits_own_numbers_of_both_sides_come_from_one_query(
     frame = type(lake.spark.range(1))
     collect = frame.collect
     monkeypatch.setattr(frame, "collect", lambda self: asked.append(1) or collect(self))
-    SparkMeasuring(lake.spark, lake.name).measure(
+    SparkMeasuring(lake.tables).measure(
         side, side, plan.resolved.scope,
         (Measure(name="total", sum="v"), Measure(name="by_k", counts_by="k")),
         earlier=DAYS[0:3],

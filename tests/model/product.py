@@ -56,7 +56,7 @@ class Trace:
     def __call__(self, point: str) -> None:
         self.points += 1
         name, _, when = point.rpartition(":")
-        if name == "Fences.fence":
+        if name == "Runs.fence":
             self._is_fencing = when == "before"
         if when == "committed" and name in KINDS and not self._is_fencing:
             self.landed.append(KINDS[name])

@@ -12,8 +12,7 @@ from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
 from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY
-from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
-from lakehouse_backfill.adapters.system.process import SystemClock
+from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.domain.table import Capabilities
 from tests.support.examples.plans import a_first_event, a_plan
 from tests.support.lakes.catalogs import catalog_of
@@ -49,7 +48,7 @@ def test_a_retired_shadow_keeps_its_files_though_a_drop_would_delete_them(kit: K
     kit.shadows.retire(request.shadow)
 
     assert [one[3] for one in kit.rows()] == ["old", "new", "old"]
-    assert request.shadow not in IcebergUpkeep(kit.catalog, "shadow", SystemClock()).shadows()
+    assert request.shadow not in IcebergShadows(kit.catalog, "shadow").list()
 
 
 @pytest.mark.req("S1")

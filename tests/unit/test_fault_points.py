@@ -17,8 +17,9 @@ import pytest
 import lakehouse_backfill
 from lakehouse_backfill import fault_points, ports
 from lakehouse_backfill.adapters.iceberg.control.schemas import CONTROL_TABLES
-from lakehouse_backfill.core.runs.context import ComputePorts, Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.fault_points import commit_window, side_effect, watch_ports
+from lakehouse_backfill.ports.compute import ComputePorts
 from lakehouse_backfill.wiring.adapters import Adapters
 from tests.support.examples import declarations
 
@@ -27,60 +28,64 @@ PACKAGE = Path(lakehouse_backfill.__file__).parent
 #: Port methods that change nothing outside the process, and so need no fault point.
 READING = {
     "ChangeAttributor": {"swap"},
+    "Anchor": {"names", "records"},
     "Audit": {
         "bad_documents",
         "bad_plans",
         "chains",
+        "count_orphans",
+        "describe_runs",
         "drafts",
+        "pending_deletions",
         "products",
         "recorded_runs",
         "seal",
     },
-    "Carrying": set(),
     "Clock": {"now", "sleep"},
-    "ControlUpkeep": {"fenced", "litter", "runs", "undeleted"},
     "Corrections": {"find"},
-    "DataFiles": {"digests", "reading"},
-    "Differ": {"diff", "differing", "preview", "weigh"},
-    "DeletionFinder": {"gone", "named"},
-    "Evidence": {"document", "newest"},
-    "Fences": set(),
-    "Fingerprints": {"find"},
+    "Differ": {"diff", "differing", "preview"},
+    "Evidence": {"active_leases", "document", "find_fingerprints", "newest"},
     "Hooks": set(),
-    "Inspecting": {"chunk", "periods", "rows", "visible", "snapshot"},
+    "Identity": {"check", "describe", "has_signer", "sign"},
+    "Inspecting": {"chunk", "periods"},
     "Journal": {"bind", "log", "span"},
     "Judge": {"judge", "judge_all"},
-    "Ledger": {"chunks"},
     "Measuring": {
         "by_file",
         "checksums",
         "distinct",
+        "frame",
         "input",
+        "masked",
         "measure",
-        "output",
         "source_totals",
     },
-    "PinLeases": {"standing"},
     "RunFiles": {"describe", "find"},
-    "Pins": {"pinned"},
+    "Pins": {"pinned", "preview_expiry", "tags", "unsafe_expiries"},
     # Parts of the acts of other ports, which have the points.
     "CloneCommitter": {"fence", "set_columns", "write_clone"},
-    "PreparedSnapshot": {"commit"},
     "Progress": {"advance", "finish", "start"},
     "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},
-    "QueryRunner": {"compare"},
-    "Records": {"by_key", "golden"},
-    "Restoring": set(),
+    "RowReader": {"by_key", "compare_query", "deleted_rows", "golden", "tombstoned_rows"},
     "RowRewriter": {"require_equal"},
-    "RowGroups": {"cogroup", "scan"},
-    "Runs": {"code_of", "events", "list", "plan", "status"},
-    "Shadows": {"chunks"},
-    "Staging": {"application", "edge_checksums", "edges", "load", "prove_warm_up", "remeasure"},
-    "TableSurveyor": {"survey"},
+    "Runs": {"chunks", "code_of", "events", "fenced", "list", "plan", "status"},
+    "Secrets": {"read"},
+    "Shadows": {"chunks", "list"},
+    "Staging": {
+        "analysed_plan",
+        "application",
+        "edge_checksums",
+        "edges",
+        "load",
+        "prove_determinism",
+        "prove_warm_up",
+        "remeasure",
+    },
     "SwapCommitter": {"prepare", "set_tag"},
-    "TableCommitter": {"take_out"},
-    "StoredFiles": {"files", "metadata", "sizes"},
+    "TableCommitter": {"expire"},
+    "StoredFiles": {"digests", "files", "metadata", "reading", "sizes"},
     "Tables": {
+        "committed_at",
         "describe",
         "estimate",
         "files",
@@ -90,10 +95,9 @@ READING = {
         "scope_field",
         "positions",
     },
-    "Upkeep": {"dangers", "shadows", "tags", "would_let_go", "written"},
     "Versions": {"history", "pending", "pointer", "pointers", "whole_pointer"},
     "Views": set(),
-    "Workers": {"answers", "count"},
+    "Workers": {"cogroup", "count", "run_all", "scan"},
 }
 
 #: Calls of PyIceberg that change a catalog or a file of a table.
@@ -148,9 +152,8 @@ def test_wiring_watches_every_port_that_has_side_effects(passed: list[str], tmp_
         if isinstance(protocol, type) and fault_points.side_effect_methods(protocol)
     }
     assert asked == dict.fromkeys(
-        ("tables", "pins", "shadows", "publisher", "runs", "ledger", "versions", "evidence",
-         "fences", "fingerprints", "views", "carrying", "corrections", "hooks",
-         "pin_leases", "upkeep", "run_files", "control_upkeep"),
+        ("tables", "pins", "shadows", "publisher", "runs", "audit", "versions", "evidence",
+         "views", "corrections", "hooks", "run_files"),
         True,
     )  # fmt: skip
 
@@ -174,7 +177,10 @@ def test_wiring_hands_out_no_ports_of_an_engine_that_are_not_watched() -> None:
     assert [ast.unparse(value).partition("(")[0] for value in given if value] == [
         "watch_ports_if_hooked"
     ]
-    assert fault_points.side_effect_methods(get_type_hints(ComputePorts)["staging"]) == {"stage"}
+    assert fault_points.side_effect_methods(get_type_hints(ComputePorts)["staging"]) == {
+        "restore",
+        "stage",
+    }
 
 
 @pytest.mark.req("T3")

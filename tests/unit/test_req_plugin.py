@@ -123,7 +123,7 @@ def test_what_fails_in_one_part_is_not_proven_by_another(project: pytest.Pyteste
 def test_a_part_that_did_not_run_to_its_end_fails_the_judgement(project: pytest.Pytester) -> None:
     files = [_kept(project, "one", "'A1', 'A2'", "pass"), project.path / "proofs" / "two"]
     assert req_plugin.judge(project.path / "tests", files) == (
-        [f"these tests did not run to their end: {files[1]}", "fix: make test"],
+        [f"these tests did not run to their end: {files[1]}", "fix: make test-all"],
         1,
     )
 

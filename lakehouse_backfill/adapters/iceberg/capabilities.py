@@ -13,20 +13,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate
 from pyiceberg.types import LongType, NestedField
-from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
-from lakehouse_backfill.adapters.iceberg.catalog import (
-    advertised_endpoints,
-    first_error_line,
-    is_lost_race,
-    is_unsupported_by_server,
-    load_table,
-    translate_errors,
-)
+from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY, NEVER_EXPIRES_MS
 from lakehouse_backfill.adapters.iceberg.shadow.built_clone import BuiltClone
 from lakehouse_backfill.adapters.iceberg.shadow.clone import build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.adapters.iceberg.views import build_view_version
 from lakehouse_backfill.domain.table import Capabilities
 from lakehouse_backfill.errors import BackfillError, CatalogDown
 
@@ -41,11 +34,11 @@ def probe_capabilities(catalog: Catalog, shadow_namespace: str) -> Capabilities:
     A server that refuses a request or loses data counts as unsupported. Raises CatalogDown when a
     server does not answer.
     """
-    with translate_errors():
+    with catalogs.translate_errors():
         catalog.create_namespace_if_not_exists(shadow_namespace)
     probe = _CapabilityProbe(catalog, shadow_namespace)
     try:
-        with translate_errors():
+        with catalogs.translate_errors():
             probe.create_probe_table()
         return probe.probe_all()
     finally:
@@ -98,23 +91,23 @@ class _CapabilityProbe:
     def _is_supported(self, name: str, attempt: Callable[[], str]) -> bool:
         """Return whether the attempt worked: it returns a fault, or an empty text."""
         try:
-            with translate_errors():
+            with catalogs.translate_errors():
                 fault = attempt()
         except CatalogDown as error:
             cause = error.__cause__
-            if cause is None or not is_unsupported_by_server(cause):
+            if cause is None or not catalogs.is_unsupported_by_server(cause):
                 raise
-            fault = first_error_line(cause)
+            fault = catalogs.first_error_line(cause)
         except BackfillError as error:
             fault = error.problem
         except NotImplementedError as error:
-            fault = first_error_line(error) or "not implemented"
+            fault = catalogs.first_error_line(error) or "not implemented"
         if fault:
             self._faults[name] = fault
         return not fault
 
     def _load_table(self, name: str = "") -> Table:
-        table = load_table(self._catalog, name or self._name)
+        table = catalogs.load_table(self._catalog, name or self._name)
         self._track_files(table)
         return table
 
@@ -139,9 +132,8 @@ class _CapabilityProbe:
         tag = self._load_table().metadata.refs.get(_PROBE_TAG)
         if tag is None or tag.snapshot_id != head:
             return "a tag was accepted and is not there"
-        return (
-            "" if tag.max_ref_age_ms == NEVER_EXPIRES_MS else "a tag lost the age that it was given"
-        )
+        is_aged = tag.max_ref_age_ms == NEVER_EXPIRES_MS
+        return "" if is_aged else "a tag lost the age that it was given"
 
     def _probe_branches(self) -> str:
         table = self._load_table()
@@ -161,24 +153,19 @@ class _CapabilityProbe:
         try:
             _commit_empty_snapshot(live)
         except Exception as error:
-            if not is_lost_race(error):
+            if not catalogs.is_lost_race(error):
                 raise
-            return first_error_line(error)
+            return catalogs.first_error_line(error)
         metadata = self._load_table().metadata
         refs = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
-        return (
-            ""
-            if refs.get(_PROBE_BRANCH) != refs.get("main")
-            else "commits went to the wrong branch"
-        )
+        is_separate = refs.get(_PROBE_BRANCH) != refs.get("main")
+        return "" if is_separate else "commits went to the wrong branch"
 
     def _probe_register(self) -> str:
         base = self._load_table().metadata.current_snapshot_id
-        shadows = IcebergShadows(self._catalog, self._namespace)
-        shadows.open(self._name, base, self._shadow, {})
-        return str(
-            self._load_table(self._shadow).metadata.properties.get(BUILT_BECAUSE_PROPERTY, "")
-        )
+        IcebergShadows(self._catalog, self._namespace).open(self._name, base, self._shadow, {})
+        properties = self._load_table(self._shadow).metadata.properties
+        return str(properties.get(BUILT_BECAUSE_PROPERTY, ""))
 
     def _probe_built_clone(self) -> str:
         """Build a clone also where one can be registered: the catalog may change its behaviour."""
@@ -202,7 +189,7 @@ class _CapabilityProbe:
         except RESTError as error:
             # Iceberg's own server commits and then fails because it finds another UUID, so the
             # table is loaded again.
-            if is_unsupported_by_server(error):
+            if catalogs.is_unsupported_by_server(error):
                 raise
         is_kept = self._load_table().metadata.table_uuid == new_uuid
         return "" if is_kept else "a new UUID was accepted and is not there"
@@ -222,25 +209,15 @@ class _CapabilityProbe:
             return "" if version == "v1" else "the database has the V0 schema, without views"
         self._catalog.list_views(self._namespace)
         name = f"{self._name}_view"
-        representation = SQLViewRepresentation(type="sql", sql="SELECT 1 AS id", dialect="spark")
-        view_version = ViewVersion.model_validate(
-            {
-                "schema-id": 0,
-                "representations": [ViewRepresentation(representation)],
-                "default-namespace": (self._namespace,),
-            }
-        )
+        view_version = build_view_version({"spark": "SELECT 1 AS id"}, self._namespace)
         self._catalog.create_view(name, _PROBE_SCHEMA, view_version)
         is_kept = self._catalog.view_exists(name)
         self._catalog.drop_view(name)
         return "" if is_kept else "a view was accepted and is not there"
 
     def _probe_multi_table(self) -> str:
-        return (
-            ""
-            if _MULTI_TABLE_ENDPOINT in advertised_endpoints(self._catalog)
-            else "the catalog does not offer it"
-        )
+        is_offered = _MULTI_TABLE_ENDPOINT in catalogs.advertised_endpoints(self._catalog)
+        return "" if is_offered else "the catalog does not offer it"
 
 
 def _commit_empty_snapshot(table: Table, branch: str = "main") -> None:

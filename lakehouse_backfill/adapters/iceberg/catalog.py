@@ -12,40 +12,27 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
-    AuthorizationExpiredError,
     BadRequestError,
     CommitFailedException,
-    ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
     NotInstalledError,
-    OAuthError,
     RESTError,
-    UnauthorizedError,
 )
 from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.utils.config import Config
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.errors import (
-    BackfillError,
-    CatalogDown,
-    ConfigError,
-    DamagedFile,
-    LostFile,
-    NotFound,
-    TooBusy,
-    Unsupported,
-)
 
 _SQL = ("sqlite", "postgresql")
 _SQLITE_WAIT_S = 30
@@ -62,14 +49,6 @@ _URI_EXAMPLES = {
 }
 #: A new SQL catalog creates two tables, so two races can be lost.
 _MAX_LOST_RACES = 3
-_OUTAGE_ERRORS = (
-    AuthorizationExpiredError,
-    ForbiddenError,
-    OAuthError,
-    RESTError,
-    UnauthorizedError,
-)
-#: Libraries below PyIceberg whose errors mean "does not answer"; by name, to import none of them.
 #: Readers report damage as an `OSError` too; it names the format, and an outage does not.
 _FORMAT_WORDS = ("parquet", "thrift", "magic bytes")
 #: PyIceberg's functions that read one file each, which they hold as an argument.
@@ -83,6 +62,7 @@ _FILE_READERS = frozenset(
         "read_data_file",
     )
 )
+#: Libraries below PyIceberg whose errors mean "does not answer"; by name, to import none of them.
 _TRANSPORT_LIBRARIES = ("sqlalchemy", "sqlite3", "psycopg2", "requests", "urllib3", "botocore")
 
 
@@ -98,7 +78,7 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
     properties = {key: text.replace("${project}", root) for key, text in profile.catalog.items()}
     name = properties.pop("name", "")
     if not name:
-        raise ConfigError(
+        raise errors.ConfigError(
             "the profile's catalog has no name", fix="add catalog.name", field="catalog"
         )
     _check_uri(properties)
@@ -112,12 +92,10 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
         try:
             catalog = _load_catalog(name, properties)
         except Exception as error:
-            if (
-                not isinstance(error, _CONFIGURATION_ERRORS)
-                and type(error).__name__ not in _URI_ERROR_NAMES
-            ):
-                raise
-            raise _configuration_error(name, properties, error) from error
+            is_uri_error = type(error).__name__ in _URI_ERROR_NAMES
+            if is_uri_error or isinstance(error, _CONFIGURATION_ERRORS):
+                raise _configuration_error(name, properties, error) from error
+            raise
     vars(catalog)["purge_table"] = _refuse_purge
     return catalog
 
@@ -157,10 +135,19 @@ def load_table_or_none(catalog: Catalog, table: str) -> Table | None:
     """
     try:
         return load_table(catalog, table)
-    except LostFile:
+    except errors.LostFile:
         raise
-    except NotFound:
+    except errors.NotFound:
         return None
+
+
+def list_table_names(catalog: Catalog, namespace: str) -> list[str]:
+    """List the full names of a namespace's tables; none where there is no such namespace."""
+    with translate_errors():
+        try:
+            return [".".join(identifier) for identifier in catalog.list_tables(namespace)]
+        except NoSuchNamespaceError:
+            return []
 
 
 def advertised_endpoints(catalog: Catalog) -> frozenset[str]:
@@ -174,14 +161,14 @@ def translate_errors() -> Iterator[None]:
     try:
         yield
     except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise NotFound(
+        raise errors.NotFound(
             f"the catalog has no such table or namespace: {error}",
             fix="check the name and the profile: lakehouse-backfill doctor",
         ) from error
     except CommitFailedException as error:
-        raise TooBusy(f"another writer won: {error}", fix="try again") from error
+        raise errors.TooBusy(f"another writer won: {error}", fix="try again") from error
     except FileNotFoundError as error:
-        raise LostFile(
+        raise errors.LostFile(
             f"a file that the table lists is gone: {error}",
             fix="restore the file, or plan against a newer snapshot",
         ) from error
@@ -189,16 +176,13 @@ def translate_errors() -> Iterator[None]:
         require_undamaged(error)
         if not is_outage(error):
             raise
+        problem = "the catalog or its store does not answer"
+        fix = "try again; lakehouse-backfill doctor says what does not answer"
         if _is_read_only(error):
-            raise CatalogDown(
-                f"the lake is read-only here: {type(error).__name__}: {first_error_line(error)}",
-                fix="use an account, or a machine, that may write to catalog and warehouse",
-            ) from error
-        raise CatalogDown(
-            f"the catalog or its store does not answer: {type(error).__name__}: "
-            f"{first_error_line(error)}",
-            fix="try again; lakehouse-backfill doctor says what does not answer",
-        ) from error
+            problem = "the lake is read-only here"
+            fix = "use an account, or a machine, that may write to catalog and warehouse"
+        cause = f"{type(error).__name__}: {first_error_line(error)}"
+        raise errors.CatalogDown(f"{problem}: {cause}", fix=fix) from error
 
 
 def require_undamaged(error: Exception) -> None:
@@ -207,7 +191,7 @@ def require_undamaged(error: Exception) -> None:
     Readers of Avro, JSON and Parquet fail with errors of many types that name no file. The frames
     of the traceback hold the file that was read.
     """
-    if isinstance(error, BackfillError):
+    if isinstance(error, errors.BackfillError):
         return
     if is_outage(error) and not any(word in str(error).lower() for word in _FORMAT_WORDS):
         return
@@ -217,7 +201,7 @@ def require_undamaged(error: Exception) -> None:
         if frame.f_code.co_name in _FILE_READERS:
             found = next(filter(None, map(_file_location, frame.f_locals.values())), found)
     if found is not None:
-        raise DamagedFile(found, error) from error
+        raise errors.DamagedFile(found, error) from error
 
 
 def _file_location(value: object) -> str | None:
@@ -232,7 +216,7 @@ def _file_location(value: object) -> str | None:
 def is_outage(error: BaseException) -> bool:
     """Return whether the error means that catalog or store did not answer."""
     library = type(error).__module__.split(".")[0]
-    return isinstance(error, (*_OUTAGE_ERRORS, OSError)) or library in _TRANSPORT_LIBRARIES
+    return isinstance(error, (RESTError, OSError)) or library in _TRANSPORT_LIBRARIES
 
 
 def _is_read_only(error: BaseException) -> bool:
@@ -252,13 +236,15 @@ def is_sqlite_locked(error: BaseException) -> bool:
 
 
 def _refuse_purge(identifier: object) -> NoReturn:
-    raise Unsupported(
+    raise errors.Unsupported(
         f"purging {identifier} would delete files that other tables may share",
         fix="drop it without purge",
     )
 
 
-def _configuration_error(name: str, properties: dict[str, str], error: Exception) -> ConfigError:
+def _configuration_error(
+    name: str, properties: dict[str, str], error: Exception
+) -> errors.ConfigError:
     """Build the error that names the field of the catalog that the library could not use."""
     kind = properties.get("type")
     if isinstance(error, NotInstalledError):
@@ -270,7 +256,7 @@ def _configuration_error(name: str, properties: dict[str, str], error: Exception
     if field == "uri" and field not in properties:
         fix, field = f"{fix}, or set it in PyIceberg's environment variables", ""
     place = f"catalog.{field}" if field else "catalog"
-    return ConfigError(f"catalog {name}: {first_error_line(error)}", fix=fix, field=place)
+    return errors.ConfigError(f"catalog {name}: {first_error_line(error)}", fix=fix, field=place)
 
 
 def _check_uri(properties: dict[str, str]) -> None:
@@ -289,7 +275,7 @@ def _check_uri(properties: dict[str, str]) -> None:
         problem = f"is none of a catalog of type {kind}"
     if problem:
         fix = _URI_EXAMPLES.get(kind, _URI_EXAMPLES["sql"])
-        raise ConfigError(f"catalog.uri {uri!r} {problem}", fix=fix, field="catalog.uri")
+        raise errors.ConfigError(f"catalog.uri {uri!r} {problem}", fix=fix, field="catalog.uri")
 
 
 def _check_warehouse(properties: dict[str, str]) -> None:
@@ -299,7 +285,7 @@ def _check_warehouse(properties: dict[str, str]) -> None:
         return
     path = urlsplit(warehouse).path if "://" in warehouse else warehouse.removeprefix("file:")
     if ("://" not in warehouse or warehouse.startswith("file:")) and not path.startswith("/"):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"warehouse {warehouse!r} is relative, so it depends on the current folder",
             fix="write warehouse: file://${project}/warehouse",
             field="catalog.warehouse",
@@ -317,7 +303,7 @@ def _check_file_io(properties: Mapping[str, str]) -> None:
     except (ImportError, ValueError):
         found = None
     if not (isinstance(found, type) and issubclass(found, FileIO)):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"py-io-impl {name!r} is no class of PyIceberg's FileIO",
             fix="write pyiceberg.io.pyarrow.PyArrowFileIO or pyiceberg.io.fsspec.FsspecFileIO, or "
             "remove it",
@@ -331,13 +317,13 @@ def _sqlite_uri(uri: str, *, must_exist: bool) -> str:
     path, _, query = rest.partition("?")
     file = Path(path.removeprefix("/").removeprefix("file:"))
     if not file.is_absolute():
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{uri!r} is relative, so it depends on the current folder",
             fix="write uri: sqlite:///${project}/catalog.db",
             field="catalog.uri",
         )
     if must_exist and not file.is_file():
-        raise NotFound(
+        raise errors.NotFound(
             f"there is no lake at {file}",
             state="nothing was made there",
             fix="correct catalog.uri in catalog/profiles.yaml; a new lake begins with its first "
@@ -347,30 +333,31 @@ def _sqlite_uri(uri: str, *, must_exist: bool) -> str:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CatalogDown(f"cannot make {file.parent}: {error}") from error
+        raise errors.CatalogDown(f"cannot make {file.parent}: {error}") from error
     options = [option for option in query.split("&") if option]
     if not any(option.startswith("timeout=") for option in options):
         options.append(f"timeout={_SQLITE_WAIT_S}")
     return f"{scheme}://{path}?{'&'.join(options)}"
 
 
-FetchedT = TypeVar("FetchedT")
+ResultT = TypeVar("ResultT")
+#: Stores have a high latency and serve many requests in parallel.
+_CONCURRENT_REQUESTS = 8
 
 
 def fetch_all(
-    ask: Callable[[str], FetchedT], paths: Collection[str], at_once: int
-) -> dict[str, FetchedT]:
-    """Call `ask` for each path in parallel; paths of missing files are left out."""
+    request: Callable[[str], ResultT], paths: Collection[str], at_once: int = _CONCURRENT_REQUESTS
+) -> dict[str, ResultT]:
+    """Call `request` for each path in parallel; paths of missing files are left out."""
 
-    def one(path: str) -> FetchedT | None:
-        try:
-            return ask(path)
-        except FileNotFoundError:
-            return None
+    def request_or_none(path: str) -> ResultT | None:
+        with suppress(FileNotFoundError):
+            return request(path)
+        return None
 
     with translate_errors(), ThreadPoolExecutor(at_once, thread_name_prefix="store") as pool:
-        answers = zip(paths, pool.map(one, paths), strict=True)
-        return {path: answer for path, answer in answers if answer is not None}
+        results = zip(paths, pool.map(request_or_none, paths), strict=True)
+        return {path: result for path, result in results if result is not None}
 
 
 COMMIT_BUDGET_S = 30.0
@@ -392,8 +379,8 @@ def retry_attempts(budget_s: float) -> Iterator[int]:
 
 
 def commit_with_retry(
-    action: Callable[[], None], what: str, budget_s: float = COMMIT_BUDGET_S
-) -> None:
+    action: Callable[[], ResultT], what: str, budget_s: float = COMMIT_BUDGET_S
+) -> ResultT:
     """Run `action` again while other writers win; raises TooBusy when the budget is spent.
 
     `action` must load the table itself and must be safe to repeat.
@@ -401,15 +388,13 @@ def commit_with_retry(
     for _ in retry_attempts(budget_s):
         try:
             with translate_errors():
-                action()
-        except TooBusy:
+                return action()
+        except errors.TooBusy:
             continue
         except Exception as error:
-            if error.__cause__ is not None and is_sqlite_locked(error.__cause__):
-                continue
-            raise
-        return
-    raise TooBusy(
+            if error.__cause__ is None or not is_sqlite_locked(error.__cause__):
+                raise
+    raise errors.TooBusy(
         f"other writers kept winning for {budget_s:.0f} s: {what}",
         fix="try again, or pause the writer",
     )
@@ -417,7 +402,7 @@ def commit_with_retry(
 
 def is_lost_race(error: Exception) -> bool:
     """Return whether the commit certainly failed because another writer was first."""
-    if isinstance(error, CommitFailedException | TooBusy) or is_sqlite_locked(error):
+    if isinstance(error, CommitFailedException | errors.TooBusy) or is_sqlite_locked(error):
         return True
     # A commit on another branch uses the sequence number and leaves the head unchanged. Servers
     # then answer 400 instead of 409 (SeaweedFS also when the head moved), and PyIceberg's own

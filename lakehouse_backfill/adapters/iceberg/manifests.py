@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
@@ -43,6 +43,7 @@ from lakehouse_backfill.domain.partitions import (
     label_sort_key,
     scope_row_ranges,
 )
+from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Unsupported
 
 _NEWEST_FORMAT = 3
@@ -70,12 +71,6 @@ def unique_file_name(file: DataFile) -> str:
     return file.file_path if offset is None else f"{file.file_path}#{offset}"
 
 
-def vector_data_file(file: DataFile) -> str | None:
-    """Return the path of the data file whose rows a deletion vector hides."""
-    path = _data_file_field(file, "referenced_data_file")
-    return None if path is None else str(path)
-
-
 def _data_file_field(file: DataFile, name: str) -> Any:
     position = _FIELD_POSITIONS[name]
     return file._data[position] if position < len(file._data) else None
@@ -86,6 +81,28 @@ LiveEntries = dict[str, ManifestEntry]
 #: The reserved id of the column `file_path` of position delete files.
 _FILE_PATH_FIELD_ID = 2147483546
 _ALL_PARTITIONS = ("everywhere",)
+
+
+class Listing(NamedTuple):
+    """A listing of a live data file in a manifest, with the delete files that apply to it."""
+
+    path: str
+    entry: ManifestEntry
+    deletes: frozenset[str]
+
+
+def describe_live_file(labels: PartitionLabels, listing: Listing, **more: Any) -> LiveFile:
+    """Return the domain value of a listing, with further fields in `more`."""
+    file = listing.entry.data_file
+    return LiveFile(
+        path=listing.path,
+        spec_id=file.spec_id,
+        partition=labels.file_label(file),
+        rows=file.record_count,
+        size_bytes=file.file_size_in_bytes,
+        deletes=tuple(sorted(listing.deletes)),
+        **more,
+    )
 
 
 @dataclass(frozen=True)
@@ -109,16 +126,17 @@ class ScopeFiles:
             else:
                 self.repeated.append({name: earlier})
 
+    def add_deletes(self, entries: Iterable[ManifestEntry]) -> None:
+        """Add delete files."""
+        self.deletes.update((unique_file_name(entry.data_file), entry) for entry in entries)
+
     @property
-    def listings(self) -> list[tuple[str, ManifestEntry, frozenset[str]]]:
+    def listings(self) -> list[Listing]:
         """Return each listing of a data file, with the delete files that apply to it."""
-        hidden = [
-            self.deletes_by_file,
-            *(applicable_deletes(listed, self.deletes) for listed in self.repeated),
-        ]
         return [
-            (path, entry, names[path])
-            for listed, names in zip((self.data, *self.repeated), hidden, strict=True)
+            Listing(path, entry, deletes[path])
+            for listed in (self.data, *self.repeated)
+            for deletes in (applicable_deletes(listed, self.deletes),)
             for path, entry in listed.items()
         ]
 
@@ -131,11 +149,6 @@ class ScopeFiles:
     def effective_deletes(self) -> frozenset[str]:
         """The delete files that apply to any of the data files; the others hide nothing."""
         return frozenset().union(*self.deletes_by_file.values())
-
-    def without_files(self, paths: frozenset[str]) -> ScopeFiles:
-        """Return a copy without the given data files."""
-        data = {path: entry for path, entry in self.data.items() if path not in paths}
-        return ScopeFiles(data, self.deletes)
 
     @property
     def row_count_range(self) -> tuple[int, int]:
@@ -168,7 +181,8 @@ def plan_swap(now: ScopeFiles, wanted: LiveEntries) -> FileSwap:
     """
     removed = {path: now.data[path] for path in now.data.keys() - wanted.keys()}
     added = {path: wanted[path] for path in wanted.keys() - now.data.keys()}
-    after = ScopeFiles({**now.without_files(frozenset(removed)).data, **added}, now.deletes)
+    stays = {path: entry for path, entry in now.data.items() if path not in removed}
+    after = ScopeFiles({**stays, **added}, now.deletes)
     stale = {
         path: entry
         for path, entry in now.deletes.items()
@@ -184,16 +198,7 @@ def plan_swap(now: ScopeFiles, wanted: LiveEntries) -> FileSwap:
 
 def possible_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, frozenset[str]]:
     """Return which delete files may name rows of which data files, at any sequence number."""
-    oldest = {
-        path: ManifestEntry.from_args(
-            status=entry.status,
-            snapshot_id=entry.snapshot_id,
-            sequence_number=-1,
-            file_sequence_number=entry.file_sequence_number,
-            data_file=entry.data_file,
-        )
-        for path, entry in data.items()
-    }
+    oldest = {path: changed_entry(entry, sequence_number=-1) for path, entry in data.items()}
     return applicable_deletes(oldest, deletes)
 
 
@@ -216,6 +221,13 @@ def applicable_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, fro
     return applicable
 
 
+def changed_entry(entry: ManifestEntry, **changes: Any) -> ManifestEntry:
+    """Return a copy of the entry in which these fields differ."""
+    fields = ("status", "snapshot_id", "sequence_number", "file_sequence_number", "data_file")
+    unchanged = {name: getattr(entry, name) for name in fields}
+    return ManifestEntry.from_args(**{**unchanged, **changes})
+
+
 def is_live_entry(entry: ManifestEntry) -> bool:
     """Return whether the entry lists a live file, not a removal."""
     return bool(entry.status != ManifestEntryStatus.DELETED)
@@ -228,9 +240,9 @@ def is_global_delete(file: DataFile) -> bool:
 
 def targeted_data_file(file: DataFile) -> str | None:
     """Return the one data file that a position delete file names, in any partition."""
-    data_file = vector_data_file(file)
-    if data_file is not None:
-        return data_file
+    vector_target = _data_file_field(file, "referenced_data_file")
+    if vector_target is not None:
+        return str(vector_target)
     lowest, highest = _path_bounds(file)
     return lowest.decode() if lowest is not None and lowest == highest else None
 
@@ -238,9 +250,8 @@ def targeted_data_file(file: DataFile) -> str | None:
 def _path_bounds(file: DataFile) -> tuple[bytes | None, bytes | None]:
     if file.content != DataFileContent.POSITION_DELETES:
         return None, None
-    return (file.lower_bounds or {}).get(_FILE_PATH_FIELD_ID), (file.upper_bounds or {}).get(
-        _FILE_PATH_FIELD_ID
-    )
+    lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
+    return lower.get(_FILE_PATH_FIELD_ID), upper.get(_FILE_PATH_FIELD_ID)
 
 
 def _delete_target(file: DataFile) -> tuple[Any, ...]:
@@ -293,10 +304,10 @@ class ManifestCache:
 class ScopedReader:
     """Reads the files of a scope in any state of one table."""
 
-    def __init__(self, table: Table, scope: Scope, cache: ManifestCache) -> None:
+    def __init__(self, table: Table, scope: Scope, cache: ManifestCache | None = None) -> None:
         self._table = table
         self.scope = scope
-        self._cache = cache
+        self._cache = cache or ManifestCache()
         self.labels = PartitionLabels(table.metadata, scope.field)
         self.scope_labels = frozenset(scope.partitions)
         self._may_hold: dict[int, Callable[[ManifestFile], bool]] = {}
@@ -312,8 +323,8 @@ class ScopedReader:
     def live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return the manifest's live entries; raises Unsupported when they cannot be labelled."""
         live = list(filter(is_live_entry, self.entries(manifest)))
-        if live and not self.labels.can_label(manifest.partition_spec_id):
-            raise self.labels.unlabelled_error(manifest.partition_spec_id, len(live))
+        if live:
+            self.labels.require_source(manifest.partition_spec_id, len(live))
         return live
 
     def may_hold(self, manifest: ManifestFile) -> bool:
@@ -323,11 +334,14 @@ class ScopedReader:
             return True
         if spec_id not in self._may_hold:
             schema, spec = self._table.schema(), self._table.specs()[spec_id]
-            projected = inclusive_projection(schema, spec)(
-                row_range_filter(scope_row_ranges(self.scope))
-            )
+            row_filter = row_range_filter(scope_row_ranges(self.scope))
+            projected = inclusive_projection(schema, spec)(row_filter)
             self._may_hold[spec_id] = manifest_evaluator(spec, schema, projected)
         return self._may_hold[spec_id](manifest)
+
+    def may_list_live_files(self, manifest: ManifestFile) -> bool:
+        """Return whether the manifest may list live files of the scope."""
+        return has_live_files(manifest) and self.may_hold(manifest)
 
     def holds(self, entry: ManifestEntry) -> bool:
         """Return whether the file is in the scope.
@@ -339,12 +353,9 @@ class ScopedReader:
             return True
         if spanned.isdisjoint(self.scope_labels):
             return False
-        raise self._spanning_error(entry, spanned)
-
-    def _spanning_error(self, entry: ManifestEntry, inside: frozenset[str]) -> Unsupported:
         order = label_sort_key(self.scope.field)
-        outside = tuple(sorted(inside - self.scope_labels, key=order))
-        return Unsupported(
+        outside = tuple(sorted(spanned - self.scope_labels, key=order))
+        raise Unsupported(
             f"{entry.data_file.file_path} lies in partition "
             f"{self.labels.file_label(entry.data_file)}, "
             f"which holds rows of the scope and of {describe_labels(outside)}",
@@ -359,16 +370,11 @@ class ScopedReader:
     def scope_files_in(self, manifests: list[ManifestFile]) -> ScopeFiles:
         """Return the manifests' files of the scope: data files, and delete files for them."""
         files = ScopeFiles()
-        for manifest in manifests:
-            if not has_live_files(manifest) or not self.may_hold(manifest):
-                continue
+        for manifest in filter(self.may_list_live_files, manifests):
             if manifest.content == ManifestContent.DELETES:
-                entries = self.live_deletes(manifest)
-                files.deletes.update(
-                    (unique_file_name(entry.data_file), entry) for entry in entries
-                )
+                files.add_deletes(self.live_deletes(manifest))
             else:
-                files.add_data(entry for entry in self.live_entries(manifest) if self.holds(entry))
+                files.add_data(filter(self.holds, self.live_entries(manifest)))
         return files
 
     def live_deletes(self, manifest: ManifestFile) -> list[ManifestEntry]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.schema import Schema
@@ -89,8 +89,9 @@ def describe_columns(schema: Schema) -> tuple[Column, ...]:
     )
 
 
-def describe_snapshot(snapshot: IcebergSnapshot) -> Snapshot:
+def describe_snapshot(metadata: TableMetadata, snapshot: IcebergSnapshot) -> Snapshot:
     """Return the domain value of a snapshot."""
+    schema = schema_of_snapshot(metadata, snapshot)
     return Snapshot(
         snapshot_id=snapshot.snapshot_id,
         parent_id=snapshot.parent_snapshot_id,
@@ -98,6 +99,8 @@ def describe_snapshot(snapshot: IcebergSnapshot) -> Snapshot:
         committed_at_ms=snapshot.timestamp_ms,
         operation=snapshot_operation(snapshot),
         summary=snapshot_summary(snapshot),
+        schema_id=schema.schema_id,
+        columns=describe_columns(schema),
     )
 
 
@@ -111,6 +114,11 @@ def snapshot_summary(snapshot: IcebergSnapshot) -> dict[str, str]:
     if snapshot.summary is None:
         return {}
     return {key: str(text) for key, text in snapshot.summary.additional_properties.items()}
+
+
+def is_publication(snapshot: IcebergSnapshot) -> bool:
+    """Return whether a publication or a rollback of ours made the commit."""
+    return PUBLICATION_PROPERTY in snapshot_summary(snapshot)
 
 
 def describe_writer(snapshot: IcebergSnapshot) -> str:
@@ -173,15 +181,30 @@ def chunk_commits(metadata: TableMetadata) -> Iterator[ChunkCommit]:
             )
 
 
+def may_drop_delete_files(properties: Mapping[str, str]) -> bool:
+    """Return whether a drop of the shadow may delete files.
+
+    It may where a probe recorded it, and where a built shadow has no record of a probe.
+    """
+    recorded = properties.get(DROP_DELETES_PROPERTY)
+    return recorded == "yes" or (BUILT_BECAUSE_PROPERTY in properties and recorded != "no")
+
+
+def chunk_bytes_written(metadata: TableMetadata) -> int:
+    """Return how many bytes the chunks committed to a shadow have added."""
+    summaries = map(snapshot_summary, metadata.snapshots)
+    return sum(int(s.get("added-files-size", "0")) for s in summaries if CHUNK_ID_PROPERTY in s)
+
+
 def find_snapshot(metadata: TableMetadata, snapshot_id: int, name: str) -> IcebergSnapshot:
     """Return the snapshot; raises NotFound when the table does not have that id."""
-    for snapshot in metadata.snapshots:
-        if snapshot.snapshot_id == snapshot_id:
-            return snapshot
-    raise NotFound(
-        f"{name} has no snapshot {snapshot_id}: it never had, or it has expired",
-        fix="name one that exists; lakehouse-backfill versions PRODUCT lists the accepted ones",
-    )
+    snapshot = metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        raise NotFound(
+            f"{name} has no snapshot {snapshot_id}: it never had, or it has expired",
+            fix="name one that exists; lakehouse-backfill versions PRODUCT lists the accepted ones",
+        )
+    return snapshot
 
 
 def schema_of_snapshot(metadata: TableMetadata, snapshot: IcebergSnapshot) -> Schema:
@@ -218,14 +241,18 @@ def _is_on_main(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:
     return is_tagged(metadata, wanted.snapshot_id) and not _was_rolled_back(metadata, wanted)
 
 
+def tagged_snapshots(metadata: TableMetadata, prefix: str = "") -> dict[str, int]:
+    """Return the snapshot ids of the tags whose names begin with the prefix."""
+    return {
+        name: ref.snapshot_id
+        for name, ref in metadata.refs.items()
+        if ref.snapshot_ref_type == SnapshotRefType.TAG and name.startswith(prefix)
+    }
+
+
 def is_tagged(metadata: TableMetadata, snapshot_id: int) -> bool:
     """Return whether a tag of ours holds the snapshot."""
-    return any(
-        ref.snapshot_id == snapshot_id
-        and ref.snapshot_ref_type == SnapshotRefType.TAG
-        and name.startswith(TAG_PREFIX)
-        for name, ref in metadata.refs.items()
-    )
+    return snapshot_id in tagged_snapshots(metadata, TAG_PREFIX).values()
 
 
 def _was_rolled_back(metadata: TableMetadata, wanted: IcebergSnapshot) -> bool:

@@ -14,55 +14,32 @@ tombstone is removed together with everything older, which would become islands 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
-from pyiceberg.table import Table
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table, update
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    RemoveSnapshotRefUpdate,
-    RemoveSnapshotsUpdate,
-    TableRequirement,
-    TableUpdate,
-    ValidatableTableRequirement,
-)
 
+from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.catalog import (
     commit_with_retry,
     load_table,
     load_table_or_none,
     translate_errors,
 )
-from lakehouse_backfill.adapters.iceberg.manifests import read_manifest_entries
-from lakehouse_backfill.adapters.iceberg.metadata import (
-    BASE_SNAPSHOT_PROPERTY,
-    CHUNK_ID_PROPERTY,
-    NEVER_EXPIRES_MS,
-    PUBLICATION_PROPERTY,
-    RETIRED_PROPERTY,
-    TAG_PREFIX,
-    find_snapshot,
-    refuse_unwritable_format,
-    snapshot_ancestors,
-    snapshot_operation,
-    snapshot_summary,
-)
+from lakehouse_backfill.adapters.iceberg.manifests import is_live_entry, read_manifest_entries
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.core.planning.write_path import MAX_WRITTEN_FORMAT
 from lakehouse_backfill.domain.rollout import ExpirationResult
-from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
+from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.control import Upkeep
-from lakehouse_backfill.ports.system import Clock
 from lakehouse_backfill.ports.table_writer import SwapCommitter
 from lakehouse_backfill.ports.tables import Pins
 
@@ -78,6 +55,19 @@ class ExpirationPlan:
     snapshots: list[int] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
 
+    def keep_tags(self, tombstone: int, why: str) -> None:
+        """Keep the tags of a snapshot that removed files which are live again."""
+        for name in [tag for tag, tagged_id in self.tags.items() if tagged_id == tombstone]:
+            del self.tags[name]
+            self.kept[name] = f"files that it removed are live again, and {why}"
+
+    @property
+    def result(self) -> ExpirationResult:
+        """The plan as the value that the port returns."""
+        return ExpirationResult(
+            tags=tuple(sorted(self.tags)), snapshots=tuple(self.snapshots), kept=self.kept
+        )
+
 
 class TableHistory:
     """The history of one table according to its metadata."""
@@ -85,10 +75,7 @@ class TableHistory:
     def __init__(self, metadata: TableMetadata, io: FileIO) -> None:
         self._metadata = metadata
         self._io = io
-        #: Snapshot ids of main, newest first, up to the first gap.
-        self.main_chain = [
-            s.snapshot_id for s in snapshot_ancestors(metadata, metadata.current_snapshot_id)
-        ]
+        self.main_chain = self._ancestor_ids(metadata.current_snapshot_id)
         # Format 1 has no sequence numbers; the list of snapshots is in order in all formats.
         self._order = {s.snapshot_id: place for place, s in enumerate(metadata.snapshots)}
 
@@ -96,30 +83,18 @@ class TableHistory:
         self, tags: Mapping[str, int], now_ms: int, *, at_once: bool
     ) -> ExpirationPlan:
         """Plan the removal of the tags; tags that are missing or moved are left alone."""
-        refs = self._metadata.refs
-        plan = ExpirationPlan()
-        plan.tags = {
-            name: snapshot_id
-            for name, snapshot_id in tags.items()
-            if name in refs
-            and refs[name].snapshot_id == snapshot_id
-            and refs[name].snapshot_ref_type == SnapshotRefType.TAG
-        }
+        present = meta.tagged_snapshots(self._metadata)
+        plan = ExpirationPlan({name: i for name, i in tags.items() if present.get(name) == i})
         self._cut_at_tombstones(plan, now_ms, at_once=at_once)
-        unreferenced = self._unreferenced_snapshots(plan)
-        on_branches = self._reachable_from_branches()
-        islands = unreferenced - on_branches - set(plan.snapshots)
-        plan.snapshots += sorted(islands)
+        islands = self._unreferenced_snapshots(plan) - self._reachable_from_branches()
+        plan.snapshots += sorted(islands - set(plan.snapshots))
         return plan
 
     def unsafe_tombstones(self) -> dict[int, str]:
         """Return tombstones without a reference, with the count of live files at risk."""
         referenced = {ref.snapshot_id for ref in self._metadata.refs.values()}
-        unheld = {
-            tombstone: paths
-            for tombstone, paths in self.find_tombstones().items()
-            if tombstone not in referenced
-        }
+        tombstones = self.find_tombstones()
+        unheld = {t: paths for t, paths in tombstones.items() if t not in referenced}
         live = self._live_paths(set().union(*unheld.values())) if unheld else set()
         return {
             snapshot_id: f"it removed {len(paths & live)} files that are live again"
@@ -130,7 +105,8 @@ class TableHistory:
     def find_tombstones(self) -> dict[int, set[str]]:
         """Return main's snapshots that removed files which a later one of ours added again."""
         snapshots_by_id = {s.snapshot_id: s for s in self._metadata.snapshots}
-        re_adding = [s for s in snapshots_by_id.values() if _may_re_add_files(s)]
+        # Only our publications re-add files.
+        re_adding = list(filter(meta.is_publication, self._metadata.snapshots))
         if not re_adding:
             return {}
         added = {s.snapshot_id: self._changed_paths(s, added=True) for s in re_adding}
@@ -138,7 +114,7 @@ class TableHistory:
         for snapshot_id in self.main_chain:
             snapshot = snapshots_by_id[snapshot_id]
             later = [s for s in re_adding if self._order[s.snapshot_id] > self._order[snapshot_id]]
-            if not later or not _may_remove_files(snapshot):
+            if not later or meta.snapshot_operation(snapshot) == "append":
                 continue
             removed = self._changed_paths(snapshot, added=False)
             re_added = removed & set().union(*(added[s.snapshot_id] for s in later))
@@ -149,10 +125,11 @@ class TableHistory:
     def _cut_at_tombstones(self, found: ExpirationPlan, now_ms: int, *, at_once: bool) -> None:
         """Remove the oldest part of main with its tombstones, or keep their tags."""
         unreferenced = self._unreferenced_snapshots(found)
+        # Finding them reads manifests.
         tombstones = (
-            [tombstone for tombstone in self.find_tombstones() if tombstone in unreferenced]
+            [each for each in self.find_tombstones() if each in unreferenced]
             if unreferenced
-            else []
+            else ()
         )
         if not tombstones:
             return
@@ -164,22 +141,13 @@ class TableHistory:
         removable_places = []
         for tombstone in tombstones:
             if places[tombstone] < first:
-                self._keep_tags(
-                    found, tombstone, "an older snapshot is held by another tag or branch"
-                )
+                found.keep_tags(tombstone, "an older snapshot is held by another tag or branch")
             elif not at_once and times[tombstone] > cutoff_ms:
-                self._keep_tags(
-                    found, tombstone, "it is younger than the history that the table keeps"
-                )
+                found.keep_tags(tombstone, "it is younger than the history that the table keeps")
             else:
                 removable_places.append(places[tombstone])
         if removable_places:
             found.snapshots += self.main_chain[min(removable_places) :]
-
-    def _keep_tags(self, found: ExpirationPlan, snapshot_id: int, why: str) -> None:
-        for name in [tag for tag, tagged_id in found.tags.items() if tagged_id == snapshot_id]:
-            del found.tags[name]
-            found.kept[name] = f"files that it removed are live again, and {why}"
 
     def _first_unheld_place(self, found: ExpirationPlan, places: Mapping[int, int]) -> int:
         """Return the place in main from which on no remaining reference holds a snapshot."""
@@ -187,15 +155,9 @@ class TableHistory:
         for name, ref in self._metadata.refs.items():
             if name in found.tags:
                 continue
-            ancestors = snapshot_ancestors(self._metadata, ref.snapshot_id)
-            if ref.snapshot_ref_type == SnapshotRefType.TAG:
-                ids = [ref.snapshot_id]
-            else:
-                ids = [s.snapshot_id for s in ancestors]
-            held_place = next(
-                (places[snapshot_id] for snapshot_id in ids if snapshot_id in places), -1
-            )
-            last = max(last, held_place)
+            is_tag = ref.snapshot_ref_type == SnapshotRefType.TAG
+            ids = [ref.snapshot_id] if is_tag else self._ancestor_ids(ref.snapshot_id)
+            last = max(last, next((places[each] for each in ids if each in places), -1))
         return last + 1
 
     def _unreferenced_snapshots(self, found: ExpirationPlan) -> set[int]:
@@ -206,51 +168,32 @@ class TableHistory:
 
     def _reachable_from_branches(self) -> set[int]:
         """Return the snapshots that branches lead to without a gap."""
-        branches = [
-            ref.snapshot_id
-            for ref in self._metadata.refs.values()
-            if ref.snapshot_ref_type == SnapshotRefType.BRANCH
-        ]
-        return {
-            s.snapshot_id
-            for head_id in branches
-            for s in snapshot_ancestors(self._metadata, head_id)
-        }
+        refs = self._metadata.refs.values()
+        heads = [r.snapshot_id for r in refs if r.snapshot_ref_type == SnapshotRefType.BRANCH]
+        return set().union(*map(self._ancestor_ids, heads))
+
+    def _ancestor_ids(self, snapshot_id: int | None) -> list[int]:
+        """List the snapshot and its ancestors, newest first, up to the first gap."""
+        return [s.snapshot_id for s in meta.snapshot_ancestors(self._metadata, snapshot_id)]
 
     def _changed_paths(self, snapshot: Snapshot, *, added: bool) -> set[str]:
         """Return the data and delete files that the snapshot itself added, or removed."""
         status = ManifestEntryStatus.ADDED if added else ManifestEntryStatus.DELETED
-        return {
-            entry.data_file.file_path
-            for manifest in self._own_manifests(snapshot, added=added)
-            for entry in read_manifest_entries(self._io, manifest)
-            if entry.status == status
-        }
-
-    def _own_manifests(self, snapshot: Snapshot, *, added: bool) -> Iterator[ManifestFile]:
+        paths = set()
         for manifest in snapshot.manifests(self._io):
             count = manifest.added_files_count if added else manifest.deleted_files_count
             if manifest.added_snapshot_id == snapshot.snapshot_id and count != 0:
-                yield manifest
+                entries = read_manifest_entries(self._io, manifest)
+                paths |= {e.data_file.file_path for e in entries if e.status == status}
+        return paths
 
     def _live_paths(self, suspects: set[str]) -> set[str]:
         head = self._metadata.snapshot_by_name(MAIN_BRANCH)
-        manifests = head.manifests(self._io) if head else []
-        return {
-            entry.data_file.file_path
-            for manifest in manifests
-            for entry in read_manifest_entries(self._io, manifest)
-            if entry.status != ManifestEntryStatus.DELETED and entry.data_file.file_path in suspects
-        }
-
-
-def _may_re_add_files(snapshot: Snapshot) -> bool:
-    """Return whether the snapshot may have re-added files: only our publications do."""
-    return PUBLICATION_PROPERTY in snapshot_summary(snapshot)
-
-
-def _may_remove_files(snapshot: Snapshot) -> bool:
-    return snapshot_operation(snapshot) != "append"
+        paths = set()
+        for manifest in head.manifests(self._io) if head else ():
+            live = filter(is_live_entry, read_manifest_entries(self._io, manifest))
+            paths |= suspects.intersection(entry.data_file.file_path for entry in live)
+        return paths
 
 
 class IcebergPins(Pins):
@@ -280,10 +223,46 @@ class IcebergPins(Pins):
 
     def pinned(self, table: str, name: str) -> int | None:
         """Return the snapshot id that the tag protects, or None."""
-        ref = load_table(self._catalog, table).metadata.refs.get(name)
-        if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
-            return None
-        return ref.snapshot_id
+        return meta.tagged_snapshots(load_table(self._catalog, table).metadata).get(name)
+
+    def tags(self, table: str) -> dict[str, int] | None:
+        """Return our tags on a table with their snapshots; None when there is no such table."""
+        loaded = load_table_or_none(self._catalog, table)
+        return meta.tagged_snapshots(loaded.metadata, meta.TAG_PREFIX) if loaded else None
+
+    def preview_expiry(
+        self, table: str, tags: Mapping[str, int], now: datetime, *, at_once: bool = False
+    ) -> ExpirationResult:
+        """Return what `expire` would do."""
+        loaded = load_table_or_none(self._catalog, table)
+        return _plan_expiration(loaded, tags, now, at_once=at_once).result
+
+    def expire(
+        self, table: str, tags: Mapping[str, int], now: datetime, *, at_once: bool = False
+    ) -> ExpirationResult:
+        """Drop tags in one metadata-only commit, with the snapshots that must not expire otherwise.
+
+        The commit requires that every reference of the table is unchanged, so that a concurrent pin
+        causes a new plan. On a REST catalog the requirement covers the references that existed at
+        the plan only: no requirement can name a new one. Raises TooBusy.
+        """
+
+        def attempt() -> ExpirationResult:
+            loaded = load_table_or_none(self._catalog, table)
+            plan = _plan_expiration(loaded, tags, now, at_once=at_once)
+            if loaded is not None and plan.tags:
+                self._commit_expiration(table, loaded, plan)
+            return plan.result
+
+        return commit_with_retry(attempt, f"letting tags of {table} go")
+
+    def unsafe_expiries(self, table: str) -> dict[int, str]:
+        """Return unreferenced snapshots whose expiry would delete live files, with the reason."""
+        loaded = load_table_or_none(self._catalog, table)
+        if loaded is None:
+            return {}
+        with translate_errors():
+            return TableHistory(loaded.metadata, loaded.io).unsafe_tombstones()
 
     def _committer(self, table: str) -> SwapCommitter | None:
         return self._writers.swap_committer(table) if self._writers else None
@@ -292,8 +271,8 @@ class IcebergPins(Pins):
         loaded = load_table(self._catalog, table)
         commits = self._committer(table)
         if commits is None:
-            refuse_unwritable_format(table, loaded.metadata)
-        find_snapshot(loaded.metadata, snapshot_id, table)
+            meta.refuse_unwritable_format(table, loaded.metadata)
+        meta.find_snapshot(loaded.metadata, snapshot_id, table)
         existing = loaded.metadata.refs.get(name)
         if existing is not None and existing.snapshot_id != snapshot_id:
             raise Conflict(
@@ -303,22 +282,29 @@ class IcebergPins(Pins):
         if _is_pin(loaded, name, snapshot_id):
             return
         if commits is not None:
-            commits.set_tag(table, name, snapshot_id, NEVER_EXPIRES_MS)
+            commits.set_tag(table, name, snapshot_id, meta.NEVER_EXPIRES_MS)
             return
         with commit_window("Pins.tag"), loaded.manage_snapshots() as changes:
-            changes.create_tag(snapshot_id, name, max_ref_age_ms=NEVER_EXPIRES_MS)
+            changes.create_tag(snapshot_id, name, max_ref_age_ms=meta.NEVER_EXPIRES_MS)
 
     def _unpin(self, table: str, name: str) -> None:
         loaded = load_table(self._catalog, table)
-        ref = loaded.metadata.refs.get(name)
-        if ref is None or ref.snapshot_ref_type != SnapshotRefType.TAG:
+        if name not in meta.tagged_snapshots(loaded.metadata):
             return
         commits = self._committer(table)
         if commits is not None:
-            commits.set_tag(table, name, None, NEVER_EXPIRES_MS)
+            commits.set_tag(table, name, None, meta.NEVER_EXPIRES_MS)
             return
         with translate_errors(), commit_window("Pins.tag"), loaded.manage_snapshots() as changes:
             changes.remove_tag(name)
+
+    def _commit_expiration(self, table: str, loaded: Table, removal: ExpirationPlan) -> None:
+        if self._writers is None or loaded.metadata.format_version <= MAX_WRITTEN_FORMAT:
+            _commit_expiration(loaded, removal)
+            return
+        refs = {name: ref.snapshot_id for name, ref in loaded.metadata.refs.items()}
+        tags, snapshots = tuple(removal.tags), tuple(removal.snapshots)
+        self._writers.java().expire(table, refs, tags, snapshots)
 
 
 def _is_pin(table: Table, name: str, snapshot_id: int) -> bool:
@@ -327,125 +313,23 @@ def _is_pin(table: Table, name: str, snapshot_id: int) -> bool:
         ref is not None
         and ref.snapshot_ref_type == SnapshotRefType.TAG
         and ref.snapshot_id == snapshot_id
-        and ref.max_ref_age_ms == NEVER_EXPIRES_MS
+        and ref.max_ref_age_ms == meta.NEVER_EXPIRES_MS
     )
 
 
-class IcebergUpkeep(Upkeep):
-    """Upkeep of the tables of one catalog."""
-
-    def __init__(
-        self,
-        catalog: Catalog,
-        shadow_namespace: str,
-        clock: Clock,
-        writers: TableWriters | None = None,
-    ) -> None:
-        """Use `writers` for tables that PyIceberg cannot write: format 3."""
-        self._catalog = catalog
-        self._writers = writers
-        self._namespace = shadow_namespace
-        self._clock = clock
-
-    def shadows(self) -> dict[str, int]:
-        """Return the shadows in the catalog, each with the bytes that its chunks wrote."""
-        with translate_errors():
-            try:
-                names = self._catalog.list_tables(self._namespace)
-            except NoSuchNamespaceError:
-                return {}
-        bytes_by_shadow = {}
-        for name in (".".join(identifier) for identifier in names):
-            try:
-                metadata = load_table(self._catalog, name).metadata
-            except NotFound:
-                continue  # another process dropped it, or its files are missing
-            if (
-                BASE_SNAPSHOT_PROPERTY in metadata.properties
-                and RETIRED_PROPERTY not in metadata.properties
-            ):
-                bytes_by_shadow[name] = _chunk_bytes_written(metadata)
-        return bytes_by_shadow
-
-    def tags(self, table: str) -> dict[str, int] | None:
-        """Return our tags on a table with their snapshots; None when there is no such table."""
-        loaded = load_table_or_none(self._catalog, table)
-        if loaded is None:
-            return None
-        return {
-            name: ref.snapshot_id
-            for name, ref in loaded.metadata.refs.items()
-            if ref.snapshot_ref_type == SnapshotRefType.TAG and name.startswith(TAG_PREFIX)
-        }
-
-    def written(self, table: str) -> datetime | None:
-        """Return when a table was last committed to; None when there is no such table."""
-        loaded = load_table_or_none(self._catalog, table)
-        if loaded is None:
-            return None
-        return datetime.fromtimestamp(loaded.metadata.last_updated_ms / 1000, timezone.utc)
-
-    def would_let_go(
-        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
-    ) -> ExpirationResult:
-        """Return what `let_go` would do now."""
-        loaded = load_table_or_none(self._catalog, table)
-        return (
-            ExpirationResult()
-            if loaded is None
-            else _expiration_result(self._plan_expiration(loaded, tags, at_once=at_once))
+def _plan_expiration(
+    loaded: Table | None, tags: Mapping[str, int], now: datetime, *, at_once: bool
+) -> ExpirationPlan:
+    if loaded is None:
+        return ExpirationPlan()
+    now_ms = int(now.timestamp() * 1000)
+    with translate_errors():
+        return TableHistory(loaded.metadata, loaded.io).plan_expiration(
+            tags, now_ms, at_once=at_once
         )
 
-    def let_go(
-        self, table: str, tags: Mapping[str, int], *, at_once: bool = False
-    ) -> ExpirationResult:
-        """Drop tags in one metadata-only commit, with the snapshots that must not expire otherwise.
 
-        The commit requires that every reference of the table is unchanged, so that a concurrent pin
-        causes a new plan. On a REST catalog the requirement covers the references that existed at
-        the plan only: no requirement can name a new one. Raises TooBusy.
-        """
-        results: list[ExpirationResult] = []
-
-        def once() -> None:
-            loaded = load_table_or_none(self._catalog, table)
-            removal = ExpirationPlan()
-            if loaded is not None:
-                removal = self._plan_expiration(loaded, tags, at_once=at_once)
-            if loaded is not None and removal.tags:
-                self._commit(table, loaded, removal)
-            results[:] = [_expiration_result(removal)]
-
-        commit_with_retry(once, f"letting tags of {table} go")
-        return results[0]
-
-    def dangers(self, table: str) -> dict[int, str]:
-        """Return unreferenced snapshots whose expiry would delete live files, with the reason."""
-        loaded = load_table_or_none(self._catalog, table)
-        if loaded is None:
-            return {}
-        with translate_errors():
-            return TableHistory(loaded.metadata, loaded.io).unsafe_tombstones()
-
-    def _plan_expiration(
-        self, loaded: Table, tags: Mapping[str, int], *, at_once: bool
-    ) -> ExpirationPlan:
-        now_ms = int(self._clock.now().timestamp() * 1000)
-        with translate_errors():
-            return TableHistory(loaded.metadata, loaded.io).plan_expiration(
-                tags, now_ms, at_once=at_once
-            )
-
-    def _commit(self, table: str, loaded: Table, removal: ExpirationPlan) -> None:
-        if self._writers is None or loaded.metadata.format_version <= MAX_WRITTEN_FORMAT:
-            _commit_expiration(loaded, removal)
-            return
-        refs = {name: ref.snapshot_id for name, ref in loaded.metadata.refs.items()}
-        tags, snapshots = tuple(removal.tags), tuple(removal.snapshots)
-        self._writers.upkeep_committer().take_out(table, refs, tags, snapshots)
-
-
-class _RefsUnchanged(ValidatableTableRequirement):
+class _RefsUnchanged(update.ValidatableTableRequirement):
     """Refuses a commit when the table's references are not those of the plan."""
 
     type: str = "lakehouse-backfill-refs-unchanged"
@@ -463,35 +347,17 @@ def _commit_expiration(table: Table, removal: ExpirationPlan) -> None:
     PyIceberg does not send `_RefsUnchanged` to REST servers, so it is left out there.
     """
     metadata = table.metadata
-    updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=n) for n in removal.tags]
-    # One update per snapshot: some servers accept exactly one id per update.
-    updates += [
-        RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id]) for snapshot_id in removal.snapshots
-    ]
+    updates: tuple[update.TableUpdate, ...] = (
+        *(update.RemoveSnapshotRefUpdate(ref_name=name) for name in removal.tags),
+        # One update per snapshot: some servers accept exactly one id per update.
+        *(update.RemoveSnapshotsUpdate(snapshot_ids=[each]) for each in removal.snapshots),
+    )
     refs = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
-    requirements: list[TableRequirement] = [
-        AssertTableUUID(uuid=metadata.table_uuid),
-        *(
-            AssertRefSnapshotId.model_validate({"ref": n, "snapshot-id": i})
-            for n, i in refs.items()
-        ),
+    requirements: list[update.TableRequirement] = [
+        update.AssertTableUUID(uuid=metadata.table_uuid),
+        *(update.AssertRefSnapshotId(ref=name, snapshot_id=i) for name, i in refs.items()),
     ]
     if type(table.catalog).__name__ != "RestCatalog":
         requirements.append(_RefsUnchanged(refs=refs))  # type: ignore[arg-type]
-    with commit_window("Upkeep.let_go"):
-        table._do_commit(updates=tuple(updates), requirements=tuple(requirements))
-
-
-def _expiration_result(removal: ExpirationPlan) -> ExpirationResult:
-    return ExpirationResult(
-        tags=tuple(sorted(removal.tags)), snapshots=tuple(removal.snapshots), kept=removal.kept
-    )
-
-
-def _chunk_bytes_written(metadata: TableMetadata) -> int:
-    summaries = (snapshot_summary(snapshot) for snapshot in metadata.snapshots)
-    return sum(
-        int(summary.get("added-files-size", "0"))
-        for summary in summaries
-        if CHUNK_ID_PROPERTY in summary
-    )
+    with commit_window("Pins.expire"):
+        table._do_commit(updates=updates, requirements=tuple(requirements))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
@@ -24,6 +25,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, Primiti
 
 from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
 from lakehouse_backfill.adapters.iceberg.metadata import ColumnIds, column_ids, describe_columns
+from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
 from lakehouse_backfill.domain.publication import AdoptRequest, NewSchema
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
@@ -64,10 +66,9 @@ class TypeParser:
         if head == "list" and len(parts) == 1:
             return ListType(self.next_id(), self.parse(parts[0]), element_required=False)
         if head == "map" and len(parts) == 2:
-            key, value = self.next_id(), self.next_id()
-            return MapType(
-                key, self.parse(parts[0]), value, self.parse(parts[1]), value_required=False
-            )
+            key_id, value_id = self.next_id(), self.next_id()
+            key, value = map(self.parse, parts)
+            return MapType(key_id, key, value_id, value, value_required=False)
         if head == "struct" and parts:
             return StructType(*(self._parse_member(part) for part in parts))
         raise _bad_type_error(text)
@@ -78,9 +79,8 @@ class TypeParser:
             raise _bad_type_error(text)
         name, presence, kind = match.groups()
         field_id = self.next_id()
-        return NestedField(
-            field_id, name, self.parse(_DOC_SUFFIX.sub("", kind)), required=presence == "required"
-        )
+        member_type = self.parse(_DOC_SUFFIX.sub("", kind))
+        return NestedField(field_id, name, member_type, required=presence == "required")
 
 
 def _parse_primitive(text: str) -> IcebergType:
@@ -123,51 +123,38 @@ def create_table(catalog: Catalog, contract: Contract) -> None:
     Raises ConfigError when a type, a transform or a partition column is wrong.
     """
     schema = contract_schema(contract)
-    spec = _partition_spec(contract, schema)
+    spec = PartitionSpec(
+        *(
+            _partition_field(contract, schema, partition, PARTITION_FIELD_ID_START + position)
+            for position, partition in enumerate(contract.partitioning)
+        )
+    )
     with translate_errors():
         with commit_window("Catalog.create_namespace"):
             catalog.create_namespace_if_not_exists(contract.table.rpartition(".")[0])
-        try:
-            with commit_window("Catalog.create_table"):
-                catalog.create_table(
-                    contract.table,
-                    schema,
-                    partition_spec=spec,
-                    properties={**_CREATE_PROPERTIES, "comment": contract.description},
-                )
-        except TableAlreadyExistsError:
-            return
+        properties = {**_CREATE_PROPERTIES, "comment": contract.description}
+        properties |= masks.metrics_properties(contract, None)
+        with suppress(TableAlreadyExistsError), commit_window("Catalog.create_table"):
+            catalog.create_table(contract.table, schema, partition_spec=spec, properties=properties)
 
 
 def contract_schema(contract: Contract) -> Schema:
     """Return the table's columns: the contract's, then the lineage columns if requested."""
-    parser = TypeParser()
-    fields = [
-        NestedField(
-            parser.next_id(),
-            column.name,
-            parser.parse(column.type),
-            required=column.required,
-            doc=column.description or None,
-        )
+    columns = [
+        (column.name, column.type, column.required, column.description or None)
         for column in contract.columns
     ]
     if contract.lineage_columns:
         taken = {column.name for column in contract.columns}
-        fields += [
-            NestedField(parser.next_id(), name, parser.parse(text), required=False)
-            for name, text in LINEAGE_COLUMNS
-            if name not in taken
-        ]
-    return Schema(*fields)
-
-
-def _partition_spec(contract: Contract, schema: Schema) -> PartitionSpec:
-    fields = [
-        _partition_field(contract, schema, partition, PARTITION_FIELD_ID_START + position)
-        for position, partition in enumerate(contract.partitioning)
-    ]
-    return PartitionSpec(*fields)
+        lineage = [column for column in LINEAGE_COLUMNS if column[0] not in taken]
+        columns += [(name, text, False, None) for name, text in lineage]
+    parser = TypeParser()
+    return Schema(
+        *(
+            NestedField(parser.next_id(), name, parser.parse(text), required=required, doc=doc)
+            for name, text, required, doc in columns
+        )
+    )
 
 
 def _partition_field(
@@ -249,7 +236,8 @@ def evolve_shadow(
 
 def _apply_schema_change(update: UpdateSchema, change: SchemaChange) -> None:
     for step in change:
-        _add_column(update, step.add, step.type, step.doc)
+        if step.add is not None:
+            update.add_column(step.add, _parse_simple_type(step.type or ""), doc=step.doc)
         if step.widen is not None:
             update.update_column(step.widen, _parse_simple_type(step.to or ""))
     # Renames come last, because all steps use the names before the change.
@@ -292,11 +280,9 @@ def schema_id_after(metadata: TableMetadata, after: Schema | None) -> int:
     if after is None:
         return metadata.current_schema_id
     existing_id = _existing_schema_id(metadata, after)
-    return (
-        max(schema.schema_id for schema in metadata.schemas) + 1
-        if existing_id is None
-        else existing_id
-    )
+    if existing_id is not None:
+        return existing_id
+    return max(schema.schema_id for schema in metadata.schemas) + 1
 
 
 def schema_updates(metadata: TableMetadata, after: Schema | None) -> tuple[TableUpdate, ...]:
@@ -332,13 +318,8 @@ def _require_schema(table: Table, schema_id: int) -> Schema:
     return schema
 
 
-def _add_column(update: UpdateSchema, name: str | None, kind: str | None, doc: str | None) -> None:
-    if name is not None:
-        update.add_column(name, _parse_simple_type(kind or ""), doc=doc)
-
-
 def _parse_simple_type(text: str) -> PrimitiveType:
-    parsed = NestedField(0, "column", TypeParser().parse(text)).field_type
+    parsed = TypeParser().parse(text)
     if not isinstance(parsed, PrimitiveType):
         raise Unsupported(f"{text} is no simple type", fix="change nested columns before the run")
     return parsed

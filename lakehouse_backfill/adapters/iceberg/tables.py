@@ -1,4 +1,4 @@
-"""The Tables port on PyIceberg, and the survey of what a change of partitions would write."""
+"""The Tables port on PyIceberg."""
 
 from __future__ import annotations
 
@@ -14,40 +14,24 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
+from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.catalog import (
-    advertised_endpoints,
     load_table,
     load_table_or_none,
     translate_errors,
 )
 from lakehouse_backfill.adapters.iceberg.manifests import (
-    ManifestCache,
     ScopedReader,
     ScopeFiles,
+    describe_live_file,
     is_live_entry,
     read_manifest_entries,
-    unique_file_name,
-)
-from lakehouse_backfill.adapters.iceberg.metadata import (
-    PUBLICATION_PROPERTY,
-    RUN_ID_PROPERTY,
-    describe_columns,
-    describe_snapshot,
-    describe_table,
-    describe_writer,
-    find_snapshot,
-    has_live_files,
-    schema_of_snapshot,
-    snapshot_ancestors,
-    snapshot_operation,
-    snapshot_summary,
-    writing_application,
 )
 from lakehouse_backfill.adapters.iceberg.partitions import (
     PartitionLabels,
+    describe_spec,
     finest_scope_field,
     row_range_filter,
 )
@@ -55,7 +39,6 @@ from lakehouse_backfill.adapters.iceberg.schema import create_table
 from lakehouse_backfill.core.planning.estimates import is_position_key
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
-from lakehouse_backfill.domain.plan import TableFacts
 from lakehouse_backfill.domain.table import (
     CatalogMovements,
     LiveFile,
@@ -67,63 +50,9 @@ from lakehouse_backfill.domain.table import (
     TableRef,
 )
 from lakehouse_backfill.errors import BackfillError, NotFound, Unsupported
-from lakehouse_backfill.ports.tables import Tables, TableSurveyor
-
-_REGISTER_ENDPOINT = "POST /v1/{prefix}/namespaces/{namespace}/register"
-
-
-class IcebergTableSurveyor(TableSurveyor):
-    """Reads manifest lists, and manifests of delete files where there are equality deletes."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    def survey(self, table: str, scope: Scope | None) -> TableFacts | None:
-        """Return the facts; of the manifests of data files only the list is read."""
-        loaded = load_table_or_none(self._catalog, table)
-        if loaded is None:
-            return None
-        head = loaded.metadata.snapshot_by_name(MAIN_BRANCH)
-        version = loaded.metadata.format_version
-        registers = _offers_register(self._catalog)
-        if scope is None or head is None:
-            return TableFacts(format_version=version, registers=registers)
-        with translate_errors():
-            manifests = [m for m in head.manifests(loaded.io) if has_live_files(m)]
-            reader = ScopedReader(loaded, scope, ManifestCache())
-            candidates = [m for m in manifests if reader.may_hold(m)]
-            has_equality = snapshot_summary(head).get("total-equality-deletes", "1") != "0"
-            return TableFacts(
-                format_version=version,
-                registers=registers,
-                equality_deletes=_count_equality_deletes(reader, candidates) if has_equality else 0,
-                entries=sum(
-                    _count_entries(m) for m in candidates if m.content == ManifestContent.DATA
-                ),
-            )
-
-
-def _offers_register(catalog: Catalog) -> bool:
-    """Return whether a REST server advertises register; if it advertises nothing, assume so."""
-    endpoints = advertised_endpoints(catalog)
-    return not endpoints or _REGISTER_ENDPOINT in endpoints
-
-
-def _count_equality_deletes(reader: ScopedReader, manifests: list[ManifestFile]) -> int:
-    total = 0
-    for manifest in manifests:
-        if manifest.content == ManifestContent.DELETES:
-            live = reader.live_deletes(manifest)
-            total += sum(e.data_file.content == DataFileContent.EQUALITY_DELETES for e in live)
-    return total
-
-
-def _count_entries(manifest: ManifestFile) -> int:
-    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
-
+from lakehouse_backfill.ports.tables import Tables
 
 _MAX_SUGGESTIONS = 3
-_OWN_TAG_PREFIX = "lhb-"
 
 
 class IcebergTables(Tables):
@@ -135,7 +64,14 @@ class IcebergTables(Tables):
     def describe(self, table: str) -> TableInfo | None:
         """Return the table's current state, or None when it does not exist."""
         loaded = load_table_or_none(self._catalog, table)
-        return None if loaded is None else describe_table(table, loaded)
+        return None if loaded is None else meta.describe_table(table, loaded)
+
+    def committed_at(self, table: str) -> datetime | None:
+        """Return when a table was last committed to; None when there is no such table."""
+        loaded = load_table_or_none(self._catalog, table)
+        if loaded is None:
+            return None
+        return datetime.fromtimestamp(loaded.metadata.last_updated_ms / 1000, timezone.utc)
 
     def positions(self, table: str) -> dict[str, str]:
         """Return the positions that writers left in the summaries of main; may be {}."""
@@ -144,8 +80,8 @@ class IcebergTables(Tables):
         except NotFound:
             return {}
         positions: dict[str, str] = {}
-        for snapshot in snapshot_ancestors(metadata, metadata.current_snapshot_id):
-            for key, text in snapshot_summary(snapshot).items():
+        for snapshot in meta.snapshot_ancestors(metadata, metadata.current_snapshot_id):
+            for key, text in meta.snapshot_summary(snapshot).items():
                 if is_position_key(key):
                     positions.setdefault(key, text)
         return positions
@@ -164,11 +100,8 @@ class IcebergTables(Tables):
             snapshot_id = _snapshot_id_at(loaded, ref, instant)
         else:
             snapshot_id = _snapshot_id_of_ref(loaded, ref)
-        snapshot = find_snapshot(metadata, snapshot_id, ref.table)
-        schema = schema_of_snapshot(metadata, snapshot)
-        return describe_snapshot(snapshot).model_copy(
-            update={"schema_id": schema.schema_id, "columns": describe_columns(schema)}
-        )
+        snapshot = meta.find_snapshot(metadata, snapshot_id, ref.table)
+        return meta.describe_snapshot(metadata, snapshot)
 
     def files(
         self,
@@ -183,10 +116,10 @@ class IcebergTables(Tables):
             return []
         labels = PartitionLabels(loaded.metadata, field)
         with translate_errors():
-            snapshot = find_snapshot(loaded.metadata, snapshot_id, table)
+            snapshot = meta.find_snapshot(loaded.metadata, snapshot_id, table)
             columns = {
                 each.name: each.field_id
-                for each in schema_of_snapshot(loaded.metadata, snapshot).fields
+                for each in meta.schema_of_snapshot(loaded.metadata, snapshot).fields
                 if each.name in counting
             }
             return _live_files(loaded, snapshot.manifests(loaded.io), labels, columns)
@@ -202,8 +135,8 @@ class IcebergTables(Tables):
             return ()
         loaded = load_table(self._catalog, table)
         with translate_errors():
-            reader = ScopedReader(loaded, scope, ManifestCache())
-            content = reader.scope_files(find_snapshot(loaded.metadata, snapshot_id, table))
+            reader = ScopedReader(loaded, scope)
+            content = reader.scope_files(meta.find_snapshot(loaded.metadata, snapshot_id, table))
             return _spec_partitions(loaded, reader.labels, content)
 
     def estimate(
@@ -213,7 +146,7 @@ class IcebergTables(Tables):
         loaded = load_table(self._catalog, table)
         if snapshot_id is None:
             return ScanEstimate(files=0, rows=0, size_bytes=0)
-        find_snapshot(loaded.metadata, snapshot_id, table)
+        meta.find_snapshot(loaded.metadata, snapshot_id, table)
         row_filter = row_range_filter(ranges) if ranges else AlwaysTrue()
         with translate_errors():
             try:
@@ -270,10 +203,10 @@ class IcebergTables(Tables):
     def create(self, contract: Contract) -> TableInfo:
         """Create the product's empty table (format v2) from its contract, unless it exists."""
         existing = self.describe(contract.table)
-        if existing is None:
-            create_table(self._catalog, contract)
-            existing = describe_table(contract.table, load_table(self._catalog, contract.table))
-        return existing
+        if existing is not None:
+            return existing
+        create_table(self._catalog, contract)
+        return meta.describe_table(contract.table, load_table(self._catalog, contract.table))
 
 
 _LOADED_AT_ONCE = 8
@@ -304,14 +237,16 @@ def _table_movements(name: str, table: Table, since: datetime) -> Iterator[Table
     by_writer = defaultdict[tuple[str, str, str], list[IcebergSnapshot]](list)
     for snapshot in sorted(snapshots.values(), key=lambda one: one.timestamp_ms):
         if snapshot.timestamp_ms >= since_ms:
-            summary = snapshot_summary(snapshot)
-            made_for = summary.get(RUN_ID_PROPERTY) or summary.get(PUBLICATION_PROPERTY, "")
-            writer = describe_writer(snapshot), writing_application(snapshot), made_for
+            summary = meta.snapshot_summary(snapshot)
+            token = summary.get(meta.PUBLICATION_PROPERTY, "")
+            made_for = summary.get(meta.RUN_ID_PROPERTY) or token
+            writer = meta.describe_writer(snapshot), meta.writing_application(snapshot), made_for
             by_writer[writer].append(snapshot)
     for (name_of_writer, application, made_for), commits in by_writer.items():
+        operations = tuple(sorted(set(map(meta.snapshot_operation, commits))))
         yield TableMovement(
             table=name, writer=name_of_writer, application=application, made_for=made_for,
-            commits=len(commits), operations=tuple(sorted(set(map(snapshot_operation, commits)))),
+            commits=len(commits), operations=operations,
             last_snapshot_id=commits[-1].snapshot_id,
         )  # fmt: skip
     for entry in reversed(table.metadata.snapshot_log):
@@ -330,27 +265,22 @@ def _live_files(
 ) -> list[LiveFile]:
     """Label each listing of a live data file, with the delete files that apply to it."""
     content = ScopeFiles()
-    for manifest in filter(has_live_files, manifests):
+    for manifest in filter(meta.has_live_files, manifests):
         entries = [e for e in read_manifest_entries(table.io, manifest) if is_live_entry(e)]
-        is_data = manifest.content == ManifestContent.DATA
-        if is_data and entries and not labels.can_label(manifest.partition_spec_id):
-            raise labels.unlabelled_error(manifest.partition_spec_id, len(entries))
-        if is_data:
-            content.add_data(entries)
-        else:
-            content.deletes.update((unique_file_name(entry.data_file), entry) for entry in entries)
+        if manifest.content == ManifestContent.DELETES:
+            content.add_deletes(entries)
+            continue
+        if entries:
+            labels.require_source(manifest.partition_spec_id, len(entries))
+        content.add_data(entries)
     return [
-        LiveFile(
-            path=path,
-            spec_id=entry.data_file.spec_id,
-            partition=labels.file_label(entry.data_file),
-            rows=entry.data_file.record_count,
-            size_bytes=entry.data_file.file_size_in_bytes,
-            deletes=tuple(sorted(deletes)),
-            spans=labels.coarse_labels(entry.data_file),
-            values=_non_null_counts(entry.data_file, columns) if columns else {},
+        describe_live_file(
+            labels,
+            listing,
+            spans=labels.coarse_labels(listing.entry.data_file),
+            values=_non_null_counts(listing.entry.data_file, columns),
         )
-        for path, entry, deletes in content.listings
+        for listing in content.listings
     ]
 
 
@@ -367,24 +297,19 @@ def _non_null_counts(file: DataFile, columns: dict[str, int]) -> dict[str, int]:
 def _spec_partitions(
     table: Table, labels: PartitionLabels, content: ScopeFiles
 ) -> tuple[SpecPartitions, ...]:
-    schema, spans_by_spec = table.schema(), dict[int, dict[str, tuple[str, ...]]]()
-    for entry in content.data.values():
-        file = entry.data_file
-        partition_path = table.specs()[file.spec_id].partition_to_path(file.partition, schema)
-        spans_by_spec.setdefault(file.spec_id, {})[partition_path] = labels.coarse_labels(file)
+    schema, specs = table.schema(), table.specs()
+    spans_by_spec = defaultdict[int, dict[str, tuple[str, ...]]](dict)
+    for file in (entry.data_file for entry in content.data.values()):
+        partition_path = specs[file.spec_id].partition_to_path(file.partition, schema)
+        spans_by_spec[file.spec_id][partition_path] = labels.coarse_labels(file)
     return tuple(
         SpecPartitions(
             spec_id=spec_id,
-            spec=", ".join(f"{field.transform} as {field.name}" for field in spec.fields),
-            partitions=tuple(sorted(tuples)),
-            spans=tuple(
-                tuples[partition_path]
-                for partition_path in sorted(tuples)
-                if tuples[partition_path]
-            ),
+            spec=describe_spec(specs[spec_id]),
+            partitions=tuple(sorted(spans)),
+            spans=tuple(spans[path] for path in sorted(spans) if spans[path]),
         )
-        for spec_id, tuples in sorted(spans_by_spec.items())
-        for spec in (table.specs()[spec_id],)
+        for spec_id, spans in sorted(spans_by_spec.items())
     )
 
 
@@ -404,22 +329,19 @@ def _snapshot_id_at(table: Table, ref: TableRef, instant: datetime) -> int:
     before = [entry.snapshot_id for entry in log if entry.timestamp_ms <= millis]
     if before:
         return before[-1]
-    oldest = datetime.fromtimestamp(log[0].timestamp_ms / 1000, timezone.utc) if log else None
-    raise NotFound(
-        f"{ref.table} has no snapshot at or before {ref.at}",
-        fix=f"write {oldest.isoformat()} or later: that is its oldest snapshot"
-        if oldest
-        else "write to the table first: it has no snapshot",
-    )
+    fix = "write to the table first: it has no snapshot"
+    if log:
+        oldest = datetime.fromtimestamp(log[0].timestamp_ms / 1000, timezone.utc)
+        fix = f"write {oldest.isoformat()} or later: that is its oldest snapshot"
+    raise NotFound(f"{ref.table} has no snapshot at or before {ref.at}", fix=fix)
 
 
 def _snapshot_id_of_ref(table: Table, ref: TableRef) -> int:
-    refs = table.metadata.refs
-    name = ref.at or ""
+    refs, name = table.metadata.refs, ref.at or ""
     if name in refs:
         return refs[name].snapshot_id
     # Tags of our own are named after runs, and users do not refer to them.
-    user_refs = sorted(ref for ref in refs if not ref.startswith(_OWN_TAG_PREFIX))
+    user_refs = sorted(ref for ref in refs if not ref.startswith(meta.TAG_PREFIX))
     near = get_close_matches(name, user_refs, n=_MAX_SUGGESTIONS) or user_refs[:_MAX_SUGGESTIONS]
     raise NotFound(
         f"{ref.table} has no tag or branch {name!r}",

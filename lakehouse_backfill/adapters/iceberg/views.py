@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -67,7 +67,7 @@ class RestViews(Views):
     def _create(self, view: str, schema: Schema, texts: dict[str, str]) -> bool:
         try:
             with commit_window("Views.commit"):
-                self._catalog.create_view(view, schema, self._version(view, 1, 0, texts))
+                self._catalog.create_view(view, schema, self._version(view, texts))
         except ViewAlreadyExistsError:
             return False
         except NotImplementedError as error:
@@ -81,13 +81,10 @@ class RestViews(Views):
         existing_schema_id = next(
             (s.schema_id for s in held.metadata.schemas if _has_same_columns(s, schema)), None
         )
-        schema_update = {
-            "action": "add-schema",
-            "schema": _to_json_value(assign_fresh_schema_ids(schema)),
-        }
-        version = self._version(
-            view, number, -1 if existing_schema_id is None else existing_schema_id, texts
-        )
+        fresh_schema = _to_json_value(assign_fresh_schema_ids(schema))
+        schema_update = {"action": "add-schema", "schema": fresh_schema}
+        schema_id = -1 if existing_schema_id is None else existing_schema_id
+        version = self._version(view, texts, number, schema_id)
         path = self._catalog._split_identifier_for_path(view, IdentifierKind.VIEW)
         body = {
             "requirements": [{"type": "assert-view-uuid", "uuid": str(held.uuid())}],
@@ -109,22 +106,32 @@ class RestViews(Views):
         return True
 
     def _version(
-        self, view: str, number: int, schema_id: int, texts: dict[str, str]
+        self, view: str, texts: dict[str, str], number: int = 1, schema_id: int = 0
     ) -> ViewVersion:
-        return ViewVersion.model_validate(
-            {
-                "version-id": number,
-                "schema-id": schema_id,
-                "timestamp-ms": int(time.time() * 1000),
-                "summary": {"engine-name": "lakehouse-backfill"},
-                "representations": [
-                    ViewRepresentation(SQLViewRepresentation(type="sql", sql=sql, dialect=dialect))
-                    for dialect, sql in texts.items()
-                ],
-                "default-catalog": self._catalog.name,
-                "default-namespace": view.split(".")[:-1],
-            }
-        )
+        own = {
+            "version-id": number,
+            "schema-id": schema_id,
+            "summary": {"engine-name": "lakehouse-backfill"},
+            "default-catalog": self._catalog.name,
+        }
+        return build_view_version(texts, view.rpartition(".")[0], own)
+
+
+def build_view_version(
+    sql_by_dialect: Mapping[str, str], namespace: str, more: Mapping[str, Any] | None = None
+) -> ViewVersion:
+    """Build a version of a view in the namespace, with further fields in `more`."""
+    return ViewVersion.model_validate(
+        {
+            "schema-id": 0,
+            "representations": [
+                ViewRepresentation(SQLViewRepresentation(type="sql", sql=sql, dialect=dialect))
+                for dialect, sql in sql_by_dialect.items()
+            ],
+            "default-namespace": namespace.split("."),
+            **(more or {}),
+        }
+    )
 
 
 def _view_sql(held: Any) -> dict[str, str]:
@@ -137,9 +144,9 @@ def _view_sql(held: Any) -> dict[str, str]:
 def _has_same_columns(held: Schema, wanted: Schema) -> bool:
     """Compare columns by name: field ids are assigned by the view."""
     held_columns, wanted_columns = (
-        {f.name: str(f.field_type) for f in schema.fields} for schema in (held, wanted)
+        [(f.name, str(f.field_type)) for f in schema.fields] for schema in (held, wanted)
     )
-    return list(held_columns.items()) == list(wanted_columns.items())
+    return held_columns == wanted_columns
 
 
 def _to_json_value(value: Any) -> Any:

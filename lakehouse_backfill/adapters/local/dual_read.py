@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -45,27 +45,46 @@ def compare_query(
 ) -> QueryComparison:
     """Run the query on both states and compare the results as multisets of rows.
 
-    Rows stream; results are stored in DuckDB and may spill. Raises ConfigError when the query is
-    not a single SELECT, or fails.
+    Rows stream; results are stored in DuckDB and may spill. Raises ConfigError when the query
+    is not a single SELECT, or fails.
     """
-    with TemporaryDirectory(prefix="lhb-read-") as spill, _translate_query_errors(query):
-        connection = start_duckdb(spill)
-        try:
-            connection.execute("SET lock_configuration = true")
-            statement = _require_one_select(query)
-            before = _run_query(connection, catalog, statement, old, "old_result")
-            after = _run_query(connection, catalog, statement, new, "new_result")
-            comparison = _compare_results(connection, query, (old, new), (before, after))
-            return comparison.model_copy(update={"seconds": (before.seconds, after.seconds)})
-        finally:
-            connection.close()
+    with (
+        TemporaryDirectory(prefix="lhb-read-") as spill,
+        _translate_query_errors(query),
+        closing(start_duckdb(spill)) as db,
+    ):
+        db.execute("SET lock_configuration = true")
+        statement = _require_one_select(query)
+        before = _run_query(db, catalog, statement, old, "old_result")
+        after = _run_query(db, catalog, statement, new, "new_result")
+        has_same_shape = before == after
+        if has_same_shape:
+            _store_differences(db, query, before)
+        kind = "only" if has_same_shape else "result"
+        only_old = _sample_rows(db, f"old_{kind}", before.columns)
+        only_new = _sample_rows(db, f"new_{kind}", after.columns)
+        return QueryComparison(
+            reader=query.reader,
+            sql=query.sql,
+            tolerance=query.tolerance,
+            old=old,
+            new=new,
+            columns=after.columns,
+            old_answer=_digest_result(db, "old_result", len(before.columns)),
+            new_answer=_digest_result(db, "new_result", len(after.columns)),
+            equal=has_same_shape and not (only_old or only_new),
+            only_old=only_old,
+            only_new=only_new,
+            seconds=(before.seconds, after.seconds),
+        )
 
 
 def _run_query(
     db: duckdb.DuckDBPyConnection, catalog: Catalog, sql: str, state: TableState, name: str
 ) -> _QueryResult:
     started = perf_counter()
-    db.register(RELATION_NAME, snapshot_stream(catalog, state.table, state.snapshot_id))
+    rows = snapshot_stream(catalog, state.table, state.snapshot_id)
+    db.register(RELATION_NAME, rows)
     result = db.sql(sql)
     columns, types = tuple(result.columns), tuple(str(kind) for kind in result.types)
     result.create(name)
@@ -85,46 +104,6 @@ def _require_one_select(query: ReaderQuery) -> str:
             fix=f"write one SELECT over the relation {RELATION_NAME}",
         )
     return statements[0].query
-
-
-def _compare_results(
-    db: duckdb.DuckDBPyConnection,
-    query: ReaderQuery,
-    states: tuple[TableState, TableState],
-    results: tuple[_QueryResult, _QueryResult],
-) -> QueryComparison:
-    old, new = results
-    same_shape = old == new
-    if same_shape:
-        _store_differences(db, query, old)
-    answers = [
-        _digest_result(db, name, len(side.columns)) for name, side in _result_tables(results)
-    ]
-    samples = [
-        _sample_rows(db, name, side.columns) for name, side in _result_tables(results, same_shape)
-    ]
-    return QueryComparison(
-        reader=query.reader,
-        sql=query.sql,
-        tolerance=query.tolerance,
-        old=states[0],
-        new=states[1],
-        columns=new.columns,
-        old_answer=answers[0],
-        new_answer=answers[1],
-        equal=same_shape and not any(samples),
-        only_old=samples[0],
-        only_new=samples[1],
-    )
-
-
-def _result_tables(
-    results: tuple[_QueryResult, _QueryResult],
-    differences: bool = False,  # noqa: FBT001, FBT002
-) -> list[tuple[str, _QueryResult]]:
-    kind = "only" if differences else "result"
-    names = [f"old_{kind}", f"new_{kind}"]
-    return list(zip(names, results, strict=True))
 
 
 def _store_differences(
@@ -206,14 +185,3 @@ def _translate_query_errors(query: ReaderQuery) -> Iterator[None]:
             fix=f"correct it: one SELECT over the relation {RELATION_NAME}, which has the "
             "product's columns; no file, extension or setting can be reached",
         ) from error
-
-
-@dataclass(frozen=True)
-class LocalDualReader:
-    """The `QueryRunner` port on DuckDB over Arrow, without a JVM."""
-
-    catalog: Catalog
-
-    def compare(self, query: ReaderQuery, old: TableState, new: TableState) -> QueryComparison:
-        """Run the query on both states and compare the results as multisets of rows."""
-        return compare_query(self.catalog, query, old, new)

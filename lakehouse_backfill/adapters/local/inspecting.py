@@ -6,6 +6,7 @@ Starting Spark takes longer than reading so few rows here.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeFi
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkFacts, Period
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.ports.compute import Frame, Inspecting
+from lakehouse_backfill.ports.compute import Inspecting
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -112,12 +113,10 @@ def _concat_decoded(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
 def _keep_in_ranges(values: pa.ChunkedArray, rows: tuple[RowRange, ...]) -> pa.ChunkedArray:
     """Keep the values inside all of the ranges; nulls are dropped."""
     for row_range in rows:
-        lower, upper = (
-            pa.scalar(bound, values.type) for bound in (row_range.lower, row_range.upper)
-        )
-        is_in = pc.and_(pc.greater_equal(values, lower), pc.less(values, upper))
-        values = values.filter(is_in)
-    return values
+        for bound, keeps in ((row_range.lower, pc.greater_equal), (row_range.upper, pc.less)):
+            if bound is not None:
+                values = values.filter(keeps(values, pa.scalar(bound, values.type)))
+    return values.drop_null()
 
 
 def _rows_by_label(values: pa.ChunkedArray, field: ScopeField) -> Counter[str]:
@@ -150,26 +149,12 @@ class InspectingBySize(Inspecting):
 
     def periods(self, plan: Plan, name: str, unit: Period) -> tuple[str, ...]:
         """Label the hours, days or months of which an input holds a row, where the run reads it."""
-        try:
+        with suppress(Unsupported):
             return self._near.periods(plan, name, unit)
-        except Unsupported:
-            return self._spark.periods(plan, name, unit)
+        return self._spark.periods(plan, name, unit)
 
     def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
         """Count the rows that the shadow holds of a chunk, and look at their keys."""
-        try:
+        with suppress(Unsupported):
             return self._near.chunk(plan, chunk, snapshot_id)
-        except Unsupported:
-            return self._spark.chunk(plan, chunk, snapshot_id)
-
-    def snapshot(self, table: str, snapshot_id: int | None, scope: Scope | None) -> Frame:
-        """The rows of a table at a snapshot, all or those of some partitions, for the suites."""
-        return self._spark.snapshot(table, snapshot_id, scope)
-
-    def visible(self, table: str, snapshot_id: int, scope: Scope) -> Frame:
-        """The rows of some partitions of a table as its readers see them, for the suites."""
-        return self._spark.visible(table, snapshot_id, scope)
-
-    def rows(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> Frame:
-        """The rows that the shadow holds of a chunk, for the suites."""
-        return self._spark.rows(plan, chunk, snapshot_id)
+        return self._spark.chunk(plan, chunk, snapshot_id)

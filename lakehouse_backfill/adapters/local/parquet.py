@@ -66,16 +66,11 @@ def read_file_columns(
     if rows is None or isinstance(rows, AlwaysTrue):
         io = side.table.io
         is_remote = not tasks[0].file.file_path.startswith(("/", "file:"))
-        readers = (
-            thread_pool("far file", _REMOTE_READERS)
-            if is_remote
-            else thread_pool("file", _LOCAL_READERS)
-        )
-        fields = [
-            (field.field_id, arrow)
-            for field, arrow in zip(schema.fields, schema.as_arrow(), strict=True)
-        ]
+        pool = ("far file", _REMOTE_READERS) if is_remote else ("file", _LOCAL_READERS)
+        field_ids = [field.field_id for field in schema.fields]
+        fields = list(zip(field_ids, schema.as_arrow(), strict=True))
         with translate_scan_errors(side.name, side.snapshot_id):
+            readers = thread_pool(*pool)
             tables = list(readers.map(lambda task: _read_plain_parquet(io, task, fields), tasks))
     remaining = [task for task, table in zip(tasks, tables, strict=True) if table is None]
     scanned = iter(read_files(side, remaining, columns, rows) if remaining else ())
@@ -93,11 +88,8 @@ def _read_plain_parquet(io: Any, task: FileScanTask, wanted: _Fields) -> pa.Tabl
         if names is None:
             return None
         stored.seek(0)
-        file = pq.ParquetFile(
-            stored,
-            metadata=metadata,
-            read_dictionary=_low_cardinality_columns(metadata, schema, set(names)),
-        )
+        dictionaries = _low_cardinality_columns(metadata, schema, set(names))
+        file = pq.ParquetFile(stored, metadata=metadata, read_dictionary=dictionaries)
         table = file.read(columns=names, use_threads=False)
     ordered = table.select(names).rename_columns([field.name for _, field in wanted])
     return ordered.replace_schema_metadata(None)
@@ -105,26 +97,16 @@ def _read_plain_parquet(io: Any, task: FileScanTask, wanted: _Fields) -> pa.Tabl
 
 def _stored_names(stored: pa.Schema, wanted: _Fields) -> list[str] | None:
     """Return the stored columns in the order wanted; None unless all have the wanted type."""
-    by_id = {
-        int(stored_field.metadata[_FIELD_ID]): stored_field
-        for stored_field in stored
-        if stored_field.metadata and _FIELD_ID in stored_field.metadata
-    }
+    by_id = {int((field.metadata or {}).get(_FIELD_ID, -1)): field for field in stored}
     names = []
     for field_id, expected in wanted:
         field = by_id.get(field_id)
-        if (
-            field is None
-            or pa.types.is_nested(expected.type)
-            or not _has_same_type(field.type, expected.type)
-        ):
+        if field is None or pa.types.is_nested(expected.type):
+            return None
+        if _without_offset_width(field.type) != _without_offset_width(expected.type):
             return None
         names.append(field.name)
     return names if len(set(stored.names)) == len(stored.names) else None
-
-
-def _has_same_type(one: pa.DataType, other: pa.DataType) -> bool:
-    return bool(_without_offset_width(one) == _without_offset_width(other))
 
 
 def _without_offset_width(kind: pa.DataType) -> pa.DataType:
@@ -137,16 +119,11 @@ def _low_cardinality_columns(
     metadata: pq.FileMetaData, schema: pa.Schema, names: set[str]
 ) -> list[str]:
     """Return the text columns whose chunks are small, that is, those of few values."""
-    texts = names & {field.name for field in schema if _is_text(field.type)}
+    texts = names & {f.name for f in schema if _without_offset_width(f.type) == pa.string()}
     sizes: dict[str, int] = {}
     for group in range(metadata.num_row_groups if texts else 0):
-        chunks = map(metadata.row_group(group).column, range(metadata.num_columns))
-        for chunk in chunks:
+        for chunk in map(metadata.row_group(group).column, range(metadata.num_columns)):
             if (name := chunk.path_in_schema) in texts:
                 sizes[name] = sizes.get(name, 0) + chunk.total_uncompressed_size
     limit = _DICTIONARY_BYTES_PER_ROW * metadata.num_rows
     return [name for name, size in sizes.items() if size < limit]
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -8,31 +8,23 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakehouse_backfill.adapters.local import scan
 from lakehouse_backfill.adapters.local.duckdb_engine import start_with_spill_folder
-from lakehouse_backfill.adapters.local.scan import (
-    SnapshotScan,
-    filter_of_keys,
-    filter_of_ranges,
-    plan_scan,
-    read_files,
-    stream_batches,
-    translate_scan_errors,
-)
 from lakehouse_backfill.core.validation.golden import typed_key
-from lakehouse_backfill.domain.table import Column, TableInfo
+from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
     import duckdb
     from pyiceberg.catalog import Catalog
     from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.schema import Schema
 
     from lakehouse_backfill.domain.partitions import RowRange
 
@@ -75,12 +67,12 @@ def find_key(catalog: Any, info: TableInfo) -> tuple[str, ...]:
     Looks at up to 2 million rows of the current snapshot and at sets of up to four of the first
     eight columns that can be keys; earlier columns are preferred.
     """
-    columns = [column.name for column in info.columns if _can_be_key(column)][
-        :MAX_CANDIDATE_COLUMNS
-    ]
+    names = [each.name for each in info.columns if not each.type.startswith(_NON_KEY_TYPES)]
+    columns = tuple(names[:MAX_CANDIDATE_COLUMNS])
     if info.snapshot_id is None or not columns:
         return ()
-    sample = _sample_rows(catalog, info.table, columns)
+    table = catalog.load_table(info.table)
+    sample = table.scan(selected_fields=columns, limit=MAX_SAMPLED_ROWS).to_arrow()
     with start_with_spill_folder() as connection:
         connection.register("rows_to_try", sample)
         for size in range(1, min(MAX_KEY_COLUMNS, len(columns)) + 1):
@@ -101,18 +93,6 @@ def _is_unique_key(connection: Any, columns: tuple[str, ...], total: int) -> boo
     return len(distinct) == total
 
 
-def _sample_rows(catalog: Any, table: str, columns: list[str]) -> Any:
-    return (
-        catalog.load_table(table)
-        .scan(selected_fields=tuple(columns), limit=MAX_SAMPLED_ROWS)
-        .to_arrow()
-    )
-
-
-def _can_be_key(column: Column) -> bool:
-    return not column.type.startswith(_NON_KEY_TYPES)
-
-
 def read_snapshot_arrow(
     catalog: Catalog, table: str, snapshot_id: int, ranges: tuple[RowRange, ...] = ()
 ) -> pa.Table:
@@ -120,12 +100,9 @@ def read_snapshot_arrow(
 
     Raises NotFound, Unsupported (equality deletes), CatalogDown.
     """
-    side = plan_scan(catalog, table, snapshot_id, ranges)
+    side = scan.plan_scan(catalog, table, snapshot_id, ranges)
     names = [column.name for column in side.schema.fields]
-    parts = read_files(side, side.tasks, names, filter_of_ranges(ranges))
-    return pa.concat_tables(
-        [*parts, side.schema.as_arrow().empty_table()], promote_options="permissive"
-    ).replace_schema_metadata(None)
+    return scan.read_rows(side, names, scan.filter_of_ranges(ranges))
 
 
 def open_snapshot_duckdb(
@@ -137,10 +114,10 @@ def open_snapshot_duckdb(
     """
     import duckdb
 
-    side = plan_scan(catalog, table, snapshot_id, ranges)
+    side = scan.plan_scan(catalog, table, snapshot_id, ranges)
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
-    return connection.from_arrow(_SnapshotStream(side, filter_of_ranges(ranges)))
+    return connection.from_arrow(_SnapshotStream(side, scan.filter_of_ranges(ranges)))
 
 
 def snapshot_stream(catalog: Catalog, table: str, snapshot_id: int | None) -> object:
@@ -149,14 +126,9 @@ def snapshot_stream(catalog: Catalog, table: str, snapshot_id: int | None) -> ob
     Without a snapshot it has the table's columns and no rows.
     """
     if snapshot_id is None:
-        with translate_scan_errors(table, None):
+        with scan.translate_scan_errors(table, None):
             return catalog.load_table(table).schema().as_arrow().empty_table()
-    return _SnapshotStream(plan_scan(catalog, table, snapshot_id), filter_of_ranges(()))
-
-
-def iceberg_types(schema: Schema) -> dict[str, str]:
-    """Return the Iceberg type text of each top-level column."""
-    return {field.name: str(field.field_type) for field in schema.fields}
+    return _SnapshotStream(scan.plan_scan(catalog, table, snapshot_id), scan.filter_of_ranges(()))
 
 
 def rows_by_key(
@@ -167,8 +139,8 @@ def rows_by_key(
     Values of `keys` may be texts, as in a golden file; all keys name the same columns. Only files
     that may hold a key are read. Raises ConfigError when a key does not fit the table.
     """
-    side = plan_scan(catalog, table, snapshot_id)
-    types = iceberg_types(side.schema)
+    side = scan.plan_scan(catalog, table, snapshot_id)
+    types = {field.name: str(field.field_type) for field in side.schema.fields}
     if snapshot_id is None or side.table is None or not keys:
         return [], types
     columns = list(keys[0])
@@ -179,12 +151,11 @@ def rows_by_key(
             f"a key of the expected rows does not fit {table}: {error}",
             fix=f"name key columns of {', '.join(types)}, with values of their types",
         ) from error
-    row_filter = filter_of_keys([dict(zip(columns, key, strict=True)) for key in requested])
-    scan = side.table.scan(row_filter=row_filter, snapshot_id=snapshot_id)
-    with translate_scan_errors(table, snapshot_id):
-        tasks = list(scan.plan_files())
-    parts = read_files(side, tasks, list(types), row_filter)
-    rows = [row for part in parts for row in part.to_pylist()]
+    row_filter = scan.filter_of_keys([dict(zip(columns, key, strict=True)) for key in requested])
+    planned = side.table.scan(row_filter=row_filter, snapshot_id=snapshot_id)
+    with scan.translate_scan_errors(table, snapshot_id):
+        tasks = tuple(planned.plan_files())
+    rows = scan.read_rows(replace(side, tasks=tasks), list(types), row_filter).to_pylist()
     return [row for row in rows if typed_key(row, columns, types) in requested], types
 
 
@@ -195,13 +166,13 @@ class _SnapshotStream:
     Arrow C stream protocol.
     """
 
-    def __init__(self, side: SnapshotScan, rows: BooleanExpression) -> None:
+    def __init__(self, side: scan.SnapshotScan, rows: BooleanExpression) -> None:
         self._side = side
         self._rows = rows
         self._schema = side.schema.as_arrow()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         names = [column.name for column in self._side.schema.fields]
-        batches = stream_batches(self._side, names, self._rows, self._schema)
+        batches = scan.stream_batches(self._side, names, self._rows, self._schema)
         reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         return reader.__arrow_c_stream__(requested_schema)

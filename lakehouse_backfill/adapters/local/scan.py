@@ -13,28 +13,15 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyiceberg import expressions as expr
 from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
     RESTError,
     ServiceUnavailableError,
-)
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThanOrEqual,
-    In,
-    IsNull,
-    LessThan,
-    Or,
-    Reference,
 )
 from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import ArrowScan
@@ -42,67 +29,55 @@ from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 
-from lakehouse_backfill.domain.partitions import Bound, RowRange
+from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import CatalogDown, DamagedFile, LostFile, NotFound, Unsupported
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.partitioning import PartitionSpec
-    from pyiceberg.table import DataScan
-    from pyiceberg.table.snapshots import Snapshot
 
 
-def filter_of_ranges(ranges: Iterable[RowRange]) -> BooleanExpression:
+def filter_of_ranges(ranges: Iterable[RowRange]) -> expr.BooleanExpression:
     """Return a filter for the rows of any of the ranges; no ranges: every row."""
-    expressions = [_filter_of_range(rows) for rows in ranges]
-    return _balanced_or(expressions) if expressions else AlwaysTrue()
+    filters = [_filter_of_range(rows) for rows in ranges]
+    if not filters:
+        return expr.AlwaysTrue()
+    # A balanced tree: PyIceberg visits it recursively.
+    return filters[0] if len(filters) == 1 else expr.Or(*filters)
 
 
-def filter_of_keys(keys: Sequence[Mapping[str, Any]]) -> BooleanExpression:
+def filter_of_keys(keys: Sequence[Mapping[str, Any]]) -> expr.BooleanExpression:
     """Return a filter that keeps at least the rows whose columns have one of the key values.
 
     It filters column by column, so that a thousand keys make one `In` each and not a thousand
     branches.
     """
-    result: BooleanExpression = AlwaysTrue() if keys else AlwaysFalse()
+    result: expr.BooleanExpression = expr.AlwaysTrue() if keys else expr.AlwaysFalse()
     for column in keys[0] if keys else ():
+        term = expr.Reference(name=column)
         values = {_literal_value(key[column]) for key in keys if key[column] is not None}
-        has_null = any(key[column] is None for key in keys)
-        column_filter: BooleanExpression = (
-            In(term=Reference(name=column), literals=set(map(literal, values)))
-            if values
-            else AlwaysFalse()
-        )
-        result = And(
-            result,
-            Or(column_filter, IsNull(term=Reference(name=column))) if has_null else column_filter,
-        )
+        literals = set(map(literal, values))
+        # PyIceberg makes of an empty `In` a filter that no row passes.
+        column_filter: expr.BooleanExpression = expr.In(term=term, literals=literals)
+        if any(key[column] is None for key in keys):
+            column_filter = expr.Or(column_filter, expr.IsNull(term=term))
+        result = expr.And(result, column_filter)
     return result
 
 
-def _filter_of_range(rows: RowRange) -> BooleanExpression:
-    column = Reference(name=rows.column)
+def _filter_of_range(rows: RowRange) -> expr.BooleanExpression:
+    column = expr.Reference(name=rows.column)
     if rows.is_null:
-        return IsNull(term=column)
+        return expr.IsNull(term=column)
     if rows.equals is not None:
-        return EqualTo(term=column, value=_bound_literal(rows.equals))
-    result: BooleanExpression = AlwaysTrue()
+        return expr.EqualTo(term=column, value=literal(rows.equals))
+    result: expr.BooleanExpression = expr.AlwaysTrue()
     if rows.lower is not None:
-        result = And(result, GreaterThanOrEqual(term=column, value=_bound_literal(rows.lower)))
+        result = expr.GreaterThanOrEqual(term=column, value=literal(rows.lower))
     if rows.upper is not None:
-        result = And(result, LessThan(term=column, value=_bound_literal(rows.upper)))
+        below = expr.LessThan(term=column, value=literal(rows.upper))
+        result = expr.And(result, below)
     return result
-
-
-def _balanced_or(parts: list[BooleanExpression]) -> BooleanExpression:
-    # PyIceberg visits expressions recursively: a thousand chained Ors overflow the stack.
-    while len(parts) > 1:
-        parts = [reduce(Or, parts[start : start + 2]) for start in range(0, len(parts), 2)]
-    return parts[0]
-
-
-def _bound_literal(value: Bound) -> Any:
-    return literal(value.isoformat() if isinstance(value, (date, datetime)) else value)
 
 
 def _literal_value(value: Any) -> Any:
@@ -156,10 +131,10 @@ def plan_scan(
         for part_ranges in [part for part in by_nullness if part] or [[]]:
             # Both scans may find a file; a file listed twice would count its rows twice.
             seen = {_file_identity(task) for task in tasks}
-            planned = _data_scan(table, snapshot_id, filter_of_ranges(part_ranges)).plan_files()
+            rows = filter_of_ranges(part_ranges)
+            planned = table.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files()
             tasks += [task for task in planned if _file_identity(task) not in seen]
-    schema = snapshot_schema(table, snapshot_id)
-    return SnapshotScan(name, table, snapshot_id, schema, tuple(tasks), table.specs())
+    return SnapshotScan(name, table, snapshot_id, table.schema(), tuple(tasks), table.specs())
 
 
 def _file_identity(task: FileScanTask) -> Hashable:
@@ -193,19 +168,24 @@ def read_files(
     side: SnapshotScan,
     tasks: Iterable[FileScanTask],
     columns: Sequence[str],
-    rows: BooleanExpression | None = None,
+    rows: expr.BooleanExpression | None = None,
 ) -> list[pa.Table]:
     """Read the columns of each file with deletes applied, several files at a time, in order."""
     table = side.table
     if table is None:
         return []
-    scan = ArrowScan(table.metadata, table.io, side.schema.select(*columns), rows or AlwaysTrue())
+    scan = ArrowScan(
+        table.metadata, table.io, side.schema.select(*columns), rows or expr.AlwaysTrue()
+    )
     with translate_scan_errors(side.name, side.snapshot_id), ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda task: scan.to_table([task]), tasks))
 
 
 def stream_batches(
-    side: SnapshotScan, columns: Sequence[str], rows: BooleanExpression, schema: pa.Schema
+    side: SnapshotScan,
+    columns: Sequence[str],
+    rows: expr.BooleanExpression,
+    schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows file by file, so that memory does not grow with the table."""
     for task in side.tasks:
@@ -213,14 +193,14 @@ def stream_batches(
             yield from part.cast(schema).to_batches()
 
 
-def snapshot_schema(table: Table, snapshot_id: int) -> Schema:
-    """Return the columns that a snapshot is read with."""
-    with translate_scan_errors(".".join(table.name()), snapshot_id):
-        return _data_scan(table, snapshot_id, None).projection()
-
-
-def _data_scan(table: Table, snapshot_id: int, rows: BooleanExpression | None) -> DataScan:
-    return table.scan(row_filter=rows or AlwaysTrue(), snapshot_id=snapshot_id)
+def read_rows(
+    side: SnapshotScan, columns: Sequence[str], rows: expr.BooleanExpression | None = None
+) -> pa.Table:
+    """Read the columns of all files into one table."""
+    schema = side.schema.select(*columns).as_arrow()
+    parts = [*read_files(side, side.tasks, columns, rows), schema.empty_table()]
+    table = pa.concat_tables(parts, promote_options="permissive")
+    return table.select(list(columns)).replace_schema_metadata(None)
 
 
 #: Words of errors about the content of a data file, not about reaching it.
@@ -286,13 +266,12 @@ def _list_with_deletes(catalog: Catalog, name: str, snapshot_id: int | None) -> 
                     data.append(file)
                 else:
                     deletes.setdefault(_place_of_file(table, file), set()).add(file)
-        schema = snapshot_schema(table, snapshot_id)
     everywhere = deletes.get(None, set())
     tasks = tuple(
         FileScanTask(file, deletes.get(_place_of_file(table, file), set()) | everywhere)
         for file in data
     )
-    return SnapshotScan(name, table, snapshot_id, schema, tasks, table.specs())
+    return SnapshotScan(name, table, snapshot_id, table.schema(), tasks, table.specs())
 
 
 def _place_of_file(table: Table, file: DataFile) -> Hashable:
@@ -312,7 +291,6 @@ class SnapshotLister:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._files: dict[str, list[DataFile]] = {}
-        self._manifests: dict[str, tuple[str, ...] | None] = {}
 
     def list_both(
         self,
@@ -346,7 +324,6 @@ class SnapshotLister:
         finally:
             if sum(map(len, self._files.values())) > _MAX_CACHED_FILES:
                 self._files.clear()
-                self._manifests.clear()
 
     def _list_snapshot(
         self, tables: dict[str, Table], name: str, snapshot_id: int | None
@@ -361,32 +338,19 @@ class SnapshotLister:
         if files is None:
             return plan_scan(self._catalog, name, snapshot_id)
         tasks = tuple(FileScanTask(file) for file in files)
-        return SnapshotScan(
-            name, table, snapshot_id, snapshot_schema(table, snapshot_id), tasks, table.specs()
-        )
+        return SnapshotScan(name, table, snapshot_id, table.schema(), tasks, table.specs())
 
     def _data_files(self, table: Table, snapshot_id: int) -> list[DataFile] | None:
         """Return the live files, or None when delete files hide rows of them."""
         snapshot = table.metadata.snapshot_by_id(snapshot_id)
-        if snapshot is None:
-            return []
-        if snapshot.manifest_list not in self._manifests:
-            self._read_manifests(table, snapshot)
-        manifest_paths = self._manifests[snapshot.manifest_list]
-        return (
-            None
-            if manifest_paths is None
-            else [file for path in manifest_paths for file in self._files[path]]
-        )
-
-    def _read_manifests(self, table: Table, snapshot: Snapshot) -> None:
-        manifests = snapshot.manifests(table.io)
+        manifests = snapshot.manifests(table.io) if snapshot else []
         if any(manifest.content != ManifestContent.DATA for manifest in manifests):
-            self._manifests[snapshot.manifest_list] = None
-            return
+            return None
+        files: list[DataFile] = []
         for manifest in manifests:
-            if manifest.manifest_path not in self._files:
+            path = manifest.manifest_path
+            if path not in self._files:
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                self._files[manifest.manifest_path] = [entry.data_file for entry in entries]
-        paths = tuple(manifest.manifest_path for manifest in manifests)
-        self._manifests[snapshot.manifest_list] = paths
+                self._files[path] = [entry.data_file for entry in entries]
+            files += self._files[path]
+        return files

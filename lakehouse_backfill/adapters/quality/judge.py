@@ -1,18 +1,11 @@
-"""Great Expectations behind the Judge port.
-
-Which expectations can be judged on a part of the rows: a part that fails lets the whole fail.
-
-What Great Expectations found, as a check result in words.
-
-Great Expectations as the Judge: one run of a suite file over one read of a Spark DataFrame.
-"""
+"""Great Expectations behind the Judge port: one run of a suite file over one read of a frame."""
 
 from __future__ import annotations
 
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from importlib import import_module
@@ -23,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.quality.suite_files import LoadedSuite, load_suite
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
+from lakehouse_backfill.domain.guards.privacy import HIDDEN, NOTHING_HIDDEN, Redaction
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ConfigError
 
@@ -45,25 +39,12 @@ _WHOLE_TABLE_EXPECTATIONS = frozenset(
 )
 
 
-def keep_row_expectations(suite: LoadedSuite) -> LoadedSuite:
-    """Keep the blocking expectations that every part of the rows must meet.
+def _is_row_expectation(expectation: Expectation, entry: dict[str, Any]) -> bool:
+    """Return whether the expectation blocks, and every part of the rows must meet it.
 
     A value that is there twice in a part is there twice in the whole, so a unique column counts
     too; what need only hold `mostly` does not.
     """
-    chosen = [
-        (expectation, entry)
-        for expectation, entry in zip(suite.expectations, suite.declared, strict=True)
-        if _is_row_expectation(expectation, entry)
-    ]
-    return replace(
-        suite,
-        expectations=tuple(expectation for expectation, _ in chosen),
-        declared=tuple(entry for _, entry in chosen),
-    )
-
-
-def _is_row_expectation(expectation: Expectation, entry: dict[str, Any]) -> bool:
     from great_expectations.expectations.expectation import (
         ColumnMapExpectation,
         ColumnPairMapExpectation,
@@ -81,13 +62,23 @@ def _is_row_expectation(expectation: Expectation, entry: dict[str, Any]) -> bool
 
 _SUBJECT_ARGUMENTS = ("column", "column_A", "column_B", "column_list")
 _LIMIT_ARGUMENTS = ("value_set", "value", "min_value", "max_value", "regex", "type_", "mostly")
-_MAX_EXAMPLES_SHOWN = 5
+_MAX_EXAMPLES = 5
 
 
 def to_check_result(
-    entry: dict[str, Any], result: dict[str, Any], group: CheckGroup, parameters: Mapping[str, Any]
+    entry: dict[str, Any],
+    result: dict[str, Any],
+    group: CheckGroup,
+    parameters: Mapping[str, Any],
+    redaction: Redaction = NOTHING_HIDDEN,
 ) -> CheckResult:
-    """Return one expectation's outcome; `entry` is what the suite file says."""
+    """Return one expectation's outcome; `entry` is what the suite file says.
+
+    Of redacted columns, and of expectations that name no column where some are redacted, it holds
+    counts and no value.
+    """
+    if redaction and _may_show_hidden(entry, redaction):
+        result = _without_values(result)
     passed = bool(result["success"])
     found = result.get("result") or {}
     return CheckResult(
@@ -102,11 +93,34 @@ def to_check_result(
     )
 
 
-def _check_name(entry: dict[str, Any]) -> str:
-    subjects: list[str] = []
+def _subjects(entry: dict[str, Any]) -> list[str]:
+    found: list[str] = []
     for argument in _SUBJECT_ARGUMENTS:
         value = entry["kwargs"].get(argument, ())
-        subjects += [value] if isinstance(value, str) else list(value)
+        found += [value] if isinstance(value, str) else list(value)
+    return found
+
+
+def _may_show_hidden(entry: dict[str, Any], redaction: Redaction) -> bool:
+    """Return whether a result may hold redacted values; a row condition names columns too."""
+    subjects = _subjects(entry)
+    return not subjects or any(map(redaction.hides, subjects))
+
+
+def _without_values(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result with its counts alone; the text of an exception may quote a value."""
+    counts = ("element_count", "unexpected_count", "unexpected_percent")
+    found = result.get("result") or {}
+    kept = {name: found[name] for name in counts if name in found}
+    if "observed_value" in found:
+        kept["observed_value"] = HIDDEN
+    raised = "could not be judged" if _exception_text(result) else None
+    exceptions = {"raised_exception": True, "exception_message": "its text is not shown"}
+    return {**result, "result": kept, "exception_info": exceptions if raised else {}}
+
+
+def _check_name(entry: dict[str, Any]) -> str:
+    subjects = _subjects(entry)
     if not subjects and entry["kwargs"].get("description"):
         # Queries have no column to tell one from another.
         return str(entry["kwargs"]["description"])
@@ -137,7 +151,7 @@ def _failure_detail(found: dict[str, Any]) -> str:
     percent = found.get("unexpected_percent")
     share = f" ({percent:.3g} %)" if isinstance(percent, (int, float)) else ""
     shown = [value for value in found.get("partial_unexpected_list") or [] if value is not None]
-    distinct = list(dict.fromkeys(_short_text(value) for value in shown))[:_MAX_EXAMPLES_SHOWN]
+    distinct = list(dict.fromkeys(_short_text(value) for value in shown))[:_MAX_EXAMPLES]
     examples = f", e.g. {', '.join(distinct)}" if distinct else ""
     return f"{count} of {rows} rows unexpected{share}{examples}"
 
@@ -163,7 +177,6 @@ def _short_text(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:117]}…"
 
 
-_MAX_EXAMPLES_FETCHED = 5
 _GX_MODULE = "great_expectations"
 _IMPORT_THREADS: list[Thread] = []
 
@@ -185,6 +198,7 @@ class ExpectationsJudge:
         group: CheckGroup,
         *,
         rows_only: bool = False,
+        redaction: Redaction = NOTHING_HIDDEN,
     ) -> tuple[CheckResult, ...]:
         """Run a suite file on a frame: one result per expectation; raises ConfigError.
 
@@ -193,33 +207,31 @@ class ExpectationsJudge:
         when they fail for a part of its rows; nothing is read when the suite holds none.
         """
         if not rows_only:
-            return self.judge_all(frame, ((suite_file, parameters),), group)
-        with _silence_gx():
-            _finish_gx_import()
+            return self.judge_all(frame, ((suite_file, parameters),), group, redaction)
+        with _quiet_library():
             columns = tuple(frame.columns)
-            suite = keep_row_expectations(
-                load_suite(self._project / suite_file, parameters, columns)
-            )
+            suite = load_suite(self._project / suite_file, parameters, columns)
+            chosen = tuple(each for each in suite.expectations if _is_row_expectation(*each))
+            suite = replace(suite, expectations=chosen)
             if not suite.expectations:
                 return ()
             # For single rows few jobs over plain files are enough: nothing is cached.
-            return _judge_suite(
-                suite, _select_columns(frame, suite.columns_to_read(columns)), parameters, group
-            )
+            selected = _select_columns(frame, suite.columns_to_read(columns))
+            return _judge_suite(suite, selected, parameters, group, redaction)
 
     def judge_all(
         self,
         frame: Frame,
         suites: tuple[tuple[str, dict[str, list[Any]]], ...],
         group: CheckGroup,
+        redaction: Redaction = NOTHING_HIDDEN,
     ) -> tuple[CheckResult, ...]:
         """Run several suite files, each with its parameters, over one read of a frame.
 
         Only the columns that they name are read, once, and nothing stays cached. Raises ConfigError
         for a faulty suite before anything is read.
         """
-        with _silence_gx():
-            _finish_gx_import()
+        with _quiet_library():
             columns = tuple(frame.columns)
             loaded = [
                 (load_suite(self._project / file, given, columns), given) for file, given in suites
@@ -233,36 +245,33 @@ class ExpectationsJudge:
                 return tuple(
                     check
                     for suite, given in loaded
-                    for check in _judge_suite(suite, selected, given, group)
+                    for check in _judge_suite(suite, selected, given, group, redaction)
                 )
             finally:
                 selected.unpersist()
 
 
 def _judge_suite(
-    suite: LoadedSuite, frame: Frame, parameters: dict[str, list[Any]], group: CheckGroup
+    suite: LoadedSuite,
+    frame: Frame,
+    parameters: dict[str, list[Any]],
+    group: CheckGroup,
+    redaction: Redaction,
 ) -> tuple[CheckResult, ...]:
-    everything = tuple(range(len(suite.expectations)))
-    results = _run_expectations(suite, everything, frame, parameters, examples=0)
+    results = _run_expectations(suite, range(len(suite.expectations)), frame, parameters, 0)
     # Fetching examples costs a Spark job each, so only those that failed are asked.
-    failed = tuple(n for n, each in results.items() if not each["success"])
+    failed = [number for number, each in results.items() if not each["success"]]
     if failed:
-        results |= _run_expectations(
-            suite, failed, frame, parameters, examples=_MAX_EXAMPLES_FETCHED
-        )
+        results |= _run_expectations(suite, failed, frame, parameters, _MAX_EXAMPLES)
     return tuple(
-        to_check_result(entry, results[number], group, parameters)
-        for number, entry in enumerate(suite.declared)
+        to_check_result(entry, results[number], group, parameters, redaction)
+        for number, (_, entry) in enumerate(suite.expectations)
     )
 
 
 def _select_columns(frame: Frame, columns: tuple[str, ...]) -> Frame:
-    return frame.select(*(_quote_column(name) for name in columns))
-
-
-def _quote_column(name: str) -> str:
-    doubled = name.replace("`", "``")
-    return f"`{doubled}`"
+    doubled = [name.replace("`", "``") for name in columns]
+    return frame.select(*(f"`{name}`" for name in doubled))
 
 
 def start_gx_import() -> None:
@@ -274,16 +283,9 @@ def start_gx_import() -> None:
         _IMPORT_THREADS[0].start()
 
 
-def _finish_gx_import() -> None:
-    """Wait for the import that was begun: half a library knows no expectations."""
-    for thread in _IMPORT_THREADS:
-        thread.join()
-    import_module(_GX_MODULE)
-
-
 def _run_expectations(
     suite: LoadedSuite,
-    chosen: tuple[int, ...],
+    chosen: Sequence[int],
     frame: Frame,
     parameters: dict[str, Any],
     examples: int,
@@ -297,7 +299,7 @@ def _run_expectations(
     batch = source.add_dataframe_asset("frame").add_batch_definition_whole_dataframe("whole")
     wanted = gx.ExpectationSuite(name=suite.name)
     for number in chosen:
-        expectation = suite.expectations[number].copy(deep=True)
+        expectation = suite.expectations[number][0].copy(deep=True)
         # Results come back grouped by column; the number says which expectation each one is.
         expectation.meta = {**(expectation.meta or {}), "lhb_number": number}
         wanted.expectations.append(expectation)
@@ -320,8 +322,11 @@ def _run_expectations(
 
 
 @contextmanager
-def _silence_gx() -> Iterator[None]:
-    """Keep Great Expectations from writing to the terminal and from counting its users."""
+def _quiet_library() -> Iterator[None]:
+    """Keep Great Expectations from writing to the terminal and from counting its users.
+
+    Waits for the import that was begun: half a library knows no expectations.
+    """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logger = logging.getLogger("great_expectations")
     before = logger.level
@@ -329,6 +334,9 @@ def _silence_gx() -> Iterator[None]:
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
+            for thread in _IMPORT_THREADS:
+                thread.join()
+            import_module(_GX_MODULE)
             yield
     finally:
         logger.setLevel(before)

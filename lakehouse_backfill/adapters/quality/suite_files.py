@@ -26,11 +26,10 @@ _SEVERITIES = ("critical", "warning", "info")
 
 @dataclass(frozen=True)
 class LoadedSuite:
-    """A checked suite: its expectations in file order, and their declarations in the file."""
+    """A checked suite: its expectations in file order, each with its entry in the file."""
 
     name: str
-    expectations: tuple[Expectation, ...]
-    declared: tuple[dict[str, Any], ...]
+    expectations: tuple[tuple[Expectation, dict[str, Any]], ...]
 
     def columns_to_read(self, available: tuple[str, ...]) -> tuple[str, ...]:
         """Return the columns to read; all of them where an expectation may read any.
@@ -39,7 +38,7 @@ class LoadedSuite:
         of an expectation names the columns that it reads.
         """
         named: list[str] = []
-        for entry in self.declared:
+        for _, entry in self.expectations:
             kwargs = entry["kwargs"]
             if declared_columns := (entry.get("meta") or {}).get("columns"):
                 named += declared_columns
@@ -58,13 +57,13 @@ def load_suite(path: Path, parameters: Mapping[str, Any], columns: tuple[str, ..
     entries = document["expectations"]
     built, faults = [], []
     for number, entry in enumerate(entries, start=1):
-        place = f"expectations[{number}]"
         fault = _entry_fault(entry) or _usage_fault(entry, parameters, columns)
         if fault is None:
             expectation, fault = _build_expectation(entry)
-            built.append(expectation)
+            built.append((expectation, entry))
         if fault is not None:
-            field = f"{place} {entry.get('type', '')}".strip() if isinstance(entry, dict) else place
+            kind = entry.get("type", "") if isinstance(entry, dict) else ""
+            field = f"expectations[{number}] {kind}".strip()
             faults.append(Fault(str(path), _entry_line(path, entry), field, *fault))
     if faults:
         raise ConfigError(
@@ -72,7 +71,7 @@ def load_suite(path: Path, parameters: Mapping[str, Any], columns: tuple[str, ..
             fix="correct the suite file",
         )  # fmt: skip
     name = str(document.get("name") or path.stem)
-    return LoadedSuite(name, tuple(each for each in built if each is not None), tuple(entries))
+    return LoadedSuite(name, tuple(built))
 
 
 def check_suite_form(path: Path, file: str) -> None:
@@ -86,24 +85,19 @@ def check_suite_form(path: Path, file: str) -> None:
     except ConfigError as error:
         line = getattr(error.__cause__, "lineno", 1)
         reason = str(error.__cause__ or "it holds no list of expectations")
-        fault = Fault(file, line, "(file)", f"is no suite: {reason}", error.fix)
+        unreadable = Fault(file, line, "(file)", f"is no suite: {reason}", error.fix)
         raise ConfigError(
-            f"{file} cannot be read", faults=(fault,), fix=f"correct {file}"
+            f"{file} cannot be read", faults=(unreadable,), fix=f"correct {file}"
         ) from error
-    library_expectations = _library_expectations()
+    known = _library_expectations()
     faults = []
     for number, entry in enumerate(entries, start=1):
-        entry_fault = _entry_fault(entry)
-        if (
-            entry_fault is None
-            and library_expectations
-            and entry["type"] not in library_expectations
-        ):
-            entry_fault = _unknown_expectation(entry["type"], library_expectations)
-        if entry_fault is not None:
-            faults.append(
-                Fault(file, _entry_line(path, entry), f"expectations[{number}]", *entry_fault)
-            )
+        fault = _entry_fault(entry)
+        if fault is None and known and entry["type"] not in known:
+            fault = _unknown_expectation(entry["type"], known)
+        if fault is not None:
+            field = f"expectations[{number}]"
+            faults.append(Fault(file, _entry_line(path, entry), field, *fault))
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         raise ConfigError(f"{file} has {count}", faults=tuple(faults), fix=f"correct {file}")
@@ -155,10 +149,8 @@ def _usage_fault(
     for name in _parameter_names(entry["kwargs"]):
         if name not in parameters:
             declared = ", ".join(parameters) or "none"
-            return (
-                f"parameter {name} is not given",
-                f"declare it beside the suite (given: {declared})",
-            )
+            hint = f"declare it beside the suite (given: {declared})"
+            return f"parameter {name} is not given", hint
     named = entry["kwargs"] | {"columns": (entry.get("meta") or {}).get("columns", ())}
     for argument in ("column", "column_A", "column_B", "column_list", "columns"):
         value = named.get(argument, ())
@@ -180,7 +172,8 @@ def _parameter_names(value: Any) -> list[str]:
     return []
 
 
-def _build_expectation(entry: dict[str, Any]) -> tuple[Expectation | None, tuple[str, str] | None]:
+def _build_expectation(entry: dict[str, Any]) -> tuple[Any, tuple[str, str] | None]:
+    """Return the expectation of an entry, or its fault."""
     from great_expectations.exceptions.exceptions import ExpectationNotFoundError
     from great_expectations.expectations.registry import (
         get_expectation_impl,

@@ -1,123 +1,35 @@
 """DataFrames of the lake: reads at exact snapshots, filters, partition labels, quoting, errors.
 
-Names and columns are always quoted, never pasted into SQL unquoted. Errors that Spark and Iceberg
-raise are translated into the package's own.
+Names and columns are always quoted, never pasted into SQL unquoted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from operator import and_
+from typing import Any
 
-from lakehouse_backfill.adapters.spark.session import spark_log
-from lakehouse_backfill.domain import partitions
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse_backfill.adapters.spark.session import write_guard
+from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.domain.partitions import (
     NULL_LABEL,
     Bound,
+    ColumnType,
     RowRange,
     Scope,
     ScopeField,
     partition_label,
+    scope_row_ranges,
 )
 from lakehouse_backfill.domain.table import SchemaChange, renamed_columns, widened_columns
-from lakehouse_backfill.errors import (
-    BackfillError,
-    CatalogDown,
-    ChecksFailed,
-    Conflict,
-    DamagedFile,
-    EnvironmentDown,
-    LostFile,
-    NotFound,
-    Unsupported,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-
-#: The plan holds the hash of the job file: a corrected file needs a revised plan.
-CORRECT_JOB_FIX = "correct the job file, then: lakehouse-backfill plan MANIFEST --revise RUN"
-_NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
-#: (part of the message, error, fix). The first match wins.
-_ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
-    ("Found conflicting files", Conflict, "run the step again"),
-    ("Cannot commit", Conflict, "run the step again"),
-    ("CommitFailedException", Conflict, "run the step again"),
-    ("some, but not all, rows match", Unsupported, "widen target.partitions to whole partitions"),
-    ("NOT_NULL_ASSERT_VIOLATION", ChecksFailed, "give every required column a value"),
-    ("USER_RAISED_EXCEPTION", ChecksFailed, CORRECT_JOB_FIX),
-    ("Failed to open input stream", LostFile, "restore the file, or plan against a newer snapshot"),
-    ("Cannot find snapshot", NotFound, "plan again: the pinned snapshot is gone"),
-    ("TABLE_OR_VIEW_NOT_FOUND", NotFound, "check the table's name"),
-    ("UncheckedSQLException", CatalogDown, "run the step again"),
-    ("JdbcClientPool", CatalogDown, "run the step again"),
-    ("RESTException", CatalogDown, "run the step again"),
-)
-#: What Iceberg's readers say of a file that is not what the table says.
-_DAMAGE_MESSAGES = (
-    "Reached the end of stream",
-    "is not a Parquet file",
-    "ParquetDecodingException",
-    "ParquetCryptoRuntimeException",
-    "Not an Avro data file",
-    "Malformed ORC file",
-)
-#: Names of Spark's errors in the data or in the transform's own expressions.
-_DATA_ERRORS = ("ArithmeticException", "DateTimeException", "NumberFormatException")
-_DATA_CLASSES = (*_DATA_ERRORS, "IllegalArgumentException", "PythonException", "AnalysisException")
-
-
-@contextmanager
-def spark_errors(doing: str) -> Iterator[None]:
-    """Translate Spark's errors into ours; the text starts with `doing`."""
-    try:
-        yield
-    except BackfillError:
-        raise
-    except Exception as error:
-        raise translate_spark_error(error, doing) from error
-
-
-def translate_spark_error(error: Exception, doing: str) -> BackfillError:
-    """Return the error that a user sees for an error of Spark or Iceberg."""
-    text = str(error)
-    cause = root_cause_line(text)
-    for part, kind, fix in _ERRORS_BY_MESSAGE:
-        if part in text:
-            return kind(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix=fix)
-    if any(part in text for part in _DAMAGE_MESSAGES):
-        return _damaged_file_error(doing, cause)
-    if type(error).__name__ in _DATA_CLASSES or any(name in text for name in _DATA_ERRORS):
-        return ChecksFailed(
-            f"{doing}: the transform failed on the data: {cause}",
-            state=_NOTHING_PUBLISHED,
-            fix=CORRECT_JOB_FIX,
-        )
-    return EnvironmentDown(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix="run the step again")
-
-
-def _damaged_file_error(doing: str, cause: str) -> BackfillError:
-    file = spark_log.last_unreadable_file()
-    if file is not None:
-        return DamagedFile(file, f"{doing}: {cause}")
-    return LostFile(
-        f"{doing}: a data file is damaged: {cause}",
-        state=_NOTHING_PUBLISHED,
-        fix="look for `Error reading file(s)` in the logs of Spark's executors; restore that file "
-        "from the store's own history or from a copy, then run the step again",
-    )
-
-
-def root_cause_line(text: str) -> str:
-    """Return the line with the cause: the innermost one of a Java stack trace."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    line_with_cause = [*lines[:1], *causes][-1] if lines else "no message"
-    return line_with_cause[:400]
 
 
 def quote_identifier(name: str) -> str:
@@ -127,14 +39,58 @@ def quote_identifier(name: str) -> str:
 
 def quoted_column(name: str) -> Column:
     """Return the top-level column with exactly this name, dots and spaces included."""
-    from pyspark.sql import functions as F
-
     return F.col(quote_identifier(name))
 
 
-def quoted_table_name(catalog: str, table: str) -> str:
-    """Return the quoted three-part name of `namespace.table` in the catalog."""
-    return ".".join(quote_identifier(part) for part in (catalog, *table.split(".")))
+@contextmanager
+def cached(frame: DataFrame) -> Iterator[DataFrame]:
+    """Cache a frame until the block ends: it is computed once, so its rows stay the same."""
+    frame.persist()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+
+
+def is_true(condition: Column) -> Column:
+    """Build a column that is false, not null, where the condition is null."""
+    return F.coalesce(condition, F.lit(False))  # noqa: FBT003 (a Spark literal)
+
+
+def is_same(names: Iterable[str], others: Iterable[str]) -> Column:
+    """Build a condition: the columns are equal pair by pair; nulls are equal to each other."""
+    pairs = zip(names, others, strict=True)
+    same = [quoted_column(name).eqNullSafe(quoted_column(other)) for name, other in pairs]
+    return reduce(and_, same, F.lit(True))  # noqa: FBT003 (a Spark literal)
+
+
+def key_aliases(key: Sequence[str]) -> list[str]:
+    """Return one name for each column of a key that needs no quoting."""
+    return [f"lhb_key_{place}" for place in range(len(key))]
+
+
+def aliased_key(key: Sequence[str], prefix: str = "") -> list[Column]:
+    """Return the key's columns under the prefix and their names of `key_aliases`."""
+    named = zip(key, key_aliases(key), strict=True)
+    return [quoted_column(name).alias(prefix + alias) for name, alias in named]
+
+
+#: Iceberg's names of the types of partitions, ranges and row predicates, by Spark's.
+ICEBERG_TYPES: dict[str, ColumnType] = {
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "long": "long",
+    "string": "string",
+}
+
+
+def iceberg_type(schema: StructType, name: str) -> ColumnType | None:
+    """Return Iceberg's name of a column's type; None for a type that orders no partitions."""
+    return ICEBERG_TYPES.get(schema[name].dataType.typeName())
 
 
 #: Spark's names of the Iceberg types that a column can be widened to.
@@ -156,9 +112,7 @@ def apply_schema_change(frame: DataFrame, change: SchemaChange) -> DataFrame:
 
 
 def typed_literal(value: Bound) -> Column:
-    """Return the typed literal of a bound; instants do not depend on the process's time zone."""
-    from pyspark.sql import functions as F
-
+    """Return the typed literal of a value; instants do not depend on the process's time zone."""
     if isinstance(value, datetime):
         # F.lit would read a naive datetime in the local zone of the Python process.
         kind = "timestamp" if value.tzinfo else "timestamp_ntz"
@@ -166,7 +120,8 @@ def typed_literal(value: Bound) -> Column:
     if isinstance(value, date):
         # PySpark writes the year without its zeros, and Java refuses a date before the year 1000.
         return F.lit(value.isoformat()).cast("date")
-    return F.lit(value).cast("bigint") if isinstance(value, int) else F.lit(value)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return F.lit(value).cast("bigint") if is_number else F.lit(value)
 
 
 def range_filter(ranges: Sequence[RowRange]) -> Column:
@@ -186,9 +141,7 @@ def range_filter(ranges: Sequence[RowRange]) -> Column:
 
 def is_in_ranges(ranges: Sequence[RowRange]) -> Column:
     """Build a column, never null, that is true for rows in any of the ranges."""
-    from pyspark.sql import functions as F
-
-    return F.coalesce(range_filter(ranges), F.lit(False))  # noqa: FBT003 (a Spark literal)
+    return is_true(range_filter(ranges))
 
 
 def _single_range_filter(rows: RowRange) -> Column:
@@ -219,41 +172,8 @@ def _balanced_or(parts: list[Column]) -> Column:
 
 #: Error text of a write to a table that was committed to since it was read.
 TABLE_MOVED_MARKER = "LHB_TABLE_MOVED"
-
-
-def pin_table_identity(spark: SparkSession, name: str) -> DataFrame:
-    """Return an empty frame with a table's columns; call it before the table is inspected.
-
-    A frame that includes this one can only be written while the table keeps its present UUID. A
-    write by name loads the table again, so the table could otherwise be fenced between inspection
-    and write. Spark refuses a query on a table that it loaded under another UUID, even if it does
-    not read it. Iceberg compares the UUID again from its own load on. Spark Connect loads tables
-    per query: there the write fails after any commit to the table, with TABLE_MOVED_MARKER.
-    """
-    opened = spark.table(name)
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return _fail_if_committed(spark, name, opened)
-    return opened.limit(0)
-
-
-def _fail_if_committed(spark: SparkSession, name: str, opened: DataFrame) -> DataFrame:
-    """Return an empty frame that fails, in the query that writes, for a new metadata file.
-
-    Iceberg lists the metadata files when it plans that query, after it has loaded the table to be
-    written. This check detects a commit before that load; Iceberg itself detects one after it.
-    """
-    from pyspark.sql import functions as F
-
-    log = spark.table(f"{name}.`metadata_log_entries`").select("file")
-    known = [row["file"] for row in log.collect()]
-    failure = F.raise_error(F.lit(f"{TABLE_MOVED_MARKER}: {name}")).cast("boolean")
-    added = log.where(
-        F.when(quoted_column("file").isin(known), F.lit(col=False)).otherwise(failure)
-    )
-    null = F.lit(None)
-    return added.select(
-        *(null.cast(field.dataType).alias(field.name) for field in opened.schema.fields)
-    )
+#: Messages of Iceberg and Spark when a table has another UUID than the loaded one.
+TABLE_CHANGED_MESSAGES = ("UUID does not match", "TABLE_ID_MISMATCH")
 
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -265,8 +185,6 @@ def raw_label(field: ScopeField) -> Column:
     Null for null. The value sorts as the partitions do. Days and hours are UTC, as the session's
     time zone is. Formatting a date for every row would cost as much as hashing the row.
     """
-    from pyspark.sql import functions as F
-
     value = quoted_column(field.column)
     if field.type == "string":
         return value
@@ -303,49 +221,121 @@ def format_label(field: ScopeField, raw: Any) -> str:
     return partition_label(field, raw)
 
 
-def read_table(
-    spark: SparkSession,
-    catalog_name: str,
-    table: str,
-    snapshot_id: int | None,
-    options: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """Read a table at a snapshot, in that snapshot's schema; its head when the id is None.
+@dataclass(frozen=True)
+class SparkTables:
+    """The tables of one catalog, as one Spark session reads them."""
 
-    Later commits are not visible. Raises NotFound.
-    """
-    name = quoted_table_name(catalog_name, table)
-    with spark_errors(f"reading {table}"):
-        reader = spark.read.options(**(options or {}))
-        if snapshot_id is not None:
-            reader = reader.option("versionAsOf", str(snapshot_id))
-        frame = reader.table(name)
-        _ = frame.schema  # Spark Connect resolves the table only on first use.
-        return frame
+    spark: SparkSession
+    catalog: str
 
+    def quoted_name(self, table: str) -> str:
+        """Return the quoted three-part name of `namespace.table` in the catalog."""
+        return self.quote(*table.split("."))
 
-def read_scope(
-    spark: SparkSession, catalog_name: str, table: str, snapshot_id: int | None, scope: Scope
-) -> DataFrame:
-    """Read only the rows of the scope's partitions."""
-    frame = read_table(spark, catalog_name, table, snapshot_id)
-    return restrict_to_ranges(spark, catalog_name, table, frame, partitions.scope_row_ranges(scope))
+    def quote(self, *parts: str) -> str:
+        """Return a quoted name in the catalog, e.g. of a namespace."""
+        return ".".join(quote_identifier(part) for part in (self.catalog, *parts))
 
+    def read(
+        self, table: str, snapshot_id: int | None, options: Mapping[str, str] | None = None
+    ) -> DataFrame:
+        """Read a table at a snapshot, in that snapshot's schema; its head when the id is None.
 
-def restrict_to_ranges(
-    spark: SparkSession, catalog_name: str, table: str, frame: DataFrame, rows: Sequence[RowRange]
-) -> DataFrame:
-    """Filter a frame that was read from the table to rows in any of the ranges.
+        Later commits are not visible. Raises NotFound.
+        """
+        with spark_errors(f"reading {table}"):
+            reader = self.spark.read.options(**(options or {}))
+            if snapshot_id is not None:
+                reader = reader.option("versionAsOf", str(snapshot_id))
+            frame = reader.table(self.quoted_name(table))
+            _ = frame.schema  # Spark Connect resolves the table only on first use.
+            return frame
 
-    Iceberg binds pushed-down filters to the table's current schema. Spark itself filters a column
-    that was renamed or dropped since the snapshot.
-    """
-    with spark_errors(f"reading {table}"):
-        current = spark.table(quoted_table_name(catalog_name, table)).columns
-    is_current = all(each.column in current for each in rows)
-    return frame.where(range_filter(rows) if is_current else is_in_ranges(rows))
+    def schema(self, table: str, snapshot_id: int | None = None) -> StructType:
+        """Return the columns of a table at a snapshot, or at its head."""
+        return self.read(table, snapshot_id).schema
 
+    def read_scope(self, table: str, snapshot_id: int | None, scope: Scope) -> DataFrame:
+        """Read only the rows of the scope's partitions."""
+        frame = self.read(table, snapshot_id)
+        return self.restrict_to_ranges(table, frame, scope_row_ranges(scope))
 
-def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return an empty frame, for a table that does not exist or has no snapshot."""
-    return spark.createDataFrame([], schema)
+    def restrict_to_ranges(
+        self, table: str, frame: DataFrame, rows: Sequence[RowRange]
+    ) -> DataFrame:
+        """Filter a frame that was read from the table to rows in any of the ranges.
+
+        Iceberg binds pushed-down filters to the table's current schema. Spark itself filters a
+        column that was renamed or dropped since the snapshot.
+        """
+        with spark_errors(f"reading {table}"):
+            current = self.spark.table(self.quoted_name(table)).columns
+        is_current = all(each.column in current for each in rows)
+        return frame.where(range_filter(rows) if is_current else is_in_ranges(rows))
+
+    def empty_frame(self, schema: StructType) -> DataFrame:
+        """Return an empty frame, for a table that does not exist or has no snapshot."""
+        return self.spark.createDataFrame([], schema)
+
+    def properties(self, table: str) -> dict[str, str]:
+        """Return the table's properties and its head, as `current-snapshot-id`."""
+        # A command on the driver: the `refs` table would start a job.
+        command = f"SHOW TBLPROPERTIES {self.quoted_name(table)}"
+        with spark_errors(f"reading {table}"), write_guard.allow_own_writes():
+            return {row["key"]: row["value"] for row in self.spark.sql(command).collect()}
+
+    def pin_identity(self, table: str) -> DataFrame:
+        """Return an empty frame with a table's columns; call it before the table is inspected.
+
+        A frame that includes this one can only be written while the table keeps its present UUID. A
+        write by name loads the table again, so the table could otherwise be fenced between
+        inspection and write. Spark refuses a query on a table that it loaded under another UUID,
+        even if it does not read it. Iceberg compares the UUID again from its own load on. Spark
+        Connect loads tables per query: there the write fails after any commit to the table, with
+        TABLE_MOVED_MARKER.
+        """
+        opened = self.spark.table(self.quoted_name(table))
+        if type(self.spark).__module__.startswith("pyspark.sql.connect"):
+            return self._fail_if_committed(table, opened)
+        return opened.limit(0)
+
+    def _fail_if_committed(self, table: str, opened: DataFrame) -> DataFrame:
+        """Return an empty frame that fails, in the query that writes, for a new metadata file.
+
+        Iceberg lists the metadata files when it plans that query, after it has loaded the table to
+        be written. This check detects a commit before that load; Iceberg itself detects one after
+        it.
+        """
+        name = self.quoted_name(table)
+        log = self.spark.table(f"{name}.`metadata_log_entries`").select("file")
+        known = [row["file"] for row in log.collect()]
+        failure = F.raise_error(F.lit(f"{TABLE_MOVED_MARKER}: {name}")).cast("boolean")
+        added = log.where(
+            F.when(quoted_column("file").isin(known), F.lit(col=False)).otherwise(failure)
+        )
+        null = F.lit(None)
+        return added.select(
+            *(null.cast(field.dataType).alias(field.name) for field in opened.schema.fields)
+        )
+
+    def writer(
+        self, frame: DataFrame, table: str, head_id: int | None, properties: Mapping[str, str]
+    ) -> Any:
+        """Return a writer whose commit fails when the table's rows changed since `head_id`.
+
+        None: the table has no snapshot. The commit's snapshot gets the properties.
+        """
+        writer = frame.writeTo(self.quoted_name(table))
+        writer = writer.option("isolation-level", "serializable")
+        if head_id is not None:
+            writer = writer.option("validate-from-snapshot-id", str(head_id))
+        for key, value in properties.items():
+            writer = writer.option(f"snapshot-property.{key}", value)
+        return writer
+
+    def snapshot_summaries(self, table: str, condition: str) -> dict[int, dict[str, str]]:
+        """Return the summaries of the snapshots that meet a condition of SQL, by their ids."""
+        with spark_errors(f"reading the snapshots of {table}"):
+            snapshots = self.spark.table(f"{self.quoted_name(table)}.`snapshots`")
+            found = snapshots.where(condition).select("snapshot_id", "summary").collect()
+        return {int(row["snapshot_id"]): row["summary"] or {} for row in found}

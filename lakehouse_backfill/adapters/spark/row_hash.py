@@ -6,18 +6,19 @@ Everything here is a plain column expression, usable in `groupBy().agg()` and in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.types import DataType, StructField, StructType
 
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.adapters.spark.session.session import session_number
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import Unsupported
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType, StructField, StructType
 
 _MASK_64 = (1 << 64) - 1
 _MASK_BITS = 63
@@ -56,15 +57,15 @@ def row_hash_column(schema: StructType, ignore: Collection[str] = ()) -> Column:
     return hash_column
 
 
-def checksum_aggregates(schema: StructType, ignore: Collection[str] = ()) -> list[Column]:
-    """Return the aggregates that `to_checksum` reads."""
-    return hash_aggregates(row_hash_column(schema, ignore))
+def frame_checksum(frame: DataFrame, ignore: Collection[str] = ()) -> Checksum:
+    """Compute the checksum of all rows of a frame."""
+    aggregates = hash_aggregates(row_hash_column(frame.schema, ignore))
+    values = frame.agg(*aggregates).collect()[0].asDict()
+    return to_checksum(values, shape_digest(frame.schema, ignore))
 
 
 def hash_aggregates(hashed: Column) -> list[Column]:
-    """Return the aggregates over existing row hashes; null ones are ignored."""
-    from pyspark.sql import functions as F
-
+    """Return the aggregates over row hashes that `to_checksum` reads; null ones are ignored."""
     part = F.lit((1 << _PART_BITS) - 1)
     middle = F.shiftrightunsigned(hashed, _PART_BITS).bitwiseAND(part)
     return [
@@ -90,8 +91,6 @@ def to_checksum(row: Mapping[str, Any], shape: str) -> Checksum:
 
 def canonical_type(kind: DataType) -> Any:
     """Return the canonical type: a text, or a list for a nested type. Raises Unsupported."""
-    from pyspark.sql import types as T
-
     if isinstance(kind, T.StructType):
         return ["struct", [[f.name, canonical_type(f.dataType)] for f in _by_name(kind.fields)]]
     if isinstance(kind, T.ArrayType):
@@ -145,8 +144,6 @@ def _by_name(fields: list[StructField]) -> list[StructField]:
 
 def _hash_columns(columns: list[tuple[StructField, Column]]) -> Column:
     """Hash the NULL mask words, then the canonical values, in the order given."""
-    from pyspark.sql import functions as F
-
     words = [
         _mask_word(columns[start : start + _MASK_BITS])
         for start in range(0, max(len(columns), 1), _MASK_BITS)
@@ -158,25 +155,20 @@ def _hash_columns(columns: list[tuple[StructField, Column]]) -> Column:
 
 def _mask_word(columns: list[tuple[StructField, Column]]) -> Column:
     """Set bit i when column i is null: xxhash64 skips nulls and would miss a moved value."""
-    from pyspark.sql import functions as F
-
     word = F.lit(0).cast("bigint")
     for place, (field, value) in enumerate(columns):
         if field.nullable:  # A required column's bit is always 0.
-            bit = F.when(value.isNull(), F.lit(1 << place).cast("bigint")).otherwise(
-                F.lit(0).cast("bigint")
-            )
-            word = word.bitwiseOR(bit)
+            bit = F.when(value.isNull(), F.lit(1 << place)).otherwise(F.lit(0))
+            word = word.bitwiseOR(bit.cast("bigint"))
     return word
 
 
 def _canonical_value(kind: DataType, value: Column) -> Column:
     """Return the value to hash; a nested value is reduced to one bigint, null to NULL_HASH."""
-    from pyspark.sql import types as T
-
     canonical = canonical_type(kind)
     if isinstance(kind, T.StructType):
-        return _unless_null(value, _hash_struct(kind, value))
+        fields = [(field, value.getField(field.name)) for field in _by_name(kind.fields)]
+        return _unless_null(value, _hash_columns(fields))
     if isinstance(kind, T.ArrayType):
         return _unless_null(value, _hash_array(kind, value))
     if isinstance(kind, T.MapType):
@@ -188,28 +180,17 @@ def _canonical_value(kind: DataType, value: Column) -> Column:
 
 def _hash_element(kind: DataType, value: Column) -> Column:
     """Hash one element, struct field or map entry; null becomes NULL_HASH."""
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
-
     reduced = _canonical_value(kind, value)
     nested = isinstance(kind, T.StructType | T.ArrayType | T.MapType)
     return reduced if nested else F.xxhash64(reduced)
 
 
-def _hash_struct(kind: StructType, value: Column) -> Column:
-    return _hash_columns([(field, value.getField(field.name)) for field in _by_name(kind.fields)])
-
-
 def _hash_array(kind: Any, value: Column) -> Column:
-    from pyspark.sql import functions as F
-
-    elements = F.transform(value, _element_hasher(kind.elementType))
+    elements = F.transform(value, lambda element: _hash_element(kind.elementType, element))
     return F.xxhash64(F.size(value).cast("bigint"), elements)
 
 
 def _hash_map(kind: Any, value: Column) -> Column:
-    from pyspark.sql import functions as F
-
     def entry(pair: Column) -> Column:
         key = _hash_element(kind.keyType, pair.getField("key"))
         return F.xxhash64(key, _hash_element(kind.valueType, pair.getField("value")))
@@ -218,14 +199,5 @@ def _hash_map(kind: Any, value: Column) -> Column:
     return F.xxhash64(F.size(value).cast("bigint"), entries)
 
 
-def _element_hasher(kind: DataType) -> Callable[[Column], Column]:
-    def hashed(element: Column) -> Column:
-        return _hash_element(kind, element)
-
-    return hashed
-
-
 def _unless_null(value: Column, reduced: Column) -> Column:
-    from pyspark.sql import functions as F
-
     return F.when(value.isNull(), F.lit(NULL_HASH).cast("bigint")).otherwise(reduced)

@@ -63,11 +63,9 @@ def _redact_field(name: str, value: Any) -> Any:
 def _redact_text(text: str) -> str:
     for pattern in _URI_SECRETS:
         text = pattern.sub(_hide_match, text)
-    return (
-        text
-        if len(text) <= MAX_TEXT_LENGTH
-        else f"{text[:MAX_TEXT_LENGTH]}… ({len(text)} characters)"
-    )
+    if len(text) > MAX_TEXT_LENGTH:
+        return f"{text[:MAX_TEXT_LENGTH]}… ({len(text)} characters)"
+    return text
 
 
 def _hide_match(found: re.Match[str]) -> str:

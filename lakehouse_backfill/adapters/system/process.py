@@ -13,11 +13,18 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+from typing import TYPE_CHECKING
 
 from lakehouse_backfill.core.runs.roles import name_fault, reason_fault
 from lakehouse_backfill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 
 class SystemClock:
@@ -206,13 +213,41 @@ class NullProgress:
         """Do nothing."""
 
 
+#: How long the end of a command waits for threads that are busy with other work.
+_RELEASE_S = 0.1
+
+
 def release_memory() -> None:
     """Give freed memory that Arrow and the C library keep back to the system; takes milliseconds.
 
-    Else a process that lives for hundreds of runs keeps up to a hundred megabytes more of it.
+    Arrow keeps memory for each thread that used it, and gives it back in that thread alone. The
+    threads of PyIceberg read and write Parquet files, and live as long as the process: in hundreds
+    of runs they came to keep 80 megabytes.
     """
     arrow = sys.modules.get("pyarrow")
-    if arrow is not None:
-        arrow.default_memory_pool().release_unused()
-        if trim := sys.platform == "linux" and getattr(ctypes.CDLL(None), "malloc_trim", None):
-            trim(0)
+    if arrow is None:
+        return
+    release = arrow.default_memory_pool().release_unused
+    if library := sys.modules.get("pyiceberg.utils.concurrent"):
+        _call_in_each_thread(library.ExecutorFactory.get_or_create(), release)
+    release()
+    if trim := sys.platform == "linux" and getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+
+
+def _call_in_each_thread(executor: ThreadPoolExecutor, act: Callable[[], None]) -> None:
+    """Call once in each thread that the executor has; threads that stay busy are left out."""
+    from concurrent.futures import wait
+
+    threads = len(executor._threads)
+    if not threads:
+        return
+    meeting = Barrier(threads)
+
+    def act_and_meet() -> None:
+        act()
+        with suppress(BrokenBarrierError):  # so that no thread takes a second turn
+            meeting.wait(_RELEASE_S)
+
+    with suppress(RuntimeError):  # the interpreter shuts down
+        wait([executor.submit(act_and_meet) for _ in range(threads)], _RELEASE_S)

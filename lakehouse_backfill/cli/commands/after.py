@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 def reconcile(
-    context: typer.Context,
     old: Annotated[str, typer.Argument(metavar="OLD", help=TABLE_STATE_HELP)],
     new: Annotated[str, typer.Argument(metavar="NEW", help=TABLE_STATE_HELP)],
 ) -> Result:
@@ -37,12 +36,10 @@ def reconcile(
     Examples:
       lakehouse-backfill reconcile silver.orders@before-fix silver.orders
     """
-    return current_project(context, computes=True).reconcile(old, new)
+    return current_project(computes=True).reconcile(old, new)
 
 
-def accept(
-    context: typer.Context, run: RunArgument, by: ByOption = None, reason: ReasonOption = ""
-) -> Result:
+def accept(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
     """Accept the result of a run, before it is published.
 
     The acceptance is bound to the digest of checks and diff: staging again invalidates it.
@@ -50,22 +47,19 @@ def accept(
     Examples:
       lakehouse-backfill accept bf-4f1c09a2d7 --by ana
     """
-    return current_project(context).accept(run, acting_person(by), reason)
+    return current_project().accept(run, acting_person(by), reason)
 
 
-def reject(
-    context: typer.Context, run: RunArgument, reason: ReasonOption, by: ByOption = None
-) -> Result:
+def reject(run: RunArgument, reason: ReasonOption, by: ByOption = None) -> Result:
     """Reject a run; nothing is deleted.
 
     Examples:
       lakehouse-backfill reject bf-4f1c09a2d7 --reason "SJU is missing"
     """
-    return current_project(context).reject(run, acting_person(by), reason)
+    return current_project().reject(run, acting_person(by), reason)
 
 
 def waive(
-    context: typer.Context,
     run: RunArgument,
     gate: Annotated[
         str | None, typer.Argument(metavar="[GATE]", help="The failed gate, by its whole name.")
@@ -87,11 +81,10 @@ def waive(
     if gate is None and not show:
         raise ConfigError("no gate is named", fix=f"lakehouse-backfill waive {run} --list")
     named = None if show else gate
-    return current_project(context).waive(run, named, acting_person(by), reason)
+    return current_project().waive(run, named, acting_person(by), reason)
 
 
 def publish(
-    context: typer.Context,
     runs: Annotated[
         list[str],
         typer.Argument(metavar="RUN…", help="The run; several of pinned products go together."),
@@ -119,7 +112,7 @@ def publish(
       lakehouse-backfill publish bf-4f1c09a2d7
       lakehouse-backfill publish bf-4f1c09a2d7 bf-77aa01b2c3
     """
-    project = current_project(context)
+    project = current_project()
     if len(runs) > 1:
         if dry_run:
             raise typer.BadParameter("--dry-run takes one run")
@@ -131,17 +124,16 @@ def publish(
     return project.publish(runs[0], acting_person(by), take_over=take_over, check_files=check_files)
 
 
-def versions(context: typer.Context, product: ProductArgument) -> Result:
+def versions(product: ProductArgument) -> Result:
     """List the accepted output versions of a product, newest first.
 
     Examples:
       lakehouse-backfill versions silver.orders
     """
-    return current_project(context).versions(product)
+    return current_project().versions(product)
 
 
 def evidence(
-    context: typer.Context,
     run: RunArgument,
     export: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Where page and archive are written.")
@@ -153,7 +145,7 @@ def evidence(
       lakehouse-backfill evidence bf-4f1c09a2d7
       lakehouse-backfill evidence bf-4f1c09a2d7 --export audit/
     """
-    return current_project(context).evidence(run, export)
+    return current_project().evidence(run, export)
 
 
 OldArgument = Annotated[
@@ -193,7 +185,6 @@ PartitionsOption = Annotated[
 
 
 def diff(
-    context: typer.Context,
     old: OldArgument,
     new: NewArgument = None,
     key: KeyOption = None,
@@ -225,7 +216,7 @@ def diff(
     """
     columns = split_list([key]) if key else None
     # Only job code, which attribution runs, and a diff that is to run on Spark may need pandas.
-    project = current_project(context, computes=attribute or engine == "spark")
+    project = current_project(computes=attribute or engine == "spark")
     who, ignored, limits = acting_person(by), split_list(ignore), split_list(tolerance)
     found: DiffResult | DiffPreviewResult
     if attribute:
@@ -244,7 +235,6 @@ def diff(
 
 
 def dual_read(
-    context: typer.Context,
     run: RunArgument,
     reader: Annotated[
         str, typer.Option(metavar="NAME", help="The reader, as the manifest names it.")
@@ -275,7 +265,7 @@ def dual_read(
       lakehouse-backfill dual-read bf-4f1c09a2d7 --reader app --columns order_id,amount
       lakehouse-backfill dual-read bf-1 --reader app --sql app.sql --accept-difference "was wrong"
     """
-    project = current_project(context)
+    project = current_project()
     return project.dual_read(
         run, reader, sql, split_list(columns), tolerance, accept_difference, acting_person(by)
     )

@@ -22,7 +22,6 @@ from lakehouse_backfill.results.base import Result
 
 
 def init(
-    context: typer.Context,  # noqa: ARG001 (read by what prints the result)
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new project's folder.")],
 ) -> Result:
     """Create the files of a new project.
@@ -38,7 +37,7 @@ def init(
     return InitResult(project=str(folder), files=tuple(make(folder)))
 
 
-def doctor(context: typer.Context) -> Result:
+def doctor() -> Result:
     """Check Java, jars, catalog and permissions.
 
     Each fault is printed with its fix. Exit code 6 when there is one.
@@ -47,11 +46,10 @@ def doctor(context: typer.Context) -> Result:
       lakehouse-backfill doctor
       lakehouse-backfill --profile prod doctor
     """
-    return current_project(context).doctor()
+    return current_project().doctor()
 
 
 def demo(
-    context: typer.Context,
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Where the demo creates its project.")
     ] = Path("lakehouse-demo"),
@@ -66,11 +64,10 @@ def demo(
     """
     from lakehouse_backfill.demo import story
 
-    return story.run_demo(folder, current_session(context).echo)
+    return story.run_demo(folder, current_session().echo)
 
 
 def product_add(
-    context: typer.Context,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="namespace.table")],
     owner: Annotated[str | None, typer.Option(metavar="WHO", help="Who owns the product.")] = None,
 ) -> Result:
@@ -81,11 +78,10 @@ def product_add(
     Examples:
       lakehouse-backfill product add silver.orders --owner ana
     """
-    return current_project(context, computes=True).add_product(table, owner)
+    return current_project(computes=True).add_product(table, owner)
 
 
 def new(
-    context: typer.Context,
     product: ProductArgument,
     from_: Annotated[str, typer.Option("--from", metavar="P", help="First partition.")],
     to: Annotated[str, typer.Option(metavar="P", help="First partition not restated.")],
@@ -101,12 +97,11 @@ def new(
       lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01
           --reason "rates of January were late" --reason-code late_data
     """
-    project = current_project(context)
+    project = current_project()
     return project.new_manifest(product, from_, to, reason, reason_code, acting_person(by))
 
 
 def schema(
-    context: typer.Context,  # noqa: ARG001 (read by what prints the result)
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="manifest, contract or profiles")
     ] = "manifest",
@@ -123,7 +118,6 @@ def schema(
 
 
 def plan(
-    context: typer.Context,
     manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The run manifest's file.")],
     revise: Annotated[
         str | None, typer.Option(metavar="RUN", help="The run that this plan replaces.")
@@ -132,6 +126,12 @@ def plan(
     prove_warm_up: Annotated[
         bool,
         typer.Option("--prove-warm-up", help="Compute the first partition with twice the warm-up."),
+    ] = False,
+    prove_determinism: Annotated[
+        bool,
+        typer.Option(
+            "--prove-determinism", help="Compute the first partition twice, in another row order."
+        ),
     ] = False,
     dry_run: DryRunOption = False,
     by: ByOption = None,
@@ -146,19 +146,26 @@ def plan(
       lakehouse-backfill plan jobs/orders/january.yaml --dry-run
       lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
     """
-    project, who = current_project(context, computes=prove_warm_up), acting_person(by)
+    project = current_project(computes=prove_warm_up or prove_determinism)
+    who = acting_person(by)
     file = manifest.resolve() if manifest.is_file() else manifest
-    return project.plan(file, revise, who, dry_run=dry_run, prove_warm_up=prove_warm_up)
+    return project.plan(
+        file,
+        revise,
+        who,
+        dry_run=dry_run,
+        prove_warm_up=prove_warm_up,
+        prove_determinism=prove_determinism,
+    )
 
 
-def approve(
-    context: typer.Context, run: RunArgument, by: ByOption = None, reason: ReasonOption = ""
-) -> Result:
+def approve(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
     """Approve the intent of a run, before it stages.
 
     The approval is bound to the manifest hash: another plan needs another approval.
 
     Examples:
       lakehouse-backfill approve bf-4f1c09a2d7 --by ana
+      lakehouse-backfill --sign-with ~/.ssh/id_ed25519 approve bf-4f1c09a2d7 --by ana
     """
-    return current_project(context).approve(run, acting_person(by), reason)
+    return current_project().approve(run, acting_person(by), reason)

@@ -20,13 +20,7 @@ from lakehouse_backfill.results.base import Result
 ACCEPTED_SUFFIX = "@accepted"
 
 
-def run(
-    context: typer.Context,
-    run: RunArgument,
-    by: ByOption = None,
-    *,
-    take_over: TakeOverOption = False,
-) -> Result:
+def run(run: RunArgument, by: ByOption = None, *, take_over: TakeOverOption = False) -> Result:
     """Stage and validate a run, and publish it unless that is manual.
 
     Continues where the run stopped: finished chunks are not computed again.
@@ -34,17 +28,11 @@ def run(
     Examples:
       lakehouse-backfill run bf-4f1c09a2d7
     """
-    project = current_project(context, computes=True)
+    project = current_project(computes=True)
     return project.run(run, acting_person(by), take_over=take_over)
 
 
-def stage(
-    context: typer.Context,
-    run: RunArgument,
-    by: ByOption = None,
-    *,
-    take_over: TakeOverOption = False,
-) -> Result:
+def stage(run: RunArgument, by: ByOption = None, *, take_over: TakeOverOption = False) -> Result:
     """Compute the missing chunks into the run's shadow table.
 
     The target is not changed. Staging a finished chunk again changes nothing.
@@ -52,12 +40,11 @@ def stage(
     Examples:
       lakehouse-backfill stage bf-4f1c09a2d7
     """
-    project = current_project(context, computes=True)
+    project = current_project(computes=True)
     return project.stage(run, acting_person(by), take_over=take_over)
 
 
 def validate(
-    context: typer.Context,
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="The run, or PRODUCT@accepted with its suites.")
     ],
@@ -85,14 +72,13 @@ def validate(
     product, is_published, _ = run.partition(ACCEPTED_SUFFIX)
     if not is_published and (suite or partitions):
         raise typer.BadParameter(f"--suite and --partitions go with PRODUCT{ACCEPTED_SUFFIX}")
-    project = current_project(context, computes=True)
+    project = current_project(computes=True)
     if is_published:
         return project.rejudge(product, split_list(suite), split_list(partitions))
     return project.validate(run, acting_person(by), take_over=take_over)
 
 
 def status(
-    context: typer.Context,
     run: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="One run; all open ones if left out.")
     ] = None,
@@ -108,30 +94,28 @@ def status(
       lakehouse-backfill status bf-4f1c09a2d7
       lakehouse-backfill status --all --json
     """
-    return current_project(context).status(run, all=everything)
+    return current_project().status(run, all=everything)
 
 
-def log(context: typer.Context, run: RunArgument) -> Result:
+def log(run: RunArgument) -> Result:
     """List the events of a run, oldest first.
 
     Examples:
       lakehouse-backfill log bf-4f1c09a2d7
     """
-    return current_project(context).log(run)
+    return current_project().log(run)
 
 
-def chunks(context: typer.Context, run: RunArgument) -> Result:
+def chunks(run: RunArgument) -> Result:
     """List the chunks of a run with rows, checksums and seconds.
 
     Examples:
       lakehouse-backfill chunks bf-4f1c09a2d7
     """
-    return current_project(context).chunks(run)
+    return current_project().chunks(run)
 
 
-def cancel(
-    context: typer.Context, run: RunArgument, by: ByOption = None, reason: ReasonOption = ""
-) -> Result:
+def cancel(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
     """Close a run before publication.
 
     Readers see no change; the shadow table and the evidence are kept.
@@ -139,15 +123,11 @@ def cancel(
     Examples:
       lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"
     """
-    return current_project(context).cancel(run, acting_person(by), reason)
+    return current_project().cancel(run, acting_person(by), reason)
 
 
 def shadow_open(
-    context: typer.Context,
-    run: RunArgument,
-    by: ByOption = None,
-    *,
-    take_over: TakeOverOption = False,
+    run: RunArgument, by: ByOption = None, *, take_over: TakeOverOption = False
 ) -> Result:
     """Create the run's shadow table for another engine to write.
 
@@ -158,16 +138,12 @@ def shadow_open(
       lakehouse-backfill shadow open bf-4f1c09a2d7
       lakehouse-backfill shadow open bf-4f1c09a2d7 --json
     """
-    project = current_project(context, computes=True)
+    project = current_project(computes=True)
     return project.shadow_open(run, acting_person(by), take_over=take_over)
 
 
 def shadow_close(
-    context: typer.Context,
-    run: RunArgument,
-    by: ByOption = None,
-    *,
-    take_over: TakeOverOption = False,
+    run: RunArgument, by: ByOption = None, *, take_over: TakeOverOption = False
 ) -> Result:
     """Check and fingerprint what another engine wrote into the shadow.
 
@@ -177,5 +153,5 @@ def shadow_close(
     Examples:
       lakehouse-backfill shadow close bf-4f1c09a2d7
     """
-    project = current_project(context, computes=True)
+    project = current_project(computes=True)
     return project.shadow_close(run, acting_person(by), take_over=take_over)

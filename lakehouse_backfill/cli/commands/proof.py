@@ -12,27 +12,31 @@ from lakehouse_backfill.results.base import Result
 
 
 def audit_verify(
-    context: typer.Context,
     against: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Output of an earlier audit verify --json."),
     ] = None,
+    *,
+    anchor: Annotated[
+        bool, typer.Option("--anchor", help="Compare with the profile's anchor, too.")
+    ] = False,
 ) -> Result:
     """Check that the log of runs was not edited.
 
-    Finds events that were edited, forged, moved or deleted. Keep the JSON where nobody who writes
-    to the lake can: only a comparison with it finds a log that was rewritten as a whole.
+    Finds events that were edited, forged, moved or deleted, and wrong signatures. A log that was
+    rewritten as a whole is found by --anchor, or with a JSON that you kept where nobody who writes
+    to the lake can change it.
 
     Examples:
       lakehouse-backfill audit verify
+      lakehouse-backfill --profile prod audit verify --anchor
       lakehouse-backfill --json audit verify > heads.json
       lakehouse-backfill audit verify --against heads.json
     """
-    return current_project(context).audit_verify(against)
+    return current_project().audit_verify(against, anchor=anchor)
 
 
 def audit_guarantees(
-    context: typer.Context,
     product: Annotated[
         str | None, typer.Argument(metavar="[PRODUCT]", help="One product; all if left out.")
     ] = None,
@@ -46,11 +50,10 @@ def audit_guarantees(
       lakehouse-backfill audit guarantees
       lakehouse-backfill audit guarantees silver.orders --json
     """
-    return current_project(context, computes=True).audit_guarantees(product)
+    return current_project(computes=True).audit_guarantees(product)
 
 
 def verify(
-    context: typer.Context,
     run: RunArgument,
     evidence: Annotated[
         Path | None,
@@ -70,11 +73,11 @@ def verify(
       lakehouse-backfill verify bf-4f1c09a2d7 --deep --json
       lakehouse-backfill verify bf-4f1c09a2d7 --evidence audit/
     """
-    project = current_project(context, computes=deep)
+    project = current_project(computes=deep)
     return project.verify(run, deep=deep, evidence=evidence)
 
 
-def reproduce(context: typer.Context, run: RunArgument) -> Result:
+def reproduce(run: RunArgument) -> Result:
     """Run the archived code of a run on its pinned inputs again.
 
     Writes a scratch table, which is never published and is dropped at the end. Each partition
@@ -84,4 +87,4 @@ def reproduce(context: typer.Context, run: RunArgument) -> Result:
       lakehouse-backfill reproduce bf-4f1c09a2d7
       lakehouse-backfill reproduce bf-4f1c09a2d7 --json
     """
-    return current_project(context, computes=True).reproduce(run)
+    return current_project(computes=True).reproduce(run)

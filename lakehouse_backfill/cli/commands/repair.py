@@ -19,7 +19,6 @@ from lakehouse_backfill.results.base import Result
 
 
 def rollback(
-    context: typer.Context,
     products: Annotated[
         list[str],
         typer.Argument(metavar="PRODUCT…", help="The product; several pinned ones go together."),
@@ -46,7 +45,7 @@ def rollback(
       lakehouse-backfill rollback silver.orders --partitions 2026-01-07 --reason "one day"
       lakehouse-backfill rollback gold.daily gold.monthly --reason "wrong rates"
     """
-    project, only = current_project(context), split_list(partitions)
+    project, only = current_project(), split_list(partitions)
     if len(products) > 1:
         if to is not None or only:
             raise typer.BadParameter("--to and --partitions take one product")
@@ -59,7 +58,6 @@ def rollback(
 
 
 def recover(
-    context: typer.Context,
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run.")] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Everything in the lake.")] = False,
@@ -79,13 +77,10 @@ def recover(
     """
     if (run is None) is not everything:
         raise typer.BadParameter("name a run, or give --all")
-    return current_project(context).recover(
-        run, acting_person(by), dry_run=dry_run, take_over=take_over
-    )
+    return current_project().recover(run, acting_person(by), dry_run=dry_run, take_over=take_over)
 
 
 def maintain(
-    context: typer.Context,
     product: Annotated[
         str | None, typer.Option(metavar="PRODUCT", help="Only what belongs to one product.")
     ] = None,
@@ -121,4 +116,4 @@ def maintain(
     if erasure and product not in (None, erasure):
         raise typer.BadParameter("--product and --erasure name different products")
     who = acting_person(by)
-    return current_project(context).maintain(who, erasure or product, reason, dry_run=dry_run)
+    return current_project().maintain(who, erasure or product, reason, dry_run=dry_run)

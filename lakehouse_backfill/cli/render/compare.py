@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.cli.render.page import TextPage, format_cell, verdict_mark
+from lakehouse_backfill.cli.render.page import TextPage, read_fields, verdict_mark
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.domain.checks import ColumnDiff, Distribution, PartitionDiff
+    from lakehouse_backfill.domain.checks import ColumnDiff, DiffSample, PartitionBalance
     from lakehouse_backfill.domain.diff import FileTotals
-    from lakehouse_backfill.results.comparison import (
-        DiffPreviewResult,
-        DiffResult,
-        ReconcileResult,
-    )
+    from lakehouse_backfill.results import comparison
 
 
 Data = Mapping[str, Any]
 #: Samples of one group that are drawn; JSON and evidence hold all.
 _MAX_CAUSE_SAMPLES = 2
+_COUNTS = "old rows: old_rows | new rows: new_rows | added | removed | changed | unchanged"
 
 
 def render_causes(page: TextPage, data: Data) -> None:
@@ -36,21 +33,26 @@ def render_causes(page: TextPage, data: Data) -> None:
         "bold",
     )
     page.facts((name.replace("_", " "), count) for name, count in data["counts"].items())
-    page.table(
-        "by partition",
-        ("partition", "cause", "rows", "in", "columns"),
-        [_cause_row(part, group) for part in parts for group in part["groups"]],
-    )
-    page.table(
-        "what came to the inputs",
-        ("partition", "input", "late", "upstream", "deleted", "told by"),
-        [
-            (part["partition"], each["input"], each["late_rows"], each["upstream_rows"],
-             each["deleted_rows"], each["told_by"])
-            for part in parts for each in part["inputs"]
-        ],
+    groups = _with_partition(parts, "groups")
+    page.records(
+        "by partition", "partition | cause | rows | in: factors | columns", groups,
+        cause=lambda group: group["cause"].replace("_", " "),
+        factors=_factors_text,
+        columns=lambda group: ", ".join(f"{n} {count:,}" for n, count in group["columns"].items()),
     )  # fmt: skip
-    _cause_sample_table(page, data)
+    page.records(
+        "what came to the inputs",
+        "partition | input | late: late_rows | upstream: upstream_rows | deleted: deleted_rows | "
+        "told by: told_by",
+        _with_partition(parts, "inputs"),
+    )
+    samples = [
+        {**sample, "factors": group["factors"]}
+        for group in groups
+        for sample in group["samples"][:_MAX_CAUSE_SAMPLES]
+    ]
+    columns = "cause: factors | : kind | key | old | new"
+    page.records("samples by cause", columns, samples, factors=_factors_text)
     for part in parts:
         if part["live"]:
             # Without a run that made the rows, the commit is the one that wrote them.
@@ -60,26 +62,9 @@ def render_causes(page: TextPage, data: Data) -> None:
             page.line(f"{part['partition']}: {note}")
 
 
-def _cause_row(part: Data, group: Data) -> tuple[Any, ...]:
-    columns = ", ".join(f"{name} {count:,}" for name, count in group["columns"].items())
-    cause = group["cause"].replace("_", " ")
-    return (part["partition"], cause, group["rows"], _factors_text(group), columns)
-
-
-def _cause_sample_table(page: TextPage, data: Data) -> None:
-    rows = [
-        (
-            _factors_text(group),
-            sample["kind"],
-            format_cell(sample["key"]),
-            sample["old"],
-            sample["new"],
-        )
-        for part in data["partitions"]
-        for group in part["groups"]
-        for sample in group["samples"][:_MAX_CAUSE_SAMPLES]
-    ]
-    page.table("samples by cause", ("cause", "", "key", "old", "new"), rows)
+def _with_partition(parts: list[Data], name: str) -> list[Data]:
+    """Return what each partition lists under the name, with the partition's label."""
+    return [{**each, "partition": part["partition"]} for part in parts for each in part[name]]
 
 
 def _factors_text(group: Data) -> str:
@@ -89,21 +74,19 @@ def _factors_text(group: Data) -> str:
     return describe_factors(group["factors"])
 
 
-def _engine_text(result: DiffResult | DiffPreviewResult) -> str:
+def _engine_text(result: comparison.DiffResult | comparison.DiffPreviewResult) -> str:
     """Name the engine, and why it was chosen."""
     choice = result.engine_choice
     return f"{choice.engine}: {choice.why}" if choice else result.engine
 
 
-def render_preview(page: TextPage, result: DiffPreviewResult) -> None:
+def render_preview(page: TextPage, result: comparison.DiffPreviewResult) -> None:
     """Draw what is proven to be the same, then what would be read of each side."""
+    proven = "identical" if result.identical else "not proven: rows have to be compared"
     page.line(f"{result.old}  ->  {result.new}", "bold")
     page.facts(
         (
-            (
-                "by metadata alone",
-                "identical" if result.identical else "not proven: rows have to be compared",
-            ),
+            ("by metadata alone", proven),
             ("same files", _load_text(result.shared)),
             ("equal by fingerprint", _load_text(result.equal_by_fingerprint)),
             ("old, to read", _load_text(result.old_to_read)),
@@ -113,30 +96,25 @@ def render_preview(page: TextPage, result: DiffPreviewResult) -> None:
             ("engine", _engine_text(result)),
         )
     )
-    rows = [
-        (one.partition, _load_text(one.old), _load_text(one.new))
-        for one in result.partitions
-        if one.proven_by is None
-    ]
-    title = f"{len(rows):,} of {len(result.partitions):,} partitions would be read"
-    page.table(title, ("partition", "old", "new"), rows)
+    read = [one for one in result.partitions if one.proven_by is None]
+    page.records(
+        f"{len(read):,} of {len(result.partitions):,} partitions would be read",
+        "partition | old | new", read,
+        old=lambda one: _load_text(one.old), new=lambda one: _load_text(one.new),
+    )  # fmt: skip
 
 
 def _load_text(load: FileTotals) -> str:
     return f"{load.files:,} files, {load.rows:,} rows, {load.bytes / 2**20:,.1f} MiB"
 
 
-_COUNT_FIELDS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
-_COUNT_NAMES = tuple(name.replace("_", " ") for name in _COUNT_FIELDS)
-
-
-def render_diff(page: TextPage, result: DiffResult) -> None:
+def render_diff(page: TextPage, result: comparison.DiffResult) -> None:
     """Draw the sums, then where, which columns, and a few rows."""
     files = result.files
     page.line(f"{result.old}  ->  {result.new}", "bold")
     page.facts(
         (
-            *zip(_COUNT_NAMES, _counts(result.summary), strict=True),
+            *read_fields(result.summary, _COUNTS),
             (
                 "files",
                 f"{files.shared:,} shared and not read, {files.old_only:,} only old, "
@@ -149,54 +127,47 @@ def render_diff(page: TextPage, result: DiffResult) -> None:
         )
     )
     differing = [item for item in result.partitions if item.added or item.removed or item.changed]
-    page.table(
-        f"{len(differing):,} of {len(result.partitions):,} partitions differ",
-        ("partition", *_COUNT_NAMES),
-        [(item.partition, *_counts(item)) for item in differing],
-    )
-    rows = [
-        (item.name, item.changed, _shift_text(item), _distribution_text(item.distribution))
+    title = f"{len(differing):,} of {len(result.partitions):,} partitions differ"
+    page.records(title, f"partition | {_COUNTS}", differing)
+    changed = [
+        item
         for item in result.columns
         if item.changed or (item.distribution and item.distribution.is_shifted)
     ]
-    page.table("changed columns", ("column", "changed rows", "shift", "distribution"), rows)
-    new = [(item.name, item.rows) for item in result.added_columns or ()]
-    page.table("new columns", ("column", "rows with a value"), new)
-    samples = [
-        (item.kind, format_cell(item.key), _changed_values(item.old or {}, item.new or {}))
-        for item in result.samples
-    ]
-    page.table("samples", ("", "key", "values"), samples)
+    columns = "column: name | changed rows: changed | shift | distribution"
+    page.records(
+        "changed columns", columns, changed, shift=_shift_text, distribution=_distribution_text
+    )
+    added = result.added_columns or ()
+    page.records("new columns", "column: name | rows with a value: rows", added)
+    page.records("samples", ": kind | key | values", result.samples, values=_changed_values)
     if result.attribution:
         render_causes(page, result.attribution)
 
 
-def _counts(one: PartitionDiff) -> tuple[int, ...]:
-    return tuple(getattr(one, name) for name in _COUNT_FIELDS)
-
-
-def render_reconcile(page: TextPage, result: ReconcileResult) -> None:
+def render_reconcile(page: TextPage, result: comparison.ReconcileResult) -> None:
     """Draw unequal partitions first."""
     found = sorted(result.partitions, key=lambda row: row.equal)
     differing = sum(not row.equal for row in found)
     verdict = "equal" if result.equal else f"{differing:,} of {len(found):,} differ"
     page.line(f"{len(found):,} partitions: {verdict}", "bold")
-    rows = [
-        (
-            verdict_mark(is_good=True) if row.equal else "differs",
-            row.partition,
-            row.old_count,
-            row.new_count,
-            _hash_digits(row.old_checksum),
-            _hash_digits(row.new_checksum),
-        )
-        for row in found
-    ]
-    names = ("", "partition", "old rows", "new rows", "old checksum", "new checksum")
-    page.table("", names, rows)
+    page.records(
+        "",
+        ": equal | partition | old rows: old_count | new rows: new_count | "
+        "old checksum: old_checksum | new checksum: new_checksum",
+        found,
+        equal=_balance_verdict,
+        old_checksum=lambda row: _hash_digits(row.old_checksum),
+        new_checksum=lambda row: _hash_digits(row.new_checksum),
+    )
 
 
-def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def _balance_verdict(row: PartitionBalance) -> Any:
+    return verdict_mark(is_good=True) if row.equal else "differs"
+
+
+def _changed_values(sample: DiffSample) -> str:
+    old, new = sample.old or {}, sample.new or {}
     if not old or not new:
         return ", ".join(f"{name}={value}" for name, value in (old or new).items())
     return ", ".join(
@@ -214,8 +185,9 @@ def _shift_text(column: ColumnDiff) -> str | None:
     return f"{column.shift:.2f} {unit}"
 
 
-def _distribution_text(found: Distribution | None) -> str | None:
+def _distribution_text(column: ColumnDiff) -> str | None:
     """Describe how far the distribution moved, and whether that is more than the limit."""
+    found = column.distribution
     if found is None:
         return None
     text = f"{found.test.upper()} {found.value:.3f}"

@@ -8,31 +8,20 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from lakehouse_backfill.cli.group import clean_text
-from lakehouse_backfill.cli.render.page import (
-    BAD,
-    TextPage,
-    format_moment,
-    format_partitions,
-    verdict_mark,
-)
+from lakehouse_backfill.cli.render.page import BAD, TextPage, verdict_mark
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.approval.decisions import FailedGate
+    from lakehouse_backfill.domain import checks
     from lakehouse_backfill.domain.catch_up import TableState
-    from lakehouse_backfill.domain.checks import (
-        CheckResult,
-        EdgeReport,
-        MeasureTotal,
-        PartitionDiff,
-    )
     from lakehouse_backfill.domain.rollout import QueryAnswer
     from lakehouse_backfill.results.publications import DualReadResult
 
 
 def render_failed_gates(page: TextPage, gates: Sequence[FailedGate]) -> None:
     """Draw each failed gate, and the commands that waive them, each on a line to be copied."""
-    rows = [(_gate_verdict(gate), gate.scope, gate.name, gate.detail) for gate in gates]
-    page.table("failed gates", ("", "of", "gate", "what was seen"), rows, most=None)
+    columns = ": waived_by | of: scope | gate: name | what was seen: detail"
+    page.records("failed gates", columns, gates, most=None, waived_by=_gate_verdict)
     for gate in gates:
         if gate.why_not:
             page.line(f"{gate.name} cannot be waived: {gate.why_not}", BAD)
@@ -78,50 +67,41 @@ def _answer_text(state: TableState, answer: QueryAnswer, seconds: float | None) 
 
 def render_readers(page: TextPage, found: Sequence[Any]) -> None:
     """Draw where the readers of a run stand."""
-    rows = [
-        (
-            verdict_mark(is_good=item["outcome"] in ("equal", "accepted")),
-            item["reader"],
-            item["outcome"],
-            item.get("by"),
-            format_moment(item["at"]) if item.get("at") else None,
-            item.get("reason"),
-        )
-        for item in found
-    ]
-    page.table("readers that compare", ("", "reader", "result", "by", "at", "reason"), rows)
+    page.records(
+        "readers that compare",
+        ": is_good | reader | result: outcome | by | at | reason",
+        found,
+        is_good=lambda item: verdict_mark(is_good=item["outcome"] in ("equal", "accepted")),
+    )
 
 
 def render_steps(page: TextPage, found: Sequence[Any]) -> None:
     """Draw the steps that were checked."""
-    rows = [
-        (
-            verdict_mark(is_good=bool(item["passed"])),
-            f"{item['step']} of {item['of']}",
-            format_partitions(list(item["partitions"])),
-            item["version"],
-        )
-        for item in found
-    ]
-    page.table("published in steps", ("", "step", "partitions", "version"), rows, most=None)
+    page.records(
+        "published in steps", ": passed | step | partitions | version", found, most=None,
+        passed=lambda item: verdict_mark(is_good=bool(item["passed"])),
+        step=lambda item: f"{item['step']} of {item['of']}",
+    )  # fmt: skip
 
 
-def render_gates(page: TextPage, checks: Sequence[CheckResult]) -> None:
+def render_gates(page: TextPage, found: Sequence[checks.CheckResult]) -> None:
     """Draw each gate, closed ones first."""
-    rows = [
-        (_check_verdict(check), check.group, check.name, check.detail)
-        for check in sorted(checks, key=lambda check: check.passed)
-    ]
-    page.table("gates", ("", "group", "gate", "what was seen"), rows, most=40)
+    page.records(
+        "gates",
+        ": passed | group | gate: name | what was seen: detail",
+        sorted(found, key=lambda check: check.passed),
+        most=40,
+        passed=_check_verdict,
+    )
 
 
-def _check_verdict(check: CheckResult) -> Text:
+def _check_verdict(check: checks.CheckResult) -> Text:
     if check.passed or check.blocking:
         return verdict_mark(is_good=check.passed)
     return Text("warn", style="yellow")
 
 
-def render_row_counts(page: TextPage, summary: PartitionDiff) -> None:
+def render_row_counts(page: TextPage, summary: checks.PartitionDiff) -> None:
     """Draw how many rows changed."""
     text = (
         f"{summary.old_rows:,} old, {summary.new_rows:,} new: {summary.added:,} added, "
@@ -139,13 +119,7 @@ def render_suite_time(page: TextPage, took: Mapping[str, Any] | None) -> None:
         page.facts((("suites", text),))
 
 
-def render_totals(page: TextPage, totals: Sequence[MeasureTotal]) -> None:
-    """Draw the measures of both sides."""
-    rows = [(item.name, item.old, item.new) for item in totals]
-    page.table("totals over the run's partitions", ("measure", "old", "new"), rows)
-
-
-def render_edge(page: TextPage, edge: EdgeReport | None) -> None:
+def render_edge(page: TextPage, edge: checks.EdgeReport | None) -> None:
     """Draw an open edge, and the range that closes it."""
     if edge is None or edge.is_closed:
         return

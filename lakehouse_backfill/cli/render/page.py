@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -98,6 +100,23 @@ class TextPage:
         if len(rows) > len(shown):
             self.line(f"… {len(rows) - len(shown):,} more (--json shows all)", WEAK)
 
+    def records(
+        self,
+        title: str,
+        columns: str,
+        records: Iterable[Any],
+        /,
+        *,
+        most: int | None = MAX_SHOWN_ROWS,
+        is_copied: bool = False,
+        **cells: Callable[[Any], Any],
+    ) -> None:
+        """Write a table with a row for each record; `columns` and `cells` as in `read_fields`."""
+        rows = [read_fields(record, columns, **cells) for record in records]
+        names = [name for name, _ in rows[0]] if rows else []
+        values = [[value for _, value in row] for row in rows]
+        self.table(title, names, values, most=most, is_copied=is_copied)
+
     def _row_lists(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         for number, row in enumerate(rows):
             if number:
@@ -112,25 +131,55 @@ class TextPage:
             self.draw(Text(f"  {clean_text(command)}", style=STRONG), is_whole=True)
 
 
+def read_fields(
+    record: Any, columns: str, /, **cells: Callable[[Any], Any]
+) -> list[tuple[str, Any]]:
+    """Return the fields of a record with their titles.
+
+    `columns` is written like the head of a table: `version | accepted at: accepted_at`. Behind the
+    colon stands the name of the field, where the title is another one. A function in `cells` makes
+    the value of its field from the record; other values are written as `_FORMATS` says.
+    """
+    found = []
+    for column in columns.split(" | "):
+        title, _, name = column.rpartition(": ") if ": " in column else (column, "", column)
+        found.append((title.strip(), _field_value(record, name, cells.get(name))))
+    return found
+
+
+def _field_value(record: Any, name: str, cell: Callable[[Any], Any] | None) -> Any:
+    if cell is not None:
+        return cell(record)
+    value = record.get(name) if isinstance(record, Mapping) else getattr(record, name)
+    is_written = name in _FORMATS and value is not None
+    return _FORMATS[name](value) if is_written else value
+
+
 def format_cell(value: Any) -> Text:
     """Draw a value: numbers with separators, yes and no, nothing as a dash."""
     if value is None:
         return Text("-", style=WEAK)
     if isinstance(value, Text):
         return value
-    if isinstance(value, bool):
-        return Text("yes" if value else "no")
-    if isinstance(value, int):
-        return Text(f"{value:,}")
-    if isinstance(value, float):
-        return Text(f"{value:,.3f}".rstrip("0").rstrip("."))
-    if isinstance(value, Mapping):
-        return Text(
-            ", ".join(f"{clean_text(key)}={clean_text(inner)}" for key, inner in value.items())
-        )
-    if isinstance(value, list | tuple):
-        return Text(", ".join(clean_text(inner) for inner in value) or "-")
-    return Text(clean_text(value))
+    write = next((write for kind, write in _WRITERS if isinstance(value, kind)), clean_text)
+    return Text(write(value))
+
+
+def _join_named(values: Mapping[Any, Any]) -> str:
+    return ", ".join(f"{clean_text(key)}={clean_text(inner)}" for key, inner in values.items())
+
+
+#: How a value of this type is written; the first that fits.
+_WRITERS: tuple[tuple[type, Callable[[Any], str]], ...] = (
+    (bool, lambda value: "yes" if value else "no"),
+    (int, "{:,}".format),
+    (float, lambda value: f"{value:,.3f}".rstrip("0").rstrip(".")),
+    (datetime, lambda value: str(format_moment(value))),
+    (Enum, lambda value: clean_text(value.value)),
+    (Mapping, _join_named),
+    (list, lambda values: ", ".join(map(clean_text, values)) or "-"),
+    (tuple, lambda values: ", ".join(map(clean_text, values)) or "-"),
+)
 
 
 def relative_path(path: str) -> str:
@@ -174,3 +223,23 @@ def format_partitions(labels: Sequence[Any]) -> str:
     if len(labels) <= 3:
         return ", ".join(str(label) for label in labels) or "none"
     return f"{len(labels):,} partitions, {labels[0]} to {labels[-1]}"
+
+
+def shorten_hash(value: Any) -> str:
+    """Hashes are recognised by their first letters; nobody reads all 64."""
+    text = "-" if value is None else str(value)
+    is_hash = len(text) >= 32 and " " not in text
+    return f"{text[:12]}…{text[-8:]}" if is_hash else text
+
+
+#: How a field of this name is written in every table.
+_FORMATS: dict[str, Callable[[Any], Any]] = {
+    "at": format_moment,
+    "bound_to": shorten_hash,
+    "checksum": shorten_hash,
+    "partitions": format_partitions,
+    "seq": format_identity,
+    "size_bytes": format_size,
+    "snapshot_id": format_identity,
+    "supersedes": format_identity,
+}

@@ -15,9 +15,9 @@ from lakehouse_backfill.cli.render.page import (
     BAD,
     TextPage,
     format_cell,
-    format_identity,
     format_partitions,
     format_size,
+    read_fields,
     relative_path,
     verdict_mark,
 )
@@ -25,15 +25,9 @@ from lakehouse_backfill.errors import command_line, plan_command
 from lakehouse_backfill.results.base import to_plain
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.domain.contract import Consumer
     from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate
-    from lakehouse_backfill.results.proof import (
-        DemoResult,
-        DoctorResult,
-        InitResult,
-        ManifestDraft,
-        ProductDraft,
-        SchemaResult,
-    )
+    from lakehouse_backfill.results import proof
     from lakehouse_backfill.results.runs import PlanResult
 
 
@@ -41,30 +35,29 @@ def render_plan(page: TextPage, result: PlanResult) -> None:
     """Draw the plan; what needs an eye stands last, right above the next command."""
     page.line(f"{result.run_id}  {result.state or 'not registered (dry run)'}", "bold")
     page.facts(_intent_facts(result))
-    pins = [
-        (pin.name, pin.role, pin.requested, format_identity(pin.snapshot_id), pin.mode)
-        for pin in result.pins
-    ]
-    page.table("pinned", ("name", "role", "as asked for", "snapshot", "pin"), pins)
+    pins = "name | role | as asked for: requested | snapshot: snapshot_id | pin: mode"
+    page.records("pinned", pins, result.pins)
     _estimate(page, result.estimate)
-    consumers = [
-        (one.name, _tolerance_text(tolerates=one.tolerates_restatement), one.contact or None)
-        for one in result.consumers
-    ]
-    page.table("consumers", ("name", "restatement", "contact"), consumers)
-    questions = [(one.number, one.question, _answer_cell(one)) for one in result.checklist]
-    page.table("checklist", ("", "question", "answer"), questions, most=None)
+    page.records(
+        "consumers", "name | restatement | contact", result.consumers,
+        restatement=_tolerance_text, contact=lambda one: one.contact or None,
+    )  # fmt: skip
+    questions = ": number | question | answer"
+    page.records("checklist", questions, result.checklist, most=None, answer=_answer_cell)
     if result.warm_up_proof:
         proof = result.warm_up_proof
         same = "gives the same rows" if proof["equal"] else "gives OTHER rows: widen it"
         page.line(f"warm-up: twice as much input for {proof['partition']} {same}")
+    if result.determinism_proof:
+        partition = result.determinism_proof["partition"]
+        page.line(f"determinism: {partition} came out the same from rows in another order")
     page.line()
     for note in result.notes:
         page.line(f"- {note}")
-    conflicts = [
-        (one.run_id, one.state, format_partitions(one.partitions)) for one in result.conflicts
-    ]
-    page.table("overlaps with open runs", ("run", "state", "in"), conflicts)
+    columns = "file | line | found | kind | allowed because: allowed"
+    page.records("non-determinism that does not block", columns, result.findings)
+    overlaps = "run: run_id | state | in: partitions"
+    page.records("overlaps with open runs", overlaps, result.conflicts)
     page.next_command(
         command_line("approve", result.run_id, "--by", "WHO")
         if result.state
@@ -74,6 +67,7 @@ def render_plan(page: TextPage, result: PlanResult) -> None:
 
 def _intent_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
     scope = f"{format_partitions(plan.partitions)} of {plan.partition_field.column}"
+    last = "shadow: shadow_table | revises | manifest hash: manifest_hash | undo"
     return (
         ("product", plan.product),
         ("changes", f"{scope}, and nothing else"),
@@ -83,37 +77,31 @@ def _intent_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
         ("target", plan.target),
         ("way", plan.way and f"{plan.way.way}: {plan.way.why}"),
         ("chunks", f"{len(plan.chunks):,}, each one commit to the shadow table"),
-        ("shadow", plan.shadow_table),
-        ("revises", plan.revises),
-        ("manifest hash", plan.manifest_hash),
-        ("undo", plan.undo),
+        *read_fields(plan, last),
     )
 
 
 def _estimate(page: TextPage, estimate: Estimate) -> None:
     cost, duration, written = estimate.cost_usd, estimate.duration_s, estimate.output_rows
+    reads = f"{estimate.input_rows:,} rows in {estimate.input_files:,} files"
+    lasts = "no history" if duration is None else f"about {format_duration(duration)}"
     page.line()
     page.line("estimate", "bold")
     page.facts(
         (
-            (
-                "reads",
-                f"{estimate.input_rows:,} rows in {estimate.input_files:,} files, "
-                f"{format_size(estimate.input_bytes)}",
-            ),
+            ("reads", f"{reads}, {format_size(estimate.input_bytes)}"),
             ("writes", None if written is None else f"about {written:,} rows"),
-            (
-                "duration",
-                "no history" if duration is None else f"about {format_duration(duration)}",
-            ),
+            ("duration", lasts),
             ("cost", "no prices, or no history" if cost is None else f"about {cost:,.2f} USD"),
             ("basis", estimate.basis),
         )
     )
 
 
-def _tolerance_text(*, tolerates: bool) -> Text:
-    return Text("tolerates") if tolerates else Text("DOES NOT tolerate", style=BAD)
+def _tolerance_text(consumer: Consumer) -> Text:
+    if consumer.tolerates_restatement:
+        return Text("tolerates")
+    return Text("DOES NOT tolerate", style=BAD)
 
 
 def _answer_cell(question: ChecklistQuestion) -> Text:
@@ -123,7 +111,7 @@ def _answer_cell(question: ChecklistQuestion) -> Text:
     return Text(f"NOT ANSWERED: blocks approval{how}", style=BAD)
 
 
-def render_init(page: TextPage, result: InitResult) -> None:
+def render_init(page: TextPage, result: proof.InitResult) -> None:
     """Draw the files that were made."""
     page.line(f"made {len(result.files)} files in {result.project}")
     for name in result.files:
@@ -131,10 +119,10 @@ def render_init(page: TextPage, result: InitResult) -> None:
     page.next_command(f"cd {shlex.quote(result.project)} && {command_line('doctor')}")
 
 
-def render_doctor(page: TextPage, result: DoctorResult) -> None:
+def render_doctor(page: TextPage, result: proof.DoctorResult) -> None:
     """Draw each check, a failed one with what to do; then what the catalog was seen to do."""
-    checks = [(verdict_mark(is_good=one.ok), one.name, one.detail) for one in result.checks]
-    page.table("", ("", "check", "what was found"), checks, most=None)
+    columns = ": ok | check: name | what was found: detail"
+    page.records("", columns, result.checks, most=None, ok=lambda o: verdict_mark(is_good=o.ok))
     if result.capabilities:
         found = dict(to_plain(result.capabilities))
         seen = found.pop("seen", {})
@@ -145,17 +133,17 @@ def render_doctor(page: TextPage, result: DoctorResult) -> None:
             page.line(f"{one.name}: {one.fix}")
 
 
-def render_demo(page: TextPage, result: DemoResult) -> None:
+def render_demo(page: TextPage, result: proof.DemoResult) -> None:
     """Draw how long each step took, and where everything lies."""
-    rows = [
-        (verdict_mark(is_good=step["ok"]), step["name"], f"{step['seconds']:.1f}")
-        for step in result.steps
-    ]
-    page.table("steps", ("", "step", "seconds"), rows, most=None)
-    page.facts((("project", result.project), ("evidence", result.report)))
+    page.records(
+        "steps", ": ok | step: name | seconds", result.steps, most=None,
+        ok=lambda step: verdict_mark(is_good=step["ok"]),
+        seconds=lambda step: f"{step['seconds']:.1f}",
+    )  # fmt: skip
+    page.facts(read_fields(result, "project | evidence: report"))
 
 
-def render_product_draft(page: TextPage, result: ProductDraft) -> None:
+def render_product_draft(page: TextPage, result: proof.ProductDraft) -> None:
     """Draw where the drafted contract and suite lie, and what a person has to answer."""
     file = relative_path(result.file)
     page.line(f"drafted {file}")
@@ -166,7 +154,7 @@ def render_product_draft(page: TextPage, result: ProductDraft) -> None:
     page.next_command(f"{command_line('new', Path(file).stem)} --from P --to P --reason TEXT")
 
 
-def render_manifest_draft(page: TextPage, result: ManifestDraft) -> None:
+def render_manifest_draft(page: TextPage, result: proof.ManifestDraft) -> None:
     """Draw where the drafted run manifest lies, and what a person has to answer."""
     file = relative_path(result.file)
     page.line(f"drafted {file}")
@@ -181,6 +169,6 @@ def _questions(page: TextPage, questions: Sequence[str]) -> None:
         page.facts((f"{number}.", text) for number, text in enumerate(questions, start=1))
 
 
-def render_schema(page: TextPage, result: SchemaResult) -> None:
+def render_schema(page: TextPage, result: proof.SchemaResult) -> None:
     """Write the schema itself, so that it can be sent to a file."""
     page.stream.write(json.dumps(result.schema, indent=2) + "\n")

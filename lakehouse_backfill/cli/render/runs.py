@@ -14,49 +14,31 @@ from lakehouse_backfill.cli.render.page import (
     GOOD,
     TextPage,
     format_cell,
-    format_identity,
-    format_moment,
-    format_partitions,
+    read_fields,
+    shorten_hash,
     verdict_mark,
 )
+from lakehouse_backfill.domain.identity.statement import SIGNATURE
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.domain.run import Event
+    from lakehouse_backfill.results import runs
     from lakehouse_backfill.results.base import RunResult
     from lakehouse_backfill.results.publications import RecoverResult
-    from lakehouse_backfill.results.runs import (
-        ChunksResult,
-        DecisionResult,
-        LogResult,
-        RejudgeResult,
-        RunLine,
-        RunProgressResult,
-        ShadowOpenResult,
-        StageResult,
-        StatusResult,
-        ValidateResult,
-        WaiveResult,
-    )
 
 
-def render_decision(page: TextPage, result: DecisionResult) -> None:
+def render_decision(page: TextPage, result: runs.DecisionResult) -> None:
     """Draw the state after a decision, and the decisions that stand."""
     _headline(page, result)
-    rows = [
-        (
-            item["decision"],
-            item["by"],
-            format_moment(item["at"]),
-            _shorten_hash(item["bound_to"]),
-            item["reason"] or None,
-        )
-        for item in result.approvals
-    ]
-    page.table("decisions", ("", "by", "at", "bound to", "reason"), rows)
+    page.records(
+        "decisions", ": decision | by | signature | at | bound to: bound_to | reason",
+        result.approvals, reason=_reason,
+    )  # fmt: skip
     _waivers(page, result.waivers)
     page.next_command(next_command(result))
 
 
-def render_waive(page: TextPage, result: WaiveResult) -> None:
+def render_waive(page: TextPage, result: runs.WaiveResult) -> None:
     """Draw the failed gates of a run, after a waiver or as they were asked for."""
     _headline(page, result)
     if not result.gates:
@@ -65,39 +47,33 @@ def render_waive(page: TextPage, result: WaiveResult) -> None:
     page.next_command(result.next_command or next_command(result))
 
 
-def render_run(page: TextPage, result: RunProgressResult) -> None:
+def render_run(page: TextPage, result: runs.RunProgressResult) -> None:
     """Draw what `run` got done."""
     _staged(page, result)
     gates.render_gates(page, result.checks or ())
-    page.facts((("evidence", result.report),))
+    page.facts(read_fields(result, "evidence: report"))
     page.next_command(next_command(result))
 
 
-def render_stage(page: TextPage, result: StageResult) -> None:
+def render_stage(page: TextPage, result: runs.StageResult) -> None:
     """Draw what was staged."""
     _staged(page, result)
     page.next_command(next_command(result))
 
 
-def _staged(page: TextPage, result: StageResult | RunProgressResult) -> None:
+def _staged(page: TextPage, result: runs.StageResult | runs.RunProgressResult) -> None:
     _headline(page, result)
-    page.facts(
-        (
-            ("chunks done", result.chunks_done),
-            ("chunks redone", result.chunks_redone),
-            ("rows", result.rows),
-        )
-    )
+    counts = "chunks done: chunks_done | chunks redone: chunks_redone | rows"
+    page.facts(read_fields(result, counts))
 
 
-def render_shadow_open(page: TextPage, result: ShadowOpenResult) -> None:
+def render_shadow_open(page: TextPage, result: runs.ShadowOpenResult) -> None:
     """Draw which table to write."""
     _headline(page, result)
     labels = result.partitions
     page.facts(
         (
-            ("table to write", result.table),
-            ("location", result.location),
+            *read_fields(result, "table to write: table | location"),
             ("it starts as", f"the target at snapshot {result.base_snapshot_id}"),
             ("write only", f"{len(labels)} partitions of {result.scope_column}"),
             ("from, to", f"{labels[0]}, {labels[-1]}"),
@@ -108,16 +84,16 @@ def render_shadow_open(page: TextPage, result: ShadowOpenResult) -> None:
     page.next_command(result.next)
 
 
-def render_validate(page: TextPage, result: ValidateResult) -> None:
+def render_validate(page: TextPage, result: runs.ValidateResult) -> None:
     """Draw each gate, closed ones first, and what changed in short."""
     _headline(page, result)
     gates.render_gates(page, result.checks)
     gates.render_row_counts(page, result.diff.summary)
-    gates.render_totals(page, result.totals)
+    page.records("totals over the run's partitions", "measure: name | old | new", result.totals)
     gates.render_edge(page, result.edge)
     gates.render_suite_time(page, result.spent)
     _moved_tables(page, result.moved_tables)
-    page.facts((("result digest", result.digest), ("evidence", result.report)))
+    page.facts(read_fields(result, "result digest: digest | evidence: report"))
     page.next_command(next_command(result))
 
 
@@ -127,17 +103,16 @@ def _moved_tables(page: TextPage, found: Mapping[str, Any] | None) -> None:
 
     if found is None:
         return
-    columns = ("table", "writer", "commits", "operations", "last snapshot")
-    rows = [
-        (one["table"], one["writer"], one["commits"], ", ".join(one["operations"]),
-         str(one["last_snapshot_id"]))
-        for one in found["moved"]
-    ]  # fmt: skip
-    page.table("committed by others since staging began", columns, rows)
+    page.records(
+        "committed by others since staging began",
+        "table | writer | commits | operations | last snapshot: last_snapshot_id",
+        found["moved"],
+        last_snapshot_id=lambda one: str(one["last_snapshot_id"]),
+    )
     page.facts((("tables looked at", describe_range(found)),))
 
 
-def render_rejudge(page: TextPage, result: RejudgeResult) -> None:
+def render_rejudge(page: TextPage, result: runs.RejudgeResult) -> None:
     """Draw what suites found of an accepted version."""
     page.facts(
         (
@@ -150,7 +125,7 @@ def render_rejudge(page: TextPage, result: RejudgeResult) -> None:
     gates.render_gates(page, result.checks)
 
 
-def render_status(page: TextPage, result: StatusResult) -> None:
+def render_status(page: TextPage, result: runs.StatusResult) -> None:
     """Draw one run as the answers to three questions, several as a table."""
     found = result.runs
     if not found:
@@ -158,58 +133,42 @@ def render_status(page: TextPage, result: StatusResult) -> None:
     elif len(found) == 1:
         _run_details(page, found[0])
     else:
-        rows = [
-            (item.run_id, item.product, _state_text(item.state), format_moment(item.at))
-            for item in found
-        ]
-        page.table("runs", ("run", "product", "state", "since"), rows, most=None)
+        columns = "run: run_id | product | state | since: at"
+        page.records("runs", columns, found, most=None, state=_state_cell)
         page.next_command(found[0].next_command)
 
 
-def render_log(page: TextPage, result: LogResult) -> None:
+def render_log(page: TextPage, result: runs.LogResult) -> None:
     """Draw the events, oldest first."""
-    rows = [
-        (
-            format_identity(event.seq),
-            format_moment(event.at),
-            event.actor,
-            event.verb,
-            event.to_state.value,
-            _detail_cell(event.detail),
-        )
-        for event in result.events
-    ]
-    page.table("", ("", "at", "who", "what", "state", "detail"), rows, most=None)
+    columns = ": seq | at | who: actor | what: verb | state: to_state | detail"
+    page.records("", columns, result.events, most=None, detail=_detail_cell)
 
 
-def render_chunks(page: TextPage, result: ChunksResult) -> None:
+def render_chunks(page: TextPage, result: runs.ChunksResult) -> None:
     """Draw the ledger: one line for each chunk."""
-    rows = [
-        (
-            chunk.chunk_id,
-            format_partitions(chunk.partitions),
-            Text(chunk.status, style={"done": GOOD, "failed": BAD}.get(chunk.status, "")),
-            chunk.input_rows,
-            chunk.output_rows,
-            chunk.seconds,
-            _shorten_hash(chunk.checksum),
-        )
-        for chunk in result.chunks
-    ]
-    names = ("chunk", "partitions", "status", "read", "written", "seconds", "checksum")
-    page.table("", names, rows, most=None, is_copied=True)
+    styles = {"done": GOOD, "failed": BAD}
+    page.records(
+        "",
+        "chunk: chunk_id | partitions | status | read: input_rows | written: output_rows | "
+        "seconds | checksum",
+        result.chunks,
+        most=None,
+        is_copied=True,
+        status=lambda chunk: Text(chunk.status, style=styles.get(chunk.status, "")),
+    )
 
 
 def render_recover(page: TextPage, result: RecoverResult) -> None:
     """Draw what was found half done, and what became of it."""
     if not result.actions:
         page.line("nothing stopped half way; nothing was changed")
-    rows = [
-        (verdict_mark(is_good=one.is_done), one.subject, one.action, one.because, one.result)
-        for one in result.actions
-    ]
-    title = "would be done; nothing was changed" if result.dry_run else "recovered"
-    page.table(title, ("", "what", "action", "because", "result"), rows, most=None)
+    page.records(
+        "would be done; nothing was changed" if result.dry_run else "recovered",
+        ": is_done | what: subject | action | because | result",
+        result.actions,
+        most=None,
+        is_done=lambda one: verdict_mark(is_good=one.is_done),
+    )
 
 
 def next_command(result: RunResult) -> str:
@@ -224,32 +183,23 @@ def next_command(result: RunResult) -> str:
     ).next_command
 
 
-def _run_details(page: TextPage, item: RunLine) -> None:
-    page.facts(
-        (
-            ("is my data safe?", item.is_safe),
-            ("what do readers see?", item.readers_see),
-            ("what to type next?", item.next_command),
-            ("looked at", _looked_at(item)),
-        )
+def _run_details(page: TextPage, item: runs.RunLine) -> None:
+    answers = (
+        "is my data safe?: is_safe | what do readers see?: readers_see | "
+        "what to type next?: next_command | looked at: looked_at"
     )
+    page.facts(read_fields(item, answers, looked_at=_looked_at))
     render_failed_gates(page, item.gates or ())
+    page.records("decisions", ": decision | by | signature | at", item.approvals or (), most=None)
     _waivers(page, item.waivers or ())
     gates.render_readers(page, item.dual_reads or ())
     gates.render_steps(page, item.steps or ())
     page.line()
-    page.facts(
-        (
-            ("run", item.run_id),
-            ("product", item.product),
-            ("state", _state_text(item.state)),
-            ("since", format_moment(item.at)),
-            ("driver", item.driver),
-        )
-    )
+    facts = "run: run_id | product | state | since: at | driver"
+    page.facts(read_fields(item, facts, state=_state_cell))
 
 
-def _looked_at(item: RunLine) -> str | None:
+def _looked_at(item: runs.RunLine) -> str | None:
     """Describe what the answers rest on; None where they say it themselves."""
     if item.state not in ("published", "publish_halted") or "not looked at" in item.is_safe:
         return None
@@ -257,30 +207,25 @@ def _looked_at(item: RunLine) -> str | None:
 
 
 def _headline(page: TextPage, result: RunResult) -> None:
-    page.draw(Text.assemble(f"{result.run_id}  ", _state_text(result.state)))
+    page.draw(Text.assemble(f"{result.run_id}  ", _state_cell(result)))
 
 
-def _state_text(state: str) -> Text:
+def _state_cell(item: RunResult | runs.RunLine) -> Text:
     bad = dict.fromkeys(("failed", "rejected", "halted", "publish_halted"), BAD)
-    return Text(state, style={"published": GOOD, **bad}.get(state, "bold"))
+    return Text(item.state, style={"published": GOOD, **bad}.get(item.state, "bold"))
 
 
 def _waivers(page: TextPage, waivers: Sequence[Mapping[str, Any]]) -> None:
-    rows = [
-        (item["gate"], item["scope"], item["by"], format_moment(item["at"]), item["reason"] or None)
-        for item in waivers
-    ]
-    names = ("failed gate", "of", "by", "at", "reason")
-    page.table("passed although they failed", names, rows, most=None)
+    columns = "failed gate: gate | of: scope | by | signature | at | reason"
+    page.records("passed although they failed", columns, waivers, most=None, reason=_reason)
 
 
-def _detail_cell(detail: Mapping[str, Any]) -> Text:
-    there = {key: value for key, value in detail.items() if value not in (None, "", [], {})}
-    return format_cell({key: _shorten_hash(value) for key, value in there.items()})
+def _reason(item: Mapping[str, Any]) -> str | None:
+    return item["reason"] or None
 
 
-def _shorten_hash(value: Any) -> str:
-    """Hashes are recognised by their first letters; nobody reads all 64."""
-    text = "-" if value is None else str(value)
-    is_hash = len(text) >= 32 and " " not in text
-    return f"{text[:12]}…{text[-8:]}" if is_hash else text
+def _detail_cell(event: Event) -> Text:
+    there = {key: value for key, value in event.detail.items() if value not in (None, "", [], {})}
+    if there.pop(SIGNATURE, None):
+        there[SIGNATURE] = "stored; lakehouse-backfill verify checks it"
+    return format_cell({key: shorten_hash(value) for key, value in there.items()})

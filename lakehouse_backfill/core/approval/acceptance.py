@@ -15,12 +15,15 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.diff import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
+from lakehouse_backfill.domain.run import Event, RunStatus
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Blocked, Tampered
 
 ACCEPTANCE = "acceptance"
 _ARCHIVE_FORMAT = 1
+#: What is accepted of a chunk: not its duration, nor who recorded it.
+_CHUNK_FIELDS = {"chunk_id", "partitions", "output_rows", "checksum", "snapshot_id"}
+_FILE_FIELDS = {"path", "partition", "rows", "size_bytes", "deletes"}
 
 
 def archive_acceptance(
@@ -46,7 +49,10 @@ def archive_acceptance(
         "accepted_by": [*roles.decision_makers(events, "accept", digest), *by],
         "log": {"seq": status.seq, "head": status.head},
         "candidate": _candidate_document(context, plan, validation.shadow_snapshot_id),
-        "chunks": [_chunk_entry(record) for record in context.ledger.chunks(plan.run_id)],
+        "chunks": [
+            record.model_dump(mode="json", include=_CHUNK_FIELDS)
+            for record in context.runs.chunks(plan.run_id)
+        ],
     }
     # No lease is needed to decide; the number of the run's last event passes every fence.
     return context.evidence.record(plan.run_id, ACCEPTANCE, document, status.seq)
@@ -81,7 +87,7 @@ def require_accepted_bytes(
         )
     candidate = document["candidate"]
     expected = {file["path"]: file["sha256"] for file in candidate["files"] if "sha256" in file}
-    found = context.data_files.digests(candidate["table"], expected)
+    found = context.stored_files.digests(candidate["table"], expected)
     context.journal.bind(**plan.labels).log(
         "staged files hashed", files=len(found), unknown=len(candidate["files"]) - len(expected)
     )
@@ -100,14 +106,14 @@ def _candidate_document(context: Context, plan: Plan, snapshot_id: int | None) -
     table, scope = plan.shadow_table, plan.resolved.scope
     if snapshot_id is None:
         return {"table": table, "snapshot_id": None, "metadata": [], "files": []}
-    files = context.stored.files(table, snapshot_id, scope)
+    files = context.stored_files.files(table, snapshot_id, scope)
     known = known_file_fingerprints(context, table, snapshot_id, files)
     return {
         "table": table,
         "snapshot_id": snapshot_id,
         "metadata": [
             file.model_dump(mode="json", exclude={"listed_bytes"})
-            for file in context.stored.metadata(table, snapshot_id, scope)
+            for file in context.stored_files.metadata(table, snapshot_id, scope)
         ],
         "files": [_file_entry(file, known) for file in files],
     }
@@ -117,31 +123,14 @@ def known_file_fingerprints(
     context: Context, table: str, snapshot_id: int, files: Collection[LiveFile]
 ) -> dict[str, FileFingerprint]:
     """Return what is known of the files as the snapshot reads them, by path."""
-    reading = context.data_files.reading(table, snapshot_id)
-    found = context.fingerprints.find({file.path for file in files})
+    reading = context.stored_files.reading(table, snapshot_id)
+    found = context.evidence.find_fingerprints({file.path for file in files})
     return match_fingerprints(files, found, reading)
 
 
 def _file_entry(file: LiveFile, known: Mapping[str, FileFingerprint]) -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "path": file.path,
-        "partition": file.partition,
-        "rows": file.rows,
-        "size_bytes": file.size_bytes,
-        "deletes": list(file.deletes),
-    }
-    one = known.get(file.path)
-    if one is None or one.partition != file.partition:
-        return said
-    return said | {"sha256": one.sha256, "checksum": one.checksum.text}
-
-
-def _chunk_entry(record: ChunkRecord) -> dict[str, Any]:
-    """Describe what was accepted of a chunk, without its duration and who recorded it."""
-    return {
-        "chunk_id": record.chunk_id,
-        "partitions": list(record.partitions),
-        "output_rows": record.output_rows,
-        "checksum": record.checksum,
-        "snapshot_id": record.snapshot_id,
-    }
+    entry = file.model_dump(mode="json", include=_FILE_FIELDS)
+    fingerprint = known.get(file.path)
+    if fingerprint is None or fingerprint.partition != file.partition:
+        return entry
+    return entry | {"sha256": fingerprint.sha256, "checksum": fingerprint.checksum.text}

@@ -1,14 +1,9 @@
-"""Approve, accept, reject, cancel, waive, and what each is bound to.
+"""Decisions of people: approve, accept, reject, cancel, waive; each is bound to what they saw.
 
-Which failed gates somebody in the role let pass, and for exactly what (Q8).
-
-A waiver is bound to what was judged: an input gate to the manifest hash, which names the pinned
-snapshots; a chunk gate to the chunk's checksum; a result gate to the digest of the validation.
-Another input, chunk or result needs another waiver. A rejection takes back every waiver before it.
-
-approve, accept, reject, cancel: decisions of people, each bound to what they saw.
-
-waive: let a run pass a failed gate, by name, for a reason, for exactly what was judged.
+A waiver lets a run pass a failed gate, by name, for a reason, for exactly what was judged (Q8). It
+is bound to that: for an input gate to the manifest hash, which names the pinned snapshots; for a
+chunk gate to the chunk's checksum; for a result gate to the digest of the validation. Another
+input, chunk or result needs another waiver. A rejection takes back every waiver before it.
 """
 
 from __future__ import annotations
@@ -26,18 +21,9 @@ from lakehouse_backfill.core.runs import event_log, gate_registry, lifecycle, ro
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
+from lakehouse_backfill.domain.identity.statement import SIGNATURE
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
-from lakehouse_backfill.domain.serialization import digest as digest_of
-from lakehouse_backfill.errors import (
-    ApprovalMissing,
-    Blocked,
-    ChecksFailed,
-    ConfigError,
-    Conflict,
-    NotFound,
-    Tampered,
-)
 
 INPUT_SCOPE, RESULT_SCOPE = "input", "result"
 #: Verbs with which checks stop a run.
@@ -61,6 +47,7 @@ class Waiver(NamedTuple):
     at: str
     observed: Any
     reason: str
+    signature: Any = None
 
 
 def chunk_subject(record: ChunkRecord) -> WaiverSubject:
@@ -70,24 +57,20 @@ def chunk_subject(record: ChunkRecord) -> WaiverSubject:
 
 def waivers_in_force(events: Iterable[Event]) -> tuple[Waiver, ...]:
     """List the waivers that no rejection took back since, oldest first."""
-    found: list[Waiver] = []
-    for event in sorted(events, key=lambda event: event.seq):
-        if event.verb == "reject":
-            found.clear()
-        elif event.verb == "waive":
-            said = event.detail
-            found.append(
-                Waiver(
-                    gate=said["gate"],
-                    group=said["group"],
-                    subject=WaiverSubject(said["scope"], said["bound_to"]),
-                    by=event.actor,
-                    at=event.at.isoformat(),
-                    observed=said.get("observed"),
-                    reason=said.get("reason", ""),
-                )
-            )
-    return tuple(found)
+    return tuple(
+        Waiver(
+            gate=event.detail["gate"],
+            group=event.detail["group"],
+            subject=WaiverSubject(event.detail["scope"], event.detail["bound_to"]),
+            by=event.actor,
+            at=event.at.isoformat(),
+            observed=event.detail.get("observed"),
+            reason=event.detail.get("reason", ""),
+            signature=event.detail.get(SIGNATURE),
+        )
+        for event in event_log.events_since_rejection(events)
+        if event.verb == "waive"
+    )
 
 
 def find_waiver(
@@ -129,15 +112,9 @@ def stop_detail(
     judged: WaiverSubject, digest: str, closed: Iterable[CheckResult]
 ) -> dict[str, Any]:
     """Build the log entry of the gates that stopped a run; `digest` names the checks' document."""
-    said: dict[str, Any] = {
-        "scope": judged.scope,
-        "bound_to": judged.bound_to,
-        "digest": digest,
-        "failed": [check.name for check in closed],
-    }
-    return (
-        said if judged.scope in (INPUT_SCOPE, RESULT_SCOPE) else said | {"chunk_id": judged.scope}
-    )
+    detail = {**judged._asdict(), "digest": digest, "failed": [check.name for check in closed]}
+    is_chunk = judged.scope not in (INPUT_SCOPE, RESULT_SCOPE)
+    return detail | ({"chunk_id": judged.scope} if is_chunk else {})
 
 
 def waive_command(run_id: str, gate: str) -> str:
@@ -166,14 +143,20 @@ def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     require_decider(context, plan, "approve", by)
     open_questions = checklist.unanswered_questions(plan.checklist)
     if open_questions:
-        raise Blocked(
+        raise errors.Blocked(
             f"{run_id}: the checklist has no answer to {'; '.join(open_questions)}",
             fix=f"write the answers, then {errors.plan_command(plan.manifest_file, run_id)}",
         )
     environments = (plan.resolved.environment, context.profile.environment)
     job_code.require_committed(plan.resolved.git_commit, *environments)
     lifecycle.require_legal_move(status, "approve")
-    _require_no_overlap(context, plan)
+    for conflict in find_conflicting_runs(context, plan.resolved, {run_id, plan.revises}):
+        raise errors.Conflict(
+            f"{run_id} overlaps open run {conflict.run_id} ({conflict.state}) in "
+            f"{partitions.describe_labels(conflict.partitions)}",
+            state="nothing was approved; both runs stay as they are",
+            fix=f"finish or cancel {conflict.run_id}, or plan --revise {conflict.run_id}",
+        )
     return context.move(status, plan, "approve", by, bound_to=plan.manifest_hash, reason=reason)
 
 
@@ -185,7 +168,7 @@ def accept(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     events = trusted_events(context, status)
     found = logged_validation(context, events, run_id)
     if found is None:
-        raise ApprovalMissing(
+        raise errors.ApprovalMissing(
             f"{run_id} has no validation to accept", fix=f"lakehouse-backfill validate {run_id}"
         )
     digest, validation = found
@@ -197,19 +180,22 @@ def accept(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
 def reject(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record that a person says no; nothing is deleted."""
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
-    roles.require_role(plan.resolved.contract, "accept", by)
+    roles.require_role(plan.resolved.contract, "accept", by, context.profile.environment)
     return context.move(status, plan, "reject", by, reason=reason)
 
 
 def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Close a run before publication; its shadow and evidence stay.
 
-    Whoever asked for the run may, and whoever may approve or publish it; else raises NotAllowed.
+    Raises NotAllowed unless `by` requested or planned the run, or may approve or publish it.
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     requester = plan.resolved.manifest.run.requested_by
     if by != plan.created_by:
-        roles.require_any_role(plan.resolved.contract, ("approve", "publish"), requester, by)
+        roles.require_any_role(
+            plan.resolved.contract, ("approve", "publish"), requester, by,
+            context.profile.environment,
+        )  # fmt: skip
     return context.move(status, plan, "cancel", by, reason=reason)
 
 
@@ -234,18 +220,12 @@ def logged_validation(
 def logged_validation_document(
     context: Context, events: tuple[Event, ...], run_id: str
 ) -> tuple[str, dict[str, Any]] | None:
-    """Return the same as it is stored; raises Tampered when it is not what its digest says."""
-    told = [event for event in events if event.verb in ("pass validation", "fail validation")]
-    if not told:
+    """Return the same as it is stored; the port raises Tampered when its digest is another."""
+    ends = [event for event in events if event.verb in ("pass validation", "fail validation")]
+    if not ends:
         return None
-    digest = str(max(told, key=lambda event: event.seq).detail["digest"])
+    digest = str(max(ends, key=lambda event: event.seq).detail["digest"])
     document = context.evidence.document(run_id, digest)
-    if document is not None and digest_of(document) != digest:
-        raise Tampered(
-            f"the validation of {run_id} was edited after it was recorded",
-            state="nothing was decided or published",
-            fix=f"lakehouse-backfill validate {run_id}, then accept it again",
-        )
     return None if document is None else (digest, document)
 
 
@@ -256,7 +236,7 @@ def require_gates_open(
     subject = WaiverSubject(RESULT_SCOPE, digest)
     closed = unwaived_failures(validation.checks, subject, waivers_in_force(events))
     if closed:
-        raise ChecksFailed(
+        raise errors.ChecksFailed(
             f"{run_id}: {', '.join(check.name for check in closed)} failed",
             state="nothing was decided or published",
             fix=f"lakehouse-backfill plan MANIFEST --revise {run_id}; or, for the record: "
@@ -266,18 +246,10 @@ def require_gates_open(
 
 def require_decider(context: Context, plan: Plan, role: str, by: str) -> None:
     """Raise NotAllowed unless `by` has the role, and four eyes where they are required."""
-    roles.require_role(plan.resolved.contract, role, by)
-    roles.require_four_eyes(plan, context.profile.environment, by)
-
-
-def _require_no_overlap(context: Context, plan: Plan) -> None:
-    for conflict in find_conflicting_runs(context, plan.resolved, {plan.run_id, plan.revises}):
-        raise Conflict(
-            f"{plan.run_id} overlaps open run {conflict.run_id} ({conflict.state}) in "
-            f"{partitions.describe_labels(conflict.partitions)}",
-            state="nothing was approved; both runs stay as they are",
-            fix=f"finish or cancel {conflict.run_id}, or plan --revise {conflict.run_id}",
-        )
+    environment = context.profile.environment
+    roles.require_plan_environment(plan, environment)
+    roles.require_role(plan.resolved.contract, role, by, environment)
+    roles.require_four_eyes(plan, environment, by)
 
 
 @dataclass(frozen=True)
@@ -300,8 +272,22 @@ def failed_gates(context: Context, run_id: str) -> tuple[FailedGate, ...]:
     if stopped is None:
         return ()
     judged, failed = stopped
-    standing = waivers_in_force(events)
-    return tuple(_to_failed_gate(run_id, check, judged, standing) for check in failed)
+    waivers, gates = waivers_in_force(events), []
+    for check in failed:
+        why_not = gate_registry.why_not_waivable(check)
+        waiver = find_waiver(check, judged, waivers)
+        gates.append(
+            FailedGate(
+                name=check.name,
+                group=check.group,
+                scope=judged.scope,
+                detail=check.detail,
+                waived_by=waiver.by if waiver else None,
+                why_not=why_not,
+                command=None if why_not or waiver else waive_command(run_id, check.name),
+            )
+        )
+    return tuple(gates)
 
 
 def waive(context: Context, run_id: str, gate: str, by: str, reason: str) -> RunStatus:
@@ -314,27 +300,20 @@ def waive(context: Context, run_id: str, gate: str, by: str, reason: str) -> Run
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     require_decider(context, plan, "waive", by)
     if not reason.strip():
-        raise ConfigError("a waiver needs a reason", fix="add --reason TEXT")
+        raise errors.ConfigError("a waiver needs a reason", fix="add --reason TEXT")
     lifecycle.require_legal_move(status, "waive")
     context.require_no_other_driver(status)
     events = trusted_events(context, status)
     roles.require_approval(events, plan)
     judged, checks = _waivable_checks(context, plan, events, gate)
-    standing = waivers_in_force(events)
+    waivers = waivers_in_force(events)
     for group in dict.fromkeys(check.group for check in checks):
         found = [check for check in checks if check.group == group]
-        if find_waiver(found[0], judged, standing) is None:
+        if find_waiver(found[0], judged, waivers) is None:
+            observed = "; ".join(check.detail for check in found)
+            detail: dict[str, Any] = {"gate": found[0].name, "group": group, **judged._asdict()}
             status = context.move(
-                status,
-                plan,
-                "waive",
-                by,
-                gate=found[0].name,
-                group=group,
-                scope=judged.scope,
-                bound_to=judged.bound_to,
-                observed="; ".join(check.detail for check in found),
-                reason=reason,
+                status, plan, "waive", by, observed=observed, reason=reason, **detail
             )
     return pass_by_waiver(context, status, plan, by)
 
@@ -356,7 +335,7 @@ def _waivable_checks(
 ) -> tuple[WaiverSubject, list[CheckResult]]:
     stopped, run_id = _stopping_checks(context, events), plan.run_id
     if stopped is None:
-        raise Blocked(
+        raise errors.Blocked(
             f"{run_id} was not stopped by a gate, so there is nothing to waive",
             fix=f"lakehouse-backfill log {run_id}, to see who stopped it and why",
         )
@@ -364,13 +343,13 @@ def _waivable_checks(
     checks = [check for check in failed if check.name == gate.strip()]
     if not checks:
         names = "; ".join(dict.fromkeys(check.name for check in failed))
-        raise NotFound(
+        raise errors.NotFound(
             f"{run_id} failed no gate that is called {gate!r}; it failed: {names}",
             fix=f"lakehouse-backfill waive {run_id} --list",
         )
     reasons = [why for check in checks if (why := gate_registry.why_not_waivable(check))]
     if reasons:
-        raise Blocked(
+        raise errors.Blocked(
             f"{gate} cannot be waived: {reasons[0]}",
             fix=errors.plan_command(plan.manifest_file, run_id),
         )
@@ -394,18 +373,3 @@ def _stopping_checks(
     if scope not in (INPUT_SCOPE, RESULT_SCOPE):
         checks = next(item for item in document["chunks"] if item["chunk_id"] == scope)["checks"]
     return judged, failed_blocking_checks(CheckResult.model_validate(check) for check in checks)
-
-
-def _to_failed_gate(
-    run_id: str, check: CheckResult, judged: WaiverSubject, standing: tuple[Waiver, ...]
-) -> FailedGate:
-    why_not, waiver = gate_registry.why_not_waivable(check), find_waiver(check, judged, standing)
-    return FailedGate(
-        name=check.name,
-        group=check.group,
-        scope=judged.scope,
-        detail=check.detail,
-        waived_by=waiver.by if waiver else None,
-        why_not=why_not,
-        command=None if why_not or waiver else waive_command(run_id, check.name),
-    )

@@ -1,6 +1,6 @@
 """Row conditions and tolerances that a user typed.
 
-A condition is parsed, checked, and rendered for one engine. A tolerance is parsed, and checked
+A condition is parsed, checked, and rendered for DuckDB. A tolerance is parsed, and checked
 against the columns of the compared tables.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal
+from typing import Any
 
 from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
@@ -93,7 +93,6 @@ def _parse_tolerance(text: str) -> Tolerance:
     return Tolerance(column=column, limit=limit, is_relative=is_relative)
 
 
-Dialect = Literal["duckdb", "spark"]
 #: Dialects to parse the text with: standard SQL first, then Spark's (backticks).
 _READERS = ("duckdb", "spark")
 
@@ -106,8 +105,8 @@ def condition_columns(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(node.parts[0].name) for node in tree.find_all(exp.Column)))
 
 
-def render_condition(text: str, columns: Mapping[str, str], dialect: Dialect) -> str:
-    """Render the condition for `dialect`, with every column replaced by `columns[name]`.
+def render_condition(text: str, columns: Mapping[str, str]) -> str:
+    """Render the condition for DuckDB, with every column replaced by `columns[name]`.
 
     No part of the text reaches the engine unparsed: it is one boolean expression of literals, known
     functions and the given columns, without subqueries, windows or aggregates. Column names match
@@ -124,7 +123,7 @@ def render_condition(text: str, columns: Mapping[str, str], dialect: Dialect) ->
         return exp.Dot.build([column, *fields]) if fields else column
 
     tree = _parse(text).transform(replace)
-    return str(tree.sql(dialect=dialect, comments=False))
+    return str(tree.sql(dialect="duckdb", comments=False))
 
 
 def _match(name: str, columns: Mapping[str, str], text: str) -> str:

@@ -81,6 +81,17 @@ class DiffOptions:
     ignore: tuple[str, ...] = ()
     tolerances: tuple[Tolerance, ...] = ()
 
+    def applied_to(self, request: DiffRequest) -> DiffRequest:
+        """Return the request with these options."""
+        return replace(
+            request,
+            key=self.key or request.key,
+            where=self.where,
+            samples=self.samples,
+            ignore=(*request.ignore, *self.ignore),
+            tolerances=self.tolerances,
+        )
+
 
 @dataclass(frozen=True)
 class EngineDiff:
@@ -93,17 +104,16 @@ class EngineDiff:
 def request_for_states(context: Context, sides: TableSides, asked: DiffOptions) -> DiffRequest:
     """Build the request for two states, of one table or of two; raises NotFound."""
     old, new = context.tables.resolve(sides.old), context.tables.resolve(sides.new)
-    return DiffRequest(
+    request = DiffRequest(
         old_table=sides.old.table,
         old_snapshot_id=old.snapshot_id,
         new_table=sides.new.table,
         new_snapshot_id=new.snapshot_id,
-        key=asked.key or (sides.contract.key if sides.contract else ()),
-        ignore=(*LINEAGE_NAMES, *asked.ignore),
-        samples=asked.samples,
-        where=asked.where,
-        tolerances=asked.tolerances,
+        key=sides.contract.key if sides.contract else (),
+        ignore=LINEAGE_NAMES,
+        redaction=context.redaction(sides.contract),
     )
+    return asked.applied_to(request)
 
 
 def request_for_run(context: Context, run_id: str, asked: DiffOptions) -> DiffRequest:
@@ -115,17 +125,11 @@ def request_for_run(context: Context, run_id: str, asked: DiffOptions) -> DiffRe
     shadow = context.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(f"{run_id} has no staged candidate", fix=f"lakehouse-backfill run {run_id}")
-    request = candidate_request(plan, shadow.snapshot_id, asked.samples, asked.where)
-    return replace(
-        request,
-        key=asked.key or request.key,
-        ignore=(*request.ignore, *asked.ignore),
-        tolerances=asked.tolerances,
-    )
+    return asked.applied_to(candidate_request(context, plan, shadow.snapshot_id))
 
 
 def candidate_request(
-    plan: Plan, shadow_snapshot_id: int | None, samples: int = 5, where: str | None = None
+    context: Context, plan: Plan, shadow_snapshot_id: int | None, samples: int = 5
 ) -> DiffRequest:
     """Build the request for a candidate against what it replaces, in the run's partitions."""
     return DiffRequest(
@@ -137,32 +141,37 @@ def candidate_request(
         scope=plan.resolved.scope,
         ignore=LINEAGE_NAMES,
         samples=samples,
-        where=where,
         change=declared_schema_change(plan),
         distributions=plan.resolved.contract.watch.distributions != "off",
+        redaction=context.redaction(plan.resolved.contract),
     )
 
 
-def engine_for(context: Context, request: DiffRequest) -> str:
+def choose_for_request(
+    context: Context, request: DiffRequest, limit_bytes: int | None = None
+) -> EngineChoice:
     """Choose the engine by the bytes that must be read.
 
-    Spark compares what the local engine cannot read, e.g. equality deletes.
+    Spark compares what the local engine cannot read, e.g. equality deletes. Without a limit that of
+    the profile counts.
     """
+    limit = _local_limit_bytes(context) if limit_bytes is None else limit_bytes
     try:
-        weight = context.differ("local").weigh(request)
-    except Unsupported:
-        return "spark"
-    return choose_engine("auto", weight, local_limit_bytes(context)).engine
+        weight = context.differ("local").preview(request).bytes_to_read
+    except Unsupported as error:
+        why = f"the engine in this process cannot: {error.problem}"
+        return EngineChoice(engine="spark", why=why, bytes_to_read=None, limit_bytes=limit)
+    return choose_engine("auto", weight, limit)
 
 
 def compute_diff(context: Context, request: DiffRequest) -> Diff:
     """Compare with the engine that fits."""
-    return context.differ(engine_for(context, request)).diff(request)
+    return context.differ(choose_for_request(context, request).engine).diff(request)
 
 
-def local_limit_bytes(context: Context) -> int:
+def _local_limit_bytes(context: Context) -> int:
     """Return the maximum bytes of changed files that the local engine compares."""
-    return context.profile.local_diff_limit_mib * 1024 * 1024
+    return context.profile.local_diff_limit_mib * MEBIBYTE
 
 
 def compare_states(
@@ -173,23 +182,14 @@ def compare_states(
     Partitions that fingerprints prove equal are not read, where that saves more than the look-up
     costs.
     """
-    limit = local_limit_bytes(context) if limit_bytes is None else limit_bytes
-    weight: int | None = None
-    if engine == "auto":
-        try:
-            weight = context.differ("local").weigh(request)
-        except Unsupported as error:
-            choice = EngineChoice(
-                engine="spark",
-                why=f"the engine in this process cannot: {error.problem}",
-                bytes_to_read=None,
-                limit_bytes=limit,
-            )
-            return EngineDiff(context.differ("spark").diff(request), choice)
-        if weight > _FINGERPRINT_LOOKUP_MIN_BYTES:
+    limit = _local_limit_bytes(context) if limit_bytes is None else limit_bytes
+    if engine != "auto":
+        choice = choose_engine(engine, None, limit)
+    else:
+        choice = choose_for_request(context, request, limit)
+        if (choice.bytes_to_read or 0) > _FINGERPRINT_LOOKUP_MIN_BYTES:
             request = with_known_equal(context, request)
-            weight = context.differ("local").weigh(request) if request.known_equal else weight
-    choice = choose_engine(engine, weight, limit)
+            choice = choose_for_request(context, request, limit) if request.known_equal else choice
     return EngineDiff(context.differ(choice.engine).diff(request), choice)
 
 
@@ -200,7 +200,7 @@ def preview_diff(
 
     Raises Unsupported where only Spark can list what delete files hide.
     """
-    limit = local_limit_bytes(context) if limit_bytes is None else limit_bytes
+    limit = _local_limit_bytes(context) if limit_bytes is None else limit_bytes
     preview = context.differ("local").preview(with_known_equal(context, request))
     return preview, choose_engine(engine, preview.bytes_to_read, limit)
 
@@ -243,7 +243,7 @@ def _equal_by_fingerprint(context: Context, request: DiffRequest) -> frozenset[s
         return request.known_equal
     old, new = (
         fingerprints.look_up_fingerprints(context, table, snapshot_id, scope).known
-        for table, snapshot_id in _states(request)
+        for table, snapshot_id in request.states
     )
     unread = {*old.unread, *new.unread}
     return frozenset(
@@ -253,19 +253,12 @@ def _equal_by_fingerprint(context: Context, request: DiffRequest) -> frozenset[s
     )
 
 
-def _states(request: DiffRequest) -> tuple[tuple[str, int | None], tuple[str, int | None]]:
-    return (
-        (request.old_table, request.old_snapshot_id),
-        (request.new_table, request.new_snapshot_id),
-    )
-
-
 def _differing_scope(context: Context, request: DiffRequest) -> Scope | None:
     """Return the partitions whose files differ; None where the sides share no partitions."""
     if request.scope is not None:
         return request.scope
     fields: list[ScopeField] = []
-    for table, _ in _states(request):
+    for table, _ in request.states:
         info = context.tables.describe(table)
         if info is None or len(info.partitioning) != 1:
             return None
@@ -277,7 +270,7 @@ def _differing_scope(context: Context, request: DiffRequest) -> Scope | None:
         return None
     old, new = (
         Counter((file.path, file.partition) for file in context.tables.files(*state, fields[0]))
-        for state in _states(request)
+        for state in request.states
     )
     differing = {label for _, label in (old - new) + (new - old)}
     labels = tuple(sorted(label for label in differing if label is not None))

@@ -4,26 +4,24 @@ They measure how far a column's values moved between the old and the new side of
 population stability index (PSI) for categories, the Kolmogorov-Smirnov distance (KS) for numbers.
 Both engines supply the same exact counts and moments, so both report the same numbers.
 
-Numbers are counted in two kinds of bins. Equal-width bins are as wide as a power of two: such bins
-nest, so counts of disjoint rows can be added whatever range each part has, and no value is kept.
-One value far away makes them so wide that all other values share one bin. Therefore numbers are
-counted in scaled bins too, and the greater of the two distances counts.
+Numbers are counted in bins by their distance from an origin, which is one number for all rows of a
+column. So counts of disjoint rows can be added, and no value is kept. There are 256 bins from each
+power of two to the next, on both sides of the origin; a distance below 2^-64 counts as zero. In a
+double's bits, a bin is the exponent and the first 8 digits after it.
 
-A scaled bin follows from the number alone: it is as narrow as the number is small, so one number
-far from all others does not widen the bins of the others. There are 256 from each power of two to
-the next, on both sides of zero; everything below 2^-64 counts as zero. In a double's bits, a bin is
-the exponent and the first 8 digits after it.
+A bin is as narrow as the distance is small: one number far from all others does not widen the bins
+of the others. The origin is the least number of a column above zero, or the greatest below zero. So
+no bin is wider than a 256th of the range, wherever the range lies.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import accumulate, repeat
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 from lakehouse_backfill.domain.checks import CheckResult, ColumnDiff, Distribution, DistributionBar
@@ -42,7 +40,6 @@ class Moments:
     Sums may be added over disjoint sets of rows.
     """
 
-    nulls: int = 0
     values: int = 0
     minimum: Any = None
     maximum: Any = None
@@ -53,7 +50,6 @@ class Moments:
         lows = [each for each in (self.minimum, other.minimum) if each is not None]
         highs = [each for each in (self.maximum, other.maximum) if each is not None]
         return Moments(
-            nulls=self.nulls + other.nulls,
             values=self.values + other.values,
             minimum=min(lows, default=None),
             maximum=max(highs, default=None),
@@ -74,11 +70,11 @@ class Moments:
         return math.sqrt(max(0.0, self.squares / self.values - self.mean * self.mean))
 
 
-def describe_numbers(moments: Moments) -> dict[str, Any]:
+def describe_numbers(moments: Moments, nulls: int) -> dict[str, Any]:
     """Return `nulls`, `min`, `max` and `mean` (nine significant digits) of a number column."""
     mean = moments.mean
     return {
-        "nulls": moments.nulls,
+        "nulls": nulls,
         "min": to_json_value(moments.minimum),
         "max": to_json_value(moments.maximum),
         "mean": None if mean is None else to_json_value(float(f"{mean:.9g}")),
@@ -100,17 +96,6 @@ def mean_shift(old: Moments, new: Moments) -> float | None:
     if old.deviation <= 1e-7 * max(1.0, abs(old.mean)):
         return 0.0 if distance <= 1e-9 * max(1.0, abs(old.mean)) else None
     return round(distance / old.deviation, 6)
-
-
-def population_shift(old: Mapping[str, int], new: Mapping[str, int]) -> float | None:
-    """Return the population stability index over the categories, six decimals.
-
-    The 20 most frequent categories of both sides together are separate groups, the rest is one
-    group; an empty share counts as 0.0001. None when a side has no rows.
-    """
-    if not sum(old.values()) or not sum(new.values()):
-        return None
-    return stability_index(group_categories(old, new))
 
 
 def group_categories(old: Mapping[str, int], new: Mapping[str, int]) -> list[tuple[str, int, int]]:
@@ -141,62 +126,45 @@ def stability_index(groups: list[tuple[str, int, int]]) -> float:
 BIN_DIGITS = 8
 BINS_PER_POWER = 1 << BIN_DIGITS
 #: The least exponent that is distinguished from zero.
-MIN_SCALED_EXPONENT = -64
+MIN_BIN_EXPONENT = -64
 #: The digits of a double that a bin drops, and the offset subtracted from the rest.
 DROPPED_BITS = 52 - BIN_DIGITS
-#: Entries of the cache: the bins of several number columns, looked up batch after batch.
-BIN_CACHE_SIZE = 16_384
-SCALED_BIN_OFFSET = (1023 + MIN_SCALED_EXPONENT) * BINS_PER_POWER - 1
+BIN_OFFSET = (1023 + MIN_BIN_EXPONENT) * BINS_PER_POWER - 1
 
 
-def scaled_bin(value: float) -> int:
-    """Return the bin of a finite number: 0 for zero, and negative for negative numbers."""
-    mantissa, power = math.frexp(abs(value))
-    if power - 1 < MIN_SCALED_EXPONENT or not value:
+def bin_of(distance: float) -> int:
+    """Return the bin of a distance: 0 for what is next to the origin, negative below it."""
+    mantissa, power = math.frexp(abs(distance))
+    if not distance or power - 1 < MIN_BIN_EXPONENT:
         return 0
-    number = (
-        (power - 1 - MIN_SCALED_EXPONENT) * BINS_PER_POWER
-        + math.floor(mantissa * 2 * BINS_PER_POWER)
-        - BINS_PER_POWER
-        + 1
-    )
-    return number if value > 0 else -number
+    digits = mantissa * 2 * BINS_PER_POWER
+    first = (power - 1 - MIN_BIN_EXPONENT) * BINS_PER_POWER + 1 - BINS_PER_POWER
+    # A bin ends before the next one begins, on both sides of the origin.
+    return first + math.floor(digits) if distance > 0 else 1 - first - math.ceil(digits)
 
 
-def scaled_bin_start(number: int) -> float:
-    """Return where a bin begins; it ends where the next one begins."""
+def bin_start(number: int) -> float:
+    """Return the distance at which a bin begins; it ends where the next one begins."""
     if number < 0:
-        return -scaled_bin_start(1 - number)
+        return -bin_start(1 - number)
     if not number:
         return 0.0
     power, digits = divmod(number - 1, BINS_PER_POWER)
-    if power + MIN_SCALED_EXPONENT >= sys.float_info.max_exp:
+    if power + MIN_BIN_EXPONENT >= sys.float_info.max_exp:
         return sys.float_info.max
-    return math.ldexp(1 + digits / BINS_PER_POWER, power + MIN_SCALED_EXPONENT)
+    return math.ldexp(1 + digits / BINS_PER_POWER, power + MIN_BIN_EXPONENT)
 
 
-def are_scaled_bins_finer(exponent: int, low: Any, high: Any) -> bool:
-    """Return whether each scaled bin from low to high is inside one bin of width 2^exponent.
-
-    Both kinds begin at multiples of powers of two, so a bin that is no wider is inside. Bins of
-    negative numbers end where equal-width bins begin, so they are not.
-    """
-    if low < 0 or exponent < MIN_SCALED_EXPONENT:
-        return False
-    return exponent >= math.frexp(float(high))[1] - 1 - BIN_DIGITS
+def _bar_edge(bar: int, exponent: int) -> float:
+    """Return where a bar begins; the edge beyond the largest doubles is the largest one."""
+    try:
+        return math.ldexp(bar, exponent)
+    except OverflowError:
+        return math.copysign(sys.float_info.max, bar)
 
 
-@lru_cache(maxsize=BIN_CACHE_SIZE)
-def equal_width_bin(number: int, exponent: int) -> int:
-    """Return the bin of width 2^exponent that holds a scaled bin of non-negative numbers.
-
-    The scaled bin must be no wider. Both begin at multiples of powers of two, so it is inside as a
-    whole.
-    """
-    if not number:
-        return 0
-    power, digits = divmod(number - 1, BINS_PER_POWER)
-    return (BINS_PER_POWER + digits) >> (exponent + BIN_DIGITS - MIN_SCALED_EXPONENT - power)
+def _finite(number: float) -> float:
+    return max(-sys.float_info.max, min(number, sys.float_info.max))
 
 
 #: From this index on, categories count as shifted (a PSI above 0.2 is regarded as significant).
@@ -205,130 +173,93 @@ PSI_LIMIT = 0.2
 KS_LIMIT = 0.1
 #: Quantiles that chance alone exceeds once in a thousand times.
 _KS_CHANCE, _NORMAL_CHANCE = 1.949, 3.09
-#: Maximum bins in which numbers of one column are counted, and bars in which they are drawn.
-MAX_BINS, MAX_BARS = 256, 32
+#: Maximum bars in which the numbers of one column are drawn.
+MAX_BARS = 32
+#: The share of a side's rows that the outermost bar may hold from beyond its own width.
+_TAIL_SHARE = 0.01
 #: Columns of one diff whose bars are kept.
 MAX_COLUMNS_WITH_BARS = 24
-#: The widest range of doubles needs 2^1018.
-_MIN_EXPONENT, _MAX_EXPONENT = -1000, 1020
-_EXACT_BITS = 52
-
-
-@dataclass
-class Histogram:
-    """Numbers counted in bins: `bins[n]` are those in `[n * 2^exponent, (n + 1) * 2^exponent)`.
-
-    The exponent follows from the range of the numbers, `low` to `high`. `scaled` holds the same
-    numbers in scaled bins.
-    """
-
-    low: float = math.inf
-    high: float = -math.inf
-    bins: Counter[int] = field(default_factory=Counter)
-    scaled: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def exponent(self) -> int:
-        """Return the exponent of the bin width."""
-        return bin_exponent(self.low, self.high) if self.bins else _MIN_EXPONENT
-
-    def add(
-        self, low: Any, high: Any, counted: Mapping[int, int], scaled: Mapping[int, int]
-    ) -> None:
-        """Add other rows with numbers from low to high, counted in the bins of that range."""
-        if not counted:
-            return
-        own_exponent, other_exponent = self.exponent, bin_exponent(low, high)
-        first, last = min(self.low, float(low)), max(self.high, float(high))
-        exponent = bin_exponent(first, last)
-        self.bins = Counter(coarsen_bins(self.bins, exponent - own_exponent))
-        self.bins.update(coarsen_bins(counted, exponent - other_exponent))
-        self.scaled.update(scaled)
-        self.low, self.high = first, last
-
-    def counts_at(self, exponent: int) -> Counter[int]:
-        """Return the counts in bins that are at least as wide as its own."""
-        return Counter(coarsen_bins(self.bins, exponent - self.exponent))
 
 
 @dataclass(frozen=True)
-class _BinnedSides:
-    """Both sides counted in the same bins; `bin_start` returns where a bin begins."""
+class _CumulativeBins:
+    """The filled bins of both sides in order, and the rows of each side up to each bin."""
 
-    old: Counter[int]
-    new: Counter[int]
-    bin_start: Callable[[int], float]
+    numbers: list[int]
+    old: list[int]
+    new: list[int]
 
-    @cached_property
     def distance(self) -> float:
         """Return the greatest distance of the cumulative shares."""
-        if dict(self.old) == dict(self.new):
-            return 0.0
-        old_rows, new_rows = self.old.total(), self.new.total()
-        numbers = sorted(self.old.keys() | self.new.keys())
-        sides = (accumulate(map(side.get, numbers, repeat(0))) for side in (self.old, self.new))
-        pairs = zip(*sides, strict=True)
-        return float(max(abs(old / old_rows - new / new_rows) for old, new in pairs))
+        old_rows, new_rows = self.old[-1], self.new[-1]
+        pairs = zip(self.old, self.new, strict=True)
+        return max(abs(old / old_rows - new / new_rows) for old, new in pairs)
 
-    def is_concentrated(self, *, whole: bool) -> bool:
-        """Return whether one of several bins, of many values, holds nearly all of both sides."""
-        fullest, rows = self.old.most_common(1)[0]
-        if len({*self.old, *self.new}) == 1:
-            return False
-        min_share = min(rows / self.old.total(), self.new[fullest] / self.new.total())
-        low, high = self.bin_start(fullest), self.bin_start(fullest + 1)
-        is_one_value = not low and high <= 2.0**MIN_SCALED_EXPONENT
-        return min_share > 1 - KS_LIMIT and not is_one_value and not (whole and high - low <= 1)
+    def bars(self, origin: float) -> tuple[DistributionBar, ...]:
+        """Return the shares of both sides in bars of one width, from the lowest to the highest.
 
-    def bars(self) -> tuple[DistributionBar, ...]:
-        """Return the shares of both sides in a few wider bins, from the lowest to the highest."""
-        shift, numbers_seen = 0, {*self.old, *self.new}
-        first, last = min(numbers_seen), max(numbers_seen)
-        while (last >> shift) - (first >> shift) >= MAX_BARS:
-            shift += 1
-        old, new = coarsen_bins(self.old, shift), coarsen_bins(self.new, shift)
-        sizes = self.old.total(), self.new.total()
-        numbers = range(first >> shift, (last >> shift) + 1)
+        The width is a power of two. The outermost bars also hold the few numbers beyond them, so
+        that numbers far away do not make the bars of all others too wide.
+        """
+        exponent, first, last = self._scale()
+        edges = [_bar_edge(bar, exponent) for bar in range(first, last + 2)]
+        ends = [bisect_left(self.numbers, bin_of(edge)) for edge in edges[1:-1]]
+        edges[0] = min(edges[0], bin_start(self.numbers[0]))
+        edges[-1] = max(edges[-1], bin_start(self.numbers[-1] + 1))
+        sides = []
+        for cumulative in (self.old, self.new):
+            rows = [0, *(cumulative[end - 1] if end else 0 for end in ends), cumulative[-1]]
+            sides.append([_share(high - low, rows[-1]) for low, high in pairwise(rows)])
         return tuple(
-            DistributionBar(
-                name=f"{self.bin_start(number << shift):.6g}",
-                low=self.bin_start(number << shift), high=self.bin_start((number + 1) << shift),
-                old=_share(old.get(number, 0), sizes[0]),
-                new=_share(new.get(number, 0), sizes[1]),
+            DistributionBar(name=f"{low:.6g}", low=low, high=high, old=old, new=new)
+            for (low, high), old, new in zip(
+                pairwise(_finite(origin + edge) for edge in edges), *sides, strict=True
             )
-            for number in numbers
-        )  # fmt: skip
+        )
+
+    def _scale(self) -> tuple[int, int, int]:
+        """Return the exponent of a bar's width, and the first and the last bar."""
+        tails = [
+            (
+                bisect_right(side, _TAIL_SHARE * side[-1]),
+                bisect_left(side, (1 - _TAIL_SHARE) * side[-1]),
+            )
+            for side in (self.old, self.new)
+        ]
+        lowest = self.numbers[min(low for low, _ in tails)]
+        highest = self.numbers[max(high for _, high in tails)]
+        # No bar is narrower than a bin, so that each bin is in one bar.
+        exponent = math.frexp(max(_bin_width(lowest), _bin_width(highest)))[1] - 1
+        while True:
+            first, last = (
+                math.floor(math.ldexp(bin_start(number), -exponent)) for number in (lowest, highest)
+            )
+            if last - first < MAX_BARS:
+                return exponent, first, last
+            exponent += 1
 
 
-def bin_exponent(low: Any, high: Any) -> int:
-    """Return the exponent of the narrowest bins of which numbers from low to high fill 256."""
-    first, last = float(low), float(high)
-    biggest = max(abs(first), abs(last))
-    lowest = max(_MIN_EXPONENT, math.frexp(biggest)[1] - _EXACT_BITS) if biggest else _MIN_EXPONENT
-    spread = last / 2 - first / 2
-    exponent = max(lowest, math.frexp(spread)[1] - 10 if spread else _MIN_EXPONENT)
-    while (
-        exponent < _MAX_EXPONENT
-        and _equal_bin_number(last, exponent) - _equal_bin_number(first, exponent) >= MAX_BINS
-    ):
-        exponent += 1
-    return exponent
+def _bin_width(number: int) -> float:
+    return bin_start(number + 1) - bin_start(number)
 
 
-def coarsen_bins(counted: Mapping[int, int], by: int) -> dict[int, int]:
-    """Return counts in bins that are 2^by times as wide."""
-    if by <= 0:
-        return dict(counted)
-    coarse: dict[int, int] = {}
-    by = min(by, 4096)
-    for number, rows in counted.items():
-        wide = number >> by
-        coarse[wide] = coarse.get(wide, 0) + rows
-    return coarse
+def _is_concentrated(old: Mapping[int, int], new: Mapping[int, int], *, whole: bool) -> bool:
+    """Return whether one of several bins, of many values, holds nearly all of both sides."""
+    fullest = max(old, key=lambda number: old[number])
+    if len({*old, *new}) == 1:
+        return False
+    shares = old[fullest] / sum(old.values()), new.get(fullest, 0) / sum(new.values())
+    is_one_value = not fullest or (whole and _bin_width(fullest) <= 1)
+    return min(shares) > 1 - KS_LIMIT and not is_one_value
 
 
 def number_distribution(
-    old: Histogram, new: Histogram, *, draw: bool = True, whole: bool = False
+    old: Mapping[int, int],
+    new: Mapping[int, int],
+    *,
+    origin: float = 0.0,
+    draw: bool = True,
+    whole: bool = False,
 ) -> Distribution | None:
     """Return the two-sample Kolmogorov-Smirnov distance over the bins; None without numbers.
 
@@ -337,28 +268,19 @@ def number_distribution(
     unjudged. Exceptions: bins of `whole` numbers no wider than 1 hold one value, and a column that
     is not drawn did not move.
     """
-    if not old.bins or not new.bins:
+    if not old or not new:
         return None
-    exponent = bin_exponent(min(old.low, new.low), max(old.high, new.high))
-    equal = _BinnedSides(
-        old.counts_at(exponent),
-        new.counts_at(exponent),
-        lambda number: _equal_bin_start(number, exponent),
-    )
-    scales = (equal, _BinnedSides(old.scaled, new.scaled, scaled_bin_start))
-    chosen = max(scales, key=lambda scale: scale.distance)
-    by_chance = _KS_CHANCE * math.sqrt(1 / old.bins.total() + 1 / new.bins.total())
+    numbers = sorted(old.keys() | new.keys())
+    sides = (list(accumulate(side.get(each, 0) for each in numbers)) for side in (old, new))
+    bins = _CumulativeBins(numbers, *sides)
+    by_chance = _KS_CHANCE * math.sqrt(1 / bins.old[-1] + 1 / bins.new[-1])
     distribution = Distribution(
         test="ks",
-        value=round(chosen.distance, 6),
+        value=round(bins.distance(), 6),
         limit=round(min(1.0, max(KS_LIMIT, by_chance)), 6),
-        bars=chosen.bars() if draw else (),
+        bars=bins.bars(origin) if draw else (),
     )
-    is_blind = (
-        draw
-        and not distribution.is_shifted
-        and all(scale.is_concentrated(whole=whole) for scale in scales)
-    )
+    is_blind = draw and not distribution.is_shifted and _is_concentrated(old, new, whole=whole)
     return distribution.model_copy(update={"is_unjudged": True}) if is_blind else distribution
 
 
@@ -439,16 +361,8 @@ def check_distributions(
     )
 
 
-def _equal_bin_number(value: float, exponent: int) -> int:
-    return math.floor(math.ldexp(value, -exponent))
-
-
 def _share(rows: int, of: int) -> float:
     return round(rows / of, 6)
-
-
-def _equal_bin_start(number: int, exponent: int) -> float:
-    return number * 2.0**exponent
 
 
 def _chi_square(freedom: int) -> float:

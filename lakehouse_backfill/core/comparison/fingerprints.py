@@ -51,7 +51,10 @@ def sum_known_checksums(
     labels = frozenset(scope)
     inside = [(label, file) for file in files for label in _labels(file) if label in labels]
     listed = Counter(file.path for _, file in inside)
-    whole = {label for label, file in inside if not _is_simple(file) or listed[file.path] > 1}
+    must_read = {
+        file.path for _, file in inside if file.deletes or file.spans or listed[file.path] > 1
+    }
+    whole = {label for label, file in inside if file.path in must_read}
     unknown = {label for label, file in inside if label in whole or _is_new(file, found)}
     checksums: dict[str, Checksum] = {}
     summed: dict[str, Checksum] = {}
@@ -61,14 +64,18 @@ def sum_known_checksums(
         if label in whole or fingerprint is None:
             continue
         require_listed_as_hashed(file, fingerprint)
-        sums = summed if label in unknown else checksums
-        sums[label] = sums[label] + fingerprint.checksum if label in sums else fingerprint.checksum
+        _add_up(summed if label in unknown else checksums, label, fingerprint.checksum)
         if label in unknown:
             skip.add(file.path)
-    simple = [e for _, e in inside if _is_simple(e) and listed[e.path] == 1]
-    to_hash = {file.path: file for file in simple if _is_new(file, found)}
+    to_hash = {
+        file.path: file for _, file in inside if file.path not in must_read and _is_new(file, found)
+    }
     unread = tuple(label for label in scope if label in unknown)
     return KnownChecksums(checksums, unread, frozenset(skip), summed, to_hash)
+
+
+def _add_up(sums: dict[str, Checksum], label: str, checksum: Checksum) -> None:
+    sums[label] = sums[label] + checksum if label in sums else checksum
 
 
 def match_fingerprints(
@@ -85,10 +92,9 @@ def match_fingerprints(
 
 def complete_checksums(before: KnownChecksums, read: ChecksumsByFile) -> dict[str, Checksum]:
     """Add the checksums read of the unread partitions; those without rows are left out."""
-    checksums = dict(before.checksums)
-    checksums |= before.summed
+    checksums = before.checksums | before.summed
     for (label, _), checksum in read.items():
-        checksums[label] = checksums[label] + checksum if label in checksums else checksum
+        _add_up(checksums, label, checksum)
     return {label: checksum for label, checksum in checksums.items() if checksum.rows}
 
 
@@ -123,10 +129,12 @@ def newly_read_files(
 def require_same_rows(known: FileFingerprint, each: LiveFile, checksum: Checksum) -> None:
     """Raise Tampered when a known file was read and its rows differ."""
     require_listed_as_hashed(each, known)
-    if known.checksum != checksum:
-        raise tampered_file_error(
-            each.path, f"rows {checksum.text}, known were {known.checksum.text}"
-        )
+    _require_equal_rows(each.path, checksum, known.checksum)
+
+
+def _require_equal_rows(path: str, found: Checksum, known: Checksum) -> None:
+    if found != known:
+        raise tampered_file_error(path, f"rows {found.text}, known were {known.text}")
 
 
 def require_listed_as_hashed(each: LiveFile, known: FileFingerprint) -> None:
@@ -142,7 +150,10 @@ def require_listed_as_hashed(each: LiveFile, known: FileFingerprint) -> None:
 def select_unstored(
     stored: Sequence[FileFingerprint], found: Sequence[FileFingerprint]
 ) -> tuple[FileFingerprint, ...]:
-    """Return the fingerprints that are not stored yet; raises Tampered on a contradiction."""
+    """Return the fingerprints that are not stored yet: one per file, reading and partition.
+
+    Raises Tampered when two contradict.
+    """
     rows: dict[tuple[str, str, str | None], FileFingerprint] = {}
     contents: dict[str, FileFingerprint] = {}
     unstored = []
@@ -157,16 +168,8 @@ def select_unstored(
             raise tampered_file_error(
                 one.path, f"SHA-256 {one.sha256[:12]}…, known was {known_bytes.sha256[:12]}…"
             )
-        if known_rows.checksum != one.checksum:
-            raise tampered_file_error(
-                one.path, f"rows {one.checksum.text}, known were {known_rows.checksum.text}"
-            )
+        _require_equal_rows(one.path, one.checksum, known_rows.checksum)
     return tuple(unstored)
-
-
-def deduplicate_fingerprints(stored: Sequence[FileFingerprint]) -> tuple[FileFingerprint, ...]:
-    """Return one per file, reading and partition; raises Tampered when rows contradict."""
-    return select_unstored((), stored)
 
 
 def tampered_file_error(path: str, what: str) -> Tampered:
@@ -181,11 +184,6 @@ def tampered_file_error(path: str, what: str) -> Tampered:
 
 def _labels(each: LiveFile) -> tuple[str, ...]:
     return each.spans or ((each.partition,) if each.partition is not None else ())
-
-
-def _is_simple(each: LiveFile) -> bool:
-    """Return whether the file is in one partition, and no delete file hides rows of it."""
-    return not each.deletes and not each.spans
 
 
 def _is_new(each: LiveFile, found: Mapping[str, FileFingerprint]) -> bool:
@@ -234,7 +232,7 @@ def look_up_fingerprints(
     if snapshot_id is None:
         return FingerprintedState(table)
     files = context.tables.files(table, snapshot_id, scope.field, counting)
-    reading = context.data_files.reading(table, snapshot_id)
+    reading = context.stored_files.reading(table, snapshot_id)
     found = _stored_fingerprints(context, files, scope, reading) if rely else {}
     return FingerprintedState(
         table, reading, files, sum_known_checksums(files, found, scope.partitions)
@@ -281,18 +279,18 @@ def record_fingerprints(
         for fingerprint in _new_fingerprints(context, state, by_file, run_id)
     )
     if new:
-        context.fingerprints.record(new)
+        context.evidence.record_fingerprints(new)
 
 
 def _new_fingerprints(
     context: Context, state: FingerprintedState, read: ChecksumsByFile, run_id: str | None
 ) -> Iterator[FileFingerprint]:
     whole = newly_read_files(state.known, read)
-    stored = context.fingerprints.find(whole)
+    stored = context.evidence.find_fingerprints(whole)
     listed = [file for file, _ in whole.values()]
     for path, fingerprint in match_fingerprints(listed, stored, state.reading).items():
         require_same_rows(fingerprint, *whole.pop(path))
-    digests = context.data_files.digests(state.table, whole)
+    digests = context.stored_files.digests(state.table, whole)
     for file, checksum in whole.values():
         content = _require_file_bytes(digests, file)
         yield FileFingerprint(
@@ -312,7 +310,7 @@ def _stored_fingerprints(
     context: Context, files: list[LiveFile], scope: Scope, reading: str
 ) -> dict[str, FileFingerprint]:
     inside = [file for file in files if file.partition in scope.partitions]
-    rows = context.fingerprints.find({file.path for file in inside})
+    rows = context.evidence.find_fingerprints({file.path for file in inside})
     return match_fingerprints(inside, rows, reading)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.core.comparison.diff import (
     DiffOptions,
     EngineDiff,
@@ -29,7 +30,7 @@ from lakehouse_backfill.core.publication.dual_read import staged_candidate
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.catch_up import Drift, TableState
-from lakehouse_backfill.domain.checks import Diff
+from lakehouse_backfill.domain.checks import Diff, redact_sample
 from lakehouse_backfill.domain.diff import (
     Attribution,
     AttributionBasis,
@@ -39,17 +40,11 @@ from lakehouse_backfill.domain.diff import (
     Factor,
     PartitionCauses,
 )
+from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.table import TableRef
-from lakehouse_backfill.errors import (
-    BackfillError,
-    EnvironmentDown,
-    LostFile,
-    NotFound,
-    TargetChanged,
-)
 from lakehouse_backfill.ports.compute import InputSwapRequest, InputSwapResult
 
 #: The value of a state in which the row is absent.
@@ -163,10 +158,10 @@ def publication_of_partition(
     earlier = tuple(
         row for row in history if row.at <= plan.created_at and row.run_id != plan.run_id
     )
-    newest = next((row for row in earlier if row.action in pointer.ACCEPTED_ACTIONS), None)
-    if newest is None:
+    accepted = pointer.accepted_rows(earlier)
+    if not accepted:
         return None
-    visible_runs = pointer.runs_by_version(earlier)[newest.version]
+    visible_runs = pointer.runs_by_version(earlier)[accepted[0].version]
     for row in earlier:
         if row.action != "publish" or row.run_id not in visible_runs or row.scope is None:
             continue
@@ -287,12 +282,12 @@ def _attribute_partition(
     )
     try:
         swapped = context.compute().attributing.swap(request)
-    except (EnvironmentDown, LostFile):
+    except (errors.EnvironmentDown, errors.LostFile):
         raise
-    except BackfillError as error:
+    except errors.BackfillError as error:
         # The old code is not kept or no longer runs: the other partitions are still explained.
         return _unexplained_partition(label, rows, diff, past, error.problem)
-    groups = _group_patterns(swapped, asked.samples)
+    groups = _group_patterns(swapped, asked.samples, context.redaction(plan.resolved.contract))
     total = sum(group.rows for group in groups)
     notes = [past.reason] if past.reason else []
     not_reproduced = None
@@ -337,7 +332,9 @@ def _unexplained_partition(
     )  # fmt: skip
 
 
-def _group_patterns(swapped: InputSwapResult, samples: int) -> tuple[ExplainedRows, ...]:
+def _group_patterns(
+    swapped: InputSwapResult, samples: int, redaction: Redaction
+) -> tuple[ExplainedRows, ...]:
     """Sum up the patterns that have the same causes, the largest group first."""
     groups: dict[tuple[object, ...], ExplainedRows] = {}
     for pattern in swapped.patterns:
@@ -346,7 +343,8 @@ def _group_patterns(swapped: InputSwapResult, samples: int) -> tuple[ExplainedRo
         columns = dict(earlier.columns) if earlier else {}
         for name, count in pattern.columns.items():
             columns[name] = columns.get(name, 0) + count
-        shown_samples = (*(earlier.samples if earlier else ()), *pattern.samples)
+        own = (redact_sample(each, redaction) for each in pattern.samples)
+        shown_samples = (*(earlier.samples if earlier else ()), *own)
         groups[factors] = ExplainedRows(
             cause=classify_factors(factors), factors=factors,
             rows=pattern.rows + (earlier.rows if earlier else 0), columns=columns,
@@ -366,7 +364,7 @@ def _partition_origin(context: Context, plan: Plan, label: str) -> _PartitionOri
         if row is None:
             return _unrecorded_origin(context, plan, label)
         return _known_origin(context, plan, label, row)
-    except BackfillError as error:
+    except errors.BackfillError as error:
         return _PartitionOrigin("none", reason=f"what made it cannot be repeated: {error.problem}")
 
 
@@ -384,7 +382,7 @@ def _known_origin(context: Context, plan: Plan, label: str, row: Publication) ->
     reason = ""
     try:
         context.tables.resolve(TableRef(table=row.table, at=str(row.snapshot_id)))
-    except NotFound:
+    except errors.NotFound:
         published = None
         reason = "the published snapshot is gone: live writes are among what is unexplained"
     is_on_target = row.table == plan.resolved.target.table
@@ -444,7 +442,7 @@ def _named_code_pins(
     for pin in plan.resolved.sources:
         try:
             pins.append(_pin_at(context, pin, newest.at))
-        except NotFound:
+        except errors.NotFound:
             pins.append(pin)
             gone.append(pin.name)
     how = f"the inputs as they were at {newest.at.isoformat(timespec='seconds')}, when it was "
@@ -473,7 +471,7 @@ def _live_commits(
     scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
     try:
         drifts = context.publisher.drifts(target.table, scope, since)
-    except (TargetChanged, NotFound):
+    except (errors.TargetChanged, errors.NotFound):
         return None
     return tuple(
         drift for drift in drifts if drift.at.timestamp() * 1000 <= base.committed_at_ms + 0.5

@@ -2,17 +2,17 @@
 
 A scratch table can never be published; readers, the run and its shadow stay unchanged. `reproduce`
 executes the archived code on the pinned inputs and compares the result with what was accepted.
-`plan_variant` swaps one input, or the code of another run, to show its effect. `audit_guarantees`
-tests determinism, idempotence, pins and fences on a sample (O7).
+`audit_guarantees` tests determinism, idempotence, pins and fences on a sample (O7).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import uuid4
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
 from lakehouse_backfill.core.evidence.deep_verify import (
     check_each_equal,
@@ -20,6 +20,7 @@ from lakehouse_backfill.core.evidence.deep_verify import (
     failed_check,
     unknown_check,
 )
+from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.planning.pins import expired_pins, pin_name, snapshot_exists
@@ -28,17 +29,10 @@ from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.partitions import Chunk
-from lakehouse_backfill.domain.plan import Plan, SourcePin, declared_schema_change
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.table import StoredCheck
-from lakehouse_backfill.errors import (
-    ApprovalMissing,
-    BackfillError,
-    NotFound,
-    RunMoved,
-    Unsupported,
-)
 
 #: The epoch of a scratch table's only writer.
 SCRATCH_EPOCH = 1
@@ -50,7 +44,6 @@ class ScratchTable:
 
     context: Context
     plan: Plan
-    records: dict[str, ChunkRecord] = field(default_factory=dict)
 
     @property
     def table(self) -> str:
@@ -66,9 +59,7 @@ class ScratchTable:
     def compute(self, chunk: Chunk, epoch: int = SCRATCH_EPOCH) -> ChunkRecord:
         """Compute a chunk from its inputs and overwrite exactly its partitions."""
         staging = self.context.compute().staging
-        record = staging.stage(_plan_with_origin_inputs(self.plan, chunk), chunk, epoch)
-        self.records[chunk.chunk_id] = record
-        return record
+        return staging.stage(_plan_with_origin_inputs(self.plan, chunk), chunk, epoch)
 
     def checksums(self, partitions: tuple[str, ...]) -> dict[str, str]:
         """Read the partitions and sum their rows, without lineage columns and added ones."""
@@ -88,7 +79,7 @@ def open_scratch_table(context: Context, plan: Plan, purpose: str) -> Iterator[S
     is gone; Unsupported for a run whose rows another engine computes.
     """
     if publish_modes.is_externally_written(plan):
-        raise Unsupported(
+        raise errors.Unsupported(
             f"{plan.run_id} was computed by another engine: there is no code to execute",
             fix="compare what that engine gives now: lakehouse-backfill reconcile OLD NEW",
         )
@@ -97,6 +88,10 @@ def open_scratch_table(context: Context, plan: Plan, purpose: str) -> Iterator[S
     table = f"{plan.shadow_table}__{purpose}_{uuid4().hex[:8]}"
     scratch = ScratchTable(context, plan.model_copy(update={"shadow_table": table}))
     properties = {"lakehouse-backfill.run-id": plan.run_id, "lakehouse-backfill.scratch": purpose}
+    contract = plan.resolved.contract
+    if contract.restricted_columns:
+        properties |= masks.metrics_properties(contract, context.tables.describe(target))
+    masks.require_same_key(plan, context.secrets)
     try:
         context.shadows.open(target, base, table, properties)
         context.shadows.fence(table, SCRATCH_EPOCH)
@@ -118,35 +113,10 @@ def require_input_snapshots(context: Context, plan: Plan) -> None:
         if pin.snapshot_id is not None and not snapshot_exists(context, pin.table, pin.snapshot_id)
     ]
     if missing:
-        raise NotFound(
+        raise errors.NotFound(
             f"{plan.run_id} cannot be computed again, its pins are gone: {', '.join(missing)}",
             fix=f"lakehouse-backfill verify {plan.run_id} --deep, which compares what is stored",
         )
-
-
-def plan_variant(
-    plan: Plan, *, inputs: Mapping[str, SourcePin] | None = None, code: Plan | None = None
-) -> Plan:
-    """Return the plan with some inputs (by name), or with the code of another run, swapped.
-
-    It is only for scratch tables: its hash is not the one that was approved.
-    """
-    changes: dict[str, object] = {}
-    if inputs:
-        pins = plan.resolved.sources
-        changes["sources"] = tuple(inputs.get(pin.name, pin) for pin in pins)
-    if code is not None:
-        theirs = code.resolved
-        manifest = plan.resolved.manifest.model_copy(
-            update={"transform": theirs.manifest.transform}
-        )
-        changes |= {"manifest": manifest, "code_hash": theirs.code_hash, "files": theirs.files}
-    resolved = plan.resolved.model_copy(update=changes)
-    updates = {
-        "resolved": resolved,
-        "code_of": (code.code_of or code.run_id) if code else plan.code_of,
-    }
-    return plan.model_copy(update=updates)
 
 
 def _base_snapshot(context: Context, plan: Plan) -> int | None:
@@ -158,7 +128,7 @@ def _base_snapshot(context: Context, plan: Plan) -> int | None:
     if target.snapshot_id is None or snapshot_exists(context, target.table, target.snapshot_id):
         return target.snapshot_id
     if publish_modes.carries_base_rows(plan):
-        raise NotFound(
+        raise errors.NotFound(
             f"{plan.run_id} cannot be computed again: rows of {target.table}@{target.snapshot_id} "
             "stay in its partitions, and that snapshot is gone",
             fix=f"lakehouse-backfill verify {plan.run_id} --deep",
@@ -172,12 +142,12 @@ def _plan_with_origin_inputs(plan: Plan, chunk: Chunk) -> Plan:
     origin = catch_up and catch_up.carried_chunk(chunk.chunk_id)
     if not origin:
         return plan
-    inputs = {
-        pin.name: pin.model_copy(update={"snapshot_id": origin.inputs[pin.name]})
+    sources = tuple(
+        pin.model_copy(update={"snapshot_id": origin.inputs.get(pin.name, pin.snapshot_id)})
         for pin in plan.resolved.sources
-        if pin.name in origin.inputs
-    }
-    return plan_variant(plan, inputs=inputs)
+    )
+    resolved = plan.resolved.model_copy(update={"sources": sources})
+    return plan.model_copy(update={"resolved": resolved})
 
 
 _DETERMINISM, _IDEMPOTENCE = "determinism", "idempotence"
@@ -207,7 +177,7 @@ def audit_guarantees(context: Context, product: str | None) -> tuple[ProductGuar
         _audit_product(context, name) for name in sorted({product} if product else products)
     )
     if product is not None and audited[0].run_id is None:
-        raise NotFound(
+        raise errors.NotFound(
             f"{product}: {audited[0].because}", fix="lakehouse-backfill status --all, for its runs"
         )
     return audited
@@ -236,7 +206,7 @@ def sample_chunk(context: Context, plan: Plan) -> tuple[Chunk, str]:
 
 def _check_computation(context: Context, plan: Plan, chunk: Chunk) -> tuple[StoredCheck, ...]:
     """Compute the chunk twice, then write with an older epoch."""
-    record = {row.chunk_id: row for row in context.ledger.chunks(plan.run_id)}.get(chunk.chunk_id)
+    record = {row.chunk_id: row for row in context.runs.chunks(plan.run_id)}.get(chunk.chunk_id)
     if record is None:
         return (failed_check(_DETERMINISM, f"the ledger has no row of {chunk.chunk_id}"),)
     try:
@@ -254,7 +224,7 @@ def _check_computation(context: Context, plan: Plan, chunk: Chunk) -> tuple[Stor
                 ),
                 _check_fencing(context, scratch, chunk),
             )
-    except NotFound as error:
+    except errors.NotFound as error:
         return tuple(
             unknown_check(name, error.problem) for name in (_DETERMINISM, _IDEMPOTENCE, _FENCES)
         )
@@ -274,11 +244,11 @@ def _check_fencing(context: Context, again: ScratchTable, chunk: Chunk) -> Store
     before = again.snapshot_id
     try:
         again.compute(chunk, SCRATCH_EPOCH)
-    except RunMoved:
+    except errors.RunMoved:
         return check_equal(
             _FENCES, before, again.snapshot_id, "a write of an overtaken epoch was refused"
         )
-    except BackfillError as error:
+    except errors.BackfillError as error:
         return failed_check(
             _FENCES, f"an overtaken write ended otherwise than refused: {error.problem}"
         )
@@ -287,7 +257,7 @@ def _check_fencing(context: Context, again: ScratchTable, chunk: Chunk) -> Store
 
 def _check_pins(context: Context, plan: Plan) -> StoredCheck:
     """Check that every pin with an active lease holds the snapshot that it was made for."""
-    leases = [lease for lease in context.pin_leases.standing() if lease.run_id == plan.run_id]
+    leases = [lease for lease in context.evidence.active_leases() if lease.run_id == plan.run_id]
     if not leases:
         return unknown_check(_PINS, f"all pins {pin_name(plan.run_id)}* were let go")
     expected = {f"{lease.table}@{lease.tag}": lease.snapshot_id for lease in leases}
@@ -335,7 +305,7 @@ def reproduce(context: Context, run_id: str) -> ReproduceOutcome:
     events = trusted_events(context, context.runs.status(run_id))
     validation = logged_validation(context, events, run_id)
     if validation is None:
-        raise ApprovalMissing(
+        raise errors.ApprovalMissing(
             f"{run_id} has no result that could come out again",
             fix=f"lakehouse-backfill validate {run_id}",
         )

@@ -13,18 +13,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.job_code import archived_code
 from lakehouse_backfill.core.publication.dual_read import reader_records
 from lakehouse_backfill.core.publication.progressive import ROLLOUT_STEPS
 from lakehouse_backfill.core.publication.publication import PUBLICATION
-from lakehouse_backfill.core.runs import event_log, roles
+from lakehouse_backfill.core.runs import event_log, roles, side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.checks import CHUNK_CHECKS, INPUT_CHECKS
 from lakehouse_backfill.core.versions import pointer, readers, steps
 from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.identity.statement import SIGNATURE
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
@@ -178,10 +179,11 @@ WAITING_FOR_PEOPLE = (
     "planned", "validated", "accepted", "rejected", "halted", "publish_halted", "failed",
 )  # fmt: skip
 
-#: States after which the same file is planned again: only then is the plan read for its name.
-REPLANNED_STATES = (RunState.HALTED, RunState.REJECTED, RunState.CANCELLED, RunState.ACCEPTED)
-#: States before a write of the shadow: only then is the plan read for who writes it.
-EXTERNAL_WRITE_STATES = (RunState.APPROVED, RunState.PAUSED, RunState.FAILED, RunState.HALTED)
+#: States whose next command depends on the plan (its file, who writes the shadow, whether it may
+#: be published) or that describe its partitions: only then is the plan read.
+_PLAN_STATES = frozenset(
+    {S.ACCEPTED, S.REJECTED, S.CANCELLED, S.PUBLISH_HALTED, *_EXTERNAL_COMMANDS}
+)
 
 
 def list_runs(context: Context, *, everything: bool) -> list[RunStatus]:
@@ -206,20 +208,21 @@ def summarise_run_safety(
         history = context.versions.history(status.product)
     if status.state is RunState.PUBLISHED:
         version, rolled_back = pointer.rolled_back_since(history, status.run_id)
+    plan = _known_plan(context, status.run_id) if status.state in _PLAN_STATES else None
     summary = summarise_safety(
         status.state, status.run_id, status.product, gone=rolled_back, version=version,
         driver=status.driver, is_driven=context.is_driven_elsewhere(status),
-        manifest_file=_manifest_file(context, status), was_empty=was_empty,
-        is_external=_is_external(context, status),
-        after_acceptance=_after_acceptance(context, status),
+        manifest_file=plan.manifest_file if plan else errors.MANIFEST_PLACEHOLDER,
+        was_empty=was_empty,
+        is_external=plan is not None and publish_modes.is_externally_written(plan),
+        after_acceptance=_after_acceptance(context, status, plan),
     )  # fmt: skip
     if summary.is_safe.startswith(_SAFE):
         target = _look_at_target(context, status) if look else _NOT_LOOKED_AT
         summary = replace(summary, is_safe=target + summary.is_safe.removeprefix(_SAFE))
-    if status.state is RunState.PUBLISH_HALTED:
-        with suppress(NotFound, Tampered):
-            visible = steps.describe_visible_partitions(history, context.runs.plan(status.run_id))
-            summary = replace(summary, readers_see=visible)
+    if status.state is RunState.PUBLISH_HALTED and plan is not None:
+        visible = steps.describe_visible_partitions(history, plan)
+        summary = replace(summary, readers_see=visible)
     if status.state not in _VISIBLE_STATES:
         return summary
     if not look:
@@ -295,18 +298,25 @@ def _look_at_target(context: Context, status: RunStatus) -> str:
 def rollout_records(
     context: Context, run_id: str, events: tuple[Event, ...]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the dual reads and the published steps of a run; lists that are empty are omitted."""
+    """Return the dual reads and the published steps of a run; lists that are empty are omitted.
+
+    Empty when the plan, a record or the shadow is missing or was edited; `verify` reports that.
+    """
     with suppress(NotFound, Tampered):
         plan = context.runs.plan(run_id)
-        recorded = (
-            context.evidence.newest(run_id, ROLLOUT_STEPS) if steps.is_stepwise(plan) else None
-        )
+        recorded = _newest(context, run_id, ROLLOUT_STEPS) if steps.is_stepwise(plan) else {}
         records = {
             "dual_reads": reader_records(context, plan, events),
-            "steps": list(recorded[1]["steps"]) if recorded else [],
+            "steps": list(recorded.get("steps", ())),
         }
         return {name: lines for name, lines in records.items() if lines}
     return {}
+
+
+def _newest(context: Context, run_id: str, kind: str) -> dict[str, Any]:
+    """Return the newest document of a kind of evidence; empty when there is none."""
+    found = context.evidence.newest(run_id, kind)
+    return found[1] if found else {}
 
 
 def run_has_no_old_rows(context: Context, events: tuple[Event, ...], run_id: str) -> bool:
@@ -325,33 +335,23 @@ def has_no_old_rows(validation: Mapping[str, Any] | None) -> bool:
     return validation is not None and not validation["diff"]["summary"]["old_rows"]
 
 
-def _after_acceptance(context: Context, status: RunStatus) -> str | None:
-    """Return the next command of an accepted run that cannot be published as it is; else None."""
-    if status.state is not RunState.ACCEPTED:
-        return None
+def _known_plan(context: Context, run_id: str) -> Plan | None:
+    """Return the plan of a run; None when it is missing or was edited."""
     with suppress(NotFound, Tampered):
-        if publish_modes.is_never_published(context.runs.plan(status.run_id)):
-            return "evidence {run}   (it is never published)"
-        newest = context.runs.events(status.run_id)[-1]
-        if newest.detail.get("stopped_by") == TargetChanged.code:
-            return "plan {manifest} --revise {run}   (its partitions changed since it was planned)"
+        return context.runs.plan(run_id)
     return None
 
 
-def _manifest_file(context: Context, status: RunStatus) -> str:
-    """Return the file to plan again; a placeholder when the plan is missing or was edited."""
-    if status.state in REPLANNED_STATES:
-        with suppress(NotFound, Tampered):
-            return context.runs.plan(status.run_id).manifest_file
-    return errors.MANIFEST_PLACEHOLDER
-
-
-def _is_external(context: Context, status: RunStatus) -> bool:
-    """Return whether another engine writes the shadow, where the next step depends on it."""
-    if status.state in EXTERNAL_WRITE_STATES:
-        with suppress(NotFound, Tampered):
-            return publish_modes.is_externally_written(context.runs.plan(status.run_id))
-    return False
+def _after_acceptance(context: Context, status: RunStatus, plan: Plan | None) -> str | None:
+    """Return the next command of an accepted run that cannot be published as it is; else None."""
+    if status.state is not RunState.ACCEPTED or plan is None:
+        return None
+    if publish_modes.is_never_published(plan):
+        return "evidence {run}   (it is never published)"
+    newest = context.runs.events(status.run_id)[-1]
+    if newest.detail.get("stopped_by") == TargetChanged.code:
+        return "plan {manifest} --revise {run}   (its partitions changed since it was planned)"
+    return None
 
 
 def approval_records(
@@ -366,6 +366,7 @@ def approval_records(
             "at": event.at.isoformat(),
             "bound_to": event.detail["bound_to"],
             "reason": event.detail.get("reason", ""),
+            "signature": signatures.describe_stored(event.detail.get(SIGNATURE)),
         }
         for event in events
         for decision, subject in subjects.items()
@@ -373,6 +374,28 @@ def approval_records(
         and event.detail.get("bound_to") == subject
         and set(roles.event_deciders(event))
         <= set(roles.decision_makers(events, decision, subject))
+    ]
+
+
+def decision_records(events: tuple[Event, ...]) -> list[dict[str, Any]]:
+    """List the decisions in force by the log alone, each with what is stored of its signature."""
+    ends = [event for event in events if event.verb in ("pass validation", "fail validation")]
+    hashes = [event.detail.get("manifest_hash") for event in events if event.verb == "plan"]
+    subjects = {
+        "approve": hashes[0] if hashes else None,
+        "accept": ends[-1].detail.get("digest") if ends else None,
+    }
+    return [
+        {
+            "decision": decision,
+            "by": ", ".join(roles.event_deciders(event)),
+            "at": event.at.isoformat(),
+            "signature": signatures.describe_stored(event.detail.get(SIGNATURE)),
+        }
+        for event in event_log.events_since_rejection(events)
+        for decision, subject in subjects.items()
+        if event.verb in (decision, roles.CARRIED_DECISION_VERBS[decision])
+        and event.detail.get("bound_to") == subject
     ]
 
 
@@ -388,6 +411,7 @@ def waiver_records(events: tuple[Event, ...]) -> list[dict[str, Any]]:
             "at": waiver.at,
             "observed": waiver.observed,
             "reason": waiver.reason,
+            "signature": signatures.describe_stored(waiver.signature),
         }
         for waiver in decisions.waivers_in_force(events)
     ]
@@ -402,9 +426,7 @@ def stopping_gates(context: Context, status: RunStatus) -> tuple[decisions.Faile
 
 def accepted_versions(context: Context, product: str) -> list[Publication]:
     """List the accepted versions of a product, newest first; raises NotFound when there is none."""
-    rows = [
-        row for row in context.versions.history(product) if row.action in pointer.ACCEPTED_ACTIONS
-    ]
+    rows = list(pointer.accepted_rows(context.versions.history(product)))
     if not rows:
         raise NotFound(
             f"{product} has no accepted version yet",
@@ -413,40 +435,40 @@ def accepted_versions(context: Context, product: str) -> list[Publication]:
     return rows
 
 
+def _archived(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out that a decision is not signed: archives of older releases do not mention it."""
+    return [
+        {name: each for name, each in record.items() if each != signatures.UNSIGNED}
+        for record in records
+    ]
+
+
 def evidence_document(context: Context, run_id: str) -> dict[str, Any]:
     """Build the document of everything that shows why a run was, or was not, accepted."""
     plan, status = context.runs.plan(run_id), context.runs.status(run_id)
     events = context.runs.events(run_id)
-    validation = decisions.logged_validation_document(context, events, run_id)
-    chunk_checks = context.evidence.newest(run_id, CHUNK_CHECKS)
-    inputs = context.evidence.newest(run_id, INPUT_CHECKS)
-    publication = context.evidence.newest(run_id, PUBLICATION)
-    verified = publication[1].pop("verified", None) if publication else None
-    attribution = context.evidence.newest(run_id, ATTRIBUTION)
-    digest = validation[0] if validation else None
+    found = decisions.logged_validation_document(context, events, run_id)
+    digest, validation = found or (None, None)
+    publication = _newest(context, run_id, PUBLICATION)
+    verified = publication.pop("verified", None)
+    safety = summarise_run_safety(context, status, was_empty=has_no_old_rows(validation), look=True)
     return {
         "run": status.model_dump(mode="json"),
-        "standing": vars(
-            summarise_run_safety(
-                context,
-                status,
-                was_empty=has_no_old_rows(validation and validation[1]),
-                look=True,
-            )
-        ),
+        "standing": vars(safety),
         "plan": plan.model_dump(mode="json"),
         "scope": partitions.describe_labels(plan.resolved.scope.partitions),
         "events": [event.model_dump(mode="json") for event in events],
-        "approvals": approval_records(events, plan, digest),
-        "chunks": [chunk.model_dump(mode="json") for chunk in context.ledger.chunks(run_id)],
-        "input_checks": inputs[1]["checks"] if inputs else [],
-        "chunk_checks": chunk_checks[1]["chunks"] if chunk_checks else [],
-        "waivers": waiver_records(events),
+        "approvals": _archived(approval_records(events, plan, digest)),
+        "chunks": [chunk.model_dump(mode="json") for chunk in context.runs.chunks(run_id)],
+        "input_checks": _newest(context, run_id, INPUT_CHECKS).get("checks", []),
+        "chunk_checks": _newest(context, run_id, CHUNK_CHECKS).get("chunks", []),
+        "waivers": _archived(waiver_records(events)),
         **rollout_records(context, run_id, events),
-        "attribution": attribution[1] if attribution else None,
-        "validation": validation[1] if validation else None,
+        **side_effects.effect_records(context, run_id),
+        "attribution": _newest(context, run_id, ATTRIBUTION) or None,
+        "validation": validation,
         "validation_digest": digest,
-        "publication": publication[1] if publication else None,
+        "publication": publication or None,
         "published_rows": verified,
         "code": archived_code(context, run_id),
     }

@@ -6,35 +6,77 @@ everything that the acceptance of one run rests on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lakehouse_backfill.core.approval import acceptance
+from lakehouse_backfill.core.approval import acceptance, signatures
 from lakehouse_backfill.core.approval.decisions import logged_validation_document
 from lakehouse_backfill.core.evidence import deep_verify
 from lakehouse_backfill.core.evidence.deep_verify import (
-    AcceptanceArchive,
+    Verification,
+    check_each_equal,
     check_equal,
     failed_check,
     unknown_check,
 )
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.publication.expose import EVIDENCE_DIGEST_PROPERTY
-from lakehouse_backfill.core.runs import event_log, roles
+from lakehouse_backfill.core.runs import anchors, event_log, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
 from lakehouse_backfill.core.versions import pointer, readers
+from lakehouse_backfill.domain.identity.anchor import AnchorRecord
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.table import StoredCheck, TableRef
-from lakehouse_backfill.errors import LostFile, NotFound, Tampered, TooBusy
+from lakehouse_backfill.errors import ConfigError, NotFound, Tampered, TooBusy
 
 #: Events written during a read look like an edit, so the read is repeated.
 _MAX_READS = 10
 _ACCEPT_VERBS = ("accept", roles.CARRIED_DECISION_VERBS["accept"])
+
+
+def audit_all(
+    context: Context, kept_heads: Mapping[str, str] | None = None, *, with_anchor: bool = False
+) -> AuditVerdict:
+    """Check as `audit_verify` does; then all signatures, and with `with_anchor` the anchor's heads.
+
+    Raises ConfigError when the profile names no anchor.
+    """
+    records: tuple[AnchorRecord, ...] | None = None
+    if with_anchor:
+        if context.anchor is None:
+            raise ConfigError(
+                "the profile names no anchor, so there is nothing to compare with",
+                fix="write `anchor:` in catalog/profiles.yaml: docs/security.md",
+            )
+        # Read first: what is anchored while the logs are read is then in the logs.
+        records = context.anchor.records()
+    verdict = audit_verify(context, kept_heads)
+    chains, products = context.audit.chains(), context.audit.products()
+    found = [
+        one for chain in chains.values() for one in signatures.run_verdicts(context, chain, ())
+    ] + [
+        signatures.check_publication(context, row)
+        for rows, _ in products.values()
+        for row in rows
+        if row.action in ("publish", "rollback")
+    ]
+    faults = [verdict.first_bad, *(str(one) for one in found if one.fault)]
+    if records is not None:
+        environment = context.profile.environment
+        anchored = sum(record.environment == environment for record in records)
+        faults.insert(1, anchors.find_fault(records, environment, chains, products))
+        missing = sum(1 for _ in anchors.missing_records(context, None, None))
+        verdict = replace(verdict, anchored=anchored, unanchored=missing)
+    verdict = replace(verdict, first_bad=next(filter(None, faults), None))
+    unsigned = sum(one.is_unsigned for one in found)
+    if unsigned == len(found) and not context.profile.requires_signatures:
+        return verdict
+    return replace(verdict, signed=sum(one.is_signed for one in found), unsigned=unsigned)
 
 
 def audit_verify(context: Context, kept_heads: Mapping[str, str] | None = None) -> AuditVerdict:
@@ -99,37 +141,6 @@ class VerifyOutcome:
     data_read: deep_verify.DataRead
     is_accepted: bool = False
 
-    @property
-    def is_intact(self) -> bool:
-        """Return whether nothing that could be compared differs."""
-        return all(check.ok is not False for check in self.checks)
-
-
-@dataclass(frozen=True)
-class VerifySubject:
-    """A run, its log, and the rows by which it became visible, oldest first."""
-
-    context: Context
-    plan: Plan
-    events: tuple[Event, ...]
-    publications: tuple[Publication, ...]
-    archive: AcceptanceArchive | None = None
-
-    def earlier_publications(self) -> tuple[Publication, ...]:
-        """Return the rows of results that were accepted before the one of the archive."""
-        newest = (self.archive or {}).get("result_digest")
-        other = (row for row in self.publications if row.result_digest != newest)
-        return tuple(
-            earlier
-            for earlier in other
-            if acceptance.archive_digests(self.events, earlier.result_digest)
-        )
-
-    def current_publications(self) -> tuple[Publication, ...]:
-        """Return the rows that are compared with the archive."""
-        earlier = self.earlier_publications()
-        return tuple(row for row in self.publications if row not in earlier)
-
 
 def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcome:
     """Compare what is stored with what was accepted; `deep` also reads the data files.
@@ -154,25 +165,51 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcom
     checks.append(check)
     is_accepted = any(event.verb in _ACCEPT_VERBS for event in events)
     if plan is None:
-        return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ, is_accepted)
+        return VerifyOutcome(run_id, tuple(checks), deep_verify.DataRead(), is_accepted)
     history = context.versions.history(status.product)
-    publications = [
-        row for row in reversed(history) if (row.action, row.run_id) == ("publish", run_id)
-    ]
-    subject = VerifySubject(context, plan, events, tuple(publications))
-    result, check = _check_validation(subject)
-    subject, archived = _check_archive(subject)
-    checks += [check, *archived]
-    if subject.archive is None:
-        return VerifyOutcome(run_id, tuple(checks), deep_verify.NO_DATA_READ, is_accepted)
-    checks += [*_check_control_rows(subject), *_check_anchors(subject), *_check_files(subject)]
-    view = _reader_view(subject)
-    checks += _check_readers(view)
-    read = deep_verify.NO_DATA_READ
-    if deep:
-        deep_checks, read = _check_data(subject, subject.archive, result, view)
-        checks += deep_checks
-    return VerifyOutcome(run_id, tuple(checks), read, is_accepted)
+    publications = pointer.published_rows(reversed(history), run_id)
+    subject = Verification(context, plan, events, publications, checks)
+    _check_signatures(subject)
+    _check_validation(subject)
+    _check_archive(subject)
+    if subject.archive:
+        _check_control_rows(subject)
+        _check_anchors(subject)
+        _check_files(subject)
+        # Read again, as others may have published while files were checked.
+        history = context.versions.history(status.product)
+        view = readers.look_at_readers(context, history, run_id)
+        _check_readers(subject, view)
+        if deep:
+            subject.check_stored_data()
+            if subject.result is not None:
+                history = context.versions.history(status.product)
+                subject.check_head_rows(_heads_to_read(subject, history, view))
+    return VerifyOutcome(run_id, tuple(checks), subject.data_read, is_accepted)
+
+
+def _check_signatures(subject: Verification) -> None:
+    """Check who signed the decisions and publications of the run.
+
+    One without a signature is a failure only where signatures are required.
+    """
+    is_required = signers.is_signature_required(subject.context.profile, subject.plan)
+    contract = subject.plan.resolved.contract
+    found = signatures.run_verdicts(subject.context, subject.events, subject.publications, contract)
+    if not is_required and all(one.is_unsigned for one in found):
+        if found:
+            reason = "nothing is signed: who decided is what was given by --by"
+            subject.checks.append(unknown_check("signatures", reason))
+        return
+    for one in found:
+        name = f"signature of {one.what}"
+        if one.fault or (is_required and not one.is_signed):
+            subject.checks.append(failed_check(name, one.fault or signatures.UNSIGNED))
+        elif one.is_signed:
+            because = signatures.describe_key(one.key, one.by)
+            subject.checks.append(StoredCheck(name=name, ok=True, because=because))
+        else:
+            subject.checks.append(unknown_check(name, signatures.UNSIGNED))
 
 
 def _check_plan(
@@ -190,77 +227,105 @@ def _check_plan(
     )  # fmt: skip
 
 
-def _check_validation(subject: VerifySubject) -> tuple[dict[str, Any] | None, StoredCheck]:
-    name, run_id = "validation", subject.plan.run_id
+def _check_validation(subject: Verification) -> None:
+    """Check the newest validation, and keep it as the result to compare rows with."""
+    name, events = "validation", subject.events
     try:
-        found = logged_validation_document(subject.context, subject.events, run_id)
+        found = logged_validation_document(subject.context, events, subject.plan.run_id)
     except Tampered as error:
-        return None, failed_check(name, error.problem)
+        subject.checks.append(failed_check(name, error.problem))
+        return
     if found is None:
-        was_passed = any(event.verb == "pass validation" for event in subject.events)
-        return None, failed_check(name, "it is gone") if was_passed else unknown_check(
-            name, "it was never validated"
+        was_passed = any(event.verb == "pass validation" for event in events)
+        subject.checks.append(
+            failed_check(name, "it is gone")
+            if was_passed
+            else unknown_check(name, "it was never validated")
         )
-    digest, document = found
-    published_digests = [row.result_digest for row in subject.publications]
-    if (
-        published_digests
-        and published_digests[-1] != digest
-        and acceptance.archive_digests(subject.events, published_digests[-1])
-    ):
+        return
+    digest, subject.result = found
+    published = subject.publications[-1].result_digest if subject.publications else digest
+    if published != digest and acceptance.archive_digests(events, published):
         # The digest of the document was verified: it is newer than the published result.
-        return document, unknown_check(name, f"{EARLIER_ACCEPTANCE}: it was validated again since")
-    return document, check_equal(
-        name, (published_digests or [digest])[-1], digest, "its digest, worked out again"
-    )
+        reason = f"{EARLIER_ACCEPTANCE}: it was validated again since"
+        subject.checks.append(unknown_check(name, reason))
+        return
+    subject.checks.append(check_equal(name, published, digest, "its digest, worked out again"))
 
 
-def _check_archive(subject: VerifySubject) -> tuple[VerifySubject, tuple[StoredCheck, ...]]:
-    name, context, run_id = "archive of the acceptance", subject.context, subject.plan.run_id
+def _check_archive(subject: Verification) -> None:
+    """Check the archive of the newest acceptance, and keep it as what the rest is compared with."""
+    check, subject.archive = _load_archive(subject)
+    subject.checks.append(check)
+
+
+def _load_archive(subject: Verification) -> tuple[StoredCheck, Mapping[str, Any]]:
+    name, nothing = "archive of the acceptance", dict[str, Any]()
     acceptances = [event for event in subject.events if event.verb in _ACCEPT_VERBS]
     if not acceptances:
-        return subject, (unknown_check(name, "nobody has accepted the run"),)
+        return unknown_check(name, "nobody has accepted the run"), nothing
     bound_to = str(acceptances[-1].detail.get("bound_to"))
     digest = acceptance.newest_archive_digest(subject.events, bound_to)
     if digest is None:
-        return subject, (unknown_check(name, "an older release accepted it, and made no archive"),)
+        return unknown_check(name, "an older release accepted it, and made no archive"), nothing
     try:
-        document = context.evidence.document(run_id, digest)
+        document = subject.context.evidence.document(subject.plan.run_id, digest)
     except Tampered as error:
-        return subject, (failed_check(name, error.problem),)
+        return failed_check(name, error.problem), nothing
     if document is None:
-        return subject, (failed_check(name, f"the log names {digest[:12]}, which is not stored"),)
-    archived = replace(subject, archive=document)
+        return failed_check(name, f"the log names {digest[:12]}, which is not stored"), nothing
     seq = document["log"]["seq"]
     head = next((event.hash for event in subject.events if event.seq == seq), "")
     expected = [subject.plan.manifest_hash, bound_to, head]
     recorded = [document["manifest_hash"], document["result_digest"], document["log"]["head"]]
     because = "its digest is that of the log; its manifest hash, result digest and head of the log"
-    return archived, (check_equal(name, expected, recorded, because),)
+    return check_equal(name, expected, recorded, because), document
 
 
-def _check_control_rows(subject: VerifySubject) -> list[StoredCheck]:
+def _check_control_rows(subject: Verification) -> None:
     """Check rows of control tables against the archive, the log, and each other."""
-    context, plan, archive = subject.context, subject.plan, subject.archive or {}
-    records = context.ledger.chunks(plan.run_id)
-    checks = [deep_verify.check_ledger(archive, records)]
-    if not publish_modes.is_externally_written(plan):
-        shadow = plan.shadow_table
-        checks.append(
-            _compare_or_unknown(
-                "commits of the chunks",
-                lambda: deep_verify.check_chunk_commits(records, context.shadows.chunks(shadow)),
-            )
-        )
-    checks.append(_check_fingerprint_rows(subject))
-    logged = _logged_publication(subject)
-    matching_rows = (
-        row for row in subject.publications if logged is None or logged.get("token") == row.token
+    context, plan = subject.context, subject.plan
+    records = context.runs.chunks(plan.run_id)
+    fields = ("output_rows", "checksum", "snapshot_id")
+    archived = {
+        chunk["chunk_id"]: {name: chunk[name] for name in fields}
+        for chunk in subject.archive["chunks"]
+    }
+    stored = {chunk.chunk_id: {name: getattr(chunk, name) for name in fields} for chunk in records}
+    subject.checks.append(
+        check_each_equal("chunk ledger", archived, stored, f"rows of {LEDGER_TABLE}")
     )
-    return [*checks, *(deep_verify.check_pointer_row(row, logged) for row in matching_rows)]
+    if not publish_modes.is_externally_written(plan):
+        name = "commits of the chunks"
+        with subject.missing_as_check(name):
+            commits = context.shadows.chunks(plan.shadow_table)
+            expected = {chunk.chunk_id: [chunk.snapshot_id, chunk.output_rows] for chunk in records}
+            found = {chunk.chunk_id: [chunk.snapshot_id, chunk.added_rows] for chunk in commits}
+            what = "chunks (snapshot, rows in its summary)"
+            subject.checks.append(check_each_equal(name, expected, found, what))
+    subject.checks.append(_check_fingerprint_rows(subject))
+    logged = _logged_publication(subject)
+    subject.checks += [
+        _check_pointer_row(row, logged)
+        for row in subject.publications
+        if logged is None or logged.get("token") == row.token
+    ]
 
 
-def _logged_publication(subject: VerifySubject) -> dict[str, Any] | None:
+def _check_pointer_row(row: Publication, logged: Mapping[str, Any] | None) -> StoredCheck:
+    """Compare a row of the pointer with the publication that the run's log names."""
+    name = f"row of version {row.version}"
+    if logged is None:
+        return failed_check(name, "the run's log names a publication that is not stored any more")
+    found = row.model_dump(mode="json")
+    expected = {field: logged[field] for field in found if field in logged}
+    return check_each_equal(
+        name, expected, {field: found[field] for field in expected},
+        "fields of accepted_output_version, against the publication named in the log",
+    )  # fmt: skip
+
+
+def _logged_publication(subject: Verification) -> dict[str, Any] | None:
     """Return the last publication that the log names."""
     digests = [
         event.detail["digest"] for event in subject.events if event.verb == "finish publishing"
@@ -273,125 +338,129 @@ def _logged_publication(subject: VerifySubject) -> dict[str, Any] | None:
         return None
 
 
-def _check_fingerprint_rows(subject: VerifySubject) -> StoredCheck:
-    context, plan, archive = subject.context, subject.plan, subject.archive or {}
-    archived = deep_verify.archived_files(archive)
+def _check_fingerprint_rows(subject: Verification) -> StoredCheck:
+    """Compare rows of file_fingerprint (SHA-256, checksum) with what was accepted."""
+    name, context, archived = "fingerprints", subject.context, subject.archived_files()
     try:
-        rows = context.fingerprints.find([entry["path"] for entry in archived])
+        rows = context.evidence.find_fingerprints([entry["path"] for entry in archived])
     except Tampered as error:
-        return failed_check("fingerprints", error.problem)
+        return failed_check(name, error.problem)
     # A file may be hashed under several readings; the archive holds that of the candidate.
-    archived_checksums = {entry["path"]: entry.get("checksum") for entry in archived}
-    digests = {entry.path: (entry.sha256, entry.checksum.text) for entry in rows}
-    digests |= {
-        entry.path: (entry.sha256, entry.checksum.text)
-        for entry in rows
-        if entry.checksum.text == archived_checksums.get(entry.path)
+    checksums = {entry["path"]: entry.get("checksum") for entry in archived}
+    in_order = sorted(rows, key=lambda row: row.checksum.text == checksums.get(row.path))
+    found = {row.path: [row.sha256, row.checksum.text] for row in in_order}
+    context.journal.bind(**subject.plan.labels).log("fingerprints compared", files=len(found))
+    expected = {
+        file["path"]: [file["sha256"], file["checksum"]] for file in archived if "sha256" in file
     }
-    context.journal.bind(**plan.labels).log("fingerprints compared", files=len(digests))
-    return deep_verify.check_fingerprints(archived, digests)
+    if not expected:
+        return unknown_check(name, "no data file had a fingerprint when the run was accepted")
+    found = {path: digests for path, digests in found.items() if path in expected}
+    return check_each_equal(name, expected, found, "rows of file_fingerprint (SHA-256, checksum)")
 
 
-def _check_anchors(subject: VerifySubject) -> list[StoredCheck]:
+def _check_anchors(subject: Verification) -> None:
     """Check the archive's digest in pointer rows and in summaries of snapshots."""
-    checks = []
     for row in subject.publications:
-        name = f"archive in the row of version {row.version}"
         # A result may be accepted twice, each time with its own archive.
-        archive_digests = acceptance.archive_digests(subject.events, row.result_digest)
-        digest = (
-            row.evidence_digest
-            if row.evidence_digest in archive_digests
-            else (archive_digests or (None,))[-1]
+        digests = acceptance.archive_digests(subject.events, row.result_digest)
+        digest = row.evidence_digest
+        if digest not in digests:
+            digest = digests[-1] if digests else None
+        name = f"archive in the row of version {row.version}"
+        subject.checks.append(
+            check_equal(name, digest, row.evidence_digest, "accepted_output_version")
         )
-        checks.append(check_equal(name, digest, row.evidence_digest, "accepted_output_version"))
         if publish_modes.is_pinned_product(subject.plan) or row.snapshot_id is None:
             continue
-        checks.append(_check_summary(subject, row, digest))
-    return checks
-
-
-def _check_summary(subject: VerifySubject, row: Publication, digest: str | None) -> StoredCheck:
-    name, at = f"archive in the summary of version {row.version}", str(row.snapshot_id)
-    expected = {
-        EVIDENCE_DIGEST_PROPERTY: digest,
-        "lakehouse-backfill.publication": row.token,
-        "lakehouse-backfill.run-id": subject.plan.run_id,
-    }
-
-    def compare() -> StoredCheck:
-        snapshot = subject.context.tables.resolve(TableRef(table=row.table, at=at))
-        held = {key: snapshot.summary.get(key) for key in expected}
-        return check_equal(name, expected, held, f"snapshot {at} of {row.table}")
-
-    return _compare_or_unknown(name, compare)
-
-
-def _check_files(subject: VerifySubject) -> list[StoredCheck]:
-    """Check data files and manifests: as listed, and as stored."""
-    archive, stored = subject.archive or {}, subject.context.stored
-    candidate, scope = archive["candidate"], subject.plan.resolved.scope
-    table, snapshot_id = candidate["table"], candidate["snapshot_id"]
-    checks = []
-    if snapshot_id is not None:
-        name = "metadata of the candidate"
-        checks.append(
-            _compare_or_unknown(
-                name,
-                lambda: deep_verify.check_candidate_metadata(
-                    archive, stored.metadata(table, snapshot_id, scope)
-                ),
+        name, at = f"archive in the summary of version {row.version}", str(row.snapshot_id)
+        expected = {
+            EVIDENCE_DIGEST_PROPERTY: digest,
+            "lakehouse-backfill.publication": row.token,
+            "lakehouse-backfill.run-id": subject.plan.run_id,
+        }
+        with subject.missing_as_check(name):
+            snapshot = subject.context.tables.resolve(TableRef(table=row.table, at=at))
+            held = {key: snapshot.summary.get(key) for key in expected}
+            subject.checks.append(
+                check_equal(name, expected, held, f"snapshot {at} of {row.table}")
             )
-        )
-    for row in deep_verify.run_snapshots(
-        subject.context, subject.plan, subject.current_publications(), archive
-    ):
-        checks += _check_snapshot_files(subject, row)
+
+
+def _check_files(subject: Verification) -> None:
+    """Check data files and manifests: as listed, and as stored."""
+    if subject.archive["candidate"]["snapshot_id"] is not None:
+        _check_candidate_metadata(subject)
+    for snapshot in subject.snapshots():
+        _check_snapshot_files(subject, snapshot)
     reason = f"{EARLIER_ACCEPTANCE}; the archive is of a later one"
-    return [
-        *checks,
-        *(
-            unknown_check(f"files of version {row.version}", reason)
-            for row in subject.earlier_publications()
-        ),
+    subject.checks += [
+        unknown_check(f"files of version {row.version}", reason)
+        for row in subject.earlier_publications()
     ]
 
 
-def _check_data(
-    subject: VerifySubject,
-    archive: AcceptanceArchive,
-    result: dict[str, Any] | None,
-    view: readers.ReaderView,
-) -> tuple[list[StoredCheck], deep_verify.DataRead]:
-    """Read the data of the publications, and that of the head where it has other files."""
-    context, plan = subject.context, subject.plan
-    checks, read = deep_verify.check_stored_data(
-        context, plan, subject.current_publications(), archive, result
-    )
-    if result is None:
-        return checks, read
-    heads = _heads_to_read(subject, view)
-    at_head, by_spark = deep_verify.check_head_rows(context, plan, heads, archive, result)
-    total = read.partitions_by_spark + by_spark
-    return [*checks, *at_head], replace(read, partitions_by_spark=total)
+def _check_candidate_metadata(subject: Verification) -> None:
+    """Compare the candidate's manifests that still exist with those that were accepted."""
+    name, candidate = "metadata of the candidate", subject.archive["candidate"]
+    with subject.missing_as_check(name):
+        files = subject.context.stored_files.metadata(
+            candidate["table"], candidate["snapshot_id"], subject.plan.resolved.scope
+        )
+        accepted = {file["path"]: file["sha256"] for file in candidate["metadata"]}
+        found = {file.path: file.sha256 for file in files}
+        remaining = {path: sha256 for path, sha256 in accepted.items() if path in found}
+        if not remaining:
+            reason = "none of its manifest lists and manifests is there any more"
+            subject.checks.append(unknown_check(name, reason))
+            return
+        what = "manifest lists and manifests (SHA-256)"
+        check = check_each_equal(name, remaining, found, what)
+        missing = len(accepted) - len(remaining)
+        because = check.because + f"; {missing} gone" * bool(missing)
+        subject.checks.append(check.model_copy(update={"because": because}))
 
 
-def _reader_view(subject: VerifySubject) -> readers.ReaderView:
-    history = subject.context.versions.history(subject.plan.product)
-    return readers.look_at_readers(subject.context, history, subject.plan.run_id)
+def _check_snapshot_files(subject: Verification, row: deep_verify.RunSnapshot) -> None:
+    """Compare files and manifests as a snapshot lists them, and as the store has them."""
+    stored, checks = subject.context.stored_files, subject.checks
+    archived = subject.archived_files(row.scope.partitions)
+    name = f"data files listed by {row.name}"
+    if row.is_rewritten:
+        checks.append(unknown_check(name, deep_verify.REWRITTEN_ROWS_REASON))
+    else:
+        with subject.missing_as_check(name):
+            listed = stored.files(row.table, row.snapshot_id, row.scope)
+            expected = {file["path"]: [file["size_bytes"], file["rows"]] for file in archived}
+            found = {file.path: [file.size_bytes, file.rows] for file in listed}
+            checks.append(check_each_equal(name, expected, found, "data files (size, rows)"))
+    name = f"manifests of {row.name}"
+    with subject.missing_as_check(name):
+        metadata = stored.metadata(row.table, row.snapshot_id, row.scope)
+        manifests = [file for file in metadata if file.listed_bytes is not None]
+        declared = {file.path: file.listed_bytes for file in manifests}
+        sizes = {file.path: file.size_bytes for file in manifests}
+        checks.append(check_each_equal(name, declared, sizes, "manifests (bytes)"))
+    name, table = f"files of {row.name}", row.table
+    if row.is_rewritten:
+        # The accepted files are in the candidate's table; the version lists other files.
+        name, table = f"files of the candidate of {row.name}", subject.archive["candidate"]["table"]
+    with subject.missing_as_check(name):
+        accepted = {file["path"]: file["size_bytes"] for file in archived}
+        held = stored.sizes(table, list(accepted))
+        sizes = {path: size for path, size in held.items() if path in accepted}
+        checks.append(check_each_equal(name, accepted, sizes, "data files (bytes in the store)"))
 
 
 def _heads_to_read(
-    subject: VerifySubject, view: readers.ReaderView
+    subject: Verification, history: tuple[Publication, ...], view: readers.ReaderView
 ) -> list[deep_verify.RunSnapshot]:
     """Return the head of the target, unless it is the run's own snapshot, with partitions to read.
 
     These are the visible ones of the run that no commit is known to have changed.
     """
-    plan = subject.plan
-    history = subject.context.versions.history(plan.product)
-    seen = pointer.run_visibility(history, plan.run_id)
-    table = plan.resolved.target.table
+    seen = pointer.run_visibility(history, subject.plan.run_id)
+    table = subject.plan.resolved.target.table
     head = view.heads.get(table)
     visible = seen.visible - seen.replaced - view.changed.keys()
     return [
@@ -405,64 +474,19 @@ def _heads_to_read(
     ]  # fmt: skip
 
 
-def _check_readers(view: readers.ReaderView) -> list[StoredCheck]:
+def _check_readers(subject: Verification, view: readers.ReaderView) -> None:
     """Compare the head of the table, which readers get, with the rows of the publications."""
     if view == readers.ReaderView():
-        return []
+        return
     heads = ", ".join(f"{name} at snapshot {head}" for name, head in view.heads.items())
     total = len(view.same) + len(view.changed) + len(view.unknown)
-    ok = False if view.changed else None if view.unknown else True
     because = f"{len(view.same)} of {total} partitions as the publications left them; {heads}"
-    check = StoredCheck(
-        name=READERS_CHECK,
-        ok=ok,
-        expected=total,
-        found=len(view.same),
-        because="; ".join(part for part in (view.exceptions(), because) if part),
+    subject.checks.append(
+        StoredCheck(
+            name=READERS_CHECK,
+            ok=False if view.changed else None if view.unknown else True,
+            expected=total,
+            found=len(view.same),
+            because="; ".join(part for part in (view.exceptions(), because) if part),
+        )
     )
-    return [check]
-
-
-def _check_snapshot_files(
-    subject: VerifySubject, row: deep_verify.RunSnapshot
-) -> list[StoredCheck]:
-    archive, stored = subject.archive or {}, subject.context.stored
-    archived = deep_verify.archived_files(archive, row.scope.partitions)
-    names = [f"{what} {row.name}" for what in ("data files listed by", "manifests of", "files of")]
-    stored_table = row.table
-    if row.is_rewritten:
-        # The accepted files are in the candidate's table; the version lists other files.
-        stored_table = archive["candidate"]["table"]
-        names[2] = f"files of the candidate of {row.name}"
-    return [
-        unknown_check(names[0], deep_verify.REWRITTEN_ROWS_REASON)
-        if row.is_rewritten
-        else _compare_or_unknown(
-            names[0],
-            lambda: deep_verify.check_listed_files(
-                names[0], archived, stored.files(row.table, row.snapshot_id, row.scope)
-            ),
-        ),
-        _compare_or_unknown(
-            names[1],
-            lambda: deep_verify.check_manifest_sizes(
-                names[1], stored.metadata(row.table, row.snapshot_id, row.scope)
-            ),
-        ),
-        _compare_or_unknown(
-            names[2],
-            lambda: deep_verify.check_stored_sizes(
-                names[2], archived, stored.sizes(stored_table, [file["path"] for file in archived])
-            ),
-        ),
-    ]
-
-
-def _compare_or_unknown(name: str, compare: Callable[[], StoredCheck]) -> StoredCheck:
-    """Compare; what retention removed since is unknown, what is lost or damaged has failed."""
-    try:
-        return compare()
-    except LostFile as error:
-        return failed_check(name, error.problem)
-    except NotFound as error:
-        return unknown_check(name, error.problem)

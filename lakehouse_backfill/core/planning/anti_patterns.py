@@ -1,7 +1,7 @@
-"""Habits that make backfills dangerous, and how a manifest that asks for one is answered (T11).
+"""Habits that make backfills dangerous, and the answer to a manifest that requests one (T11).
 
-What cannot be asked for in a manifest is refused where it would happen: docs/anti-patterns.md says
-where, and which test shows it.
+Those that no manifest can request are refused where they would happen: docs/anti-patterns.md names
+the place, and the test that shows it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ ANY_NAME = "*"
 
 
 class AntiPattern(NamedTuple):
-    """A field with the words by which people ask for an anti-pattern; no words: the field itself.
+    """A field with the words that request an anti-pattern; without words, any value requests it.
 
-    `ANY` in the path stands for each name.
+    `ANY_NAME` in the path stands for each name.
     """
 
     name: str
@@ -24,11 +24,19 @@ class AntiPattern(NamedTuple):
     instead: str
 
     def is_requested(self, value: Any) -> bool:
-        """Return whether the value of the field asks for it."""
+        """Return whether the value of the field requests it."""
         if not self.words:
             return value is not None
-        return isinstance(value, str) and normalise_word(value) in self.words
+        if not isinstance(value, str):
+            return False
+        return value.strip().lower().replace("-", "_").replace(" ", "_") in self.words
 
+
+_INTO_LIVE_TOPIC = (
+    "would write to a topic that live consumers read; they cannot be asked to forget it",
+    "write publish_mode: correction_events with target.corrections.table, and send its rows to a "
+    "topic of their own",
+)
 
 ANTI_PATTERNS = (
     AntiPattern(
@@ -47,21 +55,12 @@ ANTI_PATTERNS = (
         "write type: iceberg, and land the stream as a table first: a run reads pinned snapshots "
         "only",
     ),
-    AntiPattern(
-        "live topic",
-        ("target", "topic"),
-        (),
-        "would write to a topic that live consumers read; they cannot be asked to forget it",
-        "write publish_mode: correction_events with target.corrections.table, and send its rows "
-        "to a topic of their own",
-    ),
+    AntiPattern("live topic", ("target", "topic"), (), *_INTO_LIVE_TOPIC),
     AntiPattern(
         "live topic",
         ("target", "publish_mode"),
         ("kafka", "topic", "stream", "live_topic", "replay_to_topic"),
-        "would write to a topic that live consumers read; they cannot be asked to forget it",
-        "write publish_mode: correction_events with target.corrections.table, and send its rows "
-        "to a topic of their own",
+        *_INTO_LIVE_TOPIC,
     ),
     *(
         AntiPattern(
@@ -124,8 +123,3 @@ ANTI_PATTERNS = (
         "target, checked, published by one commit and can be rolled back",
     ),
 )
-
-
-def normalise_word(word: str) -> str:
-    """Return a word as the lists have it: lower case, with underscores."""
-    return word.strip().lower().replace("-", "_").replace(" ", "_")

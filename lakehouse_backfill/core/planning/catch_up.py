@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.planning import resolve
@@ -12,7 +13,7 @@ from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
-from lakehouse_backfill.errors import TooBusy, Unsupported
+from lakehouse_backfill.errors import ApprovalMissing, TooBusy, Unsupported
 
 #: Modes whose partitions can be made again one by one on a newer head.
 _MODES = ("replace_partitions", "merge")
@@ -29,6 +30,27 @@ def require_catch_up_possible(manifest: RunManifest) -> None:
             state="nothing was planned, pinned or changed",
             fix=f"write fail, or target.publish_mode: {', '.join(_MODES)}",
             field="safety.on_conflict",
+        )
+
+
+#: What an approval that is carried over was given to.
+_APPROVED_FIELDS = (
+    "manifest", "contract", "scope", "code_hash", "files", "config_hash", "previous_code",
+)  # fmt: skip
+
+
+def require_same_intent(first: Plan, revision: Plan) -> None:
+    """Raise ApprovalMissing unless a revision does what was approved of the run that it follows."""
+    others = [
+        name
+        for name in _APPROVED_FIELDS
+        if getattr(first.resolved, name) != getattr(revision.resolved, name)
+    ]
+    if others:
+        raise ApprovalMissing(
+            f"{revision.run_id} differs from {first.run_id} in {', '.join(others)}: its approval "
+            "does not carry over",
+            fix=f"lakehouse-backfill approve {revision.run_id} --by WHO",
         )
 
 
@@ -64,33 +86,31 @@ def recut_chunks(
 
     Gives all chunks, and of those that an old chunk is the origin of, that chunk's id.
     """
-    groups: list[tuple[str | None, tuple[str, ...]]] = []
+    groups: list[tuple[str, tuple[str, ...]]] = []
     for chunk in old:
         rest = [label for label in chunk.partitions if label not in recomputed]
         stays = tuple(label for label in rest if label not in erased)
         loses = tuple(label for label in rest if label in erased)
         groups += [(chunk.chunk_id, labels) for labels in (stays, loses) if labels]
-    for start in range(0, len(recomputed), size):
-        groups.append((None, recomputed[start : start + size]))
-    chunks, origins = [], {}
-    for number, (origin, labels) in enumerate(groups, start=1):
-        name = resolve.make_chunk_id(number, labels[0])
-        chunks.append(Chunk(chunk_id=name, partitions=labels))
-        if origin is not None:
-            origins[name] = origin
-    return tuple(chunks), origins
+    groups += [("", labels) for labels in resolve.group_labels(recomputed, size)]
+    chunks = tuple(
+        resolve.make_chunk(number, labels) for number, (_, labels) in enumerate(groups, start=1)
+    )
+    origins = {
+        chunk.chunk_id: origin for chunk, (origin, _) in zip(chunks, groups, strict=True) if origin
+    }
+    return chunks, origins
 
 
 def accepted_rows_and_checksum(
     validation: ValidationResult, labels: tuple[str, ...]
 ) -> tuple[int, str]:
     """Return rows and checksum of some partitions as they were validated."""
-    total: Checksum | None = None
-    for balance in validation.balances:
-        if balance.partition in labels:
-            one = Checksum.parse(balance.new_checksum)
-            total = one if total is None else total + one
-    return (0, "") if total is None else (total.rows, total.text)
+    balances = [balance for balance in validation.balances if balance.partition in labels]
+    if not balances:
+        return 0, ""
+    total = reduce(Checksum.__add__, (Checksum.parse(one.new_checksum) for one in balances))
+    return total.rows, total.text
 
 
 def excluded_rows(resolved: ResolvedManifest) -> ExcludedRows:
@@ -109,7 +129,7 @@ def reasons_for_review(
     `inexact`: partitions that should differ by deleted rows alone, and differ by more.
     """
     found = []
-    # A gate that only reports, and said no before too, was seen by whoever accepted that.
+    # A gate that only reports, and failed before too, was seen by whoever accepted that result.
     known = {(one.group, one.name) for one in old.checks if not one.passed and not one.blocking}
     failed = [one for one in new.checks if not one.passed]
     closed = [one.name for one in failed if one.blocking or (one.group, one.name) not in known]

@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from lakehouse_backfill.core.planning import publish_modes, row_changes
+from lakehouse_backfill.core.guards.findings import describe_findings
+from lakehouse_backfill.core.guards.outside.sinks import describe_sinks
+from lakehouse_backfill.core.planning import job_code, publish_modes, row_changes
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
+from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate, ResolvedManifest
 
 #: Publish modes that say what they do.
 _SELF_EXPLAINING_MODES = ("replace_partitions", "pointer_swap")
 
 
-class _ChecklistItem(NamedTuple):
-    """A question, its answer, and the field that would give one that is missing."""
-
-    question: str
-    answer: str | None
-    how: str = ""
-
-
 def answer_checklist(
-    resolved: ResolvedManifest, estimate: Estimate
-) -> tuple[ChecklistQuestion, ...]:
+    resolved: ResolvedManifest, estimate: Estimate, findings: tuple[Finding, ...], *,
+    are_signed: bool = False,
+) -> tuple[ChecklistQuestion, ...]:  # fmt: skip
     """Answer each question; an answer of None blocks approval, and `how` says who can give it."""
-    asked = (
-        *_about_intent(resolved),
-        *_about_checks(resolved),
-        *_about_readers(resolved, estimate),
+    contract, run = resolved.contract, resolved.manifest.run
+    file = f"catalog/contracts/{contract.product}.yaml"
+    missing = _missing_privacy_fields(contract)
+    #: Question, answer, and the field that would give an answer that is missing.
+    items: tuple[tuple[str, str | None, str], ...] = (
+        ("Why is history changed?", f"{run.reason} ({run.reason_code})", ""),
+        ("What may change?", _scope(resolved), ""),
+        ("Which input is read?", _pins(resolved), "sources in the run manifest"),
+        (
+            "How does the input range differ from the output range?",
+            _ranges(resolved),
+            "sources.NAME.range in the run manifest",
+        ),
+        ("Which transform runs?", _transform(resolved, findings), ""),
+        ("Which configuration and reference data?", _reference(resolved), ""),
+        (
+            "Which side effects?",
+            _side_effects(resolved),
+            "write safety.side_effects: false in the run manifest",
+        ),
+        ("Where is it staged?", _staging(resolved), ""),
+        ("Which gates?", _gates(resolved), ""),
+        ("How is it reconciled?", _reconciliation(resolved), ""),
+        ("How is it published?", _publication(resolved), ""),
+        ("How is it rolled back?", _rollback(resolved), ""),
+        (
+            "Who relies on it?",
+            _consumers(contract),
+            f"write consumers in {file}, and whether each tolerates restatement; [] says: nobody",
+        ),
+        (
+            "What about privacy?",
+            None if missing else _privacy(resolved),
+            f"write {' and '.join(missing)} in {file}",
+        ),
+        ("What does it cost, how far can it reach?", _cost(resolved, estimate), ""),
+        ("What evidence is kept?", f"{_EVIDENCE}; {_SIGNATURES[are_signed]}", ""),
     )
     return tuple(
         ChecklistQuestion(
-            number=number,
-            question=item.question,
-            answer=item.answer or None,
-            how="" if item.answer else item.how,
+            number=number, question=question, answer=answer or None, how="" if answer else how
         )
-        for number, item in enumerate(asked, start=1)
+        for number, (question, answer, how) in enumerate(items, start=1)
     )
 
 
@@ -50,69 +74,23 @@ def unanswered_questions(checklist: tuple[ChecklistQuestion, ...]) -> tuple[str,
     )
 
 
-def _about_intent(resolved: ResolvedManifest) -> tuple[_ChecklistItem, ...]:
-    manifest = resolved.manifest
-    scope = partitions.describe_labels(resolved.scope.partitions)
-    rows = row_changes.describe_row_predicate(manifest.target)
-    return (
-        _ChecklistItem(
-            "Why is history changed?", f"{manifest.run.reason} ({manifest.run.reason_code})"
-        ),
-        _ChecklistItem(
-            "What may change?",
-            f"{resolved.target.table}: {scope} of {resolved.scope.field.column}"
-            + (f", rows with {rows}" if rows else "")
-            + "; no other row",
-        ),
-        _ChecklistItem("Which input is read?", _pins(resolved), "sources in the run manifest"),
-        _ChecklistItem(
-            "How does the input range differ from the output range?",
-            _ranges(resolved),
-            "sources.NAME.range in the run manifest",
-        ),
-        _ChecklistItem("Which transform runs?", _transform(resolved)),
-        _ChecklistItem("Which configuration and reference data?", _reference(resolved)),
-        _ChecklistItem(
-            "Which side effects?",
-            None if manifest.safety.side_effects else _side_effects(resolved),
-            "write safety.side_effects: false in the run manifest",
-        ),
-        _ChecklistItem("Where is it staged?", _staging(resolved)),
-    )
+_EVIDENCE = (
+    "this plan, verdict on the input, chunk ledger, checks, diff, decisions and publication, in "
+    f"the control tables; the pinned snapshots until {PIN_DAYS} days after acceptance"
+)
 
 
-def _about_checks(resolved: ResolvedManifest) -> tuple[_ChecklistItem, ...]:
-    return (
-        _ChecklistItem("Which gates?", _gates(resolved)),
-        _ChecklistItem("How is it reconciled?", _reconciliation(resolved)),
-        _ChecklistItem("How is it published?", _publication(resolved)),
-        _ChecklistItem("How is it rolled back?", _rollback(resolved)),
-    )
+_SIGNATURES = {
+    True: "decisions and publications must be signed",
+    False: "decisions need no signature: without one, a name is what was given by --by",
+}
 
 
-def _about_readers(resolved: ResolvedManifest, estimate: Estimate) -> tuple[_ChecklistItem, ...]:
-    contract = resolved.contract
-    file = f"catalog/contracts/{contract.product}.yaml"
-    missing = [
-        name for name in ("classification", "retention_days") if getattr(contract, name) is None
-    ]
-    return (
-        _ChecklistItem(
-            "Who relies on it?",
-            _consumers(contract),
-            f"write consumers in {file}, and whether each tolerates restatement; [] says: nobody",
-        ),
-        _ChecklistItem(
-            "What about privacy?", _privacy(contract), f"write {' and '.join(missing)} in {file}"
-        ),
-        _ChecklistItem("What does it cost, how far can it reach?", _cost(resolved, estimate)),
-        _ChecklistItem(
-            "What evidence is kept?",
-            "this plan, verdict on the input, chunk ledger, checks, diff, decisions and "
-            "publication, in the control tables; the pinned snapshots until "
-            f"{PIN_DAYS} days after acceptance",
-        ),
-    )
+def _scope(resolved: ResolvedManifest) -> str:
+    labels = partitions.describe_labels(resolved.scope.partitions)
+    rows = row_changes.describe_row_predicate(resolved.manifest.target)
+    text = f"{resolved.target.table}: {labels} of {resolved.scope.field.column}"
+    return text + (f", rows with {rows}" if rows else "") + "; no other row"
 
 
 def _pins(resolved: ResolvedManifest) -> str:
@@ -135,13 +113,15 @@ def _ranges(resolved: ResolvedManifest) -> str:
     return "; ".join(texts)
 
 
-def _transform(resolved: ResolvedManifest) -> str:
+def _transform(resolved: ResolvedManifest, findings: tuple[Finding, ...]) -> str:
     wanted = resolved.manifest.transform
     parts = [
         f"{wanted.name} {wanted.version}, code {resolved.code_hash[:12]}",
         f"git {resolved.git_commit}" if resolved.git_commit else "in no git repository",
         f"{len(resolved.files)} files bound by hash",
     ]
+    code_count = len(job_code.code_files(resolved))
+    parts.append(describe_findings(findings, resolved.manifest, code_count))
     if wanted.image_digest:
         parts.append(f"image {wanted.image_digest}")
     versions = [f"{name} {version}" for name, version in sorted(wanted.schema_versions.items())]
@@ -149,7 +129,9 @@ def _transform(resolved: ResolvedManifest) -> str:
         parts.append("another engine runs it, nobody here")
     if resolved.previous_code:
         parts.append(f"old rows by {resolved.previous_code}, on the word of the manifest")
-    return "; ".join([*parts, *([f"schemas {', '.join(versions)}"] if versions else [])])
+    if versions:
+        parts.append(f"schemas {', '.join(versions)}")
+    return "; ".join(parts)
 
 
 def _reference(resolved: ResolvedManifest) -> str:
@@ -165,14 +147,21 @@ def _reference(resolved: ResolvedManifest) -> str:
     return "; ".join([*(texts or ["no reference data"]), config])
 
 
-def _side_effects(resolved: ResolvedManifest) -> str:
+def _side_effects(resolved: ResolvedManifest) -> str | None:
+    if resolved.manifest.safety.side_effects:
+        return None
     text = (
-        "none declared; the Spark session of the job, and PyIceberg in its process, refuse writes "
-        "outside its shadow; validate looks for commits of the same application to other tables; "
-        "what its code does by other means (files, network, other processes) is not looked at"
+        f"none declared, none named in {len(job_code.code_files(resolved))} files of code; "
+        "writes outside the shadow by the job's Spark session are refused; network, "
+        "processes and files outside the scratch folder are stopped where Python reports them, in "
+        "the driver and in Spark's Python workers, and known clients at their import; validate "
+        "looks for commits of the same application to other tables; native code of other "
+        "libraries is not looked at"
     )
     if resolved.manifest.transform.writer == "external":
         text = "those of the engine that writes the shadow: nobody here can refuse them"
+    if sinks := describe_sinks(resolved.contract, resolved.manifest):
+        text = text.replace("none declared", f"declared sinks: {sinks}; else none", 1)
     hooks = [f"{hook.name} ({hook.on})" for hook in resolved.contract.hooks]
     return text + (f"; hooks of the contract: {', '.join(hooks)}" if hooks else "")
 
@@ -208,7 +197,9 @@ def _gates(resolved: ResolvedManifest) -> str:
         golden = validation.golden or "no golden file"
         parts.append(f"{golden}, {len(validation.spot_checks)} spot checks")
     reported = sorted(name for name, choice in validation.gates.items() if choice == "report")
-    return "; ".join([*parts, *([f"only reported: {', '.join(reported)}"] if reported else [])])
+    if reported:
+        parts.append(f"only reported: {', '.join(reported)}")
+    return "; ".join(parts)
 
 
 def _reconciliation(resolved: ResolvedManifest) -> str:
@@ -252,24 +243,35 @@ def _consumers(contract: Contract) -> str | None:
     return "; ".join(texts) or "nobody, says the contract"
 
 
-def _privacy(contract: Contract) -> str | None:
-    if contract.classification is None or contract.retention_days is None:
-        return None
+def _missing_privacy_fields(contract: Contract) -> list[str]:
+    names = ("classification", "retention_days")
+    return [name for name in names if getattr(contract, name) is None]
+
+
+def _privacy(resolved: ResolvedManifest) -> str:
+    contract, run = resolved.contract, resolved.manifest.run
     kept = contract.retention_days
     retention = "without limit" if kept == "unlimited" else f"{kept} days"
-    return f"classification {contract.classification}; kept {retention}; owner {contract.owner}"
+    parts = [f"classification {contract.classification}; kept {retention}; owner {contract.owner}"]
+    if run.purpose is not None:
+        parts.append(f"for {run.purpose}, requested by {run.requested_by}")
+    masked = [f"{name} by {each.mask}" for name, each in contract.masked_columns.items()]
+    if masked:
+        parts.append(f"masked: {', '.join(masked)}")
+    if contract.restricted_columns:
+        parts.append(f"in no report: values of {', '.join(contract.restricted_columns)}")
+    exception = resolved.manifest.safety.retention_exception
+    if exception is not None:
+        parts.append(f"retention waived by {exception.by}: {exception.reason}")
+    return "; ".join(parts)
 
 
 def _cost(resolved: ResolvedManifest, estimate: Estimate) -> str:
     safety = resolved.manifest.safety
     limits = [
-        f"{name} {value:,}"
-        for name, value in (
-            ("max_rows", safety.max_rows),
-            ("max_bytes", safety.max_bytes),
-            ("max_cost_usd", safety.max_cost_usd),
-        )
-        if value is not None
+        f"{name} {limit:,}"
+        for name in ("max_rows", "max_bytes", "max_cost_usd")
+        if (limit := getattr(safety, name)) is not None
     ]
     cost = "no prices configured" if estimate.cost_usd is None else f"{estimate.cost_usd} USD"
     return (

@@ -1,10 +1,6 @@
-"""Files, rows, bytes a plan touches; consumers affected.
+"""What a plan reads and writes, estimated from metadata, and what may be a mistake in it.
 
-Consumers and writers that a publication would break, or that keep positions in snapshots.
-
-What a plan will read and write, from metadata.
-
-What a plan will read and write, and what in it deserves a second look.
+Also: consumers and writers that a publication would break, or that keep positions in snapshots.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from lakehouse_backfill.core.planning import resolve, write_path
+from lakehouse_backfill.core.planning import job_code, resolve, write_path
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract, Prices
@@ -103,7 +99,7 @@ def measure_pace(context: Context, resolved: ResolvedManifest) -> Pace | None:
     done = [
         chunk
         for run_id in runs
-        for chunk in context.ledger.chunks(run_id)
+        for chunk in context.runs.chunks(run_id)
         if chunk.status == "done" and not chunk.recovered and not chunk.carried_from
     ]
     if not done:
@@ -239,9 +235,7 @@ def estimate_run(context: Context, resolved: ResolvedManifest) -> RunEstimate:
         rows: tuple[RowRange, ...] = ()
         if pin.range is not None:
             first, last = resolve.window_to_read(pin, resolved.scope)
-            rows = resolve.window_row_ranges(
-                _column_type(context, pin), pin.range.column, first, last
-            )
+            rows = resolve.window_row_ranges(_column_type(pin), pin.range.column, first, last)
         inputs.append(context.tables.estimate(pin.table, pin.snapshot_id, rows))
     target, replaced, held = resolved.target, None, set()
     if target.uuid is not None:
@@ -271,7 +265,7 @@ def estimate_warnings(
         texts.append(f"partitions lie in the future: {partitions.describe_labels(tuple(future))}")
     if found.estimate.input_rows == 0:
         texts.append("the pinned input holds no rows in the range: the output would be empty")
-    if resolved.git_commit and resolved.git_commit.endswith("-dirty"):
+    if job_code.is_dirty(resolved.git_commit):
         texts.append("the project has changes that are in no git commit; their hashes are kept")
     intolerant = [
         f"{item.name} does not tolerate restatement"
@@ -295,11 +289,8 @@ def _is_ahead(context: Context, resolved: ResolvedManifest, label: str) -> bool:
     return resolve.to_utc_instant(lower) > context.clock.now()
 
 
-def _column_type(context: Context, pin: SourcePin) -> str:
+def _column_type(pin: SourcePin) -> str:
     columns = {item.name: item.type for item in pin.columns}
-    if not columns:  # a port that does not say how the snapshot is read
-        info = context.tables.describe(pin.table)
-        columns = {item.name: item.type for item in (info.columns if info else ())}
     found = columns.get(pin.range.column) if pin.range else None
     if found not in resolve.TIME_TYPES:
         there = [name for name, kind in columns.items() if kind in resolve.TIME_TYPES]

@@ -1,16 +1,14 @@
 """Identity and archive of job code; approved files.
 
-Which code a run executes, and whether its name and version still mean one thing (D6).
-
-The code of a run is kept in the lake when it is planned: it outlives the project's folder.
-
-The files that decide what a run computes and how it is judged are those that were approved.
+The name and version of a transform mean one code (D6). The code of a run is stored in the lake when
+the run is planned, so it outlives the project's folder. The files that decide what a run computes
+and how it is judged are those that were approved.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,41 +20,23 @@ from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.errors import ApprovalMissing, Blocked, ConfigError, NotFound, Tampered
 
-_CODE = (".py", ".sql")
-_DIRTY = "-dirty"
-
 
 def code_files(resolved: ResolvedManifest) -> dict[str, str]:
     """Return the SHA-256 of the job and of each module of the project that it imports, by path."""
-    modules = {name: mark for name, mark in resolved.files.items() if name.endswith(_CODE)}
+    modules = {
+        name: mark for name, mark in resolved.files.items() if name.endswith((".py", ".sql"))
+    }
     return {**modules, resolved.manifest.transform.file: resolved.code_hash}
 
 
-def require_same_code(
-    resolved: ResolvedManifest, earlier: Iterable[tuple[str, Mapping[str, str]]]
-) -> None:
-    """Raise ConfigError when a stored run executed other code under the same name and version.
-
-    `earlier` are those runs with their code, `code_files` of each.
-    """
-    transform, mine = resolved.manifest.transform, code_files(resolved)
-    for run_id, theirs in sorted(earlier, key=lambda one: one[0]):
-        differing = sorted(
-            name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)
-        )
-        if differing:
-            raise ConfigError(
-                f"{transform.name} {transform.version} is other code than in {run_id}: "
-                f"{', '.join(differing)} differs",
-                state="nothing was registered",
-                fix=f"raise the version: in {transform.file} and in transform.version",
-                field="transform.version",
-            )
+def code_texts(context: Context, resolved: ResolvedManifest) -> dict[str, str]:
+    """Return the text of each file of `code_files`, read now."""
+    return {file: context.file_text(file) for file in code_files(resolved)}
 
 
 def is_dirty(git_commit: str | None) -> bool:
     """Return whether the project had changes that were not committed."""
-    return git_commit is not None and git_commit.endswith(_DIRTY)
+    return git_commit is not None and git_commit.endswith("-dirty")
 
 
 def require_committed(git_commit: str | None, *environments: str) -> None:
@@ -84,21 +64,12 @@ def archive_code(context: Context, plan: Plan) -> None:
     resolved = plan.resolved
     files = {resolved.manifest.transform.file: resolved.code_hash, **resolved.files}
     files.pop(resolved.manifest.validation.golden or "", None)
-    kept = [_archive_entry(context, plan, file, sha256) for file, sha256 in sorted(files.items())]
-    found = {"files": kept} | _archive_previous_code(context, plan)
-    context.evidence.record(plan.run_id, CODE_EVIDENCE, found, epoch=0)
-
-
-def _archive_previous_code(context: Context, plan: Plan) -> dict[str, Any]:
-    previous = plan.resolved.previous_code
-    if previous is None:
-        return {}
-    committed = context.committed_files(previous.git_commit) if previous.git_commit else None
-    kept = [
-        _archive_entry(context, plan, file, sha256, committed)
-        for file, sha256 in sorted(previous.files.items())
-    ]
-    return {"previous_files": kept}
+    document = {"files": _archive_entries(context, plan, files)}
+    if previous := resolved.previous_code:
+        document["previous_files"] = _archive_entries(
+            context, plan, previous.files, previous.git_commit
+        )
+    context.evidence.record(plan.run_id, CODE_EVIDENCE, document, epoch=0)
 
 
 def previous_plan(plan: Plan) -> Plan | None:
@@ -110,19 +81,16 @@ def previous_plan(plan: Plan) -> Plan | None:
     wanted = resolved.manifest.previous_code
     if previous is None or wanted is None:
         return None
-    changes: dict[str, Any] = {"name": previous.name, "version": previous.version}
-    changes |= {"file": previous.file}
-    if wanted.config is not None:
-        changes["config"] = wanted.config
-    manifest = resolved.manifest.model_copy(
-        update={
-            "transform": resolved.manifest.transform.model_copy(update=changes),
-            "target": resolved.manifest.target.model_copy(update={"schema_change": ()}),
-        }
+    transform = resolved.manifest.transform.model_copy(
+        update=previous.model_dump(include={"name", "version", "file"})
     )
-    named: dict[str, Any] = {"manifest": manifest, "code_hash": previous.code_hash}
-    named |= {"files": previous.files, "tombstones": (), "catch_up": None}
-    return plan.model_copy(update={"resolved": resolved.model_copy(update=named)})
+    if wanted.config is not None:
+        transform = transform.model_copy(update={"config": wanted.config})
+    target = resolved.manifest.target.model_copy(update={"schema_change": ()})
+    manifest = resolved.manifest.model_copy(update={"transform": transform, "target": target})
+    update = {"manifest": manifest, "code_hash": previous.code_hash, "files": previous.files}
+    update |= {"tombstones": (), "catch_up": None}
+    return plan.model_copy(update={"resolved": resolved.model_copy(update=update)})
 
 
 def check_previous_code(resolved: ResolvedManifest) -> tuple[str, ...]:
@@ -133,13 +101,14 @@ def check_previous_code(resolved: ResolvedManifest) -> tuple[str, ...]:
     manifest = resolved.manifest
     if resolved.previous_code is None:
         return ()
-    unfit = {
-        "target.publish_mode merge": manifest.target.publish_mode == "merge",
-        "transform.writer external": manifest.transform.writer == "external",
-    }
-    for field in (name for name, is_used in unfit.items() if is_used):
+    unfit = ""
+    if manifest.transform.writer == "external":
+        unfit = "transform.writer external"
+    if manifest.target.publish_mode == "merge":
+        unfit = "target.publish_mode merge"
+    if unfit:
         raise ConfigError(
-            f"previous_code does not go with {field}: the partition's rows cannot be computed "
+            f"previous_code does not go with {unfit}: the partition's rows cannot be computed "
             "again from it",
             state=NOTHING_PLANNED,
             fix="remove previous_code; rows that no run made are then unexplained",
@@ -157,11 +126,24 @@ _RUNS_COMPARED = 5
 
 def require_code_of_version(context: Context, resolved: ResolvedManifest) -> None:
     """Raise ConfigError when one of the newest runs has other code under this name and version."""
-    transform = resolved.manifest.transform
+    transform, mine = resolved.manifest.transform, code_files(resolved)
     earlier = context.runs.code_of(transform.name, transform.version, _RUNS_COMPARED)
-    require_same_code(resolved, sorted(earlier.items()))
-    kind, product = resolved.manifest.run.kind, resolved.contract.product
-    if kind in ("reprocessing", "repair") and not earlier and _has_runs(context, product):
+    for run_id, theirs in sorted(earlier.items()):
+        differing = sorted(
+            name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)
+        )
+        if differing:
+            raise ConfigError(
+                f"{transform.name} {transform.version} is other code than in {run_id}: "
+                f"{', '.join(differing)} differs",
+                state="nothing was registered",
+                fix=f"raise the version: in {transform.file} and in transform.version",
+                field="transform.version",
+            )
+    kind, history = resolved.manifest.run.kind, context.versions.history
+    if earlier or kind not in ("reprocessing", "repair"):
+        return
+    if any(row.action == "publish" for row in history(resolved.contract.product)):
         raise ConfigError(
             f"a {kind} uses the transform that computed the product, but no run of this lake used "
             f"{transform.name} {transform.version}",
@@ -170,21 +152,17 @@ def require_code_of_version(context: Context, resolved: ResolvedManifest) -> Non
         )
 
 
-def _has_runs(context: Context, product: str) -> bool:
-    return any(row.action == "publish" for row in context.versions.history(product))
-
-
 def changed_code_files(context: Context, plan: Plan) -> tuple[str, ...]:
     """Name the files of code that are not, by now, what was approved: the archive is what runs."""
-    found = []
-    for file, approved in sorted(code_files(plan.resolved).items()):
+
+    def is_changed(file: str, approved: str) -> bool:
         try:
-            is_same = context.code_hash(file) == approved
+            return context.code_hash(file) != approved
         except (NotFound, ConfigError):
-            is_same = False
-        if not is_same:
-            found.append(file)
-    return tuple(found)
+            return True
+
+    code = sorted(code_files(plan.resolved).items())
+    return tuple(file for file, approved in code if is_changed(file, approved))
 
 
 def changed_code_notes(context: Context, run_id: str) -> list[str]:
@@ -214,28 +192,25 @@ def archived_texts(context: Context, run_id: str) -> list[dict[str, Any]]:
     return [*found[1]["files"], *found[1].get("previous_files", ())] if found else []
 
 
-def _archive_entry(
-    context: Context,
-    plan: Plan,
-    file: str,
-    sha256: str,
-    committed: Mapping[str, bytes] | None = None,
-) -> dict[str, Any]:
-    """Return the text of a file of the project, or of a commit, if it is still the planned one."""
-    if committed is None:
-        text, found = context.file_text(file), context.code_hash(file)
-    else:
-        data = committed.get(file, b"")
-        text, found = data.decode("utf-8", "replace"), hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise ApprovalMissing(
-            f"{file} was edited while {plan.run_id} was being planned", fix="plan again"
-        )
-    return {
-        "file": file,
-        "sha256": sha256,
-        "text": text if len(text) <= MAX_ARCHIVED_CHARACTERS else None,
-    }
+def _archive_entries(
+    context: Context, plan: Plan, files: Mapping[str, str], git_commit: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the texts of files of the project, or of a commit, if they are the planned ones."""
+    committed = context.committed_files(git_commit) if git_commit else None
+    entries = []
+    for file, sha256 in sorted(files.items()):
+        if committed is None:
+            text, found = context.file_text(file), context.code_hash(file)
+        else:
+            data = committed.get(file, b"")
+            text, found = data.decode("utf-8", "replace"), hashlib.sha256(data).hexdigest()
+        if found != sha256:
+            raise ApprovalMissing(
+                f"{file} was edited while {plan.run_id} was being planned", fix="plan again"
+            )
+        is_kept = len(text) <= MAX_ARCHIVED_CHARACTERS
+        entries.append({"file": file, "sha256": sha256, "text": text if is_kept else None})
+    return entries
 
 
 def require_approved_files(context: Context, plan: Plan) -> None:

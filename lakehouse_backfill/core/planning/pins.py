@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin
-from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
-from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, Reference, RunManifest, Source
+from lakehouse_backfill.domain.contract import PIN_DAYS, Contract, Tombstones
+from lakehouse_backfill.domain.manifest import Reference, RunManifest, Source, unplannable
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.rollout import PinLease
 from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, TableRef
-from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
+from lakehouse_backfill.errors import ConfigError, NotFound
 
 #: When a snapshot may expire by its table's settings; Iceberg's default is five days.
 _MAX_AGE_PROPERTY = "history.expire.max-snapshot-age-ms"
 _DEFAULT_MAX_AGE_MS = 432_000_000
 
 
-def resolve_sources(context: Context, manifest: RunManifest) -> tuple[SourcePin, ...]:
-    """Resolve each input of the manifest to a snapshot. Raises NotFound, ConfigError."""
-    pins = [_source_pin(context, name, item) for name, item in manifest.sources.items()]
-    pins += [_source_pin(context, name, item) for name, item in manifest.reference_data.items()]
-    if len({pin.name for pin in pins}) < len(pins):
-        raise ConfigError(
-            "a name stands in sources and in reference_data",
-            fix="rename one of them",
-            field="reference_data",
+def resolve_sources(
+    context: Context, manifest: RunManifest, contracts: Mapping[str, Contract]
+) -> tuple[SourcePin, ...]:
+    """Resolve each input of the manifest to a snapshot, with what its contract says of privacy.
+
+    Raises NotFound.
+    """
+    return tuple(
+        _source_pin(context, name, item).model_copy(
+            update={"privacy": rules.input_privacy(name, item, contracts)}
         )
-    return tuple(pins)
+        for name, item in manifest.inputs.items()
+    )
 
 
 def require_current_names(info: TableInfo, snapshot: Snapshot, field: str) -> None:
@@ -51,10 +55,9 @@ def require_current_names(info: TableInfo, snapshot: Snapshot, field: str) -> No
         if key not in then and name in then.values()
     ]
     if changed := renamed + again:
-        raise Unsupported(
+        raise unplannable(
             f"{info.table}: {', '.join(changed)}, and its newest snapshot "
             f"{snapshot.snapshot_id} is from before: it would be read with the old columns",
-            state=NOTHING_PLANNED,
             fix="commit anything to the table first (for example rewrite its data files, or append "
             "no rows), so that a snapshot has the columns of today; then plan again",
             field=field,
@@ -67,9 +70,8 @@ def _require_distinct_names(table: str, snapshot: Snapshot, field: str) -> None:
     for column in snapshot.columns:
         other = by_lower.setdefault(column.name.lower(), column.name)
         if other != column.name:
-            raise Unsupported(
+            raise unplannable(
                 f"{table} has the columns {other} and {column.name}, which Spark cannot tell apart",
-                state=NOTHING_PLANNED,
                 fix="rename one of them",
                 field=field,
             )
@@ -86,31 +88,31 @@ def resolve_tombstones(context: Context, contract: Contract) -> tuple[TombstoneP
                 fix="correct `tombstones` of the contract, or create the table",
                 field="tombstones",
             )
-        wrong = [name for name in item.columns.values() if info.column(name) is None]
+        types = {column.name: column.type for column in info.columns}
+        wrong = [name for name in item.columns.values() if name not in types]
         if wrong:
             raise ConfigError(
                 f"{item.table} has no column {wrong[0]}",
                 fix="correct `tombstones.columns` of the contract",
                 field="tombstones",
             )
-        _require_same_types(contract, item.columns, info)
+        _require_same_types(contract, item, types)
         found.append(
             TombstonePin(table=item.table, snapshot_id=info.snapshot_id, columns=item.columns)
         )
     return tuple(found)
 
 
-def _require_same_types(contract: Contract, columns: dict[str, str], info: TableInfo) -> None:
-    """Values of other types are never equal: such a tombstone would leave nothing out."""
-    types = {column.name: column.type for column in contract.columns}
-    for ours, theirs in columns.items():
-        found = info.column(theirs)
-        pair = {types.get(ours, ""), found.type if found else ""}
-        if ours not in types or (len(pair) > 1 and not pair <= {"int", "long"}):
-            kind = f"is {types[ours]} there" if ours in types else "is not among its columns"
+def _require_same_types(contract: Contract, tombstones: Tombstones, types: dict[str, str]) -> None:
+    """Raise ConfigError for values of other types: they are never equal, so nothing is left out."""
+    own = {column.name: column.type for column in contract.columns}
+    for ours, theirs in tombstones.columns.items():
+        pair = {own.get(ours, ""), types[theirs]}
+        if ours not in own or (len(pair) > 1 and not pair <= {"int", "long"}):
+            kind = f"is {own[ours]} there" if ours in own else "is not among its columns"
             raise ConfigError(
-                f"{contract.product}: {ours} {kind}, and {info.table}.{theirs} is "
-                f"{found.type if found else 'missing'}",
+                f"{contract.product}: {ours} {kind}, and {tombstones.table}.{theirs} is "
+                f"{types[theirs]}",
                 fix="name columns of the contract, and of the same type, in `tombstones.columns`",
                 field="tombstones",
             )
@@ -214,43 +216,40 @@ def pin_snapshots(context: Context, plan: Plan) -> None:
 
     The leases are written first: a tag of ours always has one, also when this is cut off.
     """
-    wanted = _tags_to_set(plan)
-    context.pin_leases.grant(tuple(_lease(context, plan, *one) for one in wanted))
-    for table, snapshot_id, name in wanted:
-        context.pins.pin(table, snapshot_id, name)
+    run, now = plan.resolved.manifest.run, context.clock.now()
+    leases = tuple(
+        PinLease(
+            table=table,
+            tag=tag,
+            snapshot_id=snapshot_id,
+            run_id=plan.run_id,
+            product=plan.product,
+            owner=run.requested_by,
+            reason=run.reason,
+            until=now + timedelta(days=PIN_DAYS),
+            at=now,
+            by=plan.created_by,
+        )
+        for table, snapshot_id, tag in _tags_to_set(plan)
+    )
+    context.evidence.grant_leases(leases)
+    for lease in leases:
+        context.pins.pin(lease.table, lease.snapshot_id, lease.tag)
 
 
 def _tags_to_set(plan: Plan) -> list[tuple[str, int, str]]:
-    """Name what is tagged: table, snapshot and tag."""
-    name = pin_name(plan.run_id)
+    """List what is tagged: table, snapshot and tag."""
+    name, target = pin_name(plan.run_id), plan.resolved.target
+    sources = [pin for pin in plan.resolved.sources if pin.mode == "tag"]
     found = [
-        (source.table, source.snapshot_id, f"{name}-{source.name}")
-        for source in plan.resolved.sources
-        if source.mode == "tag"
+        *((pin.table, pin.snapshot_id, f"{name}-{pin.name}") for pin in sources),
+        *(
+            (pin.table, pin.snapshot_id, f"{name}-tombstones-{number}")
+            for number, pin in enumerate(plan.resolved.tombstones, start=1)
+        ),
+        (target.table, target.snapshot_id, name),
     ]
-    for number, pinned in enumerate(plan.resolved.tombstones, start=1):
-        if pinned.snapshot_id is not None:
-            found.append((pinned.table, pinned.snapshot_id, f"{name}-tombstones-{number}"))
-    target = plan.resolved.target
-    if target.snapshot_id is not None:
-        found.append((target.table, target.snapshot_id, name))
-    return found
-
-
-def _lease(context: Context, plan: Plan, table: str, snapshot_id: int, tag: str) -> PinLease:
-    run, now = plan.resolved.manifest.run, context.clock.now()
-    return PinLease(
-        table=table,
-        tag=tag,
-        snapshot_id=snapshot_id,
-        run_id=plan.run_id,
-        product=plan.product,
-        owner=run.requested_by,
-        reason=run.reason,
-        until=now + timedelta(days=PIN_DAYS),
-        at=now,
-        by=plan.created_by,
-    )
+    return [(table, held, tag) for table, held, tag in found if held is not None]
 
 
 def base_files(context: Context, plan: Plan) -> list[LiveFile]:

@@ -1,22 +1,21 @@
-"""Plan: resolve, pin, estimate, register, revise.
+"""Make the plan of a run: resolve what floats, pin it, estimate it, register the run.
 
-Whether the rows of a run say which run made them (M8).
-
-Which partition tuples a run's labels stand for, as its target is when it is planned.
-
-plan --revise: a run that takes the place of another one.
-
-plan: resolve what floats, pin it, estimate it, register the run.
+`plan --revise` makes a run that takes the place of another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.guards.findings import judge_code
+from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
+from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
+from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning import (
     catch_up,
     checklist,
@@ -29,18 +28,13 @@ from lakehouse_backfill.core.planning import (
     schema_changes,
     write_path,
 )
-from lakehouse_backfill.core.runs import gate_registry, lifecycle
+from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, steps
 from lakehouse_backfill.domain import partitions, table
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
-from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest, require_supported
-from lakehouse_backfill.domain.partitions import (
-    ColumnType,
-    PartitionTransform,
-    ScopeField,
-    describe_labels,
-)
+from lakehouse_backfill.domain.manifest import RunManifest, require_supported, unplannable
+from lakehouse_backfill.domain.partitions import ColumnType, PartitionTransform, ScopeField
 from lakehouse_backfill.domain.plan import (
     ConflictingRun,
     Plan,
@@ -48,16 +42,9 @@ from lakehouse_backfill.domain.plan import (
     ResolvedManifest,
     TargetPin,
 )
-from lakehouse_backfill.domain.run import LINEAGE_NAMES, Event, RunState, RunStatus
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.table import SpecPartitions, TableInfo, TableRef
-from lakehouse_backfill.errors import (
-    ChecksFailed,
-    ConfigError,
-    NotFound,
-    Unsupported,
-    attach_error_field,
-)
 
 
 def resolve_lineage_columns(contract: Contract, target: TableInfo | None) -> Contract:
@@ -68,15 +55,15 @@ def resolve_lineage_columns(contract: Contract, target: TableInfo | None) -> Con
     """
     missing = [name for name in LINEAGE_NAMES if target and target.column(name) is None]
     if contract.lineage_columns and missing:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"the contract of {contract.product} asks for lineage columns, but {contract.table} "
             f"has no {', '.join(missing)}",
             fix="add the columns to the table, or write lineage_columns: false in "
             f"catalog/contracts/{contract.product}.yaml",
         )
-    wanted = contract.lineage_columns
-    decided = not missing if wanted is None else wanted
-    return contract.model_copy(update={"lineage_columns": decided})
+    if contract.lineage_columns is not None:
+        return contract
+    return contract.model_copy(update={"lineage_columns": not missing})
 
 
 def resolve_spec_partitions(
@@ -91,13 +78,22 @@ def resolve_spec_partitions(
     if target.snapshot_id is None:
         return ()
     found = context.tables.places(target.table, target.snapshot_id, resolved.scope)
-    for place in found:
-        for spanned in place.spans:
-            _require_uncut_files(resolved, place, frozenset(spanned))
+    spans = [(place, frozenset(labels)) for place in found for labels in place.spans]
+    for place, spanned in spans:
+        shares = (spanned.intersection(chunk.partitions) for chunk in resolved.chunks)
+        if any(share and share != spanned for share in shares):
+            raise errors.Unsupported(
+                f"{target.table} has files of spec {place.spec_id} ({place.spec}) that hold rows "
+                f"of several chunks: {partitions.describe_labels(tuple(sorted(spanned)))}",
+                state="nothing was registered",
+                fix=f"set limits.partitions_per_chunk so that one chunk holds them all (at least "
+                f"{len(spanned)}), or rewrite the files: CALL system.rewrite_data_files",
+                field="limits.partitions_per_chunk",
+            )
     return found
 
 
-def partition_spec_notes(found: tuple[SpecPartitions, ...]) -> tuple[str, ...]:
+def _partition_spec_notes(found: tuple[SpecPartitions, ...]) -> tuple[str, ...]:
     """Describe what is replaced where more than one spec holds files of the scope."""
     if len(found) < 2:
         return ()
@@ -105,32 +101,16 @@ def partition_spec_notes(found: tuple[SpecPartitions, ...]) -> tuple[str, ...]:
     return (f"files of several partition specs are replaced: {', '.join(texts)}",)
 
 
-def _require_uncut_files(
-    resolved: ResolvedManifest, place: SpecPartitions, spanned: frozenset[str]
-) -> None:
-    for chunk in resolved.chunks:
-        mine = spanned & frozenset(chunk.partitions)
-        if mine and mine != spanned:
-            raise Unsupported(
-                f"{resolved.target.table} has files of spec {place.spec_id} ({place.spec}) that "
-                f"hold rows of several chunks: {describe_labels(tuple(sorted(spanned)))}",
-                state="nothing was registered",
-                fix=f"set limits.partitions_per_chunk so that one chunk holds them all (at least "
-                f"{len(spanned)}), or rewrite the files: CALL system.rewrite_data_files",
-                field="limits.partitions_per_chunk",
-            )
-
-
 def require_revisable(context: Context, product: str, revise: str | None) -> None:
     """Raise unless `revise` names a run of the product that can still be superseded.
 
-    Asked before anything is written: a revision that fails half way leaves two open runs.
+    Checked before anything is written: a revision that fails half way leaves two open runs.
     """
     if revise is None:
         return
     status = context.runs.status(revise)
     if status.product != product:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{revise} restates {status.product}, so a run of {product} cannot revise it",
             fix="name a run of the same product, or plan without --revise",
         )
@@ -160,6 +140,8 @@ class DeclaredRun:
     lock_hash: str | None
     files: dict[str, str] = field(default_factory=dict)
     previous_code: PreviousCodePin | None = None
+    #: The contracts of the project that the inputs' tables have, by table.
+    input_contracts: Mapping[str, Contract] = field(default_factory=dict)
 
 
 def make_plan(
@@ -178,14 +160,13 @@ def make_plan(
     publish_modes.check_publish_mode(manifest, declared.contract)
     catch_up.require_catch_up_possible(manifest)
     publish_modes.require_no_edge_check(manifest)
-    gate_registry.require_known_gates(manifest)
     require_revisable(context, manifest.product, revise)
     job_code.require_committed(declared.git_commit, context.profile.environment)
     base = _base(context, declared.contract)
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
-    sources = pins.resolve_sources(context, manifest)
+    sources = pins.resolve_sources(context, manifest, declared.input_contracts)
     notes = resolve.check_input_ranges(manifest, scope, sources)
     notes += resolve.completeness_notes(manifest, declared.contract, sources)
     notes += steps.check_progressive(manifest, declared.contract, scope)
@@ -207,11 +188,27 @@ def make_plan(
         environment=context.profile.environment,
         tombstones=pins.resolve_tombstones(context, declared.contract),
         previous_code=declared.previous_code,
+        mask_key=masks.pin_mask_key(declared.contract, context.secrets),
     )
     resolved = amend(resolved) if amend else resolved
     job_code.require_code_of_version(context, resolved)
-    notes += job_code.check_previous_code(resolved) + _target_notes(context, resolved)
+    notes += job_code.check_previous_code(resolved) + _target_notes(context, resolved, base)
     return _complete_plan(context, resolved, declared, by, revise, notes)
+
+
+def _privacy_notes(
+    context: Context, resolved: ResolvedManifest, base: TableInfo | None
+) -> tuple[str, ...]:
+    """Check the rules of privacy, and the secret of the masks against the accepted version's."""
+    notes = rules.check_privacy(resolved, context.clock.now())
+    notes += masks.metrics_notes(resolved.contract, base)
+    if resolved.mask_key is None:
+        return notes
+    accepted = context.versions.pointer(resolved.contract.product).accepted
+    if accepted is None or accepted.run_id is None:
+        return notes
+    before = context.runs.plan(accepted.run_id).resolved.mask_key
+    return notes + masks.changed_key_notes(resolved.mask_key, before)
 
 
 def register_plan(context: Context, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
@@ -226,20 +223,14 @@ def register_plan(context: Context, plan: Plan, by: str) -> tuple[Plan, RunStatu
     job_code.archive_code(context, plan)
     now = context.clock.now()
     draft = RunStatus(run_id=plan.run_id, product=plan.product, state=RunState.DRAFT, seq=0, at=now)
-    event: Event = lifecycle.next_event(
-        draft,
-        "plan",
-        actor=by,
-        mode=plan.resolved.manifest.run.mode,
-        at=now,
-        detail={"manifest_hash": plan.manifest_hash, "revises": plan.revises},
-    )
+    detail = {"manifest_hash": plan.manifest_hash, "revises": plan.revises}
+    mode = plan.resolved.manifest.run.mode
+    event = lifecycle.next_event(draft, "plan", actor=by, mode=mode, at=now, detail=detail)
     status = context.runs.register(plan, event)
     context.journal.bind(**plan.labels).log(
         "run planned", partitions=len(plan.resolved.scope.partitions)
     )
-    if plan.revises:
-        supersede_revised_run(context, plan, by)
+    supersede_revised_run(context, plan, by)
     return plan, status
 
 
@@ -251,13 +242,34 @@ def prove_warm_up(context: Context, plan: Plan) -> dict[str, Any]:
     label = plan.resolved.scope.partitions[0]
     once, twice = context.compute().staging.prove_warm_up(plan, label)
     if once != twice:
-        raise ChecksFailed(
+        raise errors.ChecksFailed(
             f"partition {label} comes out differently with twice the warm-up: {once.rows} rows "
             f"({once.text}) against {twice.rows} ({twice.text})",
             state="nothing was registered",
             fix="raise warm_up_days of the sources until the proof holds",
         )
     return {"partition": label, "declared": once.text, "doubled": twice.text, "equal": True}
+
+
+def prove_determinism(context: Context, plan: Plan) -> dict[str, Any]:
+    """Compute the first partition twice, with rows of the inputs and shuffles in another order.
+
+    Raises ChecksFailed, which names the columns that differ: then a retry gives other rows.
+    """
+    label = plan.resolved.scope.partitions[0]
+    proof = context.compute().staging.prove_determinism(plan, label)
+    if not proof.is_equal:
+        columns = ", ".join(proof.columns)
+        differing = f"columns {columns} differ" if columns else "values lie in other rows"
+        raise errors.ChecksFailed(
+            f"partition {label} comes out differently when its input comes in another order: "
+            f"{differing}; {proof.first.rows} rows ({proof.first.text}) against "
+            f"{proof.second.rows} ({proof.second.text})",
+            state="nothing was registered",
+            fix="look for what depends on the order of rows: docs/determinism.md",
+        )
+    first, second = proof.first.text, proof.second.text
+    return {"partition": label, "first": first, "second": second, "equal": True}
 
 
 def _complete_plan(
@@ -268,6 +280,10 @@ def _complete_plan(
     revise: str | None,
     notes: tuple[str, ...],
 ) -> Plan:
+    texts = job_code.code_texts(context, resolved)
+    require_honourable_sinks(resolved.contract, resolved.manifest)
+    require_no_side_effects(texts, resolved.manifest)
+    findings = judge_code(texts, resolved.manifest)
     places = resolve_spec_partitions(context, resolved)
     found = estimates.estimate_run(context, resolved)
     estimate = found.estimate
@@ -276,6 +292,8 @@ def _complete_plan(
         + notes
     )
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
+    chosen = context.choose_write_path(resolved.target.table, resolved.scope)
+    write_path.require_fitting_write_path(resolved.manifest, resolved.target.table, chosen)
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     name = resolved.contract.table.rpartition(".")[2]
@@ -288,12 +306,15 @@ def _complete_plan(
         manifest_hash=manifest_hash,
         estimate=estimate,
         places=places,
-        way=write_path.resolve_write_path(context, resolved),
+        way=chosen,
         conflicts=find_conflicting_runs(context, resolved, {run_id, revise}),
-        checklist=checklist.answer_checklist(resolved, estimate),
-        notes=notes + partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
+        checklist=checklist.answer_checklist(
+            resolved, estimate, findings, are_signed=context.profile.requires_signatures
+        ),
+        notes=notes + _partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
         warnings=estimates.estimate_warnings(context, resolved, found),
         manifest_file=declared.manifest_file,
+        findings=findings,
         shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
     )
 
@@ -328,7 +349,7 @@ def find_conflicting_runs(
 
 
 def _base(context: Context, contract: Contract) -> TableInfo | None:
-    """Readers of a pinned product read the accepted snapshot, so that is what a run starts from."""
+    """Return the table that a run starts from: of a pinned product, its accepted snapshot."""
     if contract.publication == "pinned":
         accepted = context.versions.pointer(contract.product).accepted
         if accepted is not None:
@@ -344,12 +365,12 @@ def _base(context: Context, contract: Contract) -> TableInfo | None:
 def _scope_field(context: Context, declared: DeclaredRun, base: TableInfo | None) -> ScopeField:
     column = declared.manifest.target.partitions.column
     if base is not None:
-        with attach_error_field("target.partitions.column"):
+        with errors.attach_error_field("target.partitions.column"):
             return context.tables.scope_field(base, column)
     wanted = next((item for item in declared.contract.partitioning if item.column == column), None)
     found = next((item for item in declared.contract.columns if item.name == column), None)
     if wanted is None or found is None:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{declared.contract.product} is not partitioned by {column}",
             fix="name a column of the contract's partitioning: "
             + ", ".join(item.column for item in declared.contract.partitioning),
@@ -360,10 +381,9 @@ def _scope_field(context: Context, declared: DeclaredRun, base: TableInfo | None
             {"column": column, "transform": wanted.transform, "type": found.type}
         )
     except ValidationError as error:
-        raise Unsupported(
+        raise unplannable(
             f"{declared.contract.product} cannot be restated by {wanted.transform}({column}) of "
             f"type {found.type}",
-            state=NOTHING_PLANNED,
             fix=f"use a column of type {', '.join(get_args(ColumnType))}, partitioned by one of "
             f"{', '.join(get_args(PartitionTransform))}",
             field="target.partitions.column",
@@ -377,7 +397,9 @@ def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:
     return TargetPin(table=base.table if base else contract.table, **facts)
 
 
-def _target_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
+def _target_notes(
+    context: Context, resolved: ResolvedManifest, base: TableInfo | None
+) -> tuple[str, ...]:
     scope, change = resolved.scope, resolved.manifest.target.schema_change
     notes = [
         f"{partitions.describe_labels(scope.partitions)} of {scope.field.column}, as declared",
@@ -394,18 +416,19 @@ def _target_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ..
     if resolved.target.uuid is None:
         notes.append(f"{resolved.target.table} does not exist: it is created empty when staged")
     notes += write_path.publish_mode_notes(context, resolved)
+    notes += _privacy_notes(context, resolved, base)
     return (*notes, *table.schema_change_notes(change, resolved.contract))
 
 
 def _find_status(context: Context, run_id: str) -> RunStatus | None:
     try:
         return context.runs.status(run_id)
-    except NotFound:
+    except errors.NotFound:
         return None
 
 
 def _free_run_id(context: Context, wanted: str) -> str:
-    """The same intent on the same snapshots is the same run while it is open, else a new one."""
+    """Return `wanted`, with a number behind it where closed runs of the same intent have it."""
     run_id, number = wanted, 1
     while (known := _find_status(context, run_id)) and known.state not in lifecycle.OPEN_STATES:
         number += 1

@@ -1,12 +1,6 @@
 """Run kinds and publish modes: what fits which product; external writers; the adopt request.
 
-Append-only history (U3): only where nothing is.
-
-Runs whose shadow another engine writes: what is asked of them, and who may stage them.
-
-Publish modes: which may be published, and for which kind of product.
-
-The kinds of run, kept apart: what each is for, and what it must not do.
+`append` adds to empty partitions only (U3). The shadow of a run may be written by another engine.
 """
 
 from __future__ import annotations
@@ -16,7 +10,7 @@ from typing import Literal
 
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunKind, RunManifest
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunKind, RunManifest, unplannable
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, declared_schema_change
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.domain.table import LiveFile
@@ -27,18 +21,15 @@ def require_empty_partitions(resolved: ResolvedManifest, files: Iterable[LiveFil
     """Raise Conflict, naming the partitions, when a run that only appends would find rows there."""
     if resolved.manifest.target.publish_mode != "append":
         return
-    scope = resolved.scope
-    held: dict[str, int] = {}
-    for file in files:
-        if file.partition in scope.partitions:
-            held[file.partition] = held.get(file.partition, 0) + file.rows
-    if not held:
+    found = [file for file in files if file.partition in resolved.scope.partitions]
+    if not found:
         return
-    labels = tuple(label for label in scope.partitions if label in held)
+    held = {file.partition for file in found}
+    labels = tuple(label for label in resolved.scope.partitions if label in held)
     raise Conflict(
         "publish mode append adds to empty partitions only, but "
         f"{partitions.describe_labels(labels)} of "
-        f"{resolved.target.table} hold {sum(held.values())} rows in snapshot "
+        f"{resolved.target.table} hold {sum(file.rows for file in found)} rows in snapshot "
         f"{resolved.target.snapshot_id}",
         state=NOTHING_PLANNED,
         fix="leave them out with target.partitions.except, or write target.publish_mode: "
@@ -72,18 +63,20 @@ def require_job_writer(plan: Plan) -> None:
 
 
 def expected_lineage(plan: Plan) -> dict[str, str | int | None]:
-    """Return what the lineage columns of each written row must hold; empty without lineage.
+    """Return what the lineage columns of every row of the run hold; empty without lineage.
 
-    `produced_at` is not in it: the engine sets the time at which it writes.
+    Left out is what differs from row to row: the input range, the reference data, and the time at
+    which the engine writes.
     """
     if not plan.resolved.contract.lineage_columns:
         return {}
     manifest = plan.resolved.manifest
+    sources = [pin.snapshot_id for pin in plan.resolved.sources if pin.role == "source"]
     return {
         "produced_by_run_id": plan.run_id,
         "produced_by_transform": manifest.transform.name,
         "transform_version": manifest.transform.version,
-        "input_snapshot_id": plan.resolved.sources[0].snapshot_id,
+        "input_snapshot_id": sources[0] if sources else None,
         "processing_mode": manifest.run.mode,
         "restatement_reason": manifest.run.reason,
     }
@@ -103,14 +96,14 @@ def require_no_edge_check(manifest: RunManifest) -> None:
         )
 
 
-#: publish mode -> the kinds of product that it fits
-PUBLICATIONS_BY_MODE: dict[str, frozenset[str]] = {
-    "replace_partitions": frozenset({"follow"}),
-    "append": frozenset({"follow"}),
-    "merge": frozenset({"follow"}),
-    "correction_events": frozenset({"follow"}),
-    "pointer_swap": frozenset({"pinned"}),
-    "versioned": frozenset({"pinned"}),
+#: publish mode -> the kind of product that it fits; `shadow_only` is never published
+PUBLICATION_BY_MODE = {
+    "replace_partitions": "follow",
+    "append": "follow",
+    "merge": "follow",
+    "correction_events": "follow",
+    "pointer_swap": "pinned",
+    "versioned": "pinned",
 }
 
 
@@ -133,7 +126,7 @@ MODE_MEANINGS: dict[str, str] = {
 
 def fitting_modes(publication: str) -> tuple[str, ...]:
     """Name the modes that fit a kind of product, the usual one first."""
-    return tuple(name for name, kinds in PUBLICATIONS_BY_MODE.items() if publication in kinds)
+    return tuple(mode for mode, kind in PUBLICATION_BY_MODE.items() if kind == publication)
 
 
 def is_merge(plan: Plan) -> bool:
@@ -153,9 +146,8 @@ def version_table(table: str, version: int) -> str:
 
 def why_no_edge_check(plan: Plan) -> str:
     """Describe why nothing is computed beyond the edges; empty when it is."""
-    if is_merge(plan):
-        return "not looked at: change rows do not say what the partitions beyond would hold"
-    return ""
+    reason = "not looked at: change rows do not say what the partitions beyond would hold"
+    return reason if is_merge(plan) else ""
 
 
 def is_pinned_product(plan: Plan) -> bool:
@@ -174,7 +166,7 @@ def require_publishable_mode(plan: Plan) -> None:
     contract, mode = plan.resolved.contract, plan.resolved.manifest.target.publish_mode
     if is_never_published(plan):
         raise Blocked(f"{plan.run_id} can never be published: it is a {mode} run")
-    if contract.publication not in PUBLICATIONS_BY_MODE.get(mode, frozenset()):
+    if PUBLICATION_BY_MODE.get(mode) != contract.publication:
         raise Unsupported(
             f"publish mode {mode} does not fit a product that is {contract.publication}",
             fix=f"use one of: {', '.join(fitting_modes(contract.publication))}",
@@ -194,13 +186,12 @@ KIND_MEANINGS: dict[RunKind, str] = {
 
 
 def check_publish_mode(manifest: RunManifest, contract: Contract) -> None:
-    """Raise Unsupported when the product cannot be published in the way that is asked for."""
+    """Raise Unsupported when the publish mode does not fit the product."""
     mode = manifest.target.publish_mode
     fits = fitting_modes(contract.publication)
     if mode not in (*fits, "shadow_only"):
-        raise Unsupported(
+        raise unplannable(
             f"publish mode {mode} does not fit a product that is {contract.publication}",
-            state=NOTHING_PLANNED,
             fix=f"write target.publish_mode: {', '.join(fits)}, or shadow_only for a run that is "
             "never published",
             field="target.publish_mode",

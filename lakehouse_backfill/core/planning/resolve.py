@@ -1,22 +1,18 @@
-"""Scope, chunks and input ranges; completeness of the pinned input.
+"""Scope and chunks of a run, and the rows of each input that they need.
 
-Which rows of an input a set of target partitions needs.
-
-Whether the pinned input has rows in every hour, day or month that a run reads (Q0).
-
-From what a manifest says to explicit partitions and chunks.
+Completeness: whether the pinned input has rows in every hour, day or month that a run reads (Q0).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
+from itertools import chain
 
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.checks import CheckResult, EdgeSide
 from lakehouse_backfill.domain.contract import Contract, PartitionValue
-from lakehouse_backfill.domain.manifest import InputRange, PartitionRange, RunManifest, Source
+from lakehouse_backfill.domain.manifest import PartitionRange, RunManifest, Source
 from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import Period
@@ -56,11 +52,13 @@ def _shift_clamped(moment: datetime, by: timedelta) -> datetime:
         return _FIRST if by < timedelta() else _LAST
 
 
-def range_covers_window(declared: InputRange, window: tuple[datetime, datetime] | None) -> bool:
-    """Return whether the declared range holds the whole window."""
-    if window is None:
+def range_covers_scope(pin: SourcePin, scope: Scope) -> bool:
+    """Return whether the declared range of a source holds all that `scope` needs of it."""
+    window = needed_window(pin, scope)
+    if pin.range is None or window is None:
         return True
-    return to_utc_instant(declared.from_) <= window[0] and window[1] <= to_utc_instant(declared.to)
+    first, last = to_utc_instant(pin.range.from_), to_utc_instant(pin.range.to)
+    return first <= window[0] and window[1] <= last
 
 
 def window_to_read(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime]:
@@ -90,11 +88,20 @@ def window_row_ranges(
 ) -> tuple[RowRange, ...]:
     """Return the half-open instants as values of the column's type."""
     if column_type == "date":
-        stop = last.date() + timedelta(days=1) if last.timetz() != _MIDNIGHT else last.date()
+        # No day comes after the last one: the range stays open, so that its rows are read.
+        is_last_day = last.date() == date.max and last.timetz() != _MIDNIGHT
+        stop = None if is_last_day else _stop_date(last)
         return (RowRange(column, lower=first.date(), upper=stop),)
     if column_type == "timestamp":
         return (RowRange(column, first.replace(tzinfo=None), last.replace(tzinfo=None)),)
     return (RowRange(column, first, last),)
+
+
+def _stop_date(moment: datetime) -> date:
+    """Return the first day of which no part lies before the moment."""
+    if moment.timetz() == _MIDNIGHT or moment.date() == date.max:
+        return moment.date()
+    return moment.date() + timedelta(days=1)
 
 
 TimeSpan = tuple[datetime, datetime]
@@ -173,7 +180,7 @@ def check_completeness(
 
 
 def _spans_to_read(pin: SourcePin, scope: Scope) -> list[TimeSpan]:
-    """The instants that the scope's partitions need, as few spans in order."""
+    """Return the instants that the scope's partitions need, as few spans in order."""
     found: list[TimeSpan] = []
     for label in scope.partitions:
         one = window_to_read(pin, Scope(field=scope.field, partitions=(label,)))
@@ -190,13 +197,11 @@ def _spans_to_read(pin: SourcePin, scope: Scope) -> list[TimeSpan]:
 
 def _periods(field: ScopeField, span: TimeSpan) -> Iterator[str]:
     label: str | None = partitions.partition_label(field, span[0])
-    while label is not None and _start(field, label) < span[1]:
+    while label is not None:
+        if _bound_instant(partitions.partition_row_range(field, label), "lower") >= span[1]:
+            return
         yield label
         label = partitions.shift_label(field, label, 1)
-
-
-def _start(field: ScopeField, label: str) -> datetime:
-    return _bound_instant(partitions.partition_row_range(field, label), "lower")
 
 
 _PARTITIONS = "target.partitions"
@@ -242,19 +247,19 @@ def cut_chunks(scope: Scope, partitions_per_chunk: int) -> tuple[Chunk, ...]:
 
     Chunks never split a partition, so a chunk can be overwritten on its own.
     """
-    labels = scope.partitions
-    chunks: list[Chunk] = []
-    for start in range(0, len(labels), partitions_per_chunk):
-        group = labels[start : start + partitions_per_chunk]
-        name = make_chunk_id(len(chunks) + 1, group[0])
-        chunks.append(Chunk(chunk_id=name, partitions=group))
-    return tuple(chunks)
+    groups = group_labels(scope.partitions, partitions_per_chunk)
+    return tuple(make_chunk(number, group) for number, group in enumerate(groups, start=1))
 
 
-def make_chunk_id(number: int, label: str) -> str:
-    """Name the chunk that begins with a partition."""
-    safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in label)
-    return f"c{number:04d}-{safe[:40]}"
+def group_labels(labels: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
+    """Cut labels into groups of at most `size`."""
+    return [labels[start : start + size] for start in range(0, len(labels), size)]
+
+
+def make_chunk(number: int, labels: tuple[str, ...]) -> Chunk:
+    """Return a chunk; its id is its number with its first partition."""
+    safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in labels[0])
+    return Chunk(chunk_id=f"c{number:04d}-{safe[:40]}", partitions=labels)
 
 
 def check_input_ranges(
@@ -264,18 +269,18 @@ def check_input_ranges(
     wanted = Scope(
         field=scope.field,
         partitions=scope.partitions
-        + edge_labels(scope, manifest.validation.edge_partitions).all_labels,
+        + tuple(chain(*edge_labels(scope, manifest.validation.edge_partitions).values())),
     )
     notes = []
     for pin in sources:
         if pin.range is None:
             continue
         window = needed_window(pin, wanted)
-        if not range_covers_window(pin.range, window) and window is not None:
+        if window is not None and not range_covers_scope(pin, wanted):
             raise ConfigError(
                 f"sources.{pin.name}.range is shorter than what the partitions need",
                 fix=(
-                    f"write from: {window[0].date()}, to: {_next_day(window[1])} "
+                    f"write from: {window[0].date()}, to: {_stop_date(window[1])} "
                     f"({pin.warm_up_days} days of warm-up, {pin.cool_down_days} of cool-down, "
                     f"{manifest.validation.edge_partitions} edge partitions on each side)"
                 ),
@@ -288,18 +293,14 @@ def check_input_ranges(
     return tuple(notes)
 
 
-def _next_day(moment: datetime) -> date:
-    """The first day that lies after the moment's part of its day."""
-    if moment.timetz().replace(tzinfo=None) == time() or moment.date() == date.max:
-        return moment.date()
-    return moment.date() + timedelta(days=1)
+def edge_labels(scope: Scope, count: int) -> dict[EdgeSide, tuple[str, ...]]:
+    """Return `count` partitions beyond each edge, and at most as many at each side of every gap.
 
-
-def edge_labels(scope: Scope, count: int) -> EdgeLabels:
-    """Return `count` partitions beyond each edge, and at most as many at each side of every gap."""
+    Those before and after the scope are nearest to it first.
+    """
     ordered = [label for label in scope.partitions if label != "null"]
     if not ordered or count == 0:
-        return EdgeLabels((), (), ())
+        return {}
     before = walk_labels(scope, ordered[0], -1, count)
     after = walk_labels(scope, ordered[-1], 1, count)
     chosen = set(scope.partitions) | set(before) | set(after)
@@ -313,21 +314,7 @@ def edge_labels(scope: Scope, count: int) -> EdgeLabels:
                     chosen.add(near)
                     inside.append(near)
     key = partitions.label_sort_key(scope.field)
-    return EdgeLabels(before, tuple(sorted(inside, key=key)), after)
-
-
-@dataclass(frozen=True)
-class EdgeLabels:
-    """Partitions around a scope, nearest to the scope first."""
-
-    before: tuple[str, ...]
-    inside: tuple[str, ...]
-    after: tuple[str, ...]
-
-    @property
-    def all_labels(self) -> tuple[str, ...]:
-        """All of them."""
-        return self.before + self.inside + self.after
+    return {"inside": tuple(sorted(inside, key=key)), "before": before, "after": after}
 
 
 def walk_labels(scope: Scope, label: str, step: int, count: int) -> tuple[str, ...]:

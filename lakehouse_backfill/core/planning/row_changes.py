@@ -1,10 +1,7 @@
-"""Row predicates and keyed merge: what a manifest may ask, what must add up.
+"""Changes of single rows: keyed merge (U4) and row predicates (U1b).
 
-Keyed merge (U4): whether a manifest may ask for it, and what its counts must add up to.
-
-Repairing some rows of a partition (U1b): which rows the manifest names, and whether it may.
-
-The rows are named by columns and values, never by SQL text.
+Here is decided whether a manifest may ask for them, and what the counts of a merge must add up to.
+A row predicate names rows by columns and values, never by SQL text.
 """
 
 from __future__ import annotations
@@ -19,17 +16,17 @@ from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import (
-    NOTHING_PLANNED,
     RowPredicate,
     RowValue,
     RunManifest,
     Target,
+    unplannable,
 )
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts
 from lakehouse_backfill.domain.table import Column
-from lakehouse_backfill.errors import ConfigError, Unsupported, attach_error_field
+from lakehouse_backfill.errors import ConfigError, attach_error_field
 
 #: Names of columns that say when a row was processed: a job that runs again would always win.
 PROCESSING_TIMES = frozenset(
@@ -62,9 +59,8 @@ def require_mergeable(
             field=_MERGE,
         )
     if manifest.transform.writer == "external":
-        raise Unsupported(
+        raise unplannable(
             "another engine writes whole partitions into the shadow, not change rows to merge",
-            state=NOTHING_PLANNED,
             fix="merge there, and write target.publish_mode: replace_partitions",
             field="target.publish_mode",
         )
@@ -100,9 +96,8 @@ def _require_version(name: str, contract: Contract, known: dict[str, str]) -> No
     elif name in contract.key:
         problem = f"{name} is part of the key, so that no two rows of a key differ in it"
     elif not _is_ordered(known[name]):
-        raise Unsupported(
+        raise unplannable(
             f"{name} is of type {known[name]}, which has no safe order",
-            state=NOTHING_PLANNED,
             fix=choices,
             field=_VERSION,
         )
@@ -123,13 +118,11 @@ def key_stays_in_partition(contract: Contract, scoped_by: str) -> bool:
 def require_separate_partitions(manifest: RunManifest, contract: Contract, scoped_by: str) -> None:
     """Raise Unsupported when single partitions would be merged again, but a key may move."""
     is_again = manifest.safety.on_conflict == "catch_up"
-    if manifest.target.publish_mode != "merge" or not is_again:
-        return
-    if not key_stays_in_partition(contract, scoped_by):
-        raise Unsupported(
+    is_merge = manifest.target.publish_mode == "merge"
+    if is_merge and is_again and not key_stays_in_partition(contract, scoped_by):
+        raise unplannable(
             f"a key without {scoped_by} may move between partitions, so that single ones cannot "
             "be merged again",
-            state=NOTHING_PLANNED,
             fix="write safety.on_conflict: fail",
             field="safety.on_conflict",
         )
@@ -140,17 +133,19 @@ def chunk_partition_limit(manifest: RunManifest, contract: Contract, scope: Scop
 
     A move takes a row out of one partition and into another: both must be in one commit.
     """
-    if manifest.target.publish_mode != "merge":
-        return manifest.limits.partitions_per_chunk
-    if key_stays_in_partition(contract, scope.field.column):
-        return manifest.limits.partitions_per_chunk
-    return len(scope.partitions)
+    is_merge = manifest.target.publish_mode == "merge"
+    if is_merge and not key_stays_in_partition(contract, scope.field.column):
+        return len(scope.partitions)
+    return manifest.limits.partitions_per_chunk
 
 
 def check_changes_add_up(
     plan: Plan, counts: ChunkCounts, old_rows: int, new_rows: int
 ) -> CheckResult | None:
-    """The candidate has the old rows, those inserted, and not those deleted; None: no merge."""
+    """Check that the candidate has the old rows, plus those inserted, minus those deleted.
+
+    None: the run is no merge.
+    """
     if plan.resolved.manifest.target.publish_mode != "merge":
         return None
     wanted = old_rows + (counts.inserted_rows or 0) - (counts.deleted_rows or 0)
@@ -165,8 +160,6 @@ def check_changes_add_up(
     )
 
 
-#: Types whose values have one text, so that a value in a file means one value in a table.
-_PREDICATE_TYPES = ("string", "int", "long", "boolean", "date", "timestamp", "timestamptz")
 _PREDICATE_MODES = ("replace_partitions", "pointer_swap", "versioned", "shadow_only")
 _PREDICATE_FIELD = "target.row_predicate"
 
@@ -177,18 +170,24 @@ def resolve_row_predicate(target: Target, types: Mapping[str, str]) -> RowPredic
     Raises ConfigError for a value that its column cannot hold.
     """
     found: dict[str, tuple[RowValue, ...]] = {}
-    for name, given in (target.row_predicate or {}).items():
-        values = given if isinstance(given, tuple) else (given,)
+    for name, values in _named_values(target).items():
         with attach_error_field(f"{_PREDICATE_FIELD}.{name}"):
             found[name] = tuple(_typed_value(name, types[name], value) for value in values)
     return found
 
 
+def _named_values(target: Target) -> dict[str, tuple[RowValue, ...]]:
+    """Return the values of each column as the manifest names them, one value as a list of one."""
+    return {
+        name: given if isinstance(given, tuple) else (given,)
+        for name, given in (target.row_predicate or {}).items()
+    }
+
+
 def describe_row_predicate(target: Target) -> str:
     """Describe the named rows, e.g. `tenant in A, B and region = EU`; empty for all of them."""
     parts = []
-    for name, given in (target.row_predicate or {}).items():
-        values = given if isinstance(given, tuple) else (given,)
+    for name, values in _named_values(target).items():
         shown = ", ".join("null" if value is None else str(value) for value in values)
         parts.append(f"{name} in {shown}" if len(values) > 1 else f"{name} = {shown}")
     return " and ".join(parts)
@@ -202,9 +201,8 @@ def require_fitting_predicate(
     if target.row_predicate is None:
         return
     if target.publish_mode not in _PREDICATE_MODES:
-        raise Unsupported(
+        raise unplannable(
             f"publish mode {target.publish_mode} takes whole rows, not those of a row_predicate",
-            state=NOTHING_PLANNED,
             fix=f"remove target.row_predicate, or use one of: {', '.join(_PREDICATE_MODES)}",
             field=_PREDICATE_FIELD,
         )
@@ -223,25 +221,18 @@ def require_fitting_predicate(
 def check_other_rows_unchanged(
     scope: Scope, old: Mapping[str, Checksum], new: Mapping[str, Checksum]
 ) -> CheckResult:
-    """Every row that the predicate does not name is as it was, in each partition."""
+    """Check that every row that the predicate does not name is as it was, in each partition."""
     wrong = [label for label in scope.partitions if old.get(label) != new.get(label)]
     rows = sum(found.rows for found in old.values())
-    return gate_registry.gate_result(
-        "other rows are unchanged",
-        passed=not wrong,
-        detail=f"{rows} rows carried over, counts and checksums equal"
-        if not wrong
-        else f"{len(wrong)} partitions differ, first {wrong[0]}",
-        observed=len(wrong),
-        limit=0,
-    )
+    detail = f"{rows} rows carried over, counts and checksums equal"
+    if wrong:
+        detail = f"{len(wrong)} partitions differ, first {wrong[0]}"
+    return gate_registry.fault_count_result("other rows are unchanged", len(wrong), detail)
 
 
 def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None:
     field = f"{_PREDICATE_FIELD}.{name}"
-    usable = [
-        one for one, kind in known.items() if kind in _PREDICATE_TYPES and one not in LINEAGE_NAMES
-    ]
+    usable = [one for one, kind in known.items() if kind in _VALUES and one not in LINEAGE_NAMES]
     choices = f"name one of: {', '.join(one for one in usable if one != scoped_by)}"
     if name == scoped_by:
         raise ConfigError(
@@ -257,10 +248,9 @@ def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None
             fix=choices,
             field=field,
         )
-    if known[name] not in _PREDICATE_TYPES:
-        raise Unsupported(
+    if known[name] not in _VALUES:
+        raise unplannable(
             f"rows cannot be named by {name}, of type {known[name]}",
-            state=NOTHING_PLANNED,
             fix=choices,
             field=field,
         )
@@ -268,12 +258,12 @@ def _require_column(name: str, known: Mapping[str, str], scoped_by: str) -> None
 
 def _typed_value(name: str, kind: str, value: RowValue) -> RowValue:
     """Return the value as one of the column's type; stored manifests hold dates as text."""
+    parse, example = _VALUES[kind]
     try:
-        return value if value is None else _PARSERS[kind](value)
+        return value if value is None else parse(value)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{value!r} is no value of {name}, which is of type {kind}",
-            fix=f"write {_EXAMPLES[kind]}",
+            f"{value!r} is no value of {name}, which is of type {kind}", fix=f"write {example}"
         ) from error
 
 
@@ -295,7 +285,7 @@ def _parse_date(value: object) -> date:
 
 
 def _parse_timestamp(value: object, *, has_zone: bool) -> datetime:
-    """An instant with its offset, or a time in no time zone, which Iceberg keeps apart."""
+    """Parse an instant with its offset, or a time in no time zone; Iceberg keeps them apart."""
     text = value if isinstance(value, datetime) else _only(str)(value).replace("Z", "+00:00")
     found = text if isinstance(text, datetime) else datetime.fromisoformat(text)
     if (found.tzinfo is not None) is not has_zone:
@@ -303,21 +293,20 @@ def _parse_timestamp(value: object, *, has_zone: bool) -> datetime:
     return found.astimezone(timezone.utc) if has_zone else found
 
 
-_PARSERS: dict[str, Callable[[object], RowValue]] = {
-    "string": _only(str),
-    "int": _only(int),
-    "long": _only(int),
-    "boolean": _only(bool),
-    "date": _parse_date,
-    "timestamp": partial(_parse_timestamp, has_zone=False),
-    "timestamptz": partial(_parse_timestamp, has_zone=True),
-}
-_EXAMPLES = {
-    "string": 'text (quote it), e.g. "A"',
-    "int": "a whole number",
-    "long": "a whole number",
-    "boolean": "true or false",
-    "date": "a day, e.g. 2013-02-15",
-    "timestamp": "an instant without offset, e.g. 2013-02-15T06:00:00",
-    "timestamptz": "an instant with its offset, e.g. 2013-02-15T06:00:00Z",
+#: Types whose values have one text, so that a value in a file means one value in a table: how the
+#: value is parsed, and an example.
+_VALUES: dict[str, tuple[Callable[[object], RowValue], str]] = {
+    "string": (_only(str), 'text (quote it), e.g. "A"'),
+    "int": (_only(int), "a whole number"),
+    "long": (_only(int), "a whole number"),
+    "boolean": (_only(bool), "true or false"),
+    "date": (_parse_date, "a day, e.g. 2013-02-15"),
+    "timestamp": (
+        partial(_parse_timestamp, has_zone=False),
+        "an instant without offset, e.g. 2013-02-15T06:00:00",
+    ),
+    "timestamptz": (
+        partial(_parse_timestamp, has_zone=True),
+        "an instant with its offset, e.g. 2013-02-15T06:00:00Z",
+    ),
 }

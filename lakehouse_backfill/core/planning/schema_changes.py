@@ -5,19 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest, unplannable
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import (
-    Column,
-    SchemaChange,
-    SchemaStep,
-    TableInfo,
-    added_column_names,
-    normalise_type,
-    renamed_columns,
-)
-from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.domain.table import Column, SchemaChange, SchemaStep, TableInfo
+from lakehouse_backfill.errors import ConfigError
 
 SCHEMA_CHANGE_FIELD = "target.schema_change"
 #: Publish modes in which the shadow's columns become the target's by the same commit.
@@ -48,11 +41,10 @@ def require_possible_schema_change(
             field=SCHEMA_CHANGE_FIELD,
         )
     if NAME_MAPPING_PROPERTY in base.properties:
-        raise Unsupported(
+        raise unplannable(
             f"{base.table} reads files by the names in {NAME_MAPPING_PROPERTY}, which a change "
             "of columns "
             "would have to change too",
-            state=NOTHING_PLANNED,
             fix="change the columns on the table itself before the run, and plan again",
             field=SCHEMA_CHANGE_FIELD,
         )
@@ -64,12 +56,11 @@ def require_possible_schema_change(
             )
 
 
-def require_no_row_rewrite(manifest: RunManifest, table: str, way: str) -> None:
+def require_no_row_rewrite(manifest: RunManifest, target: str, way: str) -> None:
     """Refuse a change where rows are written anew: such a commit carries no columns."""
     if manifest.target.schema_change and way == "rewrite":
-        raise Unsupported(
-            f"{table} is written by way `{way}`, whose commits carry no change of columns",
-            state=NOTHING_PLANNED,
+        raise unplannable(
+            f"{target} is written by way `{way}`, whose commits carry no change of columns",
             fix="run with a Spark of its own (remove spark.remote), or change the columns on the "
             f"table itself before the run and remove {SCHEMA_CHANGE_FIELD}",
             field=SCHEMA_CHANGE_FIELD,
@@ -81,9 +72,8 @@ def _require_whole_publication(manifest: RunManifest) -> None:
     for field, is_unfit, problem, instead in _UNFIT:
         if is_unfit(manifest):
             mode = manifest.target.publish_mode
-            raise Unsupported(
+            raise unplannable(
                 f"{SCHEMA_CHANGE_FIELD} does not fit {field}: {problem.format(mode=mode)}",
-                state=NOTHING_PLANNED,
                 fix=f"{instead}, or remove {SCHEMA_CHANGE_FIELD}",
                 field=field,
             )
@@ -156,7 +146,7 @@ def _step_fault(
 def _wrong_change(
     step: SchemaStep, column: Column, change: SchemaChange, contract: Contract, base: TableInfo
 ) -> tuple[str, str]:
-    if _SIMPLE.fullmatch(normalise_type(column.type)) is None:
+    if _SIMPLE.fullmatch(table.normalise_type(column.type)) is None:
         return f"{column.name} is {column.type}", "choose a column of a simple type"
     bound = _column_dependency(column.name, contract, base)
     if bound:
@@ -172,7 +162,7 @@ def _wrong_add(step: SchemaStep, name: str, base: TableInfo) -> tuple[str, str]:
         return f"add {name} needs `type`, and no `to`", "write e.g. {add: NAME, type: long}"
     if _is_taken(name, base):
         return f"{base.table} has a column {name} already", "remove the step, or use another name"
-    if _SIMPLE.fullmatch(normalise_type(step.type)) is None:
+    if _SIMPLE.fullmatch(table.normalise_type(step.type)) is None:
         return (
             f"{step.type} is no simple Iceberg type",
             "write e.g. long, string, date, timestamptz, decimal(10, 2)",
@@ -181,7 +171,9 @@ def _wrong_add(step: SchemaStep, name: str, base: TableInfo) -> tuple[str, str]:
 
 
 def _wrong_type(step: SchemaStep, column: Column) -> tuple[str, str]:
-    if step.to is not None and _is_wider(normalise_type(column.type), normalise_type(step.to)):
+    if step.to is not None and _is_wider(
+        table.normalise_type(column.type), table.normalise_type(step.to)
+    ):
         return "", ""
     return (
         f"{column.name} is {column.type} and cannot become {step.to}",
@@ -197,8 +189,8 @@ def _wrong_name(
     if _NAME.fullmatch(new) is None or new in LINEAGE_NAMES:
         return f"{new or 'nothing'} is no name for a column", "write letters, digits and _"
     others = [
-        *added_column_names(change),
-        *(to for was, to in renamed_columns(change).items() if was != old),
+        *table.added_column_names(change),
+        *(to for was, to in table.renamed_columns(change).items() if was != old),
     ]
     if _is_taken(new, base) or new.lower() in (other.lower() for other in others):
         return f"{new} is the name of another column", "use a name that is free"
@@ -221,12 +213,13 @@ def _column_dependency(name: str, contract: Contract, base: TableInfo) -> str:
     sources = {part.column for part in contract.partitioning}
     if name in sources | {part.column for part in base.partitioning}:
         return "the source of a partition field"
-    if any(name in table.columns for table in contract.tombstones):
+    if any(name in tombstone.columns for tombstone in contract.tombstones):
         return "a column that tombstones name"
     return ""
 
 
-def _is_wider(old: str, new: str) -> bool:
+def _is_wider(old_type: str, new_type: str) -> bool:
+    old, new = table.normalise_type(old_type), table.normalise_type(new_type)
     if (old, new) in (("int", "long"), ("float", "double")):
         return True
     one, other = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)

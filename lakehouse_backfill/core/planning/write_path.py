@@ -1,12 +1,7 @@
-"""PyIceberg, Iceberg Java API or Spark rewrite; where staged files lie.
+"""The write path of a table: PyIceberg, Iceberg's Java API, or a rewrite by Spark.
 
-The metadata of a clone as text: whatever the format holds, also what no reader of ours knows.
-
-Where a run's files lie: they stay there for ever, as publication does not copy them.
-
-The way by which a table is changed: PyIceberg, Iceberg's Java API, or a rewrite by Spark.
-
-What a publish mode asks of a plan, and what the plan says about it.
+Also: where staged files lie (they stay there for ever, as publication does not copy them), the
+metadata of a clone, and what a publish mode requires of a plan.
 """
 
 from __future__ import annotations
@@ -16,7 +11,7 @@ from typing import Any
 from lakehouse_backfill.core.planning import publish_modes, row_changes, schema_changes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.manifest import MergeBy, RunManifest
+from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, ResolvedManifest, TableFacts
 from lakehouse_backfill.domain.publication import CloneCommit
 from lakehouse_backfill.domain.table import Column, TableInfo
@@ -146,11 +141,10 @@ def require_fitting_write_path(manifest: RunManifest, table: str, chosen: Chosen
     Spark's own: it names no head that must still be there, and is an overwrite.
     """
     schema_changes.require_no_row_rewrite(manifest, table, chosen.way)
-    asks = {
-        "safety.freeze": manifest.safety.freeze,
-        "target.publish_mode": manifest.target.publish_mode == "append",
-    }
-    for field in (name for name, is_asked in asks.items() if is_asked and chosen.way == "rewrite"):
+    if chosen.way != "rewrite":
+        return
+    if manifest.safety.freeze or manifest.target.publish_mode == "append":
+        field = "safety.freeze" if manifest.safety.freeze else "target.publish_mode"
         raise Unsupported(
             f"{table} cannot be published with this {field}: {chosen.why}, by a commit that "
             "replaces rows, whatever is committed to other partitions",
@@ -177,13 +171,6 @@ def require_fitting_mode(
     row_changes.require_separate_partitions(manifest, contract, scoped_by)
 
 
-def resolve_write_path(context: Context, resolved: ResolvedManifest) -> ChosenWritePath:
-    """Return who writes the commits of this run, and why. Raises Unsupported."""
-    chosen = context.ways(resolved.target.table, resolved.scope)
-    require_fitting_write_path(resolved.manifest, resolved.target.table, chosen)
-    return chosen
-
-
 def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
     """Describe the publish mode for this run. Raises Conflict when an append is none."""
     manifest, target = resolved.manifest, resolved.target
@@ -200,20 +187,15 @@ def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[st
             "rows of the "
             "partitions are carried over and proven equal"
         )
-    if manifest.target.merge is not None:
-        found += _merge_notes(resolved, manifest.target.merge)
+    if merge := manifest.target.merge:
+        contract, scoped_by = resolved.contract, resolved.scope.field.column
+        deletes = f"{merge.deleted} = true removes a key" if merge.deleted else "no row is removed"
+        found.append(f"{', '.join(contract.key)}: the highest {merge.version} wins; {deletes}")
+        if not row_changes.key_stays_in_partition(contract, scoped_by):
+            found.append(
+                f"the key does not hold {scoped_by}: all partitions are one chunk, and keys of the "
+                "whole table are read, so that a key that moves is found"
+            )
     if mode == "versioned":
         found.append(f"the version's table: {resolved.contract.table}_v and its number")
     return tuple(found)
-
-
-def _merge_notes(resolved: ResolvedManifest, merge: MergeBy) -> list[str]:
-    contract = resolved.contract
-    deletes = f"{merge.deleted} = true removes a key" if merge.deleted else "no row is removed"
-    found = [f"{', '.join(contract.key)}: the highest {merge.version} wins; {deletes}"]
-    if not row_changes.key_stays_in_partition(contract, resolved.scope.field.column):
-        found.append(
-            f"the key does not hold {resolved.scope.field.column}: all partitions are one chunk, "
-            "and keys of the whole table are read, so that a key that moves is found"
-        )
-    return found

@@ -8,6 +8,7 @@ continues.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import acceptance
@@ -17,6 +18,7 @@ from lakehouse_backfill.core.planning.catch_up import (
     next_catch_up_attempt,
     reasons_for_review,
     recut_chunks,
+    require_same_intent,
 )
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
@@ -70,18 +72,7 @@ def carry_over_approval(context: Context, plan: Plan, by: str) -> RunStatus:
     first = context.runs.plan(catch_up.of)
     events = trusted_events(context, context.runs.status(catch_up.of))
     roles.require_approval(events, first)
-    names = (
-        "manifest", "contract", "scope", "code_hash", "files", "config_hash", "previous_code",
-    )  # fmt: skip
-    others = [
-        name for name in names if getattr(first.resolved, name) != getattr(plan.resolved, name)
-    ]
-    if others:
-        raise ApprovalMissing(
-            f"{plan.run_id} differs from {first.run_id} in {', '.join(others)}: its approval does "
-            "not carry over",
-            fix=f"lakehouse-backfill approve {plan.run_id} --by WHO",
-        )
+    require_same_intent(first, plan)
     return context.move(
         status, plan, "carry approval", by,
         bound_to=plan.manifest_hash,
@@ -131,14 +122,27 @@ def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
     )  # fmt: skip
 
 
+def stage_and_validate(
+    context: Context, status: RunStatus, by: str
+) -> tuple[RunStatus, dict[str, Any]]:
+    """Stage and validate a run from where it stopped; return its status, and what was done.
+
+    Finished work is not repeated. Starts Spark if it has to compute.
+    """
+    run_id, progress = status.run_id, dict[str, Any]()
+    if status.state in STAGEABLE_STATES:
+        _, progress = stage(context, run_id, by)
+        # No process holds the lease between two steps: another one may have moved the run.
+        status = context.runs.status(run_id)
+    if status.state is RunState.STAGED:
+        status, result, _ = validate(context, run_id, by)
+        progress["checks"] = result.checks
+    return status, progress
+
+
 def bring_to_accepted(context: Context, plan: Plan, by: str) -> None:
     """Bring a revision to accepted, from any state. Starts Spark if it has to compute."""
-    status = carry_over_approval(context, plan, by)
-    if status.state in STAGEABLE_STATES:
-        stage(context, plan.run_id, by)
-        status = context.runs.status(plan.run_id)
-    if status.state is RunState.STAGED:
-        status, _, _ = validate(context, plan.run_id, by)
+    status, _ = stage_and_validate(context, carry_over_approval(context, plan, by), by)
     if status.state is RunState.REJECTED:
         raise ChecksFailed(
             f"{plan.run_id} caught up with live commits, but its result did not pass",
@@ -152,7 +156,10 @@ def plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -
     """Plan the revision that follows the live commits; raise `error` when it is not allowed."""
     revision = _find_planned_revision(context, plan)
     if revision is None:
-        attempt = next_catch_up_attempt(plan) if _may_catch_up(plan) else 0
+        resolved = plan.resolved
+        follows = resolved.manifest.safety.on_conflict == "catch_up"
+        may_catch_up = follows or resolved.contract.deletions == "reapply"
+        attempt = next_catch_up_attempt(plan) if may_catch_up else 0
         amend = partial(_amend_for_catch_up, context, plan, error, attempt)
         revision = make_plan(context, _declaration_of(plan), plan.created_by, plan.run_id, amend)
         _require_same_table(plan, revision, error)
@@ -203,12 +210,6 @@ def _require_same_table(old: Plan, new: Plan, error: TargetChanged) -> None:
 
     if shape(old) != shape(new) or old.resolved.scope != new.resolved.scope:
         raise error
-
-
-def _may_catch_up(plan: Plan) -> bool:
-    resolved = plan.resolved
-    follows = resolved.manifest.safety.on_conflict == "catch_up"
-    return follows or resolved.contract.deletions == "reapply"
 
 
 def _amend_for_catch_up(

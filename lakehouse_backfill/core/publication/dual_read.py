@@ -16,6 +16,7 @@ from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.catch_up import TableState
+from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.domain.run import Event, RunStatus
@@ -85,12 +86,11 @@ def require_dual_reads(plan: Plan, events: Iterable[Event], snapshot_id: int | N
     declared = plan.resolved.manifest.target.dual_read
     if declared is None:
         return
-    comparisons = [
-        comparison
-        for comparison in reader_comparisons(plan, events, snapshot_id)
-        if comparison.required
-    ]
-    missing = [comparison.reader for comparison in comparisons if comparison.outcome == "missing"]
+    readers: dict[ReaderOutcome, list[str]] = {"missing": [], "different": []}
+    for comparison in reader_comparisons(plan, events, snapshot_id):
+        if comparison.required:
+            readers.setdefault(comparison.outcome, []).append(comparison.reader)
+    missing, different = readers["missing"], readers["different"]
     state = "nothing was published; readers see what they saw before"
     if missing:
         raise ApprovalMissing(
@@ -99,9 +99,6 @@ def require_dual_reads(plan: Plan, events: Iterable[Event], snapshot_id: int | N
             state=state,
             fix=dual_read_command(plan.run_id, missing[0]),
         )
-    different = [
-        comparison.reader for comparison in comparisons if comparison.outcome == "different"
-    ]
     if different and declared.require == "equal":
         raise ChecksFailed(
             f"{plan.run_id}: gate {DUAL_READ_GATE} is closed: {', '.join(different)} reads "
@@ -190,7 +187,24 @@ def _compare(context: Context, plan: Plan, query: ReaderQuery) -> QueryCompariso
     except NotFound:
         # Nothing is accepted yet: the old side is the candidate's table without rows.
         old = TableState(table=plan.shadow_table, snapshot_id=None)
-    return context.reading.compare(query, old, new)
+    if not plan.resolved.contract.restricted_columns:
+        return context.row_reader.compare_query(query, old, new)
+    try:
+        found = context.row_reader.compare_query(query, old, new)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the query of {query.reader} cannot be run; the engine's text may quote a restricted "
+            "value, and is not shown",
+            fix="try the query on made-up rows with the product's columns",
+        ) from (error if error.__cause__ is None else None)
+    # Which columns of the product are in a column of the answer is not known.
+    hidden = Redaction.of(found.columns)
+    return found.model_copy(
+        update={
+            "only_old": tuple(hidden.row(row) for row in found.only_old),
+            "only_new": tuple(hidden.row(row) for row in found.only_new),
+        }
+    )
 
 
 def staged_candidate(context: Context, plan: Plan) -> TableState:

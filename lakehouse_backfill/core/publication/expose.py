@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.core.approval.acceptance import known_file_fingerprints as known_of
+from lakehouse_backfill.core.approval.acceptance import known_file_fingerprints
 from lakehouse_backfill.core.comparison import diff, fingerprints
 from lakehouse_backfill.core.planning import catch_up, publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
-from lakehouse_backfill.core.versions.reserve import publication_tags
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
-from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, Publication
+from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.rollout import CompensationRequest, CorrectionEventsRequest
-from lakehouse_backfill.errors import Blocked, ChecksFailed, Tampered, Unsupported
+from lakehouse_backfill.errors import Blocked, Tampered, TargetChanged, Unsupported
 
 CORRECTION_EVENTS_MODE = "correction_events"
 
@@ -40,23 +40,25 @@ def _expose_events(
     events of another run correct the same partitions.
     """
     resolved = plan.resolved
-    corrections.require_unchanged_target(
-        plan, _target_changes(context, plan), context.versions.history(plan.product)
-    )
-    request = diff.candidate_request(plan, accepted.shadow_snapshot_id)
+    drift = _target_changes(context, plan)
+    if drift is not None:
+        raise TargetChanged(
+            f"{resolved.target.table} changed in the run's partitions: {drift}",
+            state="no event was written; the shadow table is kept",
+            fix=errors.plan_command(revise=plan.run_id),
+        )
+    history = context.versions.history(plan.product)
+    # Two sets of events on the same rows would both claim to replace the rows of the table.
+    for row, label in corrections.published_corrections(plan, history):
+        raise corrections.published_corrections_error(plan, row, label)
+    request = diff.candidate_request(context, plan, accepted.shadow_snapshot_id)
     return context.corrections.write(
         CorrectionEventsRequest(
             sink=corrections.correction_sink(resolved.manifest, resolved.contract),
-            product=plan.product,
-            run_id=plan.run_id,
-            version=reserved.version,
             reason_code=resolved.manifest.run.reason_code,
-            token=reserved.token,
-            tag=publication_tags(reserved)["after"],
-            produced_at=reserved.at,
-            evidence_digest=reserved.evidence_digest or "",
+            publication=reserved,
         ),
-        context.differ(diff.engine_for(context, request)).differing(request),
+        context.differ(diff.choose_for_request(context, request).engine).differing(request),
     )
 
 
@@ -115,13 +117,10 @@ def write_compensating_events(
     return context.corrections.compensate(
         CompensationRequest(
             table=tables[0],
-            product=row.product,
             tokens=tuple(publication.token for publication in undone),
             partitions=way.scope.partitions if way.is_partial else None,
             by_run=", ".join(way.runs_rolled_back) or "rollback",
-            token=row.token,
-            tag=publication_tags(row)["after"],
-            produced_at=row.at,
+            publication=row,
         )
     )
 
@@ -157,13 +156,15 @@ def _adopt_shadow(
     properties = {
         **_version_properties(plan, reserved),
         "lakehouse-backfill.epoch": str(reserved.epoch),
-        **lineage_properties(plan),
+        **_lineage_properties(plan),
     }
-    shadow_snapshot_id = accepted.shadow_snapshot_id
     request = publish_modes.adopt_request(
-        plan, shadow_snapshot_id, reserved.token, publication_tags(reserved), properties
+        plan, accepted.shadow_snapshot_id, reserved.token, reserved.tags, properties
     )
-    return context.publisher.adopt(narrow_to_reserved(request, reserved))
+    if reserved.scope not in (None, request.scope):
+        # One step of a run covers a part of its partitions.
+        request = request.model_copy(update={"scope": reserved.scope, "within": request.scope})
+    return context.publisher.adopt(request)
 
 
 def _version_properties(plan: Plan, reserved: Publication) -> dict[str, str]:
@@ -178,14 +179,7 @@ def _version_properties(plan: Plan, reserved: Publication) -> dict[str, str]:
     }
 
 
-def narrow_to_reserved(request: AdoptRequest, reserved: Publication) -> AdoptRequest:
-    """Narrow the request to the reserved partitions: one step of a run may cover a part of it."""
-    if reserved.scope is None or reserved.scope == request.scope:
-        return request
-    return request.model_copy(update={"scope": reserved.scope, "within": request.scope})
-
-
-def lineage_properties(plan: Plan) -> dict[str, str]:
+def _lineage_properties(plan: Plan) -> dict[str, str]:
     """Return the lineage that each output snapshot carries in its summary (D3)."""
     manifest = plan.resolved.manifest
     inputs = [f"{pin.name}={pin.snapshot_id}" for pin in plan.resolved.sources]
@@ -218,7 +212,7 @@ def _expose_pointer(
         table = publish_modes.version_table(resolved.contract.table, reserved.version)
         marks = _version_properties(plan, reserved)
         context.shadows.keep(plan.shadow_table, snapshot_id, table, marks)
-    context.pins.pin(table, snapshot_id, publication_tags(reserved)["after"])
+    context.pins.pin(table, snapshot_id, reserved.tags["after"])
     return CommitResult.of_pointer(table, snapshot_id, resolved.target.snapshot_id)
 
 
@@ -258,63 +252,45 @@ def compare_published_rows(context: Context, plan: Plan, row: Publication) -> di
     ):
         return None
     try:
-        known = _published_fingerprints(context, plan, row)
-        judged = context.evidence.document(plan.run_id, row.result_digest or "")
+        passed, detail = _compare_with_accepted(context, plan, row)
     except Tampered as error:
-        return _check_document(passed=False, detail=error.problem)
+        passed, detail = False, error.problem
+    return {"name": PUBLISHED_ROWS_CHECK, "passed": passed, "detail": detail}
+
+
+def _compare_with_accepted(
+    context: Context, plan: Plan, row: Publication
+) -> tuple[bool | None, str]:
+    scope = row.scope or plan.resolved.scope
+    known = _published_fingerprints(context, row, scope)
+    judged = context.evidence.document(plan.run_id, row.result_digest or "")
     if judged is None or known is None or known.unread or declared_schema_change(plan):
         reason = "files that are not known" if known is None or known.unread else "changed columns"
-        return _check_document(passed=None, detail=f"not told without reading rows: {reason}")
-    return _compare_with_accepted(plan, row, judged, known)
-
-
-def require_rows_match(found: dict[str, Any] | None, plan: Plan, row: Publication) -> None:
-    """Raise ChecksFailed when readers see other rows than were accepted."""
-    if found is None or found["passed"] is not False:
-        return
-    back = errors.command_line(
-        "rollback", plan.product, "--to", str(row.supersedes or 0), "--reason"
+        return None, f"not told without reading rows: {reason}"
+    accepted_checksums = {each["partition"]: each["new_checksum"] for each in judged["balances"]}
+    shape = fingerprints.checksum_shape(known.checksums)
+    differing = tuple(
+        label
+        for label in scope.partitions
+        if not _is_same_checksum(known.checksums.get(label), accepted_checksums.get(label), shape)
     )
-    raise ChecksFailed(
-        f"{row.table} does not hold what was accepted: {found['detail']}",
-        state=f"version {row.version} of {plan.product} is published, and readers see it",
-        fix=f"{back} TEXT",
-    )
+    if differing:
+        return False, f"{partitions.describe_labels(differing)} differ"
+    return True, f"{len(scope.partitions)} partitions equal, by their files"
 
 
 def _published_fingerprints(
-    context: Context, plan: Plan, row: Publication
+    context: Context, row: Publication, scope: Scope
 ) -> fingerprints.KnownChecksums | None:
     """Return the known checksums of the published partitions.
 
     None: a file holds rows of partitions outside the scope.
     """
-    scope = row.scope or plan.resolved.scope
-    files = context.stored.files(row.table, row.snapshot_id or 0, scope)
+    files = context.stored_files.files(row.table, row.snapshot_id or 0, scope)
     if any(file.partition not in scope.partitions for file in files):
         return None
-    known = known_of(context, row.table, row.snapshot_id or 0, files)
+    known = known_file_fingerprints(context, row.table, row.snapshot_id or 0, files)
     return fingerprints.sum_known_checksums(files, known, scope.partitions)
-
-
-def _compare_with_accepted(
-    plan: Plan, row: Publication, judged: dict[str, Any], known: fingerprints.KnownChecksums
-) -> dict[str, Any]:
-    scope = row.scope or plan.resolved.scope
-    accepted_checksums = {each["partition"]: each["new_checksum"] for each in judged["balances"]}
-    shape = fingerprints.checksum_shape(known.checksums)
-    differing = [
-        label
-        for label in scope.partitions
-        if not _is_same_checksum(known.checksums.get(label), accepted_checksums.get(label), shape)
-    ]
-    if differing:
-        return _check_document(
-            passed=False, detail=f"{partitions.describe_labels(tuple(differing))} differ"
-        )
-    return _check_document(
-        passed=True, detail=f"{len(scope.partitions)} partitions equal, by their files"
-    )
 
 
 def _is_same_checksum(seen: Checksum | None, wanted: str | None, shape: str) -> bool:
@@ -322,7 +298,3 @@ def _is_same_checksum(seen: Checksum | None, wanted: str | None, shape: str) -> 
     if wanted is None or Checksum.parse(wanted).rows == 0:
         return seen is None or seen.rows == 0
     return (seen or Checksum.empty(shape)).text == wanted
-
-
-def _check_document(*, passed: bool | None, detail: str) -> dict[str, Any]:
-    return {"name": PUBLISHED_ROWS_CHECK, "passed": passed, "detail": detail}

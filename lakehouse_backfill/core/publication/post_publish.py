@@ -53,10 +53,10 @@ def run_checks_and_hooks(context: Context, plan: Plan, row: Publication, by: str
     is_seen = (
         pointer.visible_publication(context.versions.history(plan.product), plan.run_id) is not None
     )
-    outcome = "published" if is_seen else "rolled back"
     hooks.call_hooks(
-        context, plan, "after_publish", row.token, epoch, outcome=outcome, version=row.version
-    )
+        context, plan, "after_publish", row.token, epoch,
+        outcome="published" if is_seen else "rolled back", version=row.version,
+    )  # fmt: skip
     if failed:
         raise _checks_failed_error(plan, row, failed, refused, is_seen=is_seen) from refused
 
@@ -73,7 +73,7 @@ def pending_post_publish(context: Context, product: str) -> tuple[str | None, tu
     They belong to the accepted publication or rollback.
     """
     history = context.versions.history(product)
-    row = next((row for row in history if row.action in pointer.ACCEPTED_ACTIONS), None)
+    row = next(iter(pointer.accepted_rows(history)), None)
     run_id = pointer.newest_published_run(history)
     if row is None or run_id is None or row.action == "baseline":
         return None, ()
@@ -94,7 +94,7 @@ def run_post_publish(context: Context, product: str, by: str) -> None:
     Raises ChecksFailed as the first attempt would have.
     """
     history = context.versions.history(product)
-    row = next(row for row in history if row.action in pointer.ACCEPTED_ACTIONS)
+    row = pointer.accepted_rows(history)[0]
     run_id = pointer.newest_published_run(history)
     if row.action == "rollback":
         rollback.call_after_rollback_hooks(context, row)
@@ -108,38 +108,40 @@ def require_no_failed_checks(context: Context, plan: Plan, by: str) -> None:
     The process that rolled it back crashed before it moved the run. Without this check a retry
     would publish the same rows once more.
     """
-    history = context.versions.history(plan.product)
-    publications = (row for row in history if row.action == "publish" and row.run_id == plan.run_id)
-    row = next(publications, None)
-    if (
-        row is None
-        or not _is_rollback_declared(plan)
-        or _recorded_checks(context, plan, row) is None
-    ):
+    rows = pointer.published_rows(context.versions.history(plan.product), plan.run_id)
+    if not rows or not _is_rollback_declared(plan):
         return
-    if decisions.failed_blocking_checks(
-        _run_checks(context, plan, row, context.runs.status(plan.run_id).epoch)
-    ):
+    recorded = _recorded_checks(context, plan, rows[0])
+    if recorded is not None and decisions.failed_blocking_checks(recorded):
         run_post_publish(context, plan.product, by)
-        run_checks_and_hooks(context, plan, row, by)
+        run_checks_and_hooks(context, plan, rows[0], by)
 
 
 def _run_checks(
     context: Context, plan: Plan, row: Publication, epoch: int
 ) -> tuple[CheckResult, ...]:
-    if _declared_checks(plan) is None:
+    declared = _declared_checks(plan)
+    if declared is None:
         return ()
     recorded = _recorded_checks(context, plan, row)
     if recorded is not None:
         return recorded
-    results = (_check_visible_rows(context, plan, row), *_run_suites(context, plan, row))
+    # In steps all of the run became visible: `row` covers the last step only.
+    scope = plan.resolved.scope if steps.is_stepwise(plan) else row.scope
+    results = [_check_visible_rows(context, plan, row, scope)]
+    for suite in declared.suites if scope is not None else ():
+        compute = context.compute()
+        frame = compute.measuring.frame(row.table, row.snapshot_id, scope)
+        results += compute.judge.judge(
+            frame, suite.file, {}, "quality", redaction=context.redaction(plan.resolved.contract)
+        )
     document = {
         "token": row.token,
         "version": row.version,
         "checks": [to_json_value(result.model_dump(mode="json")) for result in results],
     }
     context.evidence.record(plan.run_id, POST_PUBLISH_CHECKS, document, epoch)
-    return results
+    return tuple(results)
 
 
 def _declared_checks(plan: Plan) -> AfterPublish | None:
@@ -152,14 +154,6 @@ def _declared_checks(plan: Plan) -> AfterPublish | None:
     return plan.resolved.contract.after_publish
 
 
-def _visible_scope(plan: Plan, row: Publication) -> Scope | None:
-    """Return the scope that became visible.
-
-    For a run in steps it is the scope of the run: `row` covers the last step only.
-    """
-    return plan.resolved.scope if steps.is_stepwise(plan) else row.scope
-
-
 def _recorded_checks(
     context: Context, plan: Plan, row: Publication
 ) -> tuple[CheckResult, ...] | None:
@@ -169,7 +163,9 @@ def _recorded_checks(
     return tuple(CheckResult.model_validate(check) for check in recorded[1]["checks"])
 
 
-def _check_visible_rows(context: Context, plan: Plan, row: Publication) -> CheckResult:
+def _check_visible_rows(
+    context: Context, plan: Plan, row: Publication, scope: Scope | None
+) -> CheckResult:
     """Check that readers see the rows of the candidate.
 
     Files that both tables share are not read.
@@ -181,7 +177,7 @@ def _check_visible_rows(context: Context, plan: Plan, row: Publication) -> Check
         new_table=row.table,
         new_snapshot_id=row.snapshot_id,
         key=plan.resolved.contract.key,
-        scope=_visible_scope(plan, row),
+        scope=scope,
         samples=1,
     )
     summary = context.differ("local").diff(request).summary
@@ -194,18 +190,6 @@ def _check_visible_rows(context: Context, plan: Plan, row: Publication) -> Check
         observed=differing,
         limit=0,
     )
-
-
-def _run_suites(context: Context, plan: Plan, row: Publication) -> tuple[CheckResult, ...]:
-    declared, scope = _declared_checks(plan), _visible_scope(plan, row)
-    if declared is None or not declared.suites or scope is None:
-        return ()
-    compute = context.compute()
-    results: list[CheckResult] = []
-    for suite in declared.suites:
-        frame = compute.inspecting.snapshot(row.table, row.snapshot_id, scope)
-        results += compute.judge.judge(frame, suite.file, {}, "quality")
-    return tuple(results)
 
 
 def _is_rollback_declared(plan: Plan) -> bool:

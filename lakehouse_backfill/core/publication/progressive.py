@@ -6,15 +6,10 @@ again before the next step. So the same command continues the publication after 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.publication.expose import AcceptedResult
-from lakehouse_backfill.core.publication.publication import DrivenRun, reserve_and_expose
+from lakehouse_backfill.core.publication.publication import AcceptedRun
 from lakehouse_backfill.core.runs import hooks
-from lakehouse_backfill.core.runs.context import ComputePorts, Context
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.suites import suite_parameters
 from lakehouse_backfill.core.versions import pointer, steps
@@ -22,7 +17,6 @@ from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.core.versions.reserve import REFUSALS
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.rollout import Progressive
 from lakehouse_backfill.errors import ChecksFailed
@@ -31,128 +25,100 @@ from lakehouse_backfill.errors import ChecksFailed
 ROLLOUT_STEPS = "rollout"
 
 
-@dataclass(frozen=True)
-class ProgressivePublication:
-    """A run whose driver publishes it in steps."""
+def publish_in_steps(run: AcceptedRun) -> tuple[Publication, CommitResult | None]:
+    """Publish and check the remaining steps.
 
-    run: DrivenRun
+    Returns the last publication, and the sum of the swaps of this call (None: no swap). Raises
+    ChecksFailed (the run is halted), and what a publication raises.
+    """
+    pause_s = _declared(run).pause_seconds
+    swaps: list[CommitResult] = []
+    for step in steps.publish_steps(run.plan):
+        swap = _publish_step(run, step)
+        _judge_step(run, step)
+        if swap is not None:
+            swaps.append(swap)
+            if step.number < step.count and pause_s:
+                run.context.clock.sleep(pause_s)
+    row = pointer.visible_publication(run.history, run.plan.run_id)
+    if row is None:
+        raise ChecksFailed(f"{run.plan.run_id} was rolled back while it was published")
+    return row, _sum_swaps(swaps)
 
-    def publish_remaining_steps(self) -> tuple[Publication, CommitResult | None]:
-        """Publish and check the remaining steps.
 
-        Returns the last publication, and the sum of the swaps of this call (None: no swap). Raises
-        ChecksFailed (the run is halted), and what a publication raises.
-        """
-        swaps: list[CommitResult] = []
-        for step in steps.publish_steps(self.run.plan):
-            swap = self._publish_step(step)
-            self._judge_step(step)
-            if swap is not None:
-                swaps.append(swap)
-                self._pause(step)
-        row = pointer.visible_publication(self._history, self.run.plan.run_id)
-        if row is None:
-            raise ChecksFailed(f"{self.run.plan.run_id} was rolled back while it was published")
-        return row, _sum_swaps(swaps)
+def _declared(run: AcceptedRun) -> Progressive:
+    return run.plan.resolved.manifest.target.progressive or Progressive()
 
-    @property
-    def _history(self) -> tuple[Publication, ...]:
-        return self.run.context.versions.history(self.run.plan.product)
 
-    @property
-    def _declared(self) -> Progressive:
-        return self.run.plan.resolved.manifest.target.progressive or Progressive()
+def _publish_step(run: AcceptedRun, step: steps.PublishStep) -> CommitResult | None:
+    """Publish the partitions of the step that readers do not see; None if there are none."""
+    seen = steps.visible_partitions(run.history, run.plan.run_id)
+    remaining = tuple(label for label in step.scope.partitions if label not in seen)
+    if not remaining:
+        return None
+    scope = step.scope.model_copy(update={"partitions": remaining})
+    try:
+        _, swap = run.reserve_and_expose(run.draft(scope))
+    except REFUSALS as error:
+        if step.number > 1:
+            error.state = steps.describe_visible_partitions(run.history, run.plan)
+            error.fix = f"{error.fix}; {_error_fix(run)}" if error.fix else _error_fix(run)
+        raise
+    return swap
 
-    def _publish_step(self, step: steps.PublishStep) -> CommitResult | None:
-        """Publish the partitions of the step that readers do not see; None if there are none."""
-        remaining = steps.remaining_scope(
-            step, steps.visible_partitions(self._history, self.run.plan.run_id)
-        )
-        if remaining is None:
-            return None
-        try:
-            _, swap = reserve_and_expose(self.run, self.run.draft(remaining))
-        except REFUSALS as error:
-            if step.number > 1:
-                error.state = self._error_state()
-                error.fix = f"{error.fix}; {self._error_fix()}" if error.fix else self._error_fix()
-            raise
-        return swap
 
-    def _pause(self, step: steps.PublishStep) -> None:
-        if step.number < step.count and self._declared.pause_seconds:
-            self.run.context.clock.sleep(self._declared.pause_seconds)
-
-    def _judge_step(self, step: steps.PublishStep) -> None:
-        """Check the step as readers see it, unless it passed before; a failure halts the run."""
-        recorded = self.run.context.evidence.newest(self.run.plan.run_id, ROLLOUT_STEPS)
-        records = steps.newest_step_records(recorded[1] if recorded else None)
-        row = steps.newest_step_publication(self._history, self.run.plan.run_id, step)
-        last_record = records.get(step.number, {})
-        if last_record.get("token") == row.token and last_record["passed"]:
-            return
-        checks = check_step(self.run.context, self.run.plan, self.run.accepted, step)
-        failed = decisions.failed_blocking_checks(checks)
-        records[step.number] = self._step_record(step, row, checks, passed=not failed)
-        document = {"steps": [records[number] for number in sorted(records)]}
-        digest = self.run.context.evidence.record(
-            self.run.plan.run_id, ROLLOUT_STEPS, document, self.run.status.epoch
-        )
-        if failed:
-            self._halt_run(step, failed, digest)
-
-    def _step_record(
-        self, step: steps.PublishStep, row: Publication, checks: list[CheckResult], *, passed: bool
-    ) -> dict[str, Any]:
-        return {
-            "step": step.number,
-            "of": step.count,
-            "partitions": list(step.scope.partitions),
-            "version": row.version,
-            "token": row.token,
-            "snapshot_id": row.snapshot_id,
-            "passed": passed,
-            "checks": [check.model_dump(mode="json") for check in checks],
-            "checked_at": self.run.context.clock.now().isoformat(),
-        }
-
-    def _halt_run(
-        self, step: steps.PublishStep, failed: tuple[CheckResult, ...], digest: str
-    ) -> None:
+def _judge_step(run: AcceptedRun, step: steps.PublishStep) -> None:
+    """Check the step as readers see it, unless it passed before; a failure halts the run."""
+    context, plan = run.context, run.plan
+    recorded = context.evidence.newest(plan.run_id, ROLLOUT_STEPS)
+    records = {int(record["step"]): record for record in recorded[1]["steps"]} if recorded else {}
+    row = steps.newest_step_publication(run.history, plan.run_id, step)
+    last_record = records.get(step.number, {})
+    if last_record.get("token") == row.token and last_record["passed"]:
+        return
+    checks = _check_step(run, step)
+    failed = decisions.failed_blocking_checks(checks)
+    records[step.number] = {
+        "step": step.number,
+        "of": step.count,
+        "partitions": list(step.scope.partitions),
+        "version": row.version,
+        "token": row.token,
+        "snapshot_id": row.snapshot_id,
+        "passed": not failed,
+        "checks": [check.model_dump(mode="json") for check in checks],
+        "checked_at": context.clock.now().isoformat(),
+    }
+    document = {"steps": [records[number] for number in sorted(records)]}
+    digest = context.evidence.record(plan.run_id, ROLLOUT_STEPS, document, run.status.epoch)
+    if failed:
         names = "; ".join(f"{check.name} ({check.detail})" for check in failed)
-        problem = f"{self.run.plan.run_id}: {step} failed its check: {names}"
-        self.run.context.move(
-            self.run.status, self.run.plan, "halt publication", self.run.by,
+        problem = f"{plan.run_id}: {step} failed its check: {names}"
+        context.move(
+            run.status, plan, "halt publication", run.by,
             step=step.number, problem=problem, digest=digest,
         )  # fmt: skip
-        hooks.notify_halted(self.run.context, self.run.plan)
-        raise ChecksFailed(problem, state=self._error_state(), fix=self._error_fix())
-
-    def _error_state(self) -> str:
-        return steps.describe_visible_partitions(self._history, self.run.plan)
-
-    def _error_fix(self) -> str:
-        version = steps.version_before_run(self._history, self.run.plan.run_id)
-        rollback_command = errors.command_line(
-            "rollback", self.run.plan.product, "--to", str(version), "--reason", "TEXT"
-        )
-        publish_command = errors.command_line("publish", self.run.plan.run_id)
-        return (
-            f"when the cause is gone, {publish_command} goes on; "
-            f"{rollback_command} undoes the steps"
-        )
+        hooks.notify_halted(context, plan)
+        state = steps.describe_visible_partitions(run.history, plan)
+        raise ChecksFailed(problem, state=state, fix=_error_fix(run))
 
 
-def check_step(
-    context: Context, plan: Plan, accepted: AcceptedResult, step: steps.PublishStep
-) -> list[CheckResult]:
+def _error_fix(run: AcceptedRun) -> str:
+    version = steps.version_before_run(run.history, run.plan.run_id)
+    rollback_command = errors.command_line(
+        "rollback", run.plan.product, "--to", str(version), "--reason", "TEXT"
+    )
+    publish_command = errors.command_line("publish", run.plan.run_id)
+    return f"when the cause is gone, {publish_command} goes on; {rollback_command} undoes the steps"
+
+
+def _check_step(run: AcceptedRun, step: steps.PublishStep) -> list[CheckResult]:
     """Compare the rows of the step with the candidate, and check its suites and limits.
 
     The rows are read as readers see them.
     """
-    declared = plan.resolved.manifest.target.progressive or Progressive()
-    visible = resolve_accepted(context, plan.resolved.contract, strict=False)
-    compute = context.compute()
+    plan, declared, compute = run.plan, _declared(run), run.context.compute()
+    visible = resolve_accepted(run.context, plan.resolved.contract, strict=False)
     measure_names = {item.measure for item in declared.thresholds}
     measured = compute.measuring.measure(
         (plan.resolved.target.table, plan.resolved.target.snapshot_id),
@@ -161,15 +127,28 @@ def check_step(
         tuple(item for item in plan.resolved.contract.measures if item.name in measure_names),
     )
     candidate = compute.measuring.checksums(
-        plan.shadow_table, accepted.shadow_snapshot_id, step.scope
+        plan.shadow_table, run.accepted.shadow_snapshot_id, step.scope
     )
     rows = sum(part.rows for part in measured.old.values())
-    return [
-        _check_same_content(step, {k: v.text for k, v in candidate.items()},
-                      {k: v.text for k, v in measured.new.items()}),
+    results = [
+        _check_same_content(
+            step,
+            {label: checksum.text for label, checksum in candidate.items()},
+            {label: checksum.text for label, checksum in measured.new.items()},
+        ),
         *gates.check_thresholds(declared.thresholds, measured.totals, rows),
-        *_run_suites(compute, plan, (visible.table, visible.snapshot_id), step),
-    ]  # fmt: skip
+    ]
+    for suite in declared.suites:
+        frame = compute.measuring.frame(visible.table, visible.snapshot_id, step.scope)
+        parameters = suite_parameters(compute, plan, suite)
+        results += compute.judge.judge(
+            frame,
+            suite.file,
+            parameters,
+            "quality",
+            redaction=run.context.redaction(plan.resolved.contract),
+        )
+    return results
 
 
 def _check_same_content(
@@ -187,16 +166,14 @@ def _check_same_content(
     )  # fmt: skip
 
 
-def _run_suites(
-    compute: ComputePorts, plan: Plan, seen: tuple[str, int], step: steps.PublishStep
-) -> list[CheckResult]:
-    declared = plan.resolved.manifest.target.progressive
-    results: list[CheckResult] = []
-    for suite in declared.suites if declared else ():
-        frame = compute.inspecting.visible(*seen, step.scope)
-        parameters = suite_parameters(compute, plan, suite)
-        results += compute.judge.judge(frame, suite.file, parameters, "quality")
-    return results
+_SUMMED_FIELDS = (
+    "files_added",
+    "files_removed",
+    "rows_added",
+    "rows_removed",
+    "attempts",
+    "seconds",
+)
 
 
 def _sum_swaps(swaps: list[CommitResult]) -> CommitResult | None:
@@ -206,14 +183,6 @@ def _sum_swaps(swaps: list[CommitResult]) -> CommitResult | None:
     """
     if not swaps:
         return None
-    summed_fields = (
-        "files_added",
-        "files_removed",
-        "rows_added",
-        "rows_removed",
-        "attempts",
-        "seconds",
-    )
-    totals = {name: sum(getattr(swap, name) for swap in swaps) for name in summed_fields}
+    totals = {name: sum(getattr(swap, name) for swap in swaps) for name in _SUMMED_FIELDS}
     first = swaps[0].before_snapshot_id
     return swaps[-1].model_copy(update={**totals, "before_snapshot_id": first})

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from uuid import uuid4
 
-from lakehouse_backfill.core.approval import acceptance
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.approval import acceptance, signatures
 from lakehouse_backfill.core.approval.decisions import logged_validation, require_gates_open
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
@@ -19,21 +20,13 @@ from lakehouse_backfill.core.publication.rollback import publication_group
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
-from lakehouse_backfill.core.versions import steps
-from lakehouse_backfill.core.versions.reserve import (
-    REFUSALS,
-    finalise_version,
-    may_release,
-    refresh_view,
-    release_version,
-    reserve_version,
-)
+from lakehouse_backfill.core.versions import reserve, steps
 from lakehouse_backfill.domain.manifest import PublishWindow
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.run import Event, RunStatus
-from lakehouse_backfill.errors import ApprovalMissing, BackfillError, Blocked
+from lakehouse_backfill.errors import ApprovalMissing, BackfillError, Blocked, ChecksFailed
 
 
 def next_opening(window: PublishWindow, now: datetime) -> datetime | None:
@@ -81,14 +74,81 @@ class PublishOutcome:
 
 @dataclass(frozen=True)
 class DrivenRun:
-    """An accepted run that this process drives through its publication."""
+    """A run that this process drives through its publication."""
 
     context: Context
     plan: Plan
     status: RunStatus
+    by: str
+
+    @property
+    def history(self) -> tuple[Publication, ...]:
+        """The versions of the product as they are now, newest first."""
+        return self.context.versions.history(self.plan.product)
+
+    def resume(self) -> tuple[Publication, CommitResult] | None:
+        """Finish the run's reservation if its swap has landed; return None if it has not."""
+        context, plan = self.context, self.plan
+        pending = context.versions.pointer(plan.product).pending
+        is_own = pending is not None and pending.run_id == plan.run_id
+        if pending is None or not is_own or publish_modes.is_pinned_product(plan):
+            return None
+        swap = expose.find_landed_swap(context, plan, pending)
+        if swap is None:
+            return None
+        resumed = pending.model_copy(update={"epoch": self.status.epoch, "driver": context.driver})
+        row = reserve.reserve_version(context, resumed, None)
+        return reserve.finalise_version(context, row, swap, "publish"), swap
+
+    def release(self, error: BackfillError) -> None:
+        """Release the reservation, whose swap has not landed, so that it can be published again.
+
+        The run becomes accepted again. A run that is published in steps is halted instead when
+        readers see some of its partitions.
+        """
+        context, plan, epoch = self.context, self.plan, self.status.epoch
+        pending = context.versions.pointer(plan.product).pending
+        if pending is not None and pending.run_id == plan.run_id:
+            reserve.release_version(context, pending, epoch)
+        history = self.history
+        # Also covers a process that released the version and crashed before it called the hooks.
+        act = hooks.released_token(history, plan.run_id)
+        if publication_group(context, plan.run_id):
+            act = hooks.group_act_id(context, plan)
+        if act is not None:
+            hooks.notify_released(context, plan, act, epoch, error.problem)
+        visible = steps.visible_partitions(history, plan.run_id)
+        verb = "halt publication" if steps.is_stepwise(plan) and visible else "release"
+        context.move(self.status, plan, verb, self.by, problem=error.problem, stopped_by=error.code)
+        if verb in hooks.HALT_VERBS:
+            hooks.notify_halted(context, plan)
+
+    def finish(self, row: Publication) -> None:
+        """Refresh the view, record the publication as evidence and finish the run.
+
+        A view that fails is raised last: the evidence and the state of the run are written before.
+        The evidence says whether the table holds the accepted rows; `require_published_rows_match`
+        checks it.
+        """
+        context, plan = self.context, self.plan
+        compared = expose.compare_published_rows(context, plan, row)
+        try:
+            reserve.refresh_view(context, plan.resolved.contract)
+        finally:
+            document = row.model_dump(mode="json") | ({"verified": compared} if compared else {})
+            digest = context.evidence.record(plan.run_id, PUBLICATION, document, self.status.epoch)
+            context.move(
+                self.status, plan, "finish publishing", self.by,
+                version=row.version, token=row.token, digest=digest,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AcceptedRun(DrivenRun):
+    """A driven run whose accepted result may be published, and the log that says so."""
+
     events: tuple[Event, ...]
     accepted: expose.AcceptedResult
-    by: str
 
     def draft(self, scope: Scope | None = None) -> Publication:
         """Build the row to reserve; the reservation sets `version` and `supersedes`.
@@ -119,93 +179,31 @@ class DrivenRun:
             driver=self.context.driver,
         )
 
+    def reserve_and_expose(self, wanted: Publication) -> tuple[Publication, CommitResult]:
+        """Reserve the version, expose the files and move the pointer.
 
-def reserve_and_expose(run: DrivenRun, wanted: Publication) -> tuple[Publication, CommitResult]:
-    """Reserve the version, expose the files and move the pointer.
-
-    A refusal releases the version and moves the run to a state from which it can be published
-    again.
-    """
-    context, plan, status = run.context, run.plan, run.status
-    reserved: Publication | None = None
-    try:
+        A refusal releases the version and moves the run to a state from which it can be published
+        again.
+        """
+        context, plan = self.context, self.plan
         base = plan.resolved.target if publish_modes.is_pinned_product(plan) else None
-        reserved = reserve_version(
-            context, wanted, head_snapshot_id(context, plan.resolved.contract.table), base
-        )
-        with context.journal.bind(**plan.labels).span(
-            "publish", version=reserved.version, publication=reserved.token
-        ):
+        reserved: Publication | None = None
+        try:
+            head = head_snapshot_id(context, plan.resolved.contract.table)
+            reserved = reserve.reserve_version(context, wanted, head, base)
             token, version = reserved.token, reserved.version
-            hooks.require_hooks(
-                context, plan, "before_publish", token, status.epoch, version=version
-            )
-            swap = expose.expose_result(context, plan, reserved, run.accepted)
-    except REFUSALS as error:
-        if reserved is None or may_release(reserved, wanted, error):
-            release_publication(context, plan, status, run.by, error)
-        raise
-    return finalise_version(context, reserved, swap, "publish"), swap
-
-
-def resume_publication(
-    context: Context, plan: Plan, status: RunStatus
-) -> tuple[Publication, CommitResult] | None:
-    """Finish the run's reservation if its swap has landed; return None if it has not."""
-    pending = context.versions.pointer(plan.product).pending
-    if pending is None or pending.run_id != plan.run_id or publish_modes.is_pinned_product(plan):
-        return None
-    swap = expose.find_landed_swap(context, plan, pending)
-    if swap is None:
-        return None
-    resumed = pending.model_copy(update={"epoch": status.epoch, "driver": context.driver})
-    return finalise_version(context, reserve_version(context, resumed, None), swap, "publish"), swap
-
-
-def release_publication(
-    context: Context, plan: Plan, status: RunStatus, by: str, error: BackfillError
-) -> None:
-    """Release the run's reservation, whose swap has not landed, so that it can be published again.
-
-    The run becomes accepted again. A run that is published in steps is halted instead when readers
-    see some of its partitions.
-    """
-    pending = context.versions.pointer(plan.product).pending
-    if pending is not None and pending.run_id == plan.run_id:
-        release_version(context, pending, status.epoch)
-    history = context.versions.history(plan.product)
-    # Also covers a process that released the version and crashed before it called the hooks.
-    act = hooks.released_token(history, plan.run_id)
-    if publication_group(context, plan.run_id):
-        act = hooks.group_act_id(context, plan)
-    if act is not None:
-        hooks.notify_released(context, plan, act, status.epoch, error.problem)
-    visible = steps.visible_partitions(history, plan.run_id)
-    verb = "halt publication" if steps.is_stepwise(plan) and visible else "release"
-    context.move(status, plan, verb, by, problem=error.problem, stopped_by=error.code)
-    if verb in hooks.HALT_VERBS:
-        hooks.notify_halted(context, plan)
-
-
-def finish_publication(
-    context: Context, plan: Plan, status: RunStatus, row: Publication, by: str
-) -> None:
-    """Refresh the view, record the publication as evidence and finish the run.
-
-    A view that fails is raised last: the evidence and the state of the run are written before. The
-    evidence says whether the table holds the accepted rows; `require_published_rows_match` checks
-    it.
-    """
-    compared = expose.compare_published_rows(context, plan, row)
-    try:
-        refresh_view(context, plan.resolved.contract)
-    finally:
-        document = row.model_dump(mode="json") | ({"verified": compared} if compared else {})
-        digest = context.evidence.record(plan.run_id, PUBLICATION, document, status.epoch)
-        context.move(
-            status, plan, "finish publishing", by,
-            version=row.version, token=row.token, digest=digest,
-        )  # fmt: skip
+            with context.journal.bind(**plan.labels).span(
+                "publish", version=version, publication=token
+            ):
+                hooks.require_hooks(
+                    context, plan, "before_publish", token, self.status.epoch, version=version
+                )
+                swap = expose.expose_result(context, plan, reserved, self.accepted)
+        except reserve.REFUSALS as error:
+            if reserved is None or reserve.may_release(reserved, wanted, error):
+                self.release(error)
+            raise
+        return reserve.finalise_version(context, reserved, swap, "publish"), swap
 
 
 def require_published_rows_match(context: Context, plan: Plan, row: Publication) -> None:
@@ -214,8 +212,18 @@ def require_published_rows_match(context: Context, plan: Plan, row: Publication)
     Every call raises it again.
     """
     recorded = context.evidence.newest(plan.run_id, PUBLICATION)
-    if recorded is not None and recorded[1].get("token") == row.token:
-        expose.require_rows_match(recorded[1].get("verified"), plan, row)
+    document = recorded[1] if recorded else {}
+    compared = document.get("verified") or {}
+    if document.get("token") != row.token or compared.get("passed") is not False:
+        return
+    back = errors.command_line(
+        "rollback", plan.product, "--to", str(row.supersedes or 0), "--reason"
+    )
+    raise ChecksFailed(
+        f"{row.table} does not hold what was accepted: {compared['detail']}",
+        state=f"version {row.version} of {plan.product} is published, and readers see it",
+        fix=f"{back} TEXT",
+    )
 
 
 def check_publishable(
@@ -229,7 +237,8 @@ def check_publishable(
     context.versions.whole_pointer(plan.product)
     publish_modes.require_publishable_mode(plan)
     lifecycle.require_not_retired(events)
-    roles.require_role(contract, "publish", by)
+    roles.require_plan_environment(plan, context.profile.environment)
+    roles.require_role(contract, "publish", by, context.profile.environment)
     roles.require_decision(events, "approve", plan.manifest_hash, plan.run_id)
     logged = logged_validation(context, events, plan.run_id)
     if logged is None:
@@ -239,6 +248,7 @@ def check_publishable(
     digest, validation = logged
     roles.require_decision(events, "accept", digest, plan.run_id)
     require_gates_open(events, plan.run_id, digest, validation)
+    signatures.require_signed_run(context, plan, events, digest, by)
     shadow = context.tables.describe(plan.shadow_table)
     if shadow is None or shadow.snapshot_id != validation.shadow_snapshot_id:
         raise ApprovalMissing(

@@ -13,51 +13,27 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval.decisions import trusted_events
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.publication import catch_up, post_publish
 from lakehouse_backfill.core.publication.expose import AcceptedResult, expose_result
-from lakehouse_backfill.core.publication.progressive import ProgressivePublication
+from lakehouse_backfill.core.publication.progressive import publish_in_steps
 from lakehouse_backfill.core.publication.publication import (
+    AcceptedRun,
     DrivenRun,
     PublishOutcome,
     check_publishable,
-    finish_publication,
-    release_publication,
     require_published_rows_match,
-    reserve_and_expose,
-    resume_publication,
 )
 from lakehouse_backfill.core.publication.rollback import GROUP_DETAIL, publication_group
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
-from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.core.versions import steps
-from lakehouse_backfill.core.versions.pointer import (
-    baseline_publication,
-    require_pinned_base,
-    visible_publication,
-)
-from lakehouse_backfill.core.versions.reserve import (
-    REFUSALS,
-    refresh_view,
-    when_pointers_are_free,
-    with_swap,
-)
+from lakehouse_backfill.core.versions import pointer, reserve, steps
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from lakehouse_backfill.errors import (
-    ApprovalMissing,
-    BackfillError,
-    ChecksFailed,
-    IllegalMove,
-    PointerMoved,
-    TargetChanged,
-    Unsupported,
-)
 
 
 def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishOutcome:
@@ -96,14 +72,14 @@ def publish_together(
 def _require_pinned_products(plans: list[Plan]) -> None:
     for plan in plans:
         if not publish_modes.is_pinned_product(plan):
-            raise Unsupported(
+            raise errors.Unsupported(
                 f"{plan.product} is followed: its table is restated by a commit of its own, so it "
                 "cannot become visible together with others",
                 fix=f"lakehouse-backfill publish {plan.run_id}; only pinned products move together",
             )
     products = [plan.product for plan in plans]
     if len(set(products)) < len(products):
-        raise Unsupported(
+        raise errors.Unsupported(
             "two of the runs are of the same product", fix="publish one after the other"
         )
 
@@ -116,13 +92,13 @@ def _publish_and_check(
         detail = {GROUP_DETAIL: list(group), **detail}
     with ExitStack() as leases:
         outcomes = _publish_or_resume(_Driver(context, plans, by, detail, leases))
-    failed: list[ChecksFailed] = []
+    failed: list[errors.ChecksFailed] = []
     for plan in plans:
         row = outcomes[plan.run_id].publication
         try:
             post_publish.run_checks_and_hooks(context, plan, row, by)
             require_published_rows_match(context, plan, row)
-        except ChecksFailed as error:
+        except errors.ChecksFailed as error:
             failed.append(error)
     if failed:
         raise failed[0]
@@ -138,8 +114,8 @@ class _Driver:
     by: str
     detail: dict[str, Any]
     leases: ExitStack
-    #: The status by which this process became the driver of a run.
-    driven: dict[str, RunStatus] = field(default_factory=dict)
+    #: The runs of which this process became the driver.
+    driven: dict[str, DrivenRun] = field(default_factory=dict)
 
     @property
     def is_group(self) -> bool:
@@ -148,7 +124,7 @@ class _Driver:
     def drive(self, plan: Plan, status: RunStatus) -> None:
         status = self.context.drive(status, plan, "begin publishing", self.by, **self.detail)
         self.leases.enter_context(RenewedLease(self.context, status))
-        self.driven[plan.run_id] = status
+        self.driven[plan.run_id] = DrivenRun(self.context, plan, status, self.by)
 
     def visible(self, plan: Plan, status: RunStatus) -> Publication | None:
         """Return the publication of a run that readers see as a whole."""
@@ -157,15 +133,16 @@ class _Driver:
         )
         if not (is_whole or self.is_group):
             return None
-        return visible_publication(self.context.versions.history(plan.product), plan.run_id)
+        return pointer.visible_publication(self.context.versions.history(plan.product), plan.run_id)
 
-    def accept(self) -> list[DrivenRun]:
+    def accept(self) -> list[AcceptedRun]:
         """Check all runs before the first of them is driven; a refusal releases the driven ones."""
         context = self.context
         checked: list[tuple[tuple[Event, ...], AcceptedResult]] = []
         try:
             for plan in self.plans:
-                status = self.driven.get(plan.run_id) or context.runs.status(plan.run_id)
+                run = self.driven.get(plan.run_id)
+                status = run.status if run else context.runs.status(plan.run_id)
                 events = trusted_events(context, status)
                 if not self.is_group:  # in a group, the checks name the run that is not ready
                     lifecycle.require_legal_move(status, "begin publishing")
@@ -173,19 +150,18 @@ class _Driver:
             for plan in self.plans:
                 if plan.run_id not in self.driven:
                     self.drive(plan, context.runs.status(plan.run_id))
-        except (*REFUSALS, IllegalMove) as error:
+        except (*reserve.REFUSALS, errors.IllegalMove) as error:
             self.release(error)
             raise
         return [
-            DrivenRun(context, plan, self.driven[plan.run_id], events, result, self.by)
-            for plan, (events, result) in zip(self.plans, checked, strict=True)
+            AcceptedRun(context, plan, self.driven[plan.run_id].status, self.by, *result)
+            for plan, result in zip(self.plans, checked, strict=True)
         ]
 
-    def release(self, error: BackfillError) -> None:
+    def release(self, error: errors.BackfillError) -> None:
         for plan in self.plans:
             if plan.run_id in self.driven:
-                status = self.driven[plan.run_id]
-                release_publication(self.context, plan, status, self.by, error)
+                self.driven[plan.run_id].release(error)
 
 
 def _publish_or_resume(driver: _Driver) -> dict[str, PublishOutcome]:
@@ -194,12 +170,12 @@ def _publish_or_resume(driver: _Driver) -> dict[str, PublishOutcome]:
     if len(visible) < len(driver.plans):
         return _finish_landed(driver) or _publish_accepted(driver)
     for plan in driver.plans:
-        if plan.run_id in driver.driven:
+        run = driver.driven.get(plan.run_id)
+        if run is not None:
             # It crashed after the pointer moved and before the run's last event.
-            status = driver.driven[plan.run_id]
-            finish_publication(driver.context, plan, status, visible[plan.run_id], driver.by)
+            run.finish(visible[plan.run_id])
         else:
-            refresh_view(driver.context, plan.resolved.contract)
+            reserve.refresh_view(driver.context, plan.resolved.contract)
     return {
         run_id: PublishOutcome(row, None, was_published=True) for run_id, row in visible.items()
     }
@@ -225,12 +201,11 @@ def _take_up(driver: _Driver) -> dict[str, Publication]:
 
 def _finish_landed(driver: _Driver) -> dict[str, PublishOutcome]:
     """Finish a run whose swap has landed; empty when none has, or when steps remain."""
-    for plan in driver.plans:
-        status = driver.driven.get(plan.run_id)
-        landed = resume_publication(driver.context, plan, status) if status else None
-        if status and landed and not steps.is_stepwise(plan):
-            finish_publication(driver.context, plan, status, landed[0], driver.by)
-            return {plan.run_id: PublishOutcome(*landed, was_published=False)}
+    for run in driver.driven.values():
+        landed = run.resume()
+        if landed and not steps.is_stepwise(run.plan):
+            run.finish(landed[0])
+            return {run.plan.run_id: PublishOutcome(*landed, was_published=False)}
     return {}
 
 
@@ -241,22 +216,22 @@ def _publish_accepted(driver: _Driver) -> dict[str, PublishOutcome]:
     if driver.is_group:
         try:
             published = [(row, None) for row in _move_pointers(driver.context, runs)]
-        except REFUSALS as error:
+        except reserve.REFUSALS as error:
             driver.release(error)
             raise
     elif steps.is_stepwise(runs[0].plan):
-        published = [ProgressivePublication(runs[0]).publish_remaining_steps()]
+        published = [publish_in_steps(runs[0])]
     else:
-        published = [reserve_and_expose(runs[0], runs[0].draft())]
+        published = [runs[0].reserve_and_expose(runs[0].draft())]
     for run, (row, _) in zip(runs, published, strict=True):
-        finish_publication(run.context, run.plan, run.status, row, run.by)
+        run.finish(row)
     return {
         run.plan.run_id: PublishOutcome(row, swap, was_published=False)
         for run, (row, swap) in zip(runs, published, strict=True)
     }
 
 
-def _move_pointers(context: Context, runs: list[DrivenRun]) -> list[Publication]:
+def _move_pointers(context: Context, runs: list[AcceptedRun]) -> list[Publication]:
     """Call the hooks, keep the shadows' snapshots, and move all pointers in one commit."""
     for run in runs:
         act_id = hooks.group_act_id(context, run.plan)
@@ -270,39 +245,35 @@ def _move_pointers(context: Context, runs: list[DrivenRun]) -> list[Publication]
     def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
         new_rows: list[Publication] = []
         for run, row in zip(runs, rows, strict=True):
-            pointer, target = pointers[row.product], run.plan.resolved.target
-            if pointer.accepted is not None and pointer.accepted.token == row.token:
+            current, target = pointers[row.product], run.plan.resolved.target
+            accepted = current.accepted
+            if accepted is not None and accepted.token == row.token:
                 continue
             head, own = heads[row.product], row.model_copy(update={"table": target.table})
-            require_pinned_base(pointer, own, head, (target.table, target.snapshot_id))
-            if pointer.accepted is None:
-                new_rows.append(baseline_publication(own, head, row.scope, row.at))
-            _require_next_version(pointer, row)
-            current = pointer.accepted.version if pointer.accepted else 0
-            new_rows.append(row.model_copy(update={"supersedes": current}))
+            pointer.require_pinned_base(current, own, head, (target.table, target.snapshot_id))
+            if accepted is None:
+                new_rows.append(pointer.baseline_publication(own, head, row.scope, row.at))
+            if current.last_version + 1 != row.version:
+                # The tags and tables that were kept for the version carry its number.
+                raise errors.PointerMoved(
+                    f"{row.product}: version {row.version} was taken meanwhile",
+                    state="nothing was published",
+                    fix="repeat the same command",
+                )
+            superseded = accepted.version if accepted else 0
+            signed = reserve.sign_row(context, row.model_copy(update={"supersedes": superseded}))
+            new_rows.append(signed)
         return tuple(new_rows)
 
-    moved = when_pointers_are_free(context, tuple(heads), decide)
+    moved = reserve.when_pointers_are_free(context, tuple(heads), decide)
     return [moved[row.product].accepted or row for row in rows]
 
 
-def _require_next_version(pointer: Pointer, row: Publication) -> None:
-    """Raise PointerMoved when the version number of the row was taken meanwhile.
-
-    The tags and tables that were kept for the version carry its number.
-    """
-    if pointer.last_version + 1 != row.version:
-        raise PointerMoved(
-            f"{row.product}: version {row.version} was taken meanwhile",
-            state="nothing was published",
-            fix="repeat the same command",
-        )
-
-
-def _pointer_row(run: DrivenRun) -> Publication:
+def _pointer_row(run: AcceptedRun) -> Publication:
     version = run.context.versions.pointer(run.plan.product).last_version + 1
     row = run.draft().model_copy(update={"version": version})
-    return with_swap(row, expose_result(run.context, run.plan, row, run.accepted), "publish")
+    swap = expose_result(run.context, run.plan, row, run.accepted)
+    return reserve.with_swap(row, swap, "publish")
 
 
 def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishOutcome:
@@ -318,7 +289,7 @@ def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishOutc
             catch_up.bring_to_accepted(context, plan, by)
         try:
             return publish(context, run_id, by)
-        except TargetChanged as error:
+        except errors.TargetChanged as error:
             if publish_modes.is_pinned_product(plan) or steps.is_stepwise(plan):
                 raise
             run_id = catch_up.plan_catch_up(context, plan, error, by).run_id
@@ -331,11 +302,10 @@ def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, Any]
     left as it is. Raises ApprovalMissing before the intent is approved and after a person rejected
     it, IllegalMove when the run is closed, and what the steps raise.
     """
-    progress: dict[str, Any] = {"chunks_done": 0, "chunks_redone": 0, "rows": 0}
     run_id = catch_up.newest_revision(context, run_id)
     status = catch_up.carry_over_approval(context, context.runs.plan(run_id), by)
     if status.state is RunState.PLANNED:
-        raise ApprovalMissing(
+        raise errors.ApprovalMissing(
             f"{run_id} is not approved, so nothing was computed",
             fix=f"lakehouse-backfill approve {run_id} --by WHO",
         )
@@ -344,19 +314,20 @@ def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, Any]
         roles.require_approval(trusted_events(context, status), context.runs.plan(run_id))
     if status.state in catch_up.CLOSED_STATES:
         lifecycle.require_legal_move(status, "begin staging")
-    if status.state in catch_up.STAGEABLE_STATES:
-        _, numbers = stage(context, run_id, by)
-        progress |= numbers
-        # No process holds the lease between two steps: another one may have moved the run.
-        status = context.runs.status(run_id)
-    if status.state is RunState.STAGED:
-        status, result, _ = validate(context, run_id, by)
-        progress["checks"] = result.checks
+    status, done = catch_up.stage_and_validate(context, status, by)
     plan = context.runs.plan(run_id)
     status = catch_up.carry_over_acceptance(context, plan, by)
     manual = plan.resolved.manifest.safety.manual_publish
     if status.state is RunState.PUBLISHING or (status.state is RunState.ACCEPTED and not manual):
         run_id = str(publish_with_catch_up(context, run_id, by).publication.run_id)
         status, plan = context.runs.status(run_id), context.runs.plan(run_id)
-    progress |= {"product": plan.product, "manifest_file": plan.manifest_file}
-    return {"run_id": run_id, "state": status.state.value, **progress}
+    return {
+        "run_id": run_id,
+        "state": status.state.value,
+        "chunks_done": 0,
+        "chunks_redone": 0,
+        "rows": 0,
+        **done,
+        "product": plan.product,
+        "manifest_file": plan.manifest_file,
+    }

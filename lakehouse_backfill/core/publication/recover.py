@@ -18,7 +18,7 @@ from functools import partial
 from lakehouse_backfill.core.planning.plan import register_plan, supersede_revised_run
 from lakehouse_backfill.core.publication import catch_up, post_publish, publish, rollback
 from lakehouse_backfill.core.publication.expose import find_landed_swap
-from lakehouse_backfill.core.runs import hooks, lifecycle
+from lakehouse_backfill.core.runs import anchors, hooks, lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.core.versions.reserve import (
@@ -26,8 +26,9 @@ from lakehouse_backfill.core.versions.reserve import (
     is_reservation_active,
     release_version,
 )
+from lakehouse_backfill.domain.identity.anchor import AnchorRecord
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import Publication, pointer_fault
+from lakehouse_backfill.domain.publication import Publication, missing_rows_error, pointer_fault
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.errors import BackfillError, NotFound
 
@@ -59,12 +60,9 @@ def halt_hook_actions(context: Context, status: RunStatus, plan: Plan) -> Iterat
     if pending:
         because = f"it halted, and was not told: {', '.join(pending)}"
         yield RecoveryAction(
-            status.run_id, "tell of the halt", because, partial(_call_halt_hooks, context, plan)
-        )
-
-
-def _call_halt_hooks(context: Context, plan: Plan, by: str) -> str:  # noqa: ARG001 (as all actions)
-    return _describe_retry(hooks.notify_halted(context, plan))
+            status.run_id, "tell of the halt", because,
+            lambda _: _describe_retry(hooks.notify_halted(context, plan)),
+        )  # fmt: skip
 
 
 def runs_out_of_step_with_pointer(
@@ -76,18 +74,19 @@ def runs_out_of_step_with_pointer(
         history = context.versions.history(product)
         published_runs = {row.run_id for row in history if row.action == "publish"}
         for run in runs:
-            if (
-                run.run_id not in published_runs
-                or run.state not in CONTRADICTED_BY_VISIBILITY
-                or context.is_driven_elsewhere(run)
-            ):
-                continue
-            is_visible = pointer.visible_publication(history, run.run_id) is not None
-            if is_visible is CONTRADICTED_BY_VISIBILITY[run.state]:
-                seen = "readers see its output" if is_visible else "readers do not see its output"
+            seen = _contradiction(history, run) if run.run_id in published_runs else ""
+            if seen and not context.is_driven_elsewhere(run):
                 because = f"it is {run.state.value}, and {seen}"
                 execute = partial(_align_run_state, context, run.run_id)
                 yield RecoveryAction(run.run_id, "tell the run", because, execute)
+
+
+def _contradiction(history: tuple[Publication, ...], run: RunStatus) -> str:
+    """Describe what readers see where that disproves the run's state; empty if it does not."""
+    is_visible = pointer.visible_publication(history, run.run_id) is not None
+    if is_visible is not CONTRADICTED_BY_VISIBILITY.get(run.state):
+        return ""
+    return "readers see its output" if is_visible else "readers do not see its output"
 
 
 def _align_run_state(context: Context, run_id: str, by: str) -> str:
@@ -229,6 +228,24 @@ def _find_actions(
     yield from _reservation_actions(context, products)
     yield from runs_out_of_step_with_pointer(context, products)
     yield from post_publish_actions(context, products)
+    yield from _anchor_actions(context, run_id, products)
+
+
+def _anchor_actions(
+    context: Context, run_id: str | None, products: set[str] | None
+) -> Iterator[RecoveryAction]:
+    """Yield an action for each head of a log that the anchor outside the lake lacks."""
+    missing = anchors.missing_records(context, run_id, next(iter(products or ()), None))
+    for record in list(missing):
+        because = f"event or row {record.count} is not in the anchor"
+        execute = partial(_anchor, context, record)
+        yield RecoveryAction(record.subject, "anchor the log", because, execute)
+
+
+def _anchor(context: Context, record: AnchorRecord, by: str) -> str:  # noqa: ARG001 (as all actions)
+    if context.anchor is not None:
+        context.anchor.keep(record)
+    return "anchored"
 
 
 def _raise_error(error: BackfillError, by: str) -> str:  # noqa: ARG001 (as all actions)
@@ -249,9 +266,12 @@ def _rebuild_pointer(context: Context, product: str, rows: tuple[Publication, ..
     history = tuple(reversed(rows))
     runs = [run for run in context.runs.list(open_only=False) if run.product == product]
     for run in runs:
-        is_visible = pointer.visible_publication(history, run.run_id) is not None
-        if is_visible is CONTRADICTED_BY_VISIBILITY.get(run.state):
-            raise pointer.row_missing_error(product, run, is_visible=is_visible)
+        seen = _contradiction(history, run)
+        if seen:
+            raise missing_rows_error(
+                f"{product}: by its rows {seen}, but {run.run_id} is {run.state.value}: rows are "
+                "missing, or the run was cut off"
+            )
     events = (event for run in runs for event in context.runs.events(run.run_id))
     published = (event.detail for event in events if event.verb == "finish publishing")
     tokens = {str(detail["token"]) for detail in published if "token" in detail}

@@ -10,33 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+from lakehouse_backfill.core.approval import signatures
 from lakehouse_backfill.core.publication import rollback_content
 from lakehouse_backfill.core.publication.expose import (
     is_rollback_of_events,
     write_compensating_events,
 )
-from lakehouse_backfill.core.runs import hooks, roles
+from lakehouse_backfill.core.runs import hooks, roles, signers
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions import corrections, retention, steps
-from lakehouse_backfill.core.versions.pointer import (
-    RollbackTarget,
-    is_same_rollback,
-    newest_published_run,
-    require_pointer_unmoved,
-    resolve_rollback,
-    visible_publication,
-)
-from lakehouse_backfill.core.versions.reserve import (
-    REFUSALS,
-    finalise_version,
-    may_release,
-    publication_tags,
-    refresh_view,
-    release_version,
-    when_pointer_is_free,
-    when_pointers_are_free,
-    with_swap,
-)
+from lakehouse_backfill.core.versions import corrections, pointer, reserve, retention, steps
+from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import declared_schema_change
@@ -63,7 +46,7 @@ def plan_rollback(
     context.versions.whole_pointer(product)
     history = context.versions.history(product)
     try:
-        target = resolve_rollback(history, product, to, partitions)
+        target = pointer.resolve_rollback(history, product, to, partitions)
     except Blocked as error:
         left = _runs_not_told(context, history)
         if left:
@@ -79,7 +62,7 @@ def _runs_not_told(context: Context, history: tuple[Publication, ...]) -> str:
     if history[0].action != "rollback":
         return ""
     published = {row.run_id for row in history if row.action == "publish" and row.run_id}
-    hidden = (run for run in published if visible_publication(history, run) is None)
+    hidden = (run for run in published if pointer.visible_publication(history, run) is None)
     is_left = (run for run in hidden if context.runs.status(run).state is RunState.PUBLISHED)
     return next(is_left, "")
 
@@ -101,7 +84,10 @@ def rollback(
     reserved; shadow, if any; swap; pointer moved; view refreshed; undone runs moved; hooks. The
     same call finishes a rollback that was interrupted.
     """
-    roles.require_role(contract, "publish", by)
+    roles.require_role(contract, "rollback", by, context.profile.environment)
+    pending = context.versions.pointer(contract.product).pending
+    if pending is None:  # a rollback that was interrupted is signed by who began it
+        signers.require_signer(context.identity, context.profile, "rollback")
     return apply_rollback(context, contract, way, reason, by)
 
 
@@ -114,22 +100,23 @@ def apply_rollback(
             f"{contract.product} is pinned: its pointer moves for all partitions at once",
             fix="roll the whole version back, or restate some partitions",
         )
-    draft = _new_rollback(context, contract, way, reason, by)
-    row = _reserve_rollback(context, way, draft)
-    swap = _restore_or_release(context, contract, way, row, draft)
+    signatures.require_no_wrong_signature(context, way.publication)
+    act = _Rollback(context, contract, way, reason, by)
+    draft = act.draft()
+    row = act.reserve(draft)
+    swap = act.restore_or_release(row, draft)
     rollback_content.drop_rollback_shadow(context, row)
-    publication = finalise_version(context, row, swap, "rollback")
+    publication = reserve.finalise_version(context, row, swap, "rollback")
     context.journal.log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
     )
-    show_and_align(context, contract, way.runs_rolled_back, way.runs_reinstated, by, reason)
-    call_after_rollback_hooks(context, publication)
+    act.follow_up(publication)
     return RollbackOutcome(publication, swap)
 
 
 def call_after_rollback_hooks(context: Context, row: Publication) -> None:
     """Call the hooks of the newest run; recorded calls of this rollback are not repeated."""
-    run_id = newest_published_run(context.versions.history(row.product))
+    run_id = pointer.newest_published_run(context.versions.history(row.product))
     if run_id is not None:
         hooks.call_hooks(
             context, context.runs.plan(run_id), "after_rollback", row.token,
@@ -138,102 +125,119 @@ def call_after_rollback_hooks(context: Context, row: Publication) -> None:
         )  # fmt: skip
 
 
-def _new_rollback(
-    context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
-) -> Publication:
-    newest = way.undone[0]
-    # The table that changes: what an earlier rollback undid may belong to another table.
-    table = next(
-        (row.table for row in corrections.effective_publications(way.undone)), newest.table
-    )
-    return Publication(
-        product=contract.product,
-        version=way.version,
-        token=uuid4().hex,
-        action="reserve",
-        run_id=None,
-        table=table,
-        snapshot_id=None,
-        before_snapshot_id=None,
-        scope=way.scope,
-        supersedes=newest.version,
-        at=context.clock.now(),
-        by=by,
-        reason=reason,
-        returns_to=way.version,
-        driver=context.driver,
-    )
+@dataclass(frozen=True)
+class _Rollback:
+    """The rollback of one product to a target."""
 
+    context: Context
+    contract: Contract
+    way: RollbackTarget
+    reason: str
+    by: str
 
-def _restore_or_release(
-    context: Context, contract: Contract, way: RollbackTarget, row: Publication, wanted: Publication
-) -> CommitResult:
-    """Restore the partitions; release the reserved version when that is refused."""
-    try:
-        return _restore_partitions(context, contract, way, row)
-    except REFUSALS as error:
-        # Another process may have finished the same rollback and dropped its shadow.
-        landed = context.publisher.find(row.table, row.token)
-        if landed is not None:
-            return landed
-        if may_release(row, wanted, error):
-            rollback_content.drop_rollback_shadow(context, row)
-            release_version(context, row, row.epoch)
-        raise
-
-
-def _reserve_rollback(context: Context, way: RollbackTarget, wanted: Publication) -> Publication:
-    def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        require_pointer_unmoved(pointer, way.undone[0])
-        retention.require_none_expired_since(pointer, way.expirations, wanted.product)
-        if pointer.pending is not None:
-            return ()
-        version = pointer.last_version + 1 if way.is_partial else way.version
-        return (wanted.model_copy(update={"version": version}),)
-
-    def is_mine(pending: Publication) -> bool:
-        # The same rollback by any process: it was interrupted, or it is still in progress.
-        return is_same_rollback(pending, wanted, is_partial=way.is_partial)
-
-    return when_pointer_is_free(context, wanted.product, decide, is_mine)
-
-
-def _restore_partitions(
-    context: Context, contract: Contract, way: RollbackTarget, row: Publication
-) -> CommitResult:
-    if contract.publication == "pinned":
-        return _pointer_only_swap(context, contract, way)
-    if is_rollback_of_events(way, contract.table):
-        return write_compensating_events(context, way, row)
-    landed = context.publisher.find(contract.table, row.token)
-    if landed is None:
-        way = rollback_content.plan_rewrites(context, contract, way)
-    return context.publisher.revert(
-        RevertRequest(
-            target=contract.table,
+    def draft(self) -> Publication:
+        """Build the row to reserve; the reservation of a partial rollback sets `version`."""
+        way, newest = self.way, self.way.undone[0]
+        # The table that changes: what an earlier rollback undid may belong to another table.
+        effective = corrections.effective_publications(way.undone)
+        return Publication(
+            product=self.contract.product,
+            version=way.version,
+            token=uuid4().hex,
+            action="reserve",
+            run_id=None,
+            table=effective[0].table if effective else newest.table,
+            snapshot_id=None,
+            before_snapshot_id=None,
             scope=way.scope,
-            restores=way.restores,
-            token=row.token,
-            tags=publication_tags(row),
-            properties={
-                "lakehouse-backfill.rollback-to": str(way.version),
-                "lakehouse-backfill.reason": row.reason,
-            },
-            rewritten=rollback_content.write_rollback_shadow(context, way, row)
-            if landed is None
-            else None,
+            supersedes=newest.version,
+            at=self.context.clock.now(),
+            by=self.by,
+            reason=self.reason,
+            returns_to=way.version,
+            driver=self.context.driver,
         )
-    )
 
+    def require_current_target(self, current: Pointer) -> None:
+        """Raise PointerMoved when the pointer moved, or versions expired, since the decision."""
+        pointer.require_pointer_unmoved(current, self.way.undone[0])
+        retention.require_none_expired_since(current, self.way.expirations, self.contract.product)
 
-def _pointer_only_swap(context: Context, contract: Contract, way: RollbackTarget) -> CommitResult:
-    """Return the swap of a pinned product: the table and snapshot of the version."""
-    publication = way.publication
-    if publication.snapshot_id is None:
-        raise NotFound(f"version {publication.version} of {publication.product} had no snapshot")
-    rollback_content.require_no_tombstoned_rollback(context, contract, way)
-    before = way.undone[0].snapshot_id
-    return CommitResult.of_pointer(publication.table, publication.snapshot_id, before)
+    def signed(self, row: Publication) -> Publication:
+        """Return the row, signed by who rolls back, where they have a key."""
+        context = self.context
+        return signers.sign_publication(context.identity, context.profile, row, context.clock.now())
+
+    def reserve(self, draft: Publication) -> Publication:
+        """Reserve the version, or resume the same rollback of any process."""
+
+        def decide(current: Pointer) -> tuple[Publication, ...]:
+            self.require_current_target(current)
+            if current.pending is not None:
+                return ()
+            version = current.last_version + 1 if self.way.is_partial else self.way.version
+            return (self.signed(draft.model_copy(update={"version": version})),)
+
+        def is_mine(pending: Publication) -> bool:
+            # The same rollback by any process: it was interrupted, or it is still in progress.
+            return pointer.is_same_rollback(pending, draft, is_partial=self.way.is_partial)
+
+        return reserve.when_pointer_is_free(self.context, draft.product, decide, is_mine)
+
+    def restore_or_release(self, row: Publication, draft: Publication) -> CommitResult:
+        """Restore the partitions; release the reserved version when that is refused."""
+        context = self.context
+        try:
+            return self._restore(row)
+        except reserve.REFUSALS as error:
+            # Another process may have finished the same rollback and dropped its shadow.
+            landed = context.publisher.find(row.table, row.token)
+            if landed is not None:
+                return landed
+            if reserve.may_release(row, draft, error):
+                rollback_content.drop_rollback_shadow(context, row)
+                reserve.release_version(context, row, row.epoch)
+            raise
+
+    def _restore(self, row: Publication) -> CommitResult:
+        context, contract, way = self.context, self.contract, self.way
+        if contract.publication == "pinned":
+            return self.pointer_only_swap()
+        if is_rollback_of_events(way, contract.table):
+            return write_compensating_events(context, way, row)
+        rewritten = None
+        if context.publisher.find(contract.table, row.token) is None:
+            way = rollback_content.plan_rewrites(context, contract, way)
+            rewritten = rollback_content.write_rollback_shadow(context, way, row)
+        return context.publisher.revert(
+            RevertRequest(
+                target=contract.table,
+                scope=way.scope,
+                restores=way.restores,
+                token=row.token,
+                tags=row.tags,
+                properties={
+                    "lakehouse-backfill.rollback-to": str(way.version),
+                    "lakehouse-backfill.reason": row.reason,
+                },
+                rewritten=rewritten,
+            )
+        )
+
+    def pointer_only_swap(self) -> CommitResult:
+        """Return the swap of a pinned product: the table and snapshot of the version."""
+        row = self.way.publication
+        if row.snapshot_id is None:
+            raise NotFound(f"version {row.version} of {row.product} had no snapshot")
+        rollback_content.require_no_tombstoned_rollback(self.context, self.contract, self.way)
+        before = self.way.undone[0].snapshot_id
+        return CommitResult.of_pointer(row.table, row.snapshot_id, before)
+
+    def follow_up(self, row: Publication) -> None:
+        """Show the view, move the runs to their new states and call the hooks."""
+        left, returned = self.way.runs_rolled_back, self.way.runs_reinstated
+        show_and_align(self.context, self.contract, left, returned, self.by, self.reason)
+        call_after_rollback_hooks(self.context, row)
 
 
 def show_and_align(
@@ -250,7 +254,7 @@ def show_and_align(
     no views, the runs are told all the same.
     """
     try:
-        refresh_view(context, contract)
+        reserve.refresh_view(context, contract)
     except Unsupported:
         align_run_states(context, leaving, returning, by, reason)
         raise
@@ -284,10 +288,10 @@ def _align_run_state(
     if verb is None or (pending is not None and pending.run_id == run_id):
         return
     history = context.versions.history(status.product)
-    is_visible = visible_publication(history, run_id) is not None
+    is_visible = pointer.visible_publication(history, run_id) is not None
     if is_visible is (verb == "reinstate"):
-        is_in_part = steps.is_stepwise(plan) and not steps.is_fully_visible(history, plan)
-        if verb == "reinstate" and is_in_part:
+        hidden = {*plan.resolved.scope.partitions} - steps.visible_partitions(history, run_id)
+        if verb == "reinstate" and steps.is_stepwise(plan) and hidden:
             verb = "reinstate in part"
         with suppress(RunMoved):  # another process moved the run first
             context.move(status, plan, verb, by, reason=reason)
@@ -311,31 +315,31 @@ def rollback_together(
     Raises Unsupported for a product that is followed, PointerMoved when one of the pointers moved.
     """
     for contract, way in ways:
-        roles.require_role(contract, "publish", by)
+        roles.require_role(contract, "rollback", by, context.profile.environment)
         if contract.publication != "pinned" or way.is_partial:
             raise Unsupported(
                 f"{contract.product} cannot go back together with others: its table is restored "
                 "by a commit of its own",
                 fix=f"lakehouse-backfill rollback {contract.product} --reason TEXT",
             )
-    drafts = {}
-    for contract, way in ways:
-        swap = _pointer_only_swap(context, contract, way)
-        row = _new_rollback(context, contract, way, reason, by)
-        drafts[contract.product] = with_swap(row, swap, "rollback")
+        signatures.require_no_wrong_signature(context, way.publication)
+    acts = {
+        contract.product: _Rollback(context, contract, way, reason, by) for contract, way in ways
+    }
+    rows = {}
+    for product, act in acts.items():
+        swap = act.pointer_only_swap()
+        rows[product] = act.signed(reserve.with_swap(act.draft(), swap, "rollback"))
 
     def decide(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
-        for contract, way in ways:
-            pointer = pointers[contract.product]
-            require_pointer_unmoved(pointer, way.undone[0])
-            retention.require_none_expired_since(pointer, way.expirations, contract.product)
-        return tuple(drafts.values())
+        for product, act in acts.items():
+            act.require_current_target(pointers[product])
+        return tuple(rows.values())
 
-    moved = when_pointers_are_free(context, tuple(drafts), decide)
-    for contract, way in ways:
-        show_and_align(context, contract, way.runs_rolled_back, way.runs_reinstated, by, reason)
-        call_after_rollback_hooks(context, drafts[contract.product])
-    return tuple(moved[product].accepted or drafts[product] for product in drafts)
+    moved = reserve.when_pointers_are_free(context, tuple(rows), decide)
+    for product, act in acts.items():
+        act.follow_up(rows[product])
+    return tuple(moved[product].accepted or row for product, row in rows.items())
 
 
 def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: str) -> None:

@@ -11,48 +11,22 @@ excluded. Readers see nothing of the shadow before the single commit of the roll
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
+from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
-from lakehouse_backfill.domain.catch_up import (
-    DeletedRows,
-    Drift,
-    Erasure,
-    ExcludedRows,
-    RestoreChunk,
-    TableState,
-    TombstonedRows,
-    TombstonePin,
-)
+from lakehouse_backfill.domain import catch_up, publication
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.publication import (
-    PartitionRestore,
-    Publication,
-    RequiredRewrite,
-    RewrittenShadow,
-)
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.table import Column, TableInfo, TableRef
 from lakehouse_backfill.errors import BackfillError, NotFound, TargetChanged, Unsupported
 
 _EXCLUDED_REASON = "rows that were deleted since are left out"
-
-
-@dataclass
-class _DeletionFindings:
-    """What was found in all parts of a rollback."""
-
-    restores: list[PartitionRestore] = field(default_factory=list)
-    erasures: list[Erasure] = field(default_factory=list)
-    rewritten: list[str] = field(default_factory=list)
-    deleted: list[DeletedRows] = field(default_factory=list)
-    tombstoned: list[TombstonedRows] = field(default_factory=list)
-    drifts: list[Drift] = field(default_factory=list)
 
 
 def exclude_deleted_rows(
@@ -68,21 +42,19 @@ def exclude_deleted_rows(
         return way
     names = tuple(column.name for column in info.columns if column.name not in LINEAGE_NAMES)
     tombstones = deletions.current_tombstones(context, contract)
-    key = contract.key or names
-    scan = _DeletionScan(context, contract, way, info.snapshot_id, key, tombstones)
-    findings = _DeletionFindings()
-    for restore in way.restores:
-        scan.scan_restore(restore, findings)
-    _require_reapply_allowed(contract, findings)
-    if not findings.rewritten and not findings.erasures:
-        return replace(way, restores=tuple(findings.restores))
-    excluded = ExcludedRows(
-        field=way.scope.field, tombstones=tombstones, erasures=tuple(findings.erasures)
+    scan = _DeletionScan(
+        context, contract, way, info.snapshot_id, contract.key or names, tombstones
     )
-    labels = tuple(label for label in way.scope.partitions if label in findings.rewritten)
-    rewrites = (RequiredRewrite(partitions=labels, because=_EXCLUDED_REASON),) if labels else ()
+    for restore in way.restores:
+        scan.scan_restore(restore)
+    scan.require_reapply_allowed()
+    way = replace(way, restores=tuple(scan.restores))
+    if not scan.rewritten and not scan.erasures:
+        return way
+    labels = tuple(label for label in way.scope.partitions if label in scan.rewritten)
+    rewrite = publication.RequiredRewrite(partitions=labels, because=_EXCLUDED_REASON)
     return replace(
-        way, restores=tuple(findings.restores), rewrites=rewrites, excluded_rows=excluded
+        way, rewrites=(rewrite,) if labels else (), excluded_rows=scan.excluded(scan.erasures)
     )
 
 
@@ -93,13 +65,15 @@ def require_no_tombstoned_rollback(
 
     Its pointer moves to a whole earlier table, from which no row can be excluded.
     """
-    excluded = ExcludedRows(
+    excluded = catch_up.ExcludedRows(
         field=way.scope.field, tombstones=deletions.current_tombstones(context, contract)
     )
     if excluded.is_empty:
         return
-    target = TableState(table=way.publication.table, snapshot_id=way.publication.snapshot_id)
-    tombstoned = context.erasing.named(target, way.scope.partitions, excluded)
+    target = catch_up.TableState(
+        table=way.publication.table, snapshot_id=way.publication.snapshot_id
+    )
+    tombstoned = context.row_reader.tombstoned_rows(target, way.scope.partitions, excluded)
     if tombstoned.rows:
         error = deletions.tombstones_blocked_error(
             contract, tombstoned.rows, tombstoned.partitions, "rolled back"
@@ -108,125 +82,121 @@ def require_no_tombstoned_rollback(
         raise error
 
 
-def _require_reapply_allowed(contract: Contract, found: _DeletionFindings) -> None:
-    if deletions.may_reapply_deletions(contract):
-        return
-    total = deletions.sum_deleted(found.deleted)
-    if total.rows:
-        raise deletions.deletions_blocked_error(contract, total, found.drifts, "rolled back")
-    rows = sum(finding.rows for finding in found.tombstoned)
-    if rows:
-        labels = tuple(label for finding in found.tombstoned for label in finding.partitions)
-        raise deletions.tombstones_blocked_error(contract, rows, labels, "rolled back")
-
-
-@dataclass(frozen=True)
+@dataclass
 class _DeletionScan:
-    """Compares the parts of one rollback with the head of the table."""
+    """Compares the parts of one rollback with the head of the table; the lists are its findings."""
 
     context: Context
     contract: Contract
     target: RollbackTarget
     head: int
     key: tuple[str, ...]
-    tombstones: tuple[TombstonePin, ...]
+    tombstones: tuple[catch_up.TombstonePin, ...]
+    restores: list[publication.PartitionRestore] = field(default_factory=list)
+    erasures: list[catch_up.Erasure] = field(default_factory=list)
+    rewritten: list[str] = field(default_factory=list)
+    deleted: list[catch_up.DeletedRows] = field(default_factory=list)
+    tombstoned: list[catch_up.TombstonedRows] = field(default_factory=list)
+    drifts: list[catch_up.Drift] = field(default_factory=list)
 
-    def scan_restore(self, restore: PartitionRestore, found: _DeletionFindings) -> None:
+    def excluded(self, erasures: Iterable[catch_up.Erasure]) -> catch_up.ExcludedRows:
+        """Return what names rows that the rollback must not restore."""
+        return catch_up.ExcludedRows(
+            field=self.target.scope.field, tombstones=self.tombstones, erasures=tuple(erasures)
+        )
+
+    def require_reapply_allowed(self) -> None:
+        """Raise TargetChanged when rows were found and the contract does not exclude them."""
+        if deletions.may_reapply_deletions(self.contract):
+            return
+        total = deletions.sum_deleted(self.deleted)
+        if total.rows:
+            raise deletions.deletions_blocked_error(
+                self.contract, total, self.drifts, "rolled back"
+            )
+        rows = sum(found.rows for found in self.tombstoned)
+        if rows:
+            labels = tuple(label for found in self.tombstoned for label in found.partitions)
+            raise deletions.tombstones_blocked_error(self.contract, rows, labels, "rolled back")
+
+    def scan_restore(self, restore: publication.PartitionRestore) -> None:
         """Find deleted rows that one part would restore; split off partitions that need it."""
         if restore.restore_snapshot_id is None:
-            found.restores.append(restore)
+            self.restores.append(restore)
             return
-        deletion_windows = self._windows_with_deletions(restore)
+        windows = self._windows_with_deletions(restore)
         for label in restore.partitions:
-            label_windows = [
-                (window, deleted)
-                for window, deleted in deletion_windows
-                if label in deleted.partitions
-            ]
-            self._scan_partition(restore, label, label_windows, found)
-        separate = {label for restored in found.restores for label in restored.partitions}
+            lost = [(window, rows) for window, rows in windows if label in rows.partitions]
+            self._scan_partition(restore, label, lost)
+        separate = {label for restored in self.restores for label in restored.partitions}
         rest = tuple(label for label in restore.partitions if label not in separate)
         if rest:
-            found.restores.append(restore.model_copy(update={"partitions": rest}))
+            self.restores.append(restore.model_copy(update={"partitions": rest}))
 
     def _scan_partition(
         self,
-        restore: PartitionRestore,
+        restore: publication.PartitionRestore,
         label: str,
-        lost: list[tuple[tuple[int, int], DeletedRows]],
-        found: _DeletionFindings,
+        lost: list[tuple[tuple[int, int], catch_up.DeletedRows]],
     ) -> None:
-        erasures = tuple(
-            Erasure(
-                table=self.contract.table,
+        table = self.contract.table
+        erasures = [
+            catch_up.Erasure(
+                table=table,
                 before_snapshot_id=before,
                 after_snapshot_id=after,
                 partitions=(label,),
                 key=self.key,
             )
             for (before, after), _ in lost
-        )
-        state = TableState(table=self.contract.table, snapshot_id=restore.restore_snapshot_id)
-        excluded = ExcludedRows(
-            field=self.target.scope.field, tombstones=self.tombstones, erasures=erasures
-        )
+        ]
+        excluded = self.excluded(erasures)
         if excluded.is_empty:
             return
-        tombstoned = self.context.erasing.named(state, (label,), excluded)
-        newest = [deleted for window, deleted in lost if window[1] == self.head]
-        if newest and all(deleted.is_only_deletion for deleted in newest):
+        state = catch_up.TableState(table=table, snapshot_id=restore.restore_snapshot_id)
+        tombstoned = self.context.row_reader.tombstoned_rows(state, (label,), excluded)
+        newest = [rows for window, rows in lost if window[1] == self.head]
+        if newest and all(rows.is_only_deletion for rows in newest):
             # Live commits since then only deleted rows: the rollback loses no other change.
-            found.restores.append(
+            self.restores.append(
                 restore.model_copy(update={"partitions": (label,), "since_snapshot_id": self.head})
             )
         if tombstoned.rows:
-            found.tombstoned.append(tombstoned)
-            found.rewritten.append(label)
-            found.erasures += erasures
+            self.tombstoned.append(tombstoned)
+            self.rewritten.append(label)
+            self.erasures += erasures
         if tombstoned.rows or newest:
-            found.deleted += [deleted for _, deleted in lost]
+            self.deleted += [rows for _, rows in lost]
             for (before, _), _ in lost:
-                self._note_drifts(before, label, found)
+                self._note_drifts(before, label)
 
-    def _note_drifts(self, since: int, label: str, found: _DeletionFindings) -> None:
+    def _note_drifts(self, since: int, label: str) -> None:
         """Collect the live commits that changed the partition, as far as history still has them."""
         scope = Scope(field=self.target.scope.field, partitions=(label,))
         with suppress(TargetChanged, NotFound):
             for drift in self.context.publisher.drifts(self.contract.table, scope, since):
-                if not drift.writer.startswith("run ") and drift not in found.drifts:
-                    found.drifts.append(drift)
+                if not drift.writer.startswith("run ") and drift not in self.drifts:
+                    self.drifts.append(drift)
 
     def _windows_with_deletions(
-        self, restore: PartitionRestore
-    ) -> list[tuple[tuple[int, int], DeletedRows]]:
+        self, restore: publication.PartitionRestore
+    ) -> list[tuple[tuple[int, int], catch_up.DeletedRows]]:
         """List the windows of live commits in which partitions lost rows, one entry a partition."""
-        scope = Scope(field=self.target.scope.field, partitions=restore.partitions)
         results = []
-        for window in self._live_windows(restore):
-            if self._deleted_rows(window, scope).rows:
-                for label in restore.partitions:
-                    partition = Scope(field=scope.field, partitions=(label,))
-                    results.append((window, self._deleted_rows(window, partition)))
-        return [(window, deleted) for window, deleted in results if deleted.rows]
-
-    def _deleted_rows(self, window: tuple[int, int], scope: Scope) -> DeletedRows:
-        old, new = (TableState(table=self.contract.table, snapshot_id=at) for at in window)
-        return self.context.erasing.gone(old, new, scope, self.key)
-
-    def _live_windows(self, restore: PartitionRestore) -> Iterator[tuple[int, int]]:
-        """Yield the windows of live commits on the partitions, up to the head.
-
-        A window is the interval between two publications or rollbacks that touched them.
-        """
         # Correction events are in another table, whose snapshots do not belong to this one.
-        wanted = set(restore.partitions)
-        own = [row for row in self.target.undone if row.table == self.contract.table]
-        touching = [row for row in reversed(own) if row.scope and wanted & {*row.scope.partitions}]
-        starts = [row.snapshot_id for row in touching]
-        ends = [*(row.before_snapshot_id for row in touching[1:]), self.head]
-        for start, end in zip(starts, ends, strict=True):
-            if start is not None and end is not None and start != end:
-                yield start, end
+        own = [row for row in reversed(self.target.undone) if row.table == self.contract.table]
+        for window in pointer.live_windows(own, restore.partitions, self.head):
+            if self._deleted_rows(window, restore.partitions).rows:
+                by_label = (self._deleted_rows(window, (label,)) for label in restore.partitions)
+                results += [(window, deleted) for deleted in by_label if deleted.rows]
+        return results
+
+    def _deleted_rows(
+        self, window: tuple[int, int], labels: tuple[str, ...]
+    ) -> catch_up.DeletedRows:
+        old, new = (catch_up.TableState(table=self.contract.table, snapshot_id=at) for at in window)
+        scope = Scope(field=self.target.scope.field, partitions=labels)
+        return self.context.row_reader.deleted_rows(old, new, scope, self.key)
 
 
 #: Types that readers widen. Nested types are compared as a whole.
@@ -240,32 +210,25 @@ def plan_rewrites(context: Context, contract: Contract, way: RollbackTarget) -> 
         return way
     way = exclude_deleted_rows(context, contract, way)
     required = context.publisher.rewrites(contract.table, way.scope.field, way.restores)
-    return replace(way, rewrites=(*required, *_other_rewrites(way.rewrites, required)))
-
-
-def _other_rewrites(
-    more: tuple[RequiredRewrite, ...], found: tuple[RequiredRewrite, ...]
-) -> tuple[RequiredRewrite, ...]:
-    """Return the rewrites in `more` without the partitions that `found` names already."""
-    named = {label for rewrite in found for label in rewrite.partitions}
-    rest = (
+    named = {label for rewrite in required for label in rewrite.partitions}
+    others = [
         rewrite.model_copy(
             update={"partitions": tuple(x for x in rewrite.partitions if x not in named)}
         )
-        for rewrite in more
-    )
-    return tuple(rewrite for rewrite in rest if rewrite.partitions)
+        for rewrite in way.rewrites
+    ]
+    return replace(way, rewrites=(*required, *(other for other in others if other.partitions)))
 
 
-def rollback_shadow_name(context: Context, row: Publication) -> str:
+def rollback_shadow_name(context: Context, row: publication.Publication) -> str:
     """Return the name of the rollback's shadow: each process derives the same from the token."""
     name = row.table.rpartition(".")[2]
     return f"{context.profile.shadow_namespace}.{name}__rollback_{row.token[:12]}"
 
 
 def write_rollback_shadow(
-    context: Context, way: RollbackTarget, row: Publication
-) -> RewrittenShadow | None:
+    context: Context, way: RollbackTarget, row: publication.Publication
+) -> publication.RewrittenShadow | None:
     """Write the partitions that metadata alone cannot restore into a shadow.
 
     Order: open the shadow at the head; one overwrite for each earlier snapshot. A chunk that is
@@ -282,19 +245,21 @@ def write_rollback_shadow(
     chunks = _restore_chunks(context, way, row, shadow)
     for chunk in chunks:
         if chunk.chunk_id not in snapshot_ids:
-            snapshot_ids[chunk.chunk_id] = context.compute().restoring.restore(chunk)
+            snapshot_ids[chunk.chunk_id] = context.compute().staging.restore(chunk)
     info = context.tables.describe(shadow.table)
+    if info is None or info.snapshot_id is None:
+        raise NotFound("the shadow of the rollback is gone", fix="repeat the command")
     labels = tuple(label for chunk in chunks for label in chunk.scope.partitions)
-    return RewrittenShadow(
+    return publication.RewrittenShadow(
         shadow=shadow.table,
         base_snapshot_id=base,
-        shadow_snapshot_id=_require_snapshot_id(info),
+        shadow_snapshot_id=info.snapshot_id,
         chunk_ids=tuple(chunk.chunk_id for chunk in chunks),
         partitions=labels,
     )
 
 
-def drop_rollback_shadow(context: Context, row: Publication) -> None:
+def drop_rollback_shadow(context: Context, row: publication.Publication) -> None:
     """Drop the shadow of a rollback from the catalog, if it has one; its files stay."""
     with suppress(BackfillError):
         # A remaining shadow is harmless, and `maintain` finds it.
@@ -302,13 +267,7 @@ def drop_rollback_shadow(context: Context, row: Publication) -> None:
             context.shadows.retire(rollback_shadow_name(context, row))
 
 
-def _require_snapshot_id(info: TableInfo | None) -> int:
-    if info is None or info.snapshot_id is None:
-        raise NotFound("the shadow of the rollback is gone", fix="repeat the command")
-    return info.snapshot_id
-
-
-def _open_rollback_shadow(context: Context, row: Publication) -> tuple[int, TableInfo]:
+def _open_rollback_shadow(context: Context, row: publication.Publication) -> tuple[int, TableInfo]:
     """Open the shadow at the head; an existing one keeps its base."""
     name = rollback_shadow_name(context, row)
     existing = context.tables.describe(name)
@@ -323,17 +282,17 @@ def _open_rollback_shadow(context: Context, row: Publication) -> tuple[int, Tabl
 
 
 def _restore_chunks(
-    context: Context, way: RollbackTarget, row: Publication, shadow: TableInfo
-) -> tuple[RestoreChunk, ...]:
+    context: Context, way: RollbackTarget, row: publication.Publication, shadow: TableInfo
+) -> tuple[catch_up.RestoreChunk, ...]:
     """Build one chunk for each earlier snapshot from which partitions are rewritten."""
-    chunks: list[RestoreChunk] = []
+    chunks: list[catch_up.RestoreChunk] = []
     rewritten = {label for rewrite in way.rewrites for label in rewrite.partitions}
     for restore in way.restores:
         labels = tuple(label for label in restore.partitions if label in rewritten)
         if not labels:
             continue
         chunks.append(
-            RestoreChunk(
+            catch_up.RestoreChunk(
                 chunk_id=f"restore-{len(chunks) + 1}",
                 table=row.table,
                 snapshot_id=restore.restore_snapshot_id,

@@ -33,9 +33,9 @@ def gather_facts(
 
     Leases are read before runs: a run that is being planned has its lease first.
     """
-    leases, shadows = context.pin_leases.standing(), tuple(context.upkeep.shadows())
-    fences = context.control_upkeep.fenced()
-    stored = context.control_upkeep.runs()
+    leases, shadows = context.evidence.active_leases(), context.shadows.list()
+    fences = context.runs.fenced()
+    stored = context.audit.describe_runs()
     named = {run_id for run_id, run in stored.items() if run["shadow"] in shadows}
     looked_at = named | {lease.run_id for lease in leases} | set(fences)
     runs = _run_facts(context, stored, looked_at)
@@ -49,9 +49,11 @@ def gather_facts(
     tables = {lease.table for lease in leases} | set(shadows)
     tables |= {contract.table for contract in contracts.values()}
     tables |= _version_tables(context, keeping.values())
-    tags = {table: context.upkeep.tags(table) for table in sorted(tables)}
+    tags = {table: context.pins.tags(table) for table in sorted(tables)}
     scratches = filter(policy.SCRATCH_NAME.fullmatch, shadows)
-    scratch_written_at = {name: at for name in scratches if (at := context.upkeep.written(name))}
+    scratch_written_at = {
+        name: at for name in scratches if (at := context.tables.committed_at(name))
+    }
     return RetentionFacts(
         now=context.clock.now(),
         runs=runs,
@@ -149,36 +151,49 @@ def maintain(
     Raises NotFound, NotAllowed, CatalogDown.
     """
     if erasure:
-        contract = contracts.get(product or "")
-        if contract is None:
-            raise NotFound(f"no contract of {product}", fix="name a product of this project")
-        roles.require_role(contract, "publish", by)
+        _require_may_erase(contracts, product, by, context.profile.environment)
     facts = gather_facts(
         context, contracts, product, f"erasure, by {by}: {erasure}" if erasure else ""
     )
     found = policy.decide_retention(facts)
     if product is not None:
-        found.retired = [item for item in found.retired if item.product == product]
-        found.kept = [item for item in found.kept if item.product == product]
-    found = _without_required_tags(context, found, at_once=bool(erasure))
-    before = context.clock.now() - CONTROL_FILES_GRACE
-    if dry_run:
-        files = run_files.delete_run_files(
-            context, facts.runs, found.retired, by, product=product, dry_run=True
-        )
-        litter = OrphanFiles() if product else context.control_upkeep.litter(before)
-        return _maintain_result(found, files, litter)
-    found = _drop_shadows(context, facts, found, by)
+        found.limit_to(product)
+    at_once = bool(erasure)
+    found.keep(_required_tags(context, found, at_once=at_once))
+    if not dry_run:
+        _expire_versions(context, facts, found, by)
+        _record_on_runs(context, facts, found, by)
+        for item in found.retired:
+            if item.kind == "shadow":
+                context.shadows.retire(item.name)
     files = run_files.delete_run_files(
-        context, facts.runs, found.retired, by, product=product, dry_run=False
+        context, facts.runs, found.retired, by, product=product, dry_run=dry_run
     )
-    found = _release_pins(context, facts, found, by, at_once=bool(erasure))
-    litter = OrphanFiles() if product else context.control_upkeep.sweep(before)
-    context.journal.log(
-        "maintained", retired=len(found.retired), kept=len(found.kept), by=by,
-        files=sum(one.files for one in files.deleted),
-    )  # fmt: skip
+    if not dry_run:
+        _release_pins(context, facts, found, by, at_once=at_once)
+    litter = OrphanFiles() if product else _orphan_files(context, dry_run=dry_run)
+    if not dry_run:
+        context.journal.log(
+            "maintained", retired=len(found.retired), kept=len(found.kept), by=by,
+            files=sum(one.files for one in files.deleted),
+        )  # fmt: skip
     return _maintain_result(found, files, litter)
+
+
+def _require_may_erase(
+    contracts: Mapping[str, Contract], product: str | None, by: str, environment: str
+) -> None:
+    contract = contracts.get(product or "")
+    if contract is None:
+        raise NotFound(f"no contract of {product}", fix="name a product of this project")
+    roles.require_role(contract, "publish", by, environment)
+
+
+def _orphan_files(context: Context, *, dry_run: bool) -> OrphanFiles:
+    """Delete control files that no snapshot references; a dry run only counts them."""
+    before = context.clock.now() - CONTROL_FILES_GRACE
+    audit = context.audit
+    return audit.count_orphans(before) if dry_run else audit.delete_orphans(before)
 
 
 def _maintain_result(
@@ -194,27 +209,13 @@ def _maintain_result(
     return MaintainOutcome(tuple(retired), tuple(found.kept), files, litter)
 
 
-def _without_required_tags(
-    context: Context, found: RetentionDecision, *, at_once: bool
-) -> RetentionDecision:
-    """Take tags that must stay, so that no later expiry deletes live files, out of the decision."""
-    kept: dict[str, str] = {}
+def _required_tags(context: Context, found: RetentionDecision, *, at_once: bool) -> dict[str, str]:
+    """Return the tags that must stay, so that no later expiry deletes live files, each with why."""
+    kept, now = dict[str, str](), context.clock.now()
     for table, tags in _expiring_tags_by_table(found).items():
-        said = context.upkeep.would_let_go(table, tags, at_once=at_once).kept
-        kept |= {f"{table}@{tag}": because for tag, because in said.items()}
-    return _without_items(found, kept)
-
-
-def _without_items(found: RetentionDecision, kept: Mapping[str, str]) -> RetentionDecision:
-    """Return the decision without the items named in `kept`, which are kept for that reason."""
-    stays = [
-        item.model_copy(update={"because": kept[item.name]})
-        for item in found.retired
-        if item.name in kept
-    ]
-    return RetentionDecision(
-        [i for i in found.retired if i.name not in kept], [*found.kept, *stays]
-    )
+        reasons = context.pins.preview_expiry(table, tags, now, at_once=at_once).kept
+        kept |= {f"{table}@{tag}": because for tag, because in reasons.items()}
+    return kept
 
 
 def _expiring_tags_by_table(found: RetentionDecision) -> dict[str, dict[str, int]]:
@@ -227,50 +228,34 @@ def _expiring_tags_by_table(found: RetentionDecision) -> dict[str, dict[str, int
     return tags
 
 
-def _drop_shadows(
-    context: Context, facts: RetentionFacts, found: RetentionDecision, by: str
-) -> RetentionDecision:
-    found = _expire_versions(context, facts, found, by)
-    found = _record_on_runs(context, facts, found, by)
-    for item in [item for item in found.retired if item.kind == "shadow"]:
-        context.shadows.retire(item.name)
-    return found
-
-
 def _release_pins(
     context: Context, facts: RetentionFacts, found: RetentionDecision, by: str, *, at_once: bool
-) -> RetentionDecision:
-    kept: dict[str, str] = {}
+) -> None:
+    """Remove tags with their snapshots; then end the leases of the pins, and lift fences."""
+    kept, now = dict[str, str](), context.clock.now()
     for table, tags in _expiring_tags_by_table(found).items():
         try:
-            said = context.upkeep.let_go(table, tags, at_once=at_once).kept
+            reasons = context.pins.expire(table, tags, now, at_once=at_once).kept
         except (Conflict, NotFound, Unsupported) as error:
-            said = dict.fromkeys(tags, error.problem)
-        kept |= {f"{table}@{tag}": because for tag, because in said.items()}
-    found = _without_items(found, kept)
-    gone = {item.name for item in found.retired if item.kind == "pin"}
-    ended = [lease for lease in facts.leases if f"{lease.table}@{lease.tag}" in gone]
-    because = {item.name: item.because for item in found.retired}
-    context.pin_leases.end(
+            reasons = dict.fromkeys(tags, error.problem)
+        kept |= {f"{table}@{tag}": because for tag, because in reasons.items()}
+    found.keep(kept)
+    reasons = {item.name: item.because for item in found.retired if item.kind == "pin"}
+    context.evidence.end_leases(
         tuple(
-            lease.model_copy(
-                update={
-                    "at": context.clock.now(), "by": by,
-                    "reason": because[f"{lease.table}@{lease.tag}"],
-                }
-            )
-            for lease in ended
+            lease.model_copy(update={"at": now, "by": by, "reason": reasons[name]})
+            for lease in facts.leases
+            if (name := f"{lease.table}@{lease.tag}") in reasons
         )
-    )  # fmt: skip
+    )
     fences = tuple(item.name for item in found.retired if item.kind == "fence")
     if fences:
-        context.control_upkeep.lift(fences)
-    return found
+        context.runs.lift_fences(fences)
 
 
 def _expire_versions(
     context: Context, facts: RetentionFacts, found: RetentionDecision, by: str
-) -> RetentionDecision:
+) -> None:
     """Record in the pointer table which versions go, unless the pointer moved meanwhile.
 
     From then on no rollback leads to them; one that is under way keeps all of them.
@@ -290,16 +275,14 @@ def _expire_versions(
 
         before = context.versions.pointer(product).expirations
         if context.versions.move(product, decide).expirations == before:
-            tags = {i.name for i in found.retired if i.product == product and i.kind == "tag"}
-            names = tags | {f"{product} version {version}" for version in expiring}
-            shadows = {i.name for i in found.retired if i.product == product}
-            kept |= dict.fromkeys(names | shadows, f"{product} moved meanwhile: look again")
-    return _without_items(found, kept)
+            names = {item.name for item in found.retired if item.product == product}
+            kept |= dict.fromkeys(names, f"{product} moved meanwhile: look again")
+    found.keep(kept)
 
 
 def _record_on_runs(
     context: Context, facts: RetentionFacts, found: RetentionDecision, by: str
-) -> RetentionDecision:
+) -> None:
     """Record on each run that what it kept is removed, unless it went on meanwhile.
 
     A run whose scratch table goes keeps all that it needs: nothing is noted, it can be published.
@@ -312,7 +295,7 @@ def _record_on_runs(
             _record_retirement(context, facts.runs[run_id], items, by)
         except RunMoved as error:
             kept |= dict.fromkeys((item.name for item in items), error.problem)
-    return _without_items(found, kept)
+    found.keep(kept)
 
 
 def _record_retirement(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -36,12 +36,46 @@ class RetentionFacts:
     scratch_written_at: Mapping[str, datetime] = field(default_factory=dict)
 
 
+_RETIRED_PREFIX = "let go: "
+
+
+def _is_retired(because: str) -> bool:
+    return because.startswith(_RETIRED_PREFIX)
+
+
 @dataclass
 class RetentionDecision:
     """What is removed, and what is kept."""
 
     retired: list[RetentionItem] = field(default_factory=list)
     kept: list[RetentionItem] = field(default_factory=list)
+
+    def add(self, because: str, run: RunFacts | None = None, **fields: object) -> None:
+        """Add an item: it is removed if `because` has the prefix for that, else kept.
+
+        Owner, product and end are those of `run`, unless `fields` give others.
+        """
+        if run is not None:
+            of_run = {"owner": run.owner, "until": run.ends, "run_id": run.run_id}
+            fields = {**of_run, "product": run.product, **fields}
+        item = RetentionItem.model_validate(
+            {**fields, "because": because.removeprefix(_RETIRED_PREFIX)}
+        )
+        (self.retired if _is_retired(because) else self.kept).append(item)
+
+    def limit_to(self, product: str) -> None:
+        """Leave out the items of other products."""
+        self.retired = [item for item in self.retired if item.product == product]
+        self.kept = [item for item in self.kept if item.product == product]
+
+    def keep(self, reasons: Mapping[str, str]) -> None:
+        """Keep items after all: those named in `reasons`, each for its reason."""
+        self.kept += [
+            item.model_copy(update={"because": reasons[item.name]})
+            for item in self.retired
+            if item.name in reasons
+        ]
+        self.retired = [item for item in self.retired if item.name not in reasons]
 
 
 def pin_lease_end(status: RunStatus, events: tuple[Event, ...]) -> datetime | None:
@@ -59,39 +93,20 @@ def decide_retention(facts: RetentionFacts) -> RetentionDecision:
     shadows = _shadow_reasons(facts)
     for name, because in shadows.items():
         run = _run_of_shadow(facts, name) or _run_of_scratch(facts, name)
-        item = _retention_item(run, name=name, kind="shadow", table=name, because=because)
-        (found.retired if _is_retired(because) else found.kept).append(item)
+        found.add(because, run, name=name, kind="shadow", table=name)
     _decide_versions(facts, found)
     kept = {name for name, because in shadows.items() if not _is_retired(because)}
     _decide_pins(facts, _with_clone_sources(facts, kept), found)
     for run_id in facts.fences:
         run = facts.runs.get(run_id)
-        because = _lease_reason(facts, run)
-        item = _retention_item(run, name=run_id, kind="fence", because=because)
-        (found.retired if run and _is_retired(because) else found.kept).append(item)
+        found.add(_lease_reason(facts, run), run, name=run_id, kind="fence")
     return found
 
 
-_RETIRED_PREFIX = "let go: "
 #: A shadow's name, what a command computes in it for, eight hex digits: no run has such a shadow.
 SCRATCH_NAME = re.compile(r"(.+)__[a-z]+_[0-9a-f]{8}")
 #: A scratch table this young may belong to a command that is at work now.
 SCRATCH_GRACE = timedelta(days=1)
-
-
-def _is_retired(because: str) -> bool:
-    return because.startswith(_RETIRED_PREFIX)
-
-
-def _retention_item(
-    run: RunFacts | None, *, name: str, kind: str, because: str, **more: object
-) -> RetentionItem:
-    fields: dict[str, object] = {"name": name, "kind": kind, **more}
-    fields["because"] = because.removeprefix(_RETIRED_PREFIX)
-    if run is not None:
-        fields |= {"owner": run.owner, "until": run.ends, "run_id": run.run_id}
-        fields["product"] = run.product
-    return RetentionItem.model_validate(fields)
 
 
 def _run_of_shadow(facts: RetentionFacts, shadow: str) -> RunFacts | None:
@@ -125,7 +140,7 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
 
 
 def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> str:
-    """Describe why what a run has on the tables is kept, or that it is removed (`_OVER`)."""
+    """Describe why what a run has on the tables is kept, or removed."""
     if run is None:
         return "no run of this lake is known to need it, and nobody said that it may go"
     if run.ends is None:
@@ -172,28 +187,25 @@ def _with_clone_sources(facts: RetentionFacts, kept: set[str]) -> set[str]:
 
 def _decide_versions(facts: RetentionFacts, found: RetentionDecision) -> None:
     for product, keeping in facts.version_retention.items():
-        for version, because in sorted(keeping.kept.items()):
-            found.kept.append(_version_item(product, version, because))
-        for version, because in sorted(keeping.expiring.items()):
-            found.retired.append(_version_item(product, version, because))
-    for table, tags in facts.tags.items():
-        for tag, snapshot_id in sorted(tags.items()):
-            if not is_publication_tag(tag):
-                continue
-            kept = _tag_reason(facts, table, tag)
-            item = RetentionItem(
+        expiring = {version: _RETIRED_PREFIX + why for version, why in keeping.expiring.items()}
+        for version, because in [*sorted(keeping.kept.items()), *sorted(expiring.items())]:
+            name = f"{product} version {version}"
+            found.add(because, name=name, kind="version", version=version, product=product)
+    for table, tag, snapshot_id in _tags(facts):
+        if is_publication_tag(tag):
+            unneeded = facts.erasure or "no kept version and no way back needs it"
+            found.add(
+                _tag_reason(facts, table, tag) or _RETIRED_PREFIX + unneeded,
                 name=f"{table}@{tag}", kind="tag", table=table, snapshot_id=snapshot_id,
-                because=kept or facts.erasure or "no kept version and no way back needs it",
                 product=_product_of_tag(facts, tag),
             )  # fmt: skip
-            (found.kept if kept else found.retired).append(item)
 
 
-def _version_item(product: str, version: int, because: str) -> RetentionItem:
-    name = f"{product} version {version}"
-    return RetentionItem(
-        name=name, kind="version", because=because, version=version, product=product
-    )
+def _tags(facts: RetentionFacts) -> Iterator[tuple[str, str, int]]:
+    """Yield table, tag and snapshot of each of our tags."""
+    for table, tags in facts.tags.items():
+        for tag, snapshot_id in sorted(tags.items()):
+            yield table, tag, snapshot_id
 
 
 def _product_of_tag(facts: RetentionFacts, tag: str) -> str:
@@ -205,62 +217,47 @@ def _product_of_tag(facts: RetentionFacts, tag: str) -> str:
 def _tag_reason(facts: RetentionFacts, table: str, tag: str) -> str | None:
     reasons = (keeping.tag_reason(tag) for keeping in facts.version_retention.values())
     found = next((reason for reason in reasons if reason), None)
-    if found is None and not any(
-        keeping.has_made_tag(tag) for keeping in facts.version_retention.values()
-    ):
+    if found is None and not _product_of_tag(facts, tag):
         return f"no product of this lake is known to have made it on {table}"
     return found
 
 
 def _decide_pins(facts: RetentionFacts, shadows: set[str], found: RetentionDecision) -> None:
     """Decide for each lease, and for pins without one, that an older release made."""
-    leased = {(lease.table, lease.tag) for lease in facts.leases}
     for lease in facts.leases:
         run = facts.runs.get(lease.run_id)
-        because = _pin_reason(facts, shadows, lease, run)
-        item = _retention_item(
-            run, name=f"{lease.table}@{lease.tag}", kind="pin", because=because,
-            table=lease.table, snapshot_id=lease.snapshot_id,
-        ).model_copy(
-            update={"owner": lease.owner, "run_id": lease.run_id, "product": lease.product}
+        pin = (lease.table, lease.tag, lease.snapshot_id)
+        found.add(
+            _pin_reason(facts, shadows, pin, run) if run else _unstored_run_reason(facts, lease),
+            run, name=f"{lease.table}@{lease.tag}", kind="pin", table=lease.table,
+            snapshot_id=lease.snapshot_id, owner=lease.owner, run_id=lease.run_id,
+            product=lease.product, until=run.ends if run else lease.until,
         )  # fmt: skip
-        if run is None:
-            item = item.model_copy(update={"until": lease.until})
-        (found.retired if _is_retired(because) else found.kept).append(item)
-    for table, tags in facts.tags.items():
-        for tag, snapshot_id in sorted(tags.items()):
-            if tag.startswith(PIN_PREFIX) and (table, tag) not in leased:
-                _decide_unleased_pin(facts, shadows, found, (table, tag, snapshot_id))
+    leased = {(lease.table, lease.tag) for lease in facts.leases}
+    for table, tag, snapshot_id in _tags(facts):
+        if not tag.startswith(PIN_PREFIX) or (table, tag) in leased:
+            continue
+        rest = f"{tag.removeprefix(PIN_PREFIX)}-"
+        run = next((one for name, one in facts.runs.items() if rest.startswith(f"{name}-")), None)
+        found.add(
+            _pin_reason(facts, shadows, (table, tag, snapshot_id), run),
+            run, name=f"{table}@{tag}", kind="pin", table=table, snapshot_id=snapshot_id,
+        )  # fmt: skip
 
 
-def _decide_unleased_pin(
-    facts: RetentionFacts, shadows: set[str], found: RetentionDecision, pin: tuple[str, str, int]
-) -> None:
-    table, tag, snapshot_id = pin
-    rest = tag.removeprefix(PIN_PREFIX)
-    run = next((one for name, one in facts.runs.items() if f"{rest}-".startswith(f"{name}-")), None)
-    because = _lease_reason(facts, run, table)
-    if run is not None and _is_retired(because):
-        because = _dependency_reason(facts, shadows, pin, run) or because
-    item = _retention_item(
-        run, name=f"{table}@{tag}", kind="pin", because=because, table=table,
-        snapshot_id=snapshot_id,
-    )  # fmt: skip
-    (found.retired if _is_retired(because) else found.kept).append(item)
+def _unstored_run_reason(facts: RetentionFacts, lease: PinLease) -> str:
+    day = f"{lease.until:%Y-%m-%d}"
+    if lease.until > facts.now:
+        return f"{lease.run_id} was never stored; its lease ends on {day}"
+    return f"{_RETIRED_PREFIX}{lease.run_id} was never stored, its lease ended on {day}"
 
 
 def _pin_reason(
-    facts: RetentionFacts, shadows: set[str], lease: PinLease, run: RunFacts | None
+    facts: RetentionFacts, shadows: set[str], pin: tuple[str, str, int], run: RunFacts | None
 ) -> str:
-    if run is None:
-        day = f"{lease.until:%Y-%m-%d}"
-        if lease.until > facts.now:
-            return f"{lease.run_id} was never stored; its lease ends on {day}"
-        return f"{_RETIRED_PREFIX}{lease.run_id} was never stored, its lease ended on {day}"
-    because = _lease_reason(facts, run, lease.table)
-    if not _is_retired(because):
+    because = _lease_reason(facts, run, pin[0])
+    if run is None or not _is_retired(because):
         return because
-    pin = (lease.table, lease.tag, lease.snapshot_id)
     return _dependency_reason(facts, shadows, pin, run) or because
 
 

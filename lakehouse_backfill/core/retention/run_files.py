@@ -89,14 +89,14 @@ def delete_run_files(
     """
     done = RunFilesOutcome()
     dropped = {item.name: item.run_id for item in retired if item.kind == "shadow"}
-    waiting = {*context.control_upkeep.undeleted()}
+    waiting = {*context.audit.pending_deletions()}
     if dry_run:
         waiting |= {run for name, run in dropped.items() if run and runs[run].shadow == name}
     waiting = {run for run in waiting if product in (None, runs[run].product)}
     if not waiting:
         return done
     lake = _read_lake(context, runs, frozenset(dropped if dry_run else ()))
-    shadows = context.upkeep.shadows().keys() - lake.dropped
+    shadows = {*context.shadows.list()} - lake.dropped
     busy = {run.product for run in runs.values() if run.shadow in shadows}
     for run_id in sorted(waiting - lake.published()):
         run, staged = runs[run_id], None
@@ -113,7 +113,7 @@ def _read_lake(context: Context, runs: Mapping[str, RunFacts], dropped: frozense
     shadows = {run_id: run.shadow for run_id, run in runs.items()}
     needs = {
         lease.table: lease.run_id
-        for lease in context.pin_leases.standing()
+        for lease in context.evidence.active_leases()
         if shadows.get(lease.run_id) != lease.table
     }
     for status in context.runs.list(open_only=True):

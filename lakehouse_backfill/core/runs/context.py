@@ -12,61 +12,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from lakehouse_backfill.core.runs import lifecycle
-from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.core.runs import lifecycle, signers
+from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunStatus
-from lakehouse_backfill.errors import NotFound, RunMoved
-from lakehouse_backfill.ports.comparison import Corrections, Differ, QueryRunner
-from lakehouse_backfill.ports.compute import (
-    ChangeAttributor,
-    Inspecting,
-    Judge,
-    Measuring,
-    Records,
-    Restoring,
-    Staging,
-    Views,
-)
-from lakehouse_backfill.ports.control import (
-    Audit,
-    ControlUpkeep,
-    DataFiles,
-    Evidence,
-    Fences,
-    Fingerprints,
-    Ledger,
-    PinLeases,
-    RunFiles,
-    Runs,
-    Upkeep,
-    Versions,
-)
-from lakehouse_backfill.ports.system import Clock, Hooks, Journal, Progress
-from lakehouse_backfill.ports.table_writer import Carrying, DeletionFinder
+from lakehouse_backfill.errors import ConfigError, RunMoved
+from lakehouse_backfill.ports.comparison import Corrections, Differ
+from lakehouse_backfill.ports.compute import ComputePorts, RowReader, Views
+from lakehouse_backfill.ports.control import Audit, Evidence, RunFiles, Runs, Versions
+from lakehouse_backfill.ports.identity import Anchor, Identity
+from lakehouse_backfill.ports.system import Clock, Hooks, Journal, Progress, Secrets
 from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFiles, Tables
-
-
-@dataclass(frozen=True)
-class ComputePorts:
-    """The ports that need Spark or Great Expectations; created on first use."""
-
-    staging: Staging
-    measuring: Measuring
-    inspecting: Inspecting
-    restoring: Restoring
-    attributing: ChangeAttributor
-    judge: Judge
-
-
-def _without_jvm(table: str, scope: Scope | None) -> ChosenWritePath:  # noqa: ARG001 (a default)
-    return ChosenWritePath(way="pyiceberg", why="no other way is wired")
-
-
-def _without_repository(commit: str) -> Mapping[str, bytes]:
-    raise NotFound(f"there is no git repository that could hold {commit}")
 
 
 @dataclass(frozen=True)
@@ -77,28 +36,22 @@ class Context:
     pins: Pins
     shadows: Shadows
     publisher: Publisher
-    carrying: Carrying
-    erasing: DeletionFinder
     runs: Runs
-    ledger: Ledger
     versions: Versions
     evidence: Evidence
-    fingerprints: Fingerprints
-    data_files: DataFiles
-    stored: StoredFiles
-    fences: Fences
+    stored_files: StoredFiles
     audit: Audit
-    pin_leases: PinLeases
-    upkeep: Upkeep
     run_files: RunFiles
-    control_upkeep: ControlUpkeep
     compute: Callable[[], ComputePorts]
     differ: Callable[[str], Differ]
-    records: Records
+    row_reader: RowReader
     views: Views
-    reading: QueryRunner
     corrections: Corrections
     hooks: Hooks
+    identity: Identity
+    #: Where heads of logs are kept outside the lake; None: nowhere.
+    anchor: Anchor | None
+    secrets: Secrets
     clock: Clock
     journal: Journal
     progress: Progress
@@ -110,15 +63,31 @@ class Context:
     #: Current text of a file of the project.
     file_text: Callable[[str], str]
     #: Python and SQL files of the project at a git commit, by path.
-    committed_files: Callable[[str], Mapping[str, bytes]] = _without_repository
+    committed_files: Callable[[str], Mapping[str, bytes]]
+    #: The contract of a product as the project has it now.
+    contract: Callable[[str], Contract]
     #: The write path by which a table is changed, in a scope of it or as a whole.
-    ways: Callable[[str, Scope | None], ChosenWritePath] = _without_jvm
+    choose_write_path: Callable[[str, Scope | None], ChosenWritePath]
+    #: The cores on which Spark computes; None where the profile does not say.
+    cores: Callable[[], int | None]
     #: Whether a run may be taken over from a process that still lives; fencing makes that safe.
     take_over: bool = False
-    #: The cores on which Spark computes; None where the profile does not say.
-    cores: Callable[[], int | None] = lambda: None
     #: Whether `publish` hashes the staged files before it makes them visible.
     check_files: bool = False
+
+    def redaction(self, contract: Contract | None) -> Redaction:
+        """Return what reports on a product hide.
+
+        Where the secret of the contract's masks is not at hand, values are left out, not hashed.
+        """
+        columns = contract.restricted_columns if contract else ()
+        if contract is None or not columns:
+            return Redaction()
+        key = contract.privacy.key if contract.privacy else None
+        try:
+            return Redaction.of(columns, self.secrets.read(key) if key else b"")
+        except ConfigError:
+            return Redaction.of(columns)
 
     def move(
         self,
@@ -143,9 +112,11 @@ class Context:
             at=self.clock.now(),
             detail=detail,
         )
+        placed = event.model_copy(update={"product": plan.product, "previous": status.head})
+        event = signers.sign_event(self.identity, self.profile, plan, placed)
         if self._ends_a_lease(status, event, lease):
             # Fence first: after a crash between move and fence, the old driver could still write.
-            self.fences.fence(plan.run_id, event.seq)
+            self.runs.fence(plan.run_id, event.seq)
         moved = self.runs.append(event, lease)
         self.journal.bind(**plan.labels).log(
             "run moved", verb=verb, actor=actor, from_state=event.from_state.value,

@@ -13,6 +13,7 @@ Stored plans and documents are hashed again on every read (M4).
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -27,7 +28,7 @@ from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.run import Event, Lease, RunStatus
+from lakehouse_backfill.domain.run import Event, Lease, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 
@@ -43,13 +44,19 @@ def require_first_event(plan: Plan, event: Event) -> None:
         raise ValueError(f"event {event.seq} of {event.run_id} does not begin {plan.run_id}")
 
 
+def events_since_rejection(events: Iterable[Event]) -> list[Event]:
+    """Return the events after the last rejection, oldest first: decisions before it are void."""
+    in_order = sorted(events, key=lambda event: event.seq)
+    rejected = max((event.seq for event in in_order if event.verb == "reject"), default=-1)
+    return [event for event in in_order if event.seq > rejected]
+
+
 def apply_first_event(plan: Plan, event: Event) -> tuple[Event, RunStatus]:
     """Return the sealed first event of a run, and its status."""
-    sealed = _seal_event(event, previous="", product=plan.product, driver=None, epoch=0)
-    return sealed, RunStatus(
-        run_id=plan.run_id, product=plan.product, state=event.to_state, seq=event.seq, at=event.at,
-        head=sealed.hash,
-    )  # fmt: skip
+    draft = RunStatus(
+        run_id=plan.run_id, product=plan.product, state=RunState.DRAFT, seq=0, at=event.at
+    )
+    return apply_event(draft, event, lease=None)
 
 
 def apply_event(current: RunStatus, event: Event, lease: Lease | None) -> tuple[Event, RunStatus]:
@@ -66,17 +73,12 @@ def apply_event(current: RunStatus, event: Event, lease: Lease | None) -> tuple[
     sealed = _seal_event(
         event, previous=current.head, product=current.product, driver=driver, epoch=epoch
     )
-    return sealed, RunStatus(
-        run_id=current.run_id,
-        product=current.product,
-        state=event.to_state,
-        seq=event.seq,
-        at=event.at,
-        driver=driver,
-        epoch=epoch,
-        lease_until=until,
-        head=sealed.hash,
-    )
+    return sealed, current.model_copy(
+        update={
+            "state": event.to_state, "seq": event.seq, "at": event.at, "driver": driver,
+            "epoch": epoch, "lease_until": until, "head": sealed.hash,
+        }
+    )  # fmt: skip
 
 
 def _seal_event(event: Event, **written: Any) -> Event:
@@ -197,6 +199,14 @@ class AuditVerdict:
     heads: dict[str, str]
     products: int = 0
     compared: int | None = None
+    #: Records of the anchor that were compared; None: it was not asked.
+    anchored: int | None = None
+    #: Heads of what was accepted or published that the anchor lacks; None: it was not asked.
+    unanchored: int | None = None
+    #: Decisions and publications with a signature that was verified, and without any; None: there
+    #: are no signatures, and none are required.
+    signed: int | None = None
+    unsigned: int | None = None
 
     @property
     def is_intact(self) -> bool:
@@ -252,20 +262,25 @@ def verify_logs(
     `kept_heads`, from an earlier verdict, are looked for first: without them a log that was
     rewritten as a whole agrees with itself.
     """
-    events = [event for chain in chains.values() for event in chain]
+    events = list(itertools.chain.from_iterable(chains.values()))
     heads = _newest_hashes(chains)
-    faults = (_chain_fault(run_id, chain) for run_id, chain in sorted(chains.items()))
+    faults = itertools.chain(
+        [_kept_head_fault(chains, kept_heads or {})],
+        (_chain_fault(run_id, events_of_run) for run_id, events_of_run in sorted(chains.items())),
+        [_seal_fault(events, heads, seal)],
+        (_status_fault(status, chains) for status in statuses),
+        (
+            publication.pointer_fault(name, rows, pointer)
+            for name, (rows, pointer) in sorted((products or {}).items())
+        ),
+        (bad_plans or {}).values(),
+        [_record_fault(chains, recorded_runs or {})],
+    )
     return AuditVerdict(
         events=len(events),
         runs=len(chains),
         unchained=sum(not event.hash for event in events),
-        first_bad=_kept_head_fault(chains, kept_heads or {})
-        or next((fault for fault in faults if fault), None)
-        or _seal_fault(events, heads, seal)
-        or next((fault for status in statuses if (fault := _status_fault(status, chains))), None)
-        or _product_fault(products or {})
-        or next(iter((bad_plans or {}).values()), None)
-        or _record_fault(chains, recorded_runs or {}),
+        first_bad=next(filter(None, faults), None),
         heads=heads,
         products=len(products or {}),
         compared=None if kept_heads is None else len(kept_heads),
@@ -327,21 +342,14 @@ def _seal_fault(events: list[Event], heads: dict[str, str], seal: LogSeal | None
         has_hashes = any(event.hash for event in events)
         return "the seal over all runs is gone" if has_hashes else None
     if seal[0] != len(events):
-        return (
-            f"over all runs, {_event_count_text(seal[0])} written, "
-            f"and {_event_count_text(len(events))} there"
+        written, found = (
+            "1 event was" if count == 1 else f"{count} events were"
+            for count in (seal[0], len(events))
         )
+        return f"over all runs, {written} written, and {found} there"
     if seal[1] != sum_hashes(heads.values()):
         return "the newest events of the runs are not those that were written last"
     return None
-
-
-def _product_fault(products: ProductRows) -> str | None:
-    faults = (
-        publication.pointer_fault(name, rows, held)
-        for name, (rows, held) in sorted(products.items())
-    )
-    return next((fault for fault in faults if fault), None)
 
 
 #: By control table: the events after which a run has a row in it.
@@ -364,10 +372,6 @@ def _record_fault(chains: EventChains, recorded_runs: Mapping[str, frozenset[str
             if verbs and run_id not in runs:
                 return f"{run_id}: '{min(verbs)}' is in its log, and {table} has no row of it"
     return None
-
-
-def _event_count_text(events: int) -> str:
-    return "1 event was" if events == 1 else f"{events} events were"
 
 
 def _status_fault(status: RunStatus, chains: EventChains) -> str | None:

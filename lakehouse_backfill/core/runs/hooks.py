@@ -23,8 +23,11 @@ def call_hooks(
     `act` identifies the action, e.g. by its publication token. A retry calls only the hooks that
     failed or were interrupted. Each outcome is evidence of the run. A failed hook raises nothing.
     """
-    hooks = [hook for hook in plan.resolved.contract.hooks if hook.on == on]
-    return tuple(_call_hook(context, plan, hook, act, epoch, facts) for hook in hooks)
+    return tuple(_call_hook(context, plan, hook, act, epoch, facts) for hook in _hooks(plan, on))
+
+
+def _hooks(plan: Plan, on: HookMoment) -> list[Hook]:
+    return [hook for hook in plan.resolved.contract.hooks if hook.on == on]
 
 
 def require_hooks(
@@ -67,18 +70,16 @@ def notify_released(
     Returns the hooks that failed. A process that crashed may have called before_publish without a
     record of it, so it counts as called.
     """
-    if not any(hook.on == "before_publish" for hook in plan.resolved.contract.hooks):
+    if not _hooks(plan, "before_publish"):
         return ()
-    calls = call_hooks(
-        context, plan, "after_publish", _release_act_id(act), epoch,
-        outcome="given back", problem=problem,
-    )  # fmt: skip
+    facts = {"outcome": "given back", "problem": problem}
+    calls = call_hooks(context, plan, "after_publish", _release_act_id(act), epoch, **facts)
     return tuple(call.hook for call in calls if not call.is_ok)
 
 
 def pending_release_hooks(context: Context, plan: Plan, act: str) -> tuple[str, ...]:
     """Return the hooks that were not called, or failed, when the action was released."""
-    if not any(hook.on == "before_publish" for hook in plan.resolved.contract.hooks):
+    if not _hooks(plan, "before_publish"):
         return ()
     return pending_hooks(context, plan, "after_publish", _release_act_id(act))
 
@@ -106,10 +107,8 @@ def pending_halt_hooks(context: Context, plan: Plan) -> tuple[str, ...]:
 
 def _last_halt(context: Context, plan: Plan) -> Event | None:
     """Return the run's last halt; the log is read only if the contract has an on_halt hook."""
-    if not any(hook.on == "on_halt" for hook in plan.resolved.contract.hooks):
-        return None
-    halts = [event for event in context.runs.events(plan.run_id) if event.verb in HALT_VERBS]
-    return halts[-1] if halts else None
+    events = context.runs.events(plan.run_id) if _hooks(plan, "on_halt") else ()
+    return next((event for event in reversed(events) if event.verb in HALT_VERBS), None)
 
 
 def _halt_act_id(event: Event) -> str:
@@ -118,8 +117,7 @@ def _halt_act_id(event: Event) -> str:
 
 def pending_hooks(context: Context, plan: Plan, on: HookMoment, act: str) -> tuple[str, ...]:
     """Return the hooks of a moment that have not succeeded for the action."""
-    hooks = [hook for hook in plan.resolved.contract.hooks if hook.on == on]
-    calls = {hook.name: _recorded_call(context, plan, hook, act) for hook in hooks}
+    calls = {hook.name: _recorded_call(context, plan, hook, act) for hook in _hooks(plan, on)}
     return tuple(name for name, call in calls.items() if call is None or not call.is_ok)
 
 

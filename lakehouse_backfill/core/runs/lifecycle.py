@@ -10,18 +10,16 @@ from lakehouse_backfill.errors import Blocked, IllegalMove
 
 S = RunState
 _JUDGEABLE = frozenset({S.STAGED, S.VALIDATED, S.ACCEPTED, S.REJECTED})
+_BEFORE_PUBLICATION = _JUDGEABLE | {S.PLANNED, S.APPROVED, S.STAGING, S.FAILED, S.PAUSED, S.HALTED}
 
 #: verb -> (states it may start from, state it leads to)
 MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
     "plan": (frozenset({S.DRAFT}), S.PLANNED),
     "approve": (frozenset({S.PLANNED}), S.APPROVED),
     "carry approval": (frozenset({S.PLANNED}), S.APPROVED),
-    "begin staging": (
-        frozenset({S.APPROVED, S.STAGING, S.FAILED, S.PAUSED, S.HALTED, S.STAGED, S.REJECTED})
-        # For a shadow that is gone or was written to: staging again voids the acceptance.
-        | {S.VALIDATED, S.ACCEPTED},
-        S.STAGING,
-    ),
+    # Also after validation, for a shadow that is gone or was written to: staging again voids the
+    # acceptance.
+    "begin staging": (_BEFORE_PUBLICATION - {S.PLANNED}, S.STAGING),
     "finish staging": (frozenset({S.STAGING}), S.STAGED),
     "fail": (frozenset({S.STAGING}), S.FAILED),
     "halt": (frozenset({S.STAGING}), S.HALTED),
@@ -45,18 +43,9 @@ MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
     # A rolled-back run whose second publication failed is in the state accepted.
     "reinstate": (frozenset({S.ROLLED_BACK, S.ACCEPTED}), S.PUBLISHED),
     "reinstate in part": (frozenset({S.ROLLED_BACK, S.ACCEPTED}), S.PUBLISH_HALTED),
-    "cancel": (
-        frozenset(
-            {S.PLANNED, S.APPROVED, S.STAGING, S.STAGED, S.VALIDATED, S.ACCEPTED}
-            | {S.FAILED, S.REJECTED, S.PAUSED, S.HALTED}
-        ),
-        S.CANCELLED,
-    ),
+    "cancel": (_BEFORE_PUBLICATION, S.CANCELLED),
     "supersede": (
-        frozenset(
-            {S.PLANNED, S.APPROVED, S.STAGED, S.VALIDATED, S.ACCEPTED, S.FAILED}
-            | {S.REJECTED, S.PAUSED, S.HALTED, S.PUBLISH_HALTED, S.PUBLISHED, S.ROLLED_BACK}
-        ),
+        _BEFORE_PUBLICATION - {S.STAGING} | {S.PUBLISH_HALTED, S.PUBLISHED, S.ROLLED_BACK},
         S.SUPERSEDED,
     ),
 }

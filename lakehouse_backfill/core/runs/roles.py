@@ -8,6 +8,7 @@ from __future__ import annotations
 import unicodedata
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
@@ -17,9 +18,9 @@ from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 CARRIED_DECISION_VERBS = {"approve": "carry approval", "accept": "carry acceptance"}
 
 
-def require_role(contract: Contract, role: str, who: str) -> None:
+def require_role(contract: Contract, role: str, who: str, environment: str) -> None:
     """Raise NotAllowed unless the contract lets `who` act as `role` (an empty list allows all)."""
-    holders: tuple[str, ...] = getattr(contract.roles, role)
+    holders = contract.holders(role, environment)
     if holders and who not in holders:
         raise NotAllowed(
             f"{who} may not {role} {contract.product}; the contract names {', '.join(holders)}",
@@ -41,9 +42,11 @@ def require_validator(contract: Contract, who: str | None) -> None:
         )
 
 
-def require_any_role(contract: Contract, roles: tuple[str, ...], requester: str, who: str) -> None:
+def require_any_role(
+    contract: Contract, roles: tuple[str, ...], requester: str, who: str, environment: str
+) -> None:
     """Raise NotAllowed unless `who` requested the run, or may act as one of the roles."""
-    holders = [getattr(contract.roles, role) for role in roles]
+    holders = [contract.holders(role, environment) for role in roles]
     names = dict.fromkeys(name for held in holders for name in held)
     if who != requester and all(holders) and who not in names:
         raise NotAllowed(
@@ -53,25 +56,47 @@ def require_any_role(contract: Contract, roles: tuple[str, ...], requester: str,
         )
 
 
-def require_four_eyes(plan: Plan, environment: str, who: str) -> None:
+def require_plan_environment(plan: Plan, environment: str) -> None:
+    """Raise NotAllowed when a run of prod is decided or published under another environment.
+
+    The roles of that environment, and whether it requires signatures, are others.
+    """
+    planned = plan.resolved.environment
+    if planned in FOUR_EYES_ENVIRONMENTS and environment != planned:
+        raise NotAllowed(
+            f"{plan.run_id} was planned in {planned}, and the profile is of {environment}",
+            fix=f"name a profile of {planned} with --profile",
+        )
+
+
+def require_four_eyes(
+    plan: Plan, environment: str, who: str, contract: Contract | None = None
+) -> None:
     """Raise NotAllowed when four eyes are required and `who` requested or planned the run.
 
-    The contract decides whether they are required. Without a setting there, they are required when
-    the environment of the plan, or the deciding `environment`, requires them: another profile does
-    not bypass the rule.
+    The contract (by default that of the plan) decides whether they are required. Without a setting
+    there, they are required when the environment of the plan, or the deciding `environment`,
+    requires them: another profile does not bypass the rule. Names are compared without case, and
+    in Unicode's compatible form.
     """
-    contract, requester = plan.resolved.contract, plan.resolved.manifest.run.requested_by
+    contract = contract or plan.resolved.contract
+    requester = plan.resolved.manifest.run.requested_by
     is_required = contract.four_eyes
     if is_required is None:
         is_required = not {environment, plan.resolved.environment}.isdisjoint(
             FOUR_EYES_ENVIRONMENTS
         )
-    role = {plan.created_by.strip(): "planned", requester.strip(): "requested"}.get(who.strip())
+    acts = {_comparable_name(plan.created_by): "planned", _comparable_name(requester): "requested"}
+    role = acts.get(_comparable_name(who))
     if is_required and role is not None:
         raise NotAllowed(
             f"{who} {role} the run and may not decide on it: {contract.product} needs four eyes",
             fix="let somebody else decide",
         )
+
+
+def _comparable_name(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold().strip()
 
 
 def decision_makers(events: tuple[Event, ...], verb: str, bound_to: str) -> tuple[str, ...]:
@@ -80,16 +105,13 @@ def decision_makers(events: tuple[Event, ...], verb: str, bound_to: str) -> tupl
     A later rejection voids earlier decisions. A decision that was carried over to a revision counts
     for those who made it.
     """
-    deciders: list[str] = []
-    for event in sorted(events, key=lambda event: event.seq):
-        if event.verb == "reject":
-            deciders.clear()
-        elif (
-            event.verb in (verb, CARRIED_DECISION_VERBS.get(verb))
-            and event.detail.get("bound_to") == bound_to
-        ):
-            deciders += event_deciders(event)
-    return tuple(deciders)
+    verbs = (verb, CARRIED_DECISION_VERBS.get(verb))
+    return tuple(
+        decider
+        for event in event_log.events_since_rejection(events)
+        if event.verb in verbs and event.detail.get("bound_to") == bound_to
+        for decider in event_deciders(event)
+    )
 
 
 def event_deciders(event: Event) -> tuple[str, ...]:

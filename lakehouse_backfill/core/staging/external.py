@@ -27,11 +27,16 @@ def shadow_open(context: Context, run_id: str, by: str) -> tuple[RunStatus, Tabl
     """
     plan = context.runs.plan(run_id)
     publish_modes.require_external_writer(plan)
-    with staging_session(context, plan, by) as begun:
-        open_shadow(context, plan, begun.lease.epoch)
+    with staging_session(context, plan, by) as session:
+        open_shadow(context, plan, session.lease.epoch)
     info = _require_shadow(context, plan)
     status = context.move(
-        begun.status, plan, "pause", by, reason=PAUSED_FOR_EXTERNAL_WRITER, table=plan.shadow_table
+        session.status,
+        plan,
+        "pause",
+        by,
+        reason=PAUSED_FOR_EXTERNAL_WRITER,
+        table=plan.shadow_table,
     )
     return status, info
 

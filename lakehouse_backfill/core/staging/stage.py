@@ -1,8 +1,6 @@
-"""Stage: chunks into the shadow, carried chunks included.
+"""Stage a run: judge the pinned input, then compute the chunks into the shadow, each one judged.
 
-Chunks that a revision takes over from the shadow of the run that it revises.
-
-stage: judge the pinned input, then compute the chunks into the shadow, each one judged.
+A revision carries chunks over from the shadow of the run that it revises.
 """
 
 from __future__ import annotations
@@ -13,18 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.core.planning import publish_modes, resolve, write_path
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
-from lakehouse_backfill.core.runs import hooks, roles
-from lakehouse_backfill.core.runs.context import ComputePorts, Context, RenewedLease
+from lakehouse_backfill.core.runs import hooks, roles, side_effects
+from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.checks import ChunkChecks, judge_inputs
+from lakehouse_backfill.core.staging.determinism import PlanJudge
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
-from lakehouse_backfill.domain.partitions import Chunk, Scope
+from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import ChunkRecord, RunStatus
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
+from lakehouse_backfill.ports.compute import ComputePorts
 
 
 def carry_chunk(
@@ -41,7 +42,7 @@ def carry_chunk(
     shadow holds. Nothing is computed or copied; the same again does nothing.
     """
     started = context.clock.now()
-    commit = context.carrying.carry(_carry_request(plan, chunk, source, epoch))
+    commit = context.publisher.carry(_carry_request(plan, chunk, source, epoch))
     if known is not None and known.snapshot_id == commit.snapshot_id:
         return known
     context.journal.bind(**plan.labels).log(
@@ -68,7 +69,7 @@ def carry_chunk(
 def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -> CarryRequest:
     inputs = ",".join(f"{name}={number}" for name, number in source.inputs.items())
     manifest = plan.resolved.manifest
-    said = {
+    values = {
         "run-id": plan.run_id,
         "carried-from": source.run_id,
         "product": manifest.product,
@@ -85,10 +86,10 @@ def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -
         shadow=plan.shadow_table,
         source=source.shadow_table,
         source_snapshot_id=source.shadow_snapshot_id,
-        scope=Scope(field=plan.resolved.scope.field, partitions=chunk.partitions),
+        scope=plan.chunk_scope(chunk),
         chunk_id=chunk.chunk_id,
         epoch=epoch,
-        properties={f"lakehouse-backfill.{name}": text for name, text in said.items()},
+        properties={f"lakehouse-backfill.{name}": text for name, text in values.items()},
     )
 
 
@@ -109,23 +110,24 @@ def stage_run(
 ) -> tuple[RunStatus, dict[str, Any]]:
     """Bring the run to staged: the chunks that `committed` lists are in the shadow already.
 
-    It is asked after the shadow was fenced: nobody else writes there any more.
+    `committed` is called after the shadow was fenced: nobody else writes there any more.
     """
-    with staging_session(context, plan, by) as begun:
-        done, redone = _stage_chunks(context, plan, begun, committed)
+    with staging_session(context, plan, by) as session:
+        done, redone = _stage_chunks(context, plan, session, committed)
     rows = sum(record.output_rows for record in done)
-    status = context.move(begun.status, plan, "finish staging", by, chunks=len(done), rows=rows)
+    status = context.move(session.status, plan, "finish staging", by, chunks=len(done), rows=rows)
     return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
 
 
 @dataclass(frozen=True)
 class StagingSession:
-    """A staging that is under way, with its lease and the waivers that stand."""
+    """A staging in progress, with its lease and the waivers in force."""
 
     status: RunStatus
     lease: RenewedLease
     compute: ComputePorts
     waived: tuple[decisions.Waiver, ...]
+    plans: PlanJudge
 
 
 @contextmanager
@@ -139,16 +141,23 @@ def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSe
     roles.require_approval(events, plan)
     require_approved_files(context, plan)
     require_pinned_snapshots(context, plan)
+    masks.require_same_key(plan, context.secrets)
     status = context.drive(status, plan, "begin staging", by)
     try:
         with RenewedLease(context, status) as lease:
-            begun = StagingSession(
-                status, lease, context.compute(), decisions.waivers_in_force(events)
+            compute = context.compute()
+            session = StagingSession(
+                status,
+                lease,
+                compute,
+                decisions.waivers_in_force(events),
+                PlanJudge(context, compute, plan, lease.epoch),
             )
-            if not publish_modes.is_externally_written(plan):
-                begun.compute.staging.load(plan)
-            judge_inputs(context, begun.compute, plan, lease.epoch, begun.waived)
-            yield begun
+            with side_effects.record_attempts(context, plan.run_id, lease.epoch):
+                if not publish_modes.is_externally_written(plan):
+                    session.compute.staging.load(plan)
+                judge_inputs(context, session.compute, plan, lease.epoch, session.waived)
+                yield session
     except RunMoved:
         # Whoever took the run over moves it now.
         raise
@@ -164,14 +173,15 @@ def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSe
 def _stage_chunks(
     context: Context,
     plan: Plan,
-    begun: StagingSession,
+    session: StagingSession,
     listed: Callable[[], tuple[ChunkCommit, ...]],
 ) -> tuple[list[ChunkRecord], int]:
-    compute, lease = begun.compute, begun.lease
+    compute, lease = session.compute, session.lease
+    _judge_first_plan(context, plan, session)
     open_shadow(context, plan, lease.epoch)
     committed = {item.chunk_id: item for item in listed()}
-    recorded = {record.chunk_id: record for record in context.ledger.chunks(plan.run_id)}
-    checks = ChunkChecks(context, compute, plan, begun.waived)
+    recorded = {record.chunk_id: record for record in context.runs.chunks(plan.run_id)}
+    checks = ChunkChecks(context, compute, plan, session.waived)
     context.progress.start("stage", len(plan.resolved.chunks), "chunks")
     done: list[ChunkRecord] = []
     rows = 0
@@ -179,10 +189,10 @@ def _stage_chunks(
         lease.require_held()
         known = recorded.get(chunk.chunk_id)
         commit = committed.get(chunk.chunk_id)
-        record = _stage_chunk(context, plan, begun, chunk, commit, known)
+        record = _stage_chunk(context, plan, session, chunk, commit, known)
         if record is not known or record.status == "failed" or not checks.is_verdict_stored(record):
             record = checks.judge(chunk, record, rows, lease.epoch)
-            context.ledger.record(record)
+            context.runs.record_chunk(record)
             checks.require_passed(record)
         done.append(record)
         rows += record.output_rows
@@ -193,16 +203,26 @@ def _stage_chunks(
     return done, fresh if committed else 0
 
 
+def _judge_first_plan(context: Context, plan: Plan, session: StagingSession) -> None:
+    """Judge the plan of the first chunk before the shadow is made, if it is to be computed."""
+    first = plan.resolved.chunks[0]
+    catch_up = plan.resolved.catch_up
+    is_carried = catch_up is not None and catch_up.carried_chunk(first.chunk_id) is not None
+    known = {record.chunk_id for record in context.runs.chunks(plan.run_id)}
+    if first.chunk_id not in known and not is_carried:
+        session.plans.judge(first)
+
+
 def _stage_chunk(
     context: Context,
     plan: Plan,
-    begun: StagingSession,
+    session: StagingSession,
     chunk: Chunk,
     commit: ChunkCommit | None,
     known: ChunkRecord | None,
 ) -> ChunkRecord:
     """Return the row of a chunk that is in the shadow now: `known`, if it is still right."""
-    staging, epoch = begun.compute.staging, begun.lease.epoch
+    staging, epoch = session.compute.staging, session.lease.epoch
     catch_up = plan.resolved.catch_up
     source = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
     if source is not None:
@@ -214,6 +234,7 @@ def _stage_chunk(
         window = resolve.input_window(plan, scope)
         source_range = window and f"{window[0].isoformat()}..{window[1].isoformat()}"
         with journal.span("stage chunk", chunk_id=chunk.chunk_id, source_range=source_range):
+            session.plans.judge(chunk)
             return staging.stage(plan, chunk, epoch)
     if known is not None and known.snapshot_id == commit.snapshot_id:
         return known
@@ -231,6 +252,9 @@ def open_shadow(context: Context, plan: Plan, epoch: int) -> None:
         "lakehouse-backfill.run-id": plan.run_id,
         "lakehouse-backfill.manifest-hash": plan.manifest_hash,
     }
+    contract = plan.resolved.contract
+    if contract.restricted_columns:
+        properties |= masks.metrics_properties(contract, context.tables.describe(target.table))
     if plan.resolved.manifest.compute.staging_location == "under_target":
         info = context.tables.describe(target.table)
         if info is not None:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 from statistics import fmean, median
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from lakehouse_backfill.core.comparison import distributions
 from lakehouse_backfill.domain.checks import (
@@ -47,19 +47,6 @@ _NAMED = 3
 _MEDIAN_SCALE, _MEAN_SCALE = 1.482602, 1.253314
 
 NumbersByPartition = Mapping[str, float | None]
-
-
-class AnomalyScore(NamedTuple):
-    """A number scored against its history; no score: a constant history of another value."""
-
-    median: float
-    score: float | None
-    limit: float
-
-    @property
-    def is_anomaly(self) -> bool:
-        """Return whether the number is far from its history."""
-        return self.score is None or abs(self.score) >= self.limit
 
 
 def history_basis(field: ScopeField) -> str | None:
@@ -101,8 +88,11 @@ def needed_history(
     return tuple(earlier for earlier in known if earlier in needed)
 
 
-def score_value(value: float, history: Sequence[float]) -> AnomalyScore:
-    """Return the median of the history, and the value's distance from it in robust deviations."""
+def score_value(partition: str, value: float, history: Sequence[float]) -> Anomaly:
+    """Return the median of the history, and the value's distance from it in robust deviations.
+
+    The number need not be an anomaly: `is_anomaly` judges it.
+    """
     centre, limit = median(history), anomaly_limit(len(history))
     distances, offset = [abs(number - centre) for number in history], value - centre
     # Sums of floating-point numbers may differ by rounding alone.
@@ -110,11 +100,16 @@ def score_value(value: float, history: Sequence[float]) -> AnomalyScore:
     deviation = _MEDIAN_SCALE * median(distances)
     if deviation <= tolerance:
         deviation = _MEAN_SCALE * fmean(distances)
-    if abs(offset) <= tolerance:
-        return AnomalyScore(centre, 0.0, limit)
-    if deviation <= tolerance:
-        return AnomalyScore(centre, None, limit)
-    return AnomalyScore(centre, round(offset / deviation, 3), limit)
+    score = None if deviation <= tolerance else round(offset / deviation, 3)
+    return Anomaly(
+        partition=partition, value=value, median=centre, limit=limit, history=len(history),
+        score=0.0 if abs(offset) <= tolerance else score,
+    )  # fmt: skip
+
+
+def is_anomaly(scored: Anomaly) -> bool:
+    """Return whether the number is far from its history."""
+    return scored.score is None or abs(scored.score) >= scored.limit
 
 
 def anomaly_limit(history: int) -> float:
@@ -141,14 +136,8 @@ def report_anomalies(
             too_little += 1
             continue
         judged += 1
-        scored = score_value(value, numbers)
-        if scored.is_anomaly:
-            anomalies.append(
-                Anomaly(
-                    partition=label, value=value, median=scored.median, score=scored.score,
-                    limit=scored.limit, history=len(numbers),
-                )
-            )  # fmt: skip
+        if is_anomaly(scored := score_value(label, value, numbers)):
+            anomalies.append(scored)
     anomalies.sort(key=lambda one: -abs(one.score or math.inf))
     return AnomalyReport(
         measure=measure, basis=basis, judged=judged, too_little=too_little, found=tuple(anomalies)

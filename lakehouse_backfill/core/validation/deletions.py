@@ -11,12 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.core.planning import publish_modes
-from lakehouse_backfill.core.planning.catch_up import (
-    drifted_partitions,
-    drifts_as_json,
-    excluded_rows,
-)
+from lakehouse_backfill.core.planning import catch_up, publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
@@ -33,6 +28,7 @@ from lakehouse_backfill.domain.catch_up import (
 )
 from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
@@ -50,7 +46,12 @@ def may_reapply_deletions(contract: Contract) -> bool:
 
 
 def displayable_keys(contract: Contract, keys: Iterable[dict[str, Any]]) -> list[Any]:
-    """Return keys for display: hashed, unless the product is declared as not confidential."""
+    """Return keys for display: hashed, unless the product is declared as not confidential.
+
+    Restricted columns are left out first: a hash of few possible values is no secret.
+    """
+    redaction = Redaction.of(contract.restricted_columns)
+    keys = [redaction.row(key) for key in keys]
     if contract.classification is None or contract.classification in _SECRET:
         return [f"sha256:{digest(key)[:16]}" for key in keys]
     return [{name: str(value) for name, value in key.items()} for key in keys]
@@ -74,21 +75,9 @@ def deletions_blocked_error(
         fix="restate on top of the deletion: lakehouse-backfill plan MANIFEST --revise RUN; or "
         "write `deletions: reapply` in the contract, and plan again",
         data={
-            "conflicts": drifts_as_json(commits),
+            "conflicts": catch_up.drifts_as_json(commits),
             "deletions": {"rows": found.rows, "partitions": found.partitions, "keys": keys},
         },
-    )
-
-
-def check_no_deleted_rows(named: TombstonedRows, left_out_rows: int) -> CheckResult:
-    """Check that no row of the candidate is named by tombstones or deletions."""
-    where = f" in {partitions.describe_labels(named.partitions)}" if named.rows else ""
-    return gate_registry.gate_result(
-        "no deleted row is written",
-        passed=not named.rows,
-        detail=f"{named.rows} rows{where}; {left_out_rows} were left out",
-        observed=named.rows,
-        limit=0,
     )
 
 
@@ -151,20 +140,15 @@ def require_no_deleted_rows(context: Context, plan: Plan, shadow_snapshot_id: in
     for before, after, label in _live_windows(context, plan):
         old, new = (TableState(table=target.table, snapshot_id=at) for at in (before, after))
         scope = Scope(field=resolved.scope.field, partitions=(label,))
-        lost_rows = context.erasing.gone(old, new, scope, key)
+        lost_rows = context.row_reader.deleted_rows(old, new, scope, key)
         if lost_rows.rows:
             deleted[label] = lost_rows
-            erasures.append(
-                Erasure(
-                    table=target.table, before_snapshot_id=before, after_snapshot_id=after,
-                    partitions=(label,), key=key,
-                )
-            )  # fmt: skip
+            erasures.append(_erasure(plan, before, after, (label,), key))
     if not erasures:
         return
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
     left_out = ExcludedRows(field=resolved.scope.field, erasures=tuple(erasures))
-    if context.erasing.named(state, resolved.scope.partitions, left_out).rows:
+    if context.row_reader.tombstoned_rows(state, resolved.scope.partitions, left_out).rows:
         raise deletions_blocked_error(resolved.contract, sum_deleted(deleted.values()), ())
 
 
@@ -179,23 +163,13 @@ def _live_windows(context: Context, plan: Plan) -> Iterator[tuple[int, int, str]
     actions = [
         row
         for row in reversed(context.versions.history(plan.product))
-        if row.action in pointer.ACCEPTED_ACTIONS
+        if row.action in ("publish", "rollback")
         and row.table == plan.resolved.target.table
         and row.at >= first.created_at
     ]
-    for number, row in enumerate(actions):
-        for label in row.scope.partitions if row.scope and row.action != "baseline" else ():
-            if label not in plan.resolved.scope.partitions:
-                continue
-            later = (
-                other
-                for other in actions[number + 1 :]
-                if other.scope and label in other.scope.partitions
-            )
-            end = next(later, None)
-            start, stop = row.snapshot_id, end.before_snapshot_id if end else None
-            if start is not None and stop is not None and start != stop:
-                yield start, stop, label
+    for label in plan.resolved.scope.partitions:
+        for start, stop in pointer.live_windows(actions, (label,)):
+            yield start, stop, label
 
 
 def newly_tombstoned_rows(
@@ -211,7 +185,7 @@ def newly_tombstoned_rows(
         return TombstonedRows(rows=0, partitions=())
     scope = plan.resolved.scope
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
-    return context.erasing.named(
+    return context.row_reader.tombstoned_rows(
         state, scope.partitions, ExcludedRows(field=scope.field, tombstones=changed)
     )
 
@@ -232,11 +206,11 @@ def live_changes(
     except TargetChanged:
         raise error from None
     named = newly_tombstoned_rows(context, plan, head_snapshot_id(context, plan.shadow_table))
-    labels = drifted_partitions(scope, drifts)
-    error.data |= {"conflicts": drifts_as_json(drifts)}
+    labels = catch_up.drifted_partitions(scope, drifts)
+    error.data |= {"conflicts": catch_up.drifts_as_json(drifts)}
     if not labels and not named.rows:
         raise error
-    deleted = _deleted_by_partition(context, plan, labels, head)
+    deleted = _deleted_by_partition(context, plan, labels, head, drifts)
     lost = tuple(label for label in labels if label in deleted and deleted[label].rows)
     if lost and not may_reapply_deletions(contract):
         raise deletions_blocked_error(contract, sum_deleted(deleted.values()), drifts) from error
@@ -247,11 +221,26 @@ def live_changes(
     if recomputed and resolved.manifest.safety.on_conflict != "catch_up":
         raise error
     erased = only_deleted | set(named.partitions) - set(recomputed)
+    erasures: tuple[Erasure, ...] = ()
+    if lost and target.snapshot_id is not None and head is not None:
+        erasures = (_erasure(plan, target.snapshot_id, head, lost, contract.key),)
     return LiveChanges(
         drifts=drifts,
         erased=tuple(label for label in scope.partitions if label in erased),
         recomputed=recomputed,
-        erasures=_erasures(plan, lost, head),
+        erasures=erasures,
+    )
+
+
+def _erasure(
+    plan: Plan, before: int, after: int, labels: tuple[str, ...], key: tuple[str, ...]
+) -> Erasure:
+    return Erasure(
+        table=plan.resolved.target.table,
+        before_snapshot_id=before,
+        after_snapshot_id=after,
+        partitions=labels,
+        key=key,
     )
 
 
@@ -263,13 +252,15 @@ def deletion_checks(
     No check where nothing is named. The stored rows are judged by another engine than the one that
     left the rows out.
     """
-    left_out = excluded_rows(plan.resolved)
+    left_out = catch_up.excluded_rows(plan.resolved)
     if left_out.is_empty:
         return []
     state = TableState(table=plan.shadow_table, snapshot_id=shadow_snapshot_id)
-    named = context.erasing.named(state, plan.resolved.scope.partitions, left_out)
-    left_out_counts = [record.left_out_rows or 0 for record in context.ledger.chunks(plan.run_id)]
-    return [check_no_deleted_rows(named, sum(left_out_counts))]
+    named = context.row_reader.tombstoned_rows(state, plan.resolved.scope.partitions, left_out)
+    where = f" in {partitions.describe_labels(named.partitions)}" if named.rows else ""
+    left_out_rows = sum(chunk.left_out_rows or 0 for chunk in context.runs.chunks(plan.run_id))
+    detail = f"{named.rows} rows{where}; {left_out_rows} were left out"
+    return [gate_registry.fault_count_result("no deleted row is written", named.rows, detail)]
 
 
 def inexact_partitions(context: Context, plan: Plan, result: ValidationResult) -> tuple[str, ...]:
@@ -278,79 +269,57 @@ def inexact_partitions(context: Context, plan: Plan, result: ValidationResult) -
     For each chunk carried over without some rows, the remaining rows must be the accepted rows
     minus exactly those that tombstones and deletions name, and none of these may remain.
     """
-    catch_up = plan.resolved.catch_up
-    if catch_up is None or not catch_up.erased:
+    revision = plan.resolved.catch_up
+    if revision is None or not revision.erased:
         return ()
-    left_out = excluded_rows(plan.resolved)
+    left_out = catch_up.excluded_rows(plan.resolved)
     counts = {balance.partition: balance.new_count for balance in result.balances}
     inexact: list[str] = []
     for chunk in plan.resolved.chunks:
-        source = catch_up.erased_chunk(chunk.chunk_id)
+        source = revision.erased_chunk(chunk.chunk_id)
         if source is None:
             continue
         before = TableState(table=source.shadow_table, snapshot_id=source.shadow_snapshot_id)
         after = TableState(table=plan.shadow_table, snapshot_id=result.shadow_snapshot_id)
-        named = context.erasing.named(before, chunk.partitions, left_out)
-        remaining = context.erasing.named(after, chunk.partitions, left_out)
+        named = context.row_reader.tombstoned_rows(before, chunk.partitions, left_out)
+        remaining = context.row_reader.tombstoned_rows(after, chunk.partitions, left_out)
         rows = sum(counts[label] for label in chunk.partitions)
         scope = Scope(field=left_out.field, partitions=chunk.partitions)
-        lost = context.erasing.gone(before, after, scope, plan.resolved.contract.key)
+        lost = context.row_reader.deleted_rows(before, after, scope, plan.resolved.contract.key)
         is_exact = lost.is_only_deletion and source.rows - rows == named.rows and not remaining.rows
         inexact += () if is_exact else chunk.partitions
     return tuple(inexact)
 
 
 def _deleted_by_partition(
-    context: Context, plan: Plan, labels: tuple[str, ...], head: int | None
+    context: Context,
+    plan: Plan,
+    labels: tuple[str, ...],
+    head: int | None,
+    drifts: tuple[Drift, ...],
 ) -> dict[str, DeletedRows]:
-    """Find, in each changed partition, the keys that readers do not see any more."""
+    """Find, in each changed partition, the keys that readers do not see any more.
+
+    Without a key, only commits that removed rows and added none count as deletions.
+    """
     resolved = plan.resolved
     base, table, key = resolved.target.snapshot_id, resolved.target.table, resolved.contract.key
     if base is None:
         return {}
     if not key:
-        return _deleted_without_key(context, plan, labels)
+        deleted = {label for drift in drifts if drift.only_deletes for label in drift.partitions}
+        return {
+            label: DeletedRows(rows=1, partitions=(label,), samples=(), is_only_deletion=True)
+            for label in labels
+            if label in deleted
+        }
     old, new = TableState(table=table, snapshot_id=base), TableState(table=table, snapshot_id=head)
     return {
-        label: context.erasing.gone(
+        label: context.row_reader.deleted_rows(
             old, new, Scope(field=resolved.scope.field, partitions=(label,)), key
         )
         for label in labels
     }
-
-
-def _deleted_without_key(
-    context: Context, plan: Plan, labels: tuple[str, ...]
-) -> dict[str, DeletedRows]:
-    """Find deletions without a key.
-
-    Only commits that removed rows and added none count as deletions.
-    """
-    resolved = plan.resolved
-    drifts = context.publisher.drifts(
-        resolved.target.table, resolved.scope, resolved.target.snapshot_id
-    )
-    deleted = {label for drift in drifts if drift.only_deletes for label in drift.partitions}
-    return {
-        label: DeletedRows(rows=1, partitions=(label,), samples=(), is_only_deletion=True)
-        for label in labels
-        if label in deleted
-    }
-
-
-def _erasures(plan: Plan, labels: tuple[str, ...], head: int | None) -> tuple[Erasure, ...]:
-    target, key = plan.resolved.target, plan.resolved.contract.key
-    if not labels or target.snapshot_id is None or head is None:
-        return ()
-    return (
-        Erasure(
-            table=target.table,
-            before_snapshot_id=target.snapshot_id,
-            after_snapshot_id=head,
-            partitions=labels,
-            key=key,
-        ),
-    )
 
 
 def sum_deleted(found: Iterable[DeletedRows]) -> DeletedRows:

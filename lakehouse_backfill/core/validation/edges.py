@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning import catch_up, resolve
@@ -41,16 +42,12 @@ def report_edges(scope: Scope, found: tuple[EdgePartition, ...], tolerance_rows:
     ordered = tuple(sorted(found, key=lambda edge: key(edge.partition)))
     differing = [edge for edge in ordered if edge.differing_rows]
     is_closed = sum(edge.differing_rows for edge in differing) <= tolerance_rows
-    if is_closed:
-        return EdgeReport(partitions=ordered, is_closed=True, closing_from=None, closing_to=None)
-    first, stop = _closing(scope, ordered, "before"), _closing(scope, ordered, "after")
-    known = first is not None and stop is not None
-    return EdgeReport(
-        partitions=ordered,
-        is_closed=False,
-        closing_from=first if known else None,
-        closing_to=stop if known else None,
-    )
+    first = stop = None
+    if not is_closed:
+        first, stop = _closing(scope, ordered, "before"), _closing(scope, ordered, "after")
+    if first is None or stop is None:
+        first = stop = None
+    return EdgeReport(partitions=ordered, is_closed=is_closed, closing_from=first, closing_to=stop)
 
 
 def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") -> CheckResult:
@@ -71,8 +68,8 @@ def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") 
     detail = f"{probed} beyond the edges would be computed as they are accepted"
     if not edge.is_closed:
         open_at = ", ".join(item.partition for item in edge.partitions if item.differing_rows)
-        found = "; ".join(part for part in (_one_sided_text(edge), _changed_text(edge)) if part)
-        detail = f"open at {open_at}: {found}; {_advice(edge)}"
+        texts = [_one_sided_text(edge), _changed_text(edge), _advice(edge)]
+        detail = f"open at {open_at}: {'; '.join(text for text in texts if text)}"
     return gate_registry.gate_result(
         "edges are closed",
         passed=edge.is_closed,
@@ -132,31 +129,21 @@ def _advice(edge: EdgeReport) -> str:
 
 
 def _closing(scope: Scope, found: tuple[EdgePartition, ...], side: str) -> str | None:
-    ordered = [label for label in scope.partitions if label != "null"]
+    """Return the bound of the range on a side; None where the outermost partition differs."""
+    labels = [label for label in scope.partitions if label != "null"]
     beyond = [edge for edge in found if edge.side == side]
+    differing = [edge.partition for edge in beyond if edge.differing_rows]
     if side == "before":
-        beyond.reverse()
-    outermost = ordered[0] if side == "before" else ordered[-1]
-    for edge in beyond:
-        if edge.differing_rows:
-            outermost = edge.partition
+        is_open = bool(beyond) and beyond[0].differing_rows > 0
+        return None if is_open else [*differing, *labels][0]
     if beyond and beyond[-1].differing_rows:
         return None
-    return outermost if side == "before" else partitions.shift_label(scope.field, outermost, 1)
+    return partitions.shift_label(scope.field, [*labels, *differing][-1], 1)
 
 
 #: Returns the checksums of accepted partitions; those without rows are left out.
 AcceptedChecksums = Callable[[tuple[str, ...]], Mapping[str, Checksum]]
 LabelsBySide = Mapping[EdgeSide, tuple[str, ...]]
-
-
-def compares_whole_partitions(plan: Plan) -> bool:
-    """Return whether a run computes all rows of a partition, under its current columns."""
-    return not (
-        plan.resolved.manifest.target.row_predicate
-        or declared_schema_change(plan)
-        or not catch_up.excluded_rows(plan.resolved).is_empty
-    )
 
 
 def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeReport:
@@ -169,8 +156,13 @@ def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeRepor
             context, target.table, target.snapshot_id, scope, plan.run_id
         )
 
-    whole = compares_whole_partitions(plan)
-    return probe_edges(staging, plan, accepted if whole else None)
+    # Checksums are equal only where the run computes all rows, under the current columns.
+    computes_all_rows = (
+        not plan.resolved.manifest.target.row_predicate
+        and not declared_schema_change(plan)
+        and catch_up.excluded_rows(plan.resolved).is_empty
+    )
+    return probe_edges(staging, plan, accepted if computes_all_rows else None)
 
 
 def probe_edges(
@@ -181,12 +173,7 @@ def probe_edges(
     With `accepted`, partitions are compared by checksums first, and only those that differ by key.
     """
     scope, validation = plan.resolved.scope, plan.resolved.manifest.validation
-    first = resolve.edge_labels(scope, validation.edge_partitions)
-    around: dict[EdgeSide, tuple[str, ...]] = {
-        "inside": first.inside,
-        "before": first.before,
-        "after": first.after,
-    }
+    around = resolve.edge_labels(scope, validation.edge_partitions)
     edges: list[EdgePartition] = []
     seen: dict[EdgeSide, tuple[str, ...]] = {}
     while any(around.values()):
@@ -244,14 +231,9 @@ def _probe_labels(
 
 def _within_reach(plan: Plan, labels: tuple[str, ...]) -> tuple[str, ...]:
     """Return the partitions that the declared input ranges still cover, nearest first."""
-    reachable = []
-    for label in labels:
-        around = Scope(field=plan.resolved.scope.field, partitions=(label,))
-        pins = [pin for pin in plan.resolved.sources if pin.range is not None]
-        if not all(
-            pin.range and resolve.range_covers_window(pin.range, resolve.needed_window(pin, around))
-            for pin in pins
-        ):
-            break
-        reachable.append(label)
-    return tuple(reachable)
+
+    def is_covered(label: str) -> bool:
+        scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
+        return all(resolve.range_covers_scope(pin, scope) for pin in plan.resolved.sources)
+
+    return tuple(takewhile(is_covered, labels))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from lakehouse_backfill.core.runs import gate_registry
@@ -16,8 +16,9 @@ from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult, Diff, MeasureTotal, PartitionBalance
 from lakehouse_backfill.domain.contract import Contract, Threshold
 from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.domain.table import LiveFile, SchemaChange, TableInfo
 
@@ -26,14 +27,10 @@ DEFAULT_FILE_BYTES = 512 * 1024 * 1024
 #: A partition may have this many files, however small.
 ALWAYS_ALLOWED_FILES = 8
 #: Lineage columns that are never null in a row that a run made.
-REQUIRED_LINEAGE = (
-    "produced_by_run_id",
-    "produced_by_transform",
-    "transform_version",
-    "input_snapshot_id",
-    "processing_mode",
-    "restatement_reason",
-    "produced_at",
+REQUIRED_LINEAGE = tuple(
+    name
+    for name in LINEAGE_NAMES
+    if name not in ("input_range_start", "input_range_end", "reference_data_version")
 )
 
 
@@ -51,33 +48,20 @@ def check_chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckR
     )
 
 
-def check_partitions_written(plan: Plan, new: dict[str, Checksum], old: set[str]) -> CheckResult:
-    """Check that every partition with rows now has rows in the candidate too."""
-    emptied = old - set(new)
-    return check_none_emptied(
-        [label for label in plan.resolved.scope.partitions if label in emptied]
-    )
-
-
 def check_none_emptied(emptied: Sequence[str]) -> CheckResult:
     """Check that no visible partition loses all its rows; `emptied` are those that do."""
-    return gate_registry.gate_result(
-        "no partition becomes empty",
-        passed=not emptied,
-        detail=f"{len(emptied)} become empty" + (f", first {emptied[0]}" if emptied else ""),
-        observed=len(emptied),
-        limit=0,
-    )
+    detail = f"{len(emptied)} become empty" + (f", first {emptied[0]}" if emptied else "")
+    return gate_registry.fault_count_result("no partition becomes empty", len(emptied), detail)
 
 
-def check_row_count(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckResult:
-    """Check that the output is not empty, and within the declared maximum."""
-    rows = sum(chunk.output_rows for chunk in chunks)
+def check_row_count(plan: Plan, rows: int, *, is_whole: bool = True) -> CheckResult:
+    """Check that the rows are within the declared maximum, and the whole output is not empty."""
     limit = plan.resolved.manifest.safety.max_rows
+    until = "" if is_whole else " up to this chunk"
     return gate_registry.gate_result(
         "row count is in range",
-        passed=rows > 0 and (limit is None or rows <= limit),
-        detail=f"{rows} rows" + (f", at most {limit}" if limit else ""),
+        passed=(rows > 0 or not is_whole) and (limit is None or rows <= limit),
+        detail=f"{rows} rows{until}" + (f", at most {limit}" if limit else ""),
         observed=rows,
         limit=limit,
     )
@@ -91,12 +75,9 @@ def check_outside_unchanged(
     old = Counter(file.content for file in base if not file.is_in(scope))
     new = Counter(file.content for file in shadow if not file.is_in(scope))
     differing = ((old - new) + (new - old)).total()
-    return gate_registry.gate_result(
-        "nothing outside the partitions changed",
-        passed=old == new,
-        detail=f"{(old & new).total()} files shared, {differing} differ",
-        observed=differing,
-        limit=0,
+    detail = f"{(old & new).total()} files shared, {differing} differ"
+    return gate_registry.fault_count_result(
+        "nothing outside the partitions changed", differing, detail
     )
 
 
@@ -136,13 +117,8 @@ def check_lineage_complete(
         if rows - int(total.new or 0)
         > (0 if carried_of is None else carried_of - int(total.old or 0))
     ]
-    return gate_registry.gate_result(
-        "lineage is complete",
-        passed=not holes,
-        detail=f"{rows} rows" + (f"; {holes[0]} has nulls" if holes else ""),
-        observed=len(holes),
-        limit=0,
-    )
+    detail = f"{rows} rows" + (f"; {holes[0]} has nulls" if holes else "")
+    return gate_registry.fault_count_result("lineage is complete", len(holes), detail)
 
 
 def check_schema_kept(
@@ -152,22 +128,28 @@ def check_schema_kept(
 
     A declared change is allowed, and nothing else: the new name, and the new type.
     """
-    results = []
+    problems = []
     names, types = table.renamed_columns(change), table.widened_columns(change)
     before = {new: old for old, new in names.items()}
     for declared in contract.columns:
         column = shadow.column(names.get(declared.name, declared.name))
         widened = types.get(before.get(declared.name, declared.name))
-        problem = ""
         if column is None:
-            problem = "is missing"
-        elif _normalise_type(column.type) not in (_normalise_type(declared.type), widened):
-            problem = f"is {column.type}, the contract says {declared.type}"
+            problems.append(f"{declared.name} is missing")
+        elif _comparable(column.type) not in (_comparable(declared.type), widened):
+            problems.append(f"{declared.name} is {column.type}, the contract says {declared.type}")
         elif declared.required and not column.required:
-            problem = "may be null, the contract says required"
-        if problem:
-            results.append(_schema(f"{declared.name} {problem}", passed=False))
-    return tuple(results) or (_schema(f"{len(contract.columns)} columns kept", passed=True),)
+            problems.append(f"{declared.name} may be null, the contract says required")
+    return tuple(
+        gate_registry.gate_result(
+            "columns that consumers rely on", passed=not problems, detail=detail
+        )
+        for detail in problems or [f"{len(contract.columns)} columns kept"]
+    )
+
+
+def _comparable(type_text: str) -> str:
+    return table.normalise_type(type_text).lower()
 
 
 def check_stored_as_computed(
@@ -185,14 +167,12 @@ def check_stored_as_computed(
             continue  # Without rows there is no shape to compare.
         if recorded.get(chunk.chunk_id) != total.text:
             differing.append(chunk.chunk_id)
-    return gate_registry.gate_result(
-        "stored rows are the computed rows",
-        passed=not differing,
-        detail=f"{len(recorded) - len(differing)} chunk checksums equal"
-        + (f"; differs: {differing[0]}" if differing else ""),
-        observed=len(differing),
-        limit=0,
-        blocking=plan.resolved.manifest.validation.checksum == "required",
+    detail = f"{len(recorded) - len(differing)} chunk checksums equal"
+    if differing:
+        detail += f"; differs: {differing[0]}"
+    blocking = plan.resolved.manifest.validation.checksum == "required"
+    return gate_registry.fault_count_result(
+        "stored rows are the computed rows", len(differing), detail, blocking=blocking
     )
 
 
@@ -214,21 +194,9 @@ def check_keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
 
     Old duplicates do not count: the run may be their correction.
     """
-    return gate_registry.gate_result(
-        "keys are unique",
-        passed=duplicates == 0,
-        detail=f"{duplicates} duplicate keys in the {where}",
-        observed=duplicates,
-        limit=0,
+    return gate_registry.fault_count_result(
+        "keys are unique", duplicates, f"{duplicates} duplicate keys in the {where}"
     )
-
-
-def _schema(detail: str, *, passed: bool) -> CheckResult:
-    return gate_registry.gate_result("columns that consumers rely on", passed=passed, detail=detail)
-
-
-def _normalise_type(type_text: str) -> str:
-    return type_text.replace(" ", "").lower()
 
 
 #: A change from 0 has no share: no limit allows it.
@@ -307,3 +275,19 @@ def _share(before: Amount, after: Amount) -> float:
     if not (math.isfinite(old) and math.isfinite(new)):
         return math.inf  # NaN has no share of change, and would hide behind other numbers.
     return abs(new - old) / abs(old) if old else _FROM_NOTHING if new else 0.0
+
+
+def check_masks(columns: Iterable[MaskedColumn]) -> CheckResult:
+    """Check that masked columns hold only what their masks make, by shape and against the input."""
+    faults, texts = 0, []
+    for one in columns:
+        faults += one.misshapen + (one.raw or 0)
+        text = f"{one.column}: {one.misshapen} of {one.values} values have another shape"
+        if one.raw is None:
+            text += ", not compared with raw values"
+        else:
+            text += f", {one.raw} are raw values of an input"
+        texts.append(text)
+    return gate_registry.fault_count_result(
+        "masked columns hold masked values only", faults, "; ".join(texts)
+    )

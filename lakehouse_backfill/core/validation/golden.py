@@ -11,12 +11,13 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timezone
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.manifest import SpotCheck
+from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN, Redaction
 from lakehouse_backfill.domain.partitions import as_date
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.table import TableInfo
@@ -46,40 +47,33 @@ def typed_key(row: Row, key: Iterable[str], types: Mapping[str, str]) -> tuple[A
     return tuple(typed_cell(row.get(column), types[column]) for column in key)
 
 
-def check_golden(
-    expected: Sequence[Row],
+def check_rows(
+    name: str,
+    expected: Sequence[tuple[tuple[str, ...], Row]],
     actual: Sequence[Row],
-    key: tuple[str, ...],
     types: Mapping[str, str],
-    name: str = "golden rows",
+    redaction: Redaction = NOTHING_HIDDEN,
 ) -> CheckResult:
     """Compare each expected row with the row of the same key, over the columns that it names.
 
-    Further actual rows are allowed: the file lists rows that must exist. Raises ConfigError when
-    the file does not fit the table: no key, a column that does not exist, a cell of another type.
+    Each expected row comes with the columns of its key. Further actual rows are allowed: what is
+    expected lists rows that must exist. Raises ConfigError when an expected row does not fit the
+    table: no key, a column that does not exist, a cell of another type.
     """
-    _refuse_misfit(expected, key, types, name)
-    rows_by_key = _by_key(actual, key, types)
     faults: list[str] = []
-    for row in expected:
-        faults += _faults(row, rows_by_key, key, types)
-    return _result(name, len(expected), faults)
-
-
-def check_spots(
-    spots: Sequence[SpotCheck],
-    actual: Sequence[Row],
-    types: Mapping[str, str],
-    name: str = "spot checks",
-) -> CheckResult:
-    """Compare named records with the output; `actual` holds at least the rows of their keys."""
-    faults: list[str] = []
-    for spot in spots:
-        key = tuple(spot.key)
-        row = {**spot.key, **spot.expect}
-        _refuse_misfit([row], key, types, name)
-        faults += _faults(row, _by_key(actual, key, types), key, types)
-    return _result(name, len(spots), faults)
+    rows_by_key: dict[tuple[str, ...], dict[tuple[Any, ...], list[Row]]] = {}
+    for number, (key, row) in enumerate(expected, start=1):
+        _refuse_misfit(row, number, key, types, name, redaction)
+        if key not in rows_by_key:
+            rows_by_key[key] = _by_key(actual, key, types)
+        faults += _faults(row, rows_by_key[key], key, types, redaction)
+    detail = f"{len(expected)} expected rows found as expected"
+    if faults:
+        more = len(faults) - NAMED_CELLS
+        detail = "; ".join(faults[:NAMED_CELLS]) + (f"; and {more} more" if more > 0 else "")
+    return CheckResult(
+        name=name, group="golden", passed=not faults, detail=detail, observed=len(faults), limit=0
+    )
 
 
 def _faults(
@@ -87,29 +81,23 @@ def _faults(
     rows_by_key: Mapping[tuple[Any, ...], list[Row]],
     key: tuple[str, ...],
     types: Mapping[str, str],
+    redaction: Redaction,
 ) -> list[str]:
+    def show(column: str, cell: Any) -> str:
+        return _show(redaction.value(column, cell))
+
     expected = {column: typed_cell(cell, types[column]) for column, cell in row.items()}
     rows = rows_by_key.get(typed_key(row, key, types), [])
-    label = ", ".join(f"{column}={_show(expected[column])}" for column in key)
+    label = ", ".join(f"{column}={show(column, expected[column])}" for column in key)
     if len(rows) != 1:
         return [f"{label}: " + ("no such row" if not rows else f"{len(rows)} rows, not one")]
     faults = []
     for column, expected_cell in expected.items():
         actual = typed_cell(rows[0].get(column), types[column])
         if not _same(expected_cell, actual):
-            faults.append(f"{label}: {column} is {_show(actual)}, expected {_show(expected_cell)}")
+            found, wanted = show(column, actual), show(column, expected_cell)
+            faults.append(f"{label}: {column} is {found}, expected {wanted}")
     return faults
-
-
-def _result(name: str, count: int, faults: list[str]) -> CheckResult:
-    if not faults:
-        detail = f"{count} expected rows found as expected"
-    else:
-        more = len(faults) - NAMED_CELLS
-        detail = "; ".join(faults[:NAMED_CELLS]) + (f"; and {more} more" if more > 0 else "")
-    return CheckResult(
-        name=name, group="golden", passed=not faults, detail=detail, observed=len(faults), limit=0
-    )
 
 
 def _by_key(
@@ -122,27 +110,32 @@ def _by_key(
 
 
 def _refuse_misfit(
-    rows: Sequence[Row], key: tuple[str, ...], types: Mapping[str, str], name: str
+    row: Row,
+    number: int,
+    key: tuple[str, ...],
+    types: Mapping[str, str],
+    name: str,
+    redaction: Redaction,
 ) -> None:
     if not key:
         raise ConfigError(f"{name}: rows cannot be found without a key", fix="give key columns")
-    for number, row in enumerate(rows, start=1):
-        unknown = [column for column in row if column not in types]
-        missing = [column for column in key if column not in row]
-        if unknown or missing:
+    unknown = [column for column in row if column not in types]
+    missing = [column for column in key if column not in row]
+    if unknown or missing:
+        raise ConfigError(
+            f"{name}: row {number} "
+            + (f"names unknown columns {unknown}" if unknown else f"lacks key {missing}"),
+            fix=f"name key columns {list(key)} and others of {list(types)}",
+        )
+    for column, cell in row.items():
+        try:
+            typed_cell(cell, types[column])
+        except ValueError as error:
             raise ConfigError(
-                f"{name}: row {number} "
-                + (f"names unknown columns {unknown}" if unknown else f"lacks key {missing}"),
-                fix=f"name key columns {list(key)} and others of {list(types)}",
-            )
-        for column, cell in row.items():
-            try:
-                typed_cell(cell, types[column])
-            except ValueError as error:
-                raise ConfigError(
-                    f"{name}: row {number}, column {column}: {cell!r} is no {types[column]}",
-                    fix="write the value as the column's type, or leave the cell empty for null",
-                ) from error
+                f"{name}: row {number}, column {column}: {redaction.value(column, cell)!r} is no "
+                f"{types[column]}",
+                fix="write the value as the column's type, or leave the cell empty for null",
+            ) from (None if redaction.hides(column) else error)
 
 
 def _same(wanted: Any, seen: Any) -> bool:
@@ -228,25 +221,23 @@ def golden_checks(context: Context, plan: Plan, shadow: TableInfo) -> tuple[Chec
     """
     validation, key = plan.resolved.manifest.validation, plan.resolved.contract.key
     types = {column.name: column.type for column in shadow.columns}
+    redaction = context.redaction(plan.resolved.contract)
+    read = partial(context.row_reader.by_key, plan.shadow_table, shadow.snapshot_id)
     results: list[CheckResult] = []
     if validation.golden is not None:
-        expected = context.records.golden(validation.golden)
-        missing = [column for column in key if column not in expected[0]]
+        rows = context.row_reader.golden(validation.golden)
+        missing = [column for column in key if column not in rows[0]]
         if missing:
             raise ConfigError(
                 f"{validation.golden} has no column {missing[0]}, which is part of the key",
                 fix=f"give every row {', '.join(key)}",
             )
-        keys = [{column: row[column] for column in key} for row in expected]
-        actual = context.records.by_key(plan.shadow_table, shadow.snapshot_id, keys)
-        results.append(check_golden(expected, actual, key, types, validation.golden))
-    if validation.spot_checks:
-        actual = [
-            row
-            for spot in validation.spot_checks
-            for row in context.records.by_key(
-                plan.shadow_table, shadow.snapshot_id, [dict(spot.key)]
-            )
-        ]
-        results.append(check_spots(validation.spot_checks, actual, types))
+        actual = read([{column: row[column] for column in key} for row in rows])
+        results.append(
+            check_rows(validation.golden, [(key, row) for row in rows], actual, types, redaction)
+        )
+    if spots := validation.spot_checks:
+        actual = [row for spot in spots for row in read([dict(spot.key)])]
+        expected = [(tuple(spot.key), {**spot.key, **spot.expect}) for spot in spots]
+        results.append(check_rows("spot checks", expected, actual, types, redaction))
     return tuple(results)

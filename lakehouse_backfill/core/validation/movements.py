@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakehouse_backfill.core.planning import publish_modes
-from lakehouse_backfill.core.runs import gate_registry
+from lakehouse_backfill.core.runs import gate_registry, side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
-from lakehouse_backfill.domain.table import CatalogMovements, TableMovement
+from lakehouse_backfill.domain.table import CatalogMovements
 
 #: Tables whose metadata is read: those of the run, of their namespaces, then others. Shadows of
 #: other runs are no part: each run publishes only the head of its shadow that it validated itself.
@@ -37,12 +37,18 @@ def movements_since_staging(context: Context, plan: Plan) -> CatalogMovements:
 
 
 def check_only_shadow_written(
-    plan: Plan, found: CatalogMovements, application: str, *, is_shared: bool
+    plan: Plan,
+    found: CatalogMovements,
+    application: str,
+    *,
+    is_shared: bool,
+    tried: tuple[dict[str, Any], ...] = (),
 ) -> CheckResult:
     """Check that no application that wrote the run's shadow, or checks it, wrote other tables.
 
     `application` is the engine's of this process. Where it `is_shared`, others compute in it too:
     then only the target counts. Commits of runs of this toolkit, which name the run, do not count.
+    What the job's code `tried` was stopped, and closes the gate too.
     The result is the same as long as the run's own commits are: it says nothing of other writers.
     """
     own = {one.application for one in found.moved if one.made_for == plan.run_id} | {application}
@@ -58,11 +64,13 @@ def check_only_shadow_written(
         detail = "its engine names no application: commits elsewhere cannot be assigned to it"
     if publish_modes.is_externally_written(plan):
         wrong, detail = [], "another engine wrote it: its commits elsewhere are not judged"
+    if tried:
+        detail = f"its code tried {'; '.join(side_effects.describe_attempts(tried))}; {detail}"
     return gate_registry.gate_result(
         "the run wrote only its shadow",
-        passed=not wrong,
+        passed=not wrong and not tried,
         detail=detail,
-        observed=sum(one.commits for one in wrong),
+        observed=sum(one.commits for one in wrong) + len(tried),
         limit=0,
     )
 
@@ -74,13 +82,12 @@ def describe_movements(plan: Plan, found: CatalogMovements) -> dict[str, Any]:
         "tables_looked_at": found.looked_at,
         "all_tables": found.is_whole,
         "unreadable": list(found.unreadable[:_MAX_KEPT]),
-        "moved": [_movement_json(one) for one in others[:_MAX_KEPT]],
+        "moved": [
+            one.model_dump(mode="json", exclude={"application", "made_for"})
+            for one in others[:_MAX_KEPT]
+        ],
         "more_moved": max(0, len(others) - _MAX_KEPT),
     }
-
-
-def _movement_json(movement: TableMovement) -> dict[str, Any]:
-    return movement.model_dump(mode="json", exclude={"application", "made_for"})
 
 
 def describe_range(found: Mapping[str, Any]) -> str:

@@ -8,11 +8,12 @@ recorded because suites may cost more than the computation that they judge.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.runs.context import ComputePorts, Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.accepted import AcceptedSnapshot, resolve_accepted
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
@@ -21,7 +22,7 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.ports.system import Clock
+from lakehouse_backfill.ports.compute import ComputePorts
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def validate_accepted(
     accepted = resolve_accepted(context, contract, strict=False)
     compute = context.compute()
     scope = _restated_scope(context, contract, only)
-    frame = compute.inspecting.snapshot(accepted.table, accepted.snapshot_id, scope)
+    frame = compute.measuring.frame(accepted.table, accepted.snapshot_id, scope)
     requested = tuple(SuiteRef(file=file) for file in suites)
     checks: list[CheckResult] = []
     for suite in requested or contract.suites:
@@ -59,7 +60,9 @@ def validate_accepted(
                 f"{suite.file} takes parameters from a run's inputs, and here is no run",
                 fix="name suites without parameters: --suite FILE",
             )
-        checks += compute.judge.judge(frame, suite.file, {}, "quality")
+        checks += compute.judge.judge(
+            frame, suite.file, {}, "quality", redaction=context.redaction(contract)
+        )
     return AcceptedValidation(accepted, tuple(checks))
 
 
@@ -75,9 +78,6 @@ def _restated_scope(context: Context, contract: Contract, only: tuple[str, ...])
     for label in only:
         partitions.partition_row_range(row.scope.field, label)
     return Scope(field=row.scope.field, partitions=only)
-
-
-_ENDS = ("pass validation", "fail validation")
 
 
 class ValidationTiming(NamedTuple):
@@ -106,15 +106,9 @@ class ValidationTiming(NamedTuple):
 
 def newest_validation_timing(events: Iterable[Event]) -> ValidationTiming | None:
     """Return the timing of the newest validation; None when there is none in the log."""
-    for event in sorted(events, key=lambda each: -each.seq):
-        if event.verb in _ENDS:
-            timing: dict[str, Any] | None = event.detail.get("spent")
-            return (
-                ValidationTiming(*(timing[name] for name in ValidationTiming._fields))
-                if timing
-                else None
-            )
-    return None
+    ends = [event for event in events if event.verb in ("pass validation", "fail validation")]
+    timing = max(ends, key=lambda event: event.seq).detail.get("spent") if ends else None
+    return ValidationTiming(*map(timing.get, ValidationTiming._fields)) if timing else None
 
 
 def declared_suites(plan: Plan) -> tuple[SuiteRef, ...]:
@@ -140,36 +134,32 @@ def suite_parameters(
     return {name: known[origin] for name, origin in suite.parameters.items()}
 
 
-@dataclass
-class Stopwatch:
-    """Measures how long a validation took, and how long its suites did."""
-
-    clock: Clock
-    suites_s: float = 0.0
-    _since: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._since = self.clock.now()
-
-    def timing_until_now(self, context: Context, run_id: str) -> ValidationTiming:
-        """Return the time of this validation until now, and of the run's chunks before it."""
-        staged_s = sum(chunk.seconds for chunk in context.ledger.chunks(run_id))
-        elapsed_s = (self.clock.now() - self._since).total_seconds()
-        return ValidationTiming(
-            round(elapsed_s, 3), round(self.suites_s, 3), round(staged_s + elapsed_s, 3)
-        )
+def timing_until_now(
+    context: Context, run_id: str, since: datetime, suites_s: float
+) -> ValidationTiming:
+    """Return the time of a validation until now, and of the run's chunks before it."""
+    staged_s = sum(chunk.seconds for chunk in context.runs.chunks(run_id))
+    elapsed_s = (context.clock.now() - since).total_seconds()
+    return ValidationTiming(round(elapsed_s, 3), round(suites_s, 3), round(staged_s + elapsed_s, 3))
 
 
-def suite_checks(compute: ComputePorts, plan: Plan, watch: Stopwatch) -> list[CheckResult]:
-    """Run the suites `on` output; values that fill several parameters are read once."""
+def suite_checks(
+    context: Context, compute: ComputePorts, plan: Plan
+) -> tuple[list[CheckResult], float]:
+    """Run the suites `on` output; return the results, and the seconds that they took.
+
+    Values that fill several parameters are read once.
+    """
     suites = [suite for suite in declared_suites(plan) if suite.on == "output"]
     if not suites:
-        return []
-    started = watch.clock.now()
+        return [], 0.0
+    started = context.clock.now()
     known: dict[str, list[Any]] = {}
     parameterised = tuple(
         (suite.file, suite_parameters(compute, plan, suite, known)) for suite in suites
     )
-    checks = compute.judge.judge_all(compute.measuring.output(plan), parameterised, "quality")
-    watch.suites_s += (watch.clock.now() - started).total_seconds()
-    return list(checks)
+    output = compute.measuring.frame(plan.shadow_table, None, plan.resolved.scope)
+    checks = compute.judge.judge_all(
+        output, parameterised, "quality", context.redaction(plan.resolved.contract)
+    )
+    return list(checks), (context.clock.now() - started).total_seconds()

@@ -15,13 +15,14 @@ from typing import Any
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
+from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.planning import publish_modes, row_changes
 from lakehouse_backfill.core.planning.job_code import require_approved_files
-from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles
-from lakehouse_backfill.core.runs.context import ComputePorts, Context, RenewedLease
+from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles, side_effects
+from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.validation import anomalies, deletions, edges, gates, movements
 from lakehouse_backfill.core.validation.golden import golden_checks
-from lakehouse_backfill.core.validation.suites import Stopwatch, suite_checks
+from lakehouse_backfill.core.validation.suites import suite_checks, timing_until_now
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import (
     CheckResult,
@@ -39,6 +40,7 @@ from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, RunStatus
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.domain.table import CatalogMovements, LiveFile, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, NotFound
+from lakehouse_backfill.ports.compute import ComputePorts
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,6 @@ class KnownBase:
     history_labels: tuple[str, ...]
     #: Values by partition and measure; None: they must be read.
     counts: dict[str, tuple[int, ...]] | None
-
-    @property
-    def unread_labels(self) -> tuple[str, ...]:
-        """Return the earlier partitions whose measures must be read."""
-        return self.history_labels if self.counts is None else ()
 
     def earlier_measures(
         self, measures: Sequence[Measure], read: anomalies.MeasuresByLabel
@@ -94,16 +91,16 @@ def publish_mode_checks(
     context: Context,
     compute: ComputePorts,
     plan: Plan,
-    shadow_snapshot_id: int | None,
+    shadow: TableInfo,
     balances: tuple[PartitionBalance, ...],
 ) -> list[CheckResult]:
     """Check that rows which the run does not name are unchanged, and that changes add up."""
     checks = []
     if plan.resolved.manifest.target.row_predicate:
-        checks.append(_check_other_rows(context, compute, plan, shadow_snapshot_id))
+        checks.append(_check_other_rows(compute, plan, shadow))
     # Chunks carried over from an earlier shadow were counted there.
     records = [
-        one for one in context.ledger.chunks(plan.run_id) if ChunkCounts.from_record(one).known
+        one for one in context.runs.chunks(plan.run_id) if ChunkCounts.from_record(one).known
     ]
     merged = {label for record in records for label in record.partitions}
     counts = reduce(ChunkCounts.__add__, map(ChunkCounts.from_record, records), ChunkCounts())
@@ -113,19 +110,14 @@ def publish_mode_checks(
     return [*checks, *([sum_check] if sum_check else [])]
 
 
-def _check_other_rows(
-    context: Context, compute: ComputePorts, plan: Plan, shadow_snapshot_id: int | None
-) -> CheckResult:
+def _check_other_rows(compute: ComputePorts, plan: Plan, shadow: TableInfo) -> CheckResult:
     """Compare the rows outside the predicate, with all columns, base against candidate."""
     target, scope = plan.resolved.target, plan.resolved.scope
-    info = context.tables.describe(plan.shadow_table)
-    if info is None:
-        raise NotFound(f"shadow {plan.shadow_table} is gone")
-    types = {column.name: column.type for column in info.columns}
+    types = {column.name: column.type for column in shadow.columns}
     other_rows = row_changes.resolve_row_predicate(plan.resolved.manifest.target, types)
     checksums = compute.measuring.checksums
     old = checksums(target.table, target.snapshot_id, scope, (), other_rows)
-    new = checksums(plan.shadow_table, shadow_snapshot_id, scope, (), other_rows)
+    new = checksums(shadow.table, shadow.snapshot_id, scope, (), other_rows)
     return row_changes.check_other_rows_unchanged(scope, old, new)
 
 
@@ -145,9 +137,10 @@ def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, Validat
     roles.require_approval(decisions.trusted_events(context, status), plan)
     require_approved_files(context, plan)
     status = context.drive(status, plan, "begin validation", by)
-    watch = Stopwatch(context.clock)
+    started = context.clock.now()
     with RenewedLease(context, status), context.journal.bind(**plan.labels).span("validate"):
-        judged, moved = _judge(context, plan, watch)
+        with side_effects.record_attempts(context, run_id, status.epoch):
+            judged, moved, suites_s = _judge(context, plan)
         # JSON has no NaN, and totals may hold one.
         document = to_json_value(judged.model_dump(mode="json"))
     result = ValidationResult.model_validate(document)
@@ -156,14 +149,16 @@ def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, Validat
     failed = [check.name for check in decisions.failed_blocking_checks(result.checks)]
     # Time and commits of others are not in the document: the same result has the same digest.
     beside: dict[str, Any] = {
-        "spent": watch.timing_until_now(context, run_id).json_form,
+        "spent": timing_until_now(context, run_id, started, suites_s).json_form,
         "moved_tables": movements.describe_movements(plan, moved),
     }
     status = context.move(status, plan, verb, by, digest=digest, failed=failed, **beside)
     if failed:
         # Waivers of an equal result hold for this one.
         status = decisions.pass_by_waiver(context, status, plan, by)
-    _trace_samples(context, plan, result)
+    journal = context.journal.bind(**plan.labels)
+    for sample in result.diff.samples:
+        journal.log("record_trace", **dict(sample))
     return status, result, digest
 
 
@@ -186,9 +181,8 @@ class _Measurements:
     earlier: anomalies.MeasuresByLabel
 
 
-def _judge(
-    context: Context, plan: Plan, watch: Stopwatch
-) -> tuple[ValidationResult, CatalogMovements]:
+def _judge(context: Context, plan: Plan) -> tuple[ValidationResult, CatalogMovements, float]:
+    """Return the result, what moved in the catalog meanwhile, and the seconds of the suites."""
     context.progress.start("validate", 5, "steps")
     compute = context.compute()
     measured = _measure(context, compute, plan)
@@ -201,8 +195,9 @@ def _judge(
             plan.resolved.contract, measured.shadow, declared_schema_change(plan)
         ),
         gates.check_diff_adds_up(measured.diff, balances),
-        *publish_mode_checks(context, compute, plan, measured.shadow.snapshot_id, balances),
+        *publish_mode_checks(context, compute, plan, measured.shadow, balances),
         *deletions.deletion_checks(context, plan, measured.shadow.snapshot_id),
+        *_mask_checks(compute, plan, measured.shadow.snapshot_id),
         gates.check_keys_unique(_duplicates(context, plan, measured)),
         *_totals(compute, plan, measured),
         edges.check_edges(
@@ -213,13 +208,11 @@ def _judge(
     reports = anomalies.report_run_anomalies(plan, balances, measured.totals, measured.earlier)
     checks += anomalies.watch_checks(plan, reports, measured.diff.columns)
     context.progress.advance()
-    checks += suite_checks(compute, plan, watch)
+    suite_results, suites_s = suite_checks(context, compute, plan)
+    checks += suite_results
     # Last: the edges and the suites of this run are part of what may have written.
     moved = movements.movements_since_staging(context, plan)
-    application, is_shared = compute.staging.application(), "spark.remote" in context.profile.spark
-    checks.append(
-        movements.check_only_shadow_written(plan, moved, application, is_shared=is_shared)
-    )
+    checks.append(_only_shadow_written(context, compute, plan, moved))
     checks = gate_registry.apply_gate_choices(checks, plan.resolved.manifest.validation.gates)
     context.progress.advance()
     context.progress.finish()
@@ -234,16 +227,36 @@ def _judge(
         edge=measured.edge,
         anomalies=tuple(anomalies.keep_worst_anomalies(report) for report in reports),
     )
-    return result, moved
+    return result, moved, suites_s
+
+
+def _only_shadow_written(
+    context: Context, compute: ComputePorts, plan: Plan, moved: CatalogMovements
+) -> CheckResult:
+    return movements.check_only_shadow_written(
+        plan,
+        moved,
+        compute.staging.application(),
+        is_shared="spark.remote" in context.profile.spark,
+        tried=side_effects.recorded_attempts(context, plan.run_id),
+    )
 
 
 def _require_shadow(context: Context, plan: Plan) -> TableInfo:
+    """Return the shadow; raises ChecksFailed when another engine wrote it after it was closed."""
     shadow = context.tables.describe(plan.shadow_table)
     if shadow is None:
         raise NotFound(
             f"shadow {plan.shadow_table} is gone", fix=f"lakehouse-backfill stage {plan.run_id}"
         )
-    require_shadow_closed(context, plan, shadow)
+    if publish_modes.is_externally_written(plan):
+        closed = {record.snapshot_id for record in context.runs.chunks(plan.run_id)}
+        if closed != {shadow.snapshot_id}:
+            raise ChecksFailed(
+                f"{plan.shadow_table} was written after it was closed",
+                state="nothing was validated; readers see what they saw before",
+                fix=f"lakehouse-backfill shadow close {plan.run_id}",
+            )
     return shadow
 
 
@@ -252,20 +265,21 @@ def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measuremen
     scope, target = plan.resolved.scope, plan.resolved.target
     old_side, new_side = (target.table, target.snapshot_id), (shadow.table, shadow.snapshot_id)
     measures, lineage = plan.resolved.contract.measures, _lineage_counts(plan)
-    request = candidate_request(plan, shadow.snapshot_id, MAX_DIFF_SAMPLES)
+    request = candidate_request(context, plan, shadow.snapshot_id, MAX_DIFF_SAMPLES)
     change = declared_schema_change(plan)
     known = look_up_base(context, plan, measures + lineage)
     base = known.base
     # The candidate is always read: it is what people accept.
     candidate = fingerprints.look_up_fingerprints(context, *new_side, scope, rely=False)
     # The tasks are independent, and each alone leaves part of the machine idle.
+    unread_labels = known.history_labels if measures and known.counts is None else ()
     with ThreadPoolExecutor(2, thread_name_prefix="validate") as pool:
         diff_future = pool.submit(compute_diff, context, request)
         measure_future = pool.submit(
             compute.measuring.measure, old_side, new_side, scope, measures + lineage,
             (*LINEAGE_NAMES, *table.added_column_names(change)), change,
             old_is_known=known.is_fully_known,
-            old_measures=known.scope_counts(scope), earlier=known.unread_labels if measures else (),
+            old_measures=known.scope_counts(scope), earlier=unread_labels,
         )  # fmt: skip
         has_edges = target.snapshot_id is not None and not publish_modes.why_no_edge_check(plan)
         edge = edges.probe_run_edges(context, compute.staging, plan) if has_edges else None
@@ -298,23 +312,37 @@ def _measure(context: Context, compute: ComputePorts, plan: Plan) -> _Measuremen
 
 
 def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[CheckResult, ...]:
-    chunks = context.ledger.chunks(plan.run_id)
+    chunks = context.runs.chunks(plan.run_id)
     shape = fingerprints.checksum_shape(seen.stored, seen.new, seen.old)
     return (
         gates.check_chunks_complete(plan, chunks),
-        gates.check_row_count(plan, chunks),
-        gates.check_partitions_written(plan, seen.new, set(seen.old)),
+        gates.check_row_count(plan, sum(chunk.output_rows for chunk in chunks)),
+        gates.check_none_emptied(
+            [
+                label
+                for label in plan.resolved.scope.partitions
+                if label in seen.old and label not in seen.new
+            ]
+        ),
         gates.check_outside_unchanged(seen.old_files, seen.new_files, plan),
         gates.check_file_sizes(plan, seen.new_files, seen.shadow),
         gates.check_stored_as_computed(plan, chunks, seen.stored, shape),
     )
 
 
+def _mask_checks(compute: ComputePorts, plan: Plan, snapshot_id: int | None) -> list[CheckResult]:
+    """Judge the stored values of masked columns; no check where nothing is masked."""
+    if not plan.resolved.contract.masked_columns:
+        return []
+    origins = rules.raw_origins(plan.resolved.contract, plan.resolved.sources)
+    return [gates.check_masks(compute.measuring.masked(plan, snapshot_id, origins))]
+
+
 def _duplicates(context: Context, plan: Plan, seen: _Measurements) -> int:
     """Count the candidate's own duplicate keys; the diff counts those of both sides."""
     if not seen.diff.duplicate_keys:
         return 0
-    request = candidate_request(plan, seen.shadow.snapshot_id, samples=0)
+    request = candidate_request(context, plan, seen.shadow.snapshot_id, samples=0)
     new_only = replace(request, old_table=request.new_table, old_snapshot_id=None)
     return context.differ(seen.diff.engine).diff(new_only).duplicate_keys
 
@@ -343,24 +371,3 @@ def _totals(compute: ComputePorts, plan: Plan, seen: _Measurements) -> list[Chec
         )
     old_rows = sum(partition.rows for partition in seen.old.values())
     return [*results, *gates.check_thresholds(contract.thresholds, seen.totals, old_rows)]
-
-
-def _trace_samples(context: Context, plan: Plan, result: ValidationResult) -> None:
-    journal = context.journal.bind(**plan.labels)
-    for sample in result.diff.samples:
-        journal.log(
-            "record_trace", kind=sample.kind, key=sample.key, old=sample.old, new=sample.new
-        )
-
-
-def require_shadow_closed(context: Context, plan: Plan, shadow: TableInfo) -> None:
-    """Raise ChecksFailed when the shadow is not what was fingerprinted when it was closed."""
-    if not publish_modes.is_externally_written(plan):
-        return
-    closed = {record.snapshot_id for record in context.ledger.chunks(plan.run_id)}
-    if closed != {shadow.snapshot_id}:
-        raise ChecksFailed(
-            f"{plan.shadow_table} was written after it was closed",
-            state="nothing was validated; readers see what they saw before",
-            fix=f"lakehouse-backfill shadow close {plan.run_id}",
-        )

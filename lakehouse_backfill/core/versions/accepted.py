@@ -108,7 +108,7 @@ def _without_pending_changes(
 
     Its swap may land before its pointer moves.
     """
-    swap = context.publisher.find(contract.table, pending.token, settle=False)
+    swap = context.publisher.find(contract.table, pending.token, finalise=False)
     if swap is None or pending.scope is None:
         return drifted
     landed = pending.model_copy(update={"snapshot_id": swap.snapshot_id, "table": swap.table})

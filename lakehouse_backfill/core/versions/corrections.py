@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from lakehouse_backfill import errors
 from lakehouse_backfill.core.versions.steps import visible_partitions
 from lakehouse_backfill.domain.contract import Contract, CorrectionSink
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
@@ -20,7 +19,7 @@ from lakehouse_backfill.domain.rollout import (
     DifferingRow,
 )
 from lakehouse_backfill.domain.serialization import canonical_json, digest
-from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
+from lakehouse_backfill.errors import ConfigError, Unsupported
 
 CorrectionEventType = Literal["correction", "retraction", "addition"]
 _FIELD = "target.corrections"
@@ -101,24 +100,6 @@ def live_topic_error(topic: str) -> Unsupported:
     )
 
 
-def require_unchanged_target(
-    plan: Plan, drift: str | None, history: tuple[Publication, ...]
-) -> None:
-    """Raise TargetChanged when the target drifted, Unsupported when other events correct its rows.
-
-    Two sets of events on the same rows would both claim to replace the rows of the table.
-    """
-    fix = errors.plan_command(revise=plan.run_id)
-    state = "no event was written; the shadow table is kept"
-    if drift is not None:
-        raise TargetChanged(
-            f"{plan.resolved.target.table} changed in the run's partitions: {drift}",
-            state=state, fix=fix,
-        )  # fmt: skip
-    for row, label in published_corrections(plan, history):
-        raise published_corrections_error(plan, row, label)
-
-
 def published_corrections(
     plan: Plan, history: tuple[Publication, ...]
 ) -> Iterator[tuple[Publication, str]]:
@@ -176,26 +157,29 @@ def correction_events(
 
     Equal rows must be adjacent: their number in the group makes their event ids differ.
     """
+    publication = request.publication
     position, number, last = 0, 0, None
     for row in rows:
         number = number + 1 if row == last else 0
         last, retracted = row, None
         for kind, old, new in _event_kinds(request.sink.as_, row):
             texts = (_json_text(row.key), _json_text(old), _json_text(new))
-            event_id = digest([request.run_id, request.version, row.partition, kind, texts, number])
+            event_id = digest(
+                [publication.run_id, publication.version, row.partition, kind, texts, number]
+            )
             yield {
                 "event_id": event_id,
                 "event_type": kind,
-                "product": request.product,
+                "product": publication.product,
                 "partition": row.partition,
                 **dict(zip(("key", "old", "new"), texts, strict=True)),
                 "corrects_event_id": retracted,
                 "reason_code": request.reason_code,
-                "produced_by_run_id": request.run_id,
-                "output_version": request.version,
-                "publication": request.token,
+                "produced_by_run_id": publication.run_id,
+                "output_version": publication.version,
+                "publication": publication.token,
                 "position": position,
-                "produced_at": request.produced_at,
+                "produced_at": publication.at,
             }
             retracted = event_id if kind == "retraction" else None
             position += 1
@@ -227,7 +211,7 @@ def reversed_events(
     for position, event in enumerate(written):
         yield {
             **event,
-            "event_id": digest(["reverse", request.token, event["event_id"]]),
+            "event_id": digest(["reverse", request.publication.token, event["event_id"]]),
             "event_type": _REVERSE[event["event_type"]],
             "old": event["new"],
             "new": event["old"],
@@ -235,7 +219,7 @@ def reversed_events(
             "reason_code": "rollback",
             "produced_by_run_id": request.by_run,
             "output_version": None,
-            "publication": request.token,
+            "publication": request.publication.token,
             "position": position,
-            "produced_at": request.produced_at,
+            "produced_at": request.publication.at,
         }

@@ -5,11 +5,11 @@ Histories are tuples of publications, the newest first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
@@ -19,58 +19,19 @@ from lakehouse_backfill.domain.publication import (
     Publication,
     RequiredRewrite,
 )
-from lakehouse_backfill.domain.run import RunStatus
-from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Tampered, Unsupported
+from lakehouse_backfill.errors import Blocked, NotFound, PointerMoved, Unsupported
 
 ACCEPTED_ACTIONS = ("baseline", "publish", "rollback")
 
 
-def pending_error(pending: Publication) -> PointerMoved:
-    """Build the error for a publication or rollback in progress; it names the other actor."""
-    what = f"version {pending.version} is being published"
-    if pending.run_id is None:
-        what = f"it is being rolled back to version {pending.returns_to}"
-    return PointerMoved(
-        f"{pending.product}: {what} by {pending.by} "
-        f"({pending.run_id or pending.reason}) since {pending.at:%Y-%m-%d %H:%M:%S}Z",
-        state="this command moved no pointer; what was staged is kept",
-        fix="wait for it, then try again; if it was cut off: lakehouse-backfill recover "
-        + (pending.run_id or "--all"),
-    )
+def accepted_rows(history: Iterable[Publication]) -> tuple[Publication, ...]:
+    """Return the rows that made a version accepted."""
+    return tuple(row for row in history if row.action in ACCEPTED_ACTIONS)
 
 
-def resume_reservation(pending: Publication, by: Publication) -> tuple[Publication, ...]:
-    """Return the row by which a later lease resumes a reservation; empty when it holds it already.
-
-    An earlier lease can then neither finish nor release the reservation.
-    """
-    if pending.epoch == by.epoch:
-        return ()
-    event_log.require_current_epoch(str(pending.run_id), by.epoch, pending.epoch)
-    return (pending.model_copy(update={"epoch": by.epoch, "driver": by.driver, "at": by.at}),)
-
-
-def finished_elsewhere_error(row: Publication, pointer: Pointer) -> PointerMoved:
-    """Build the error for a reservation that another process finished or released."""
-    now = f"version {pointer.accepted.version}" if pointer.accepted else "nothing"
-    return PointerMoved(
-        f"{row.product}: another process finished or released version {row.version} meanwhile; "
-        f"{now} is accepted now",
-        state="this process moved no pointer",
-        fix=f"lakehouse-backfill versions {row.product}",
-    )
-
-
-def row_missing_error(product: str, run: RunStatus, *, is_visible: bool) -> Tampered:
-    """Build the error for rows of a product that contradict the state of a run."""
-    seen = "readers see its output" if is_visible else "readers do not see its output"
-    return Tampered(
-        f"{product}: by its rows {seen}, but {run.run_id} is {run.state.value}: rows are missing, "
-        "or the run was cut off",
-        state="the pointer was not written; readers see what they saw before",
-        fix="bring back the table accepted_output_version as it was: its earlier snapshots and "
-        "metadata files hold it (docs/recovery.md)",
-    )
+def published_rows(history: Iterable[Publication], run_id: str) -> tuple[Publication, ...]:
+    """Return the rows by which a run was published; a run in steps has several."""
+    return tuple(row for row in history if (row.action, row.run_id) == ("publish", run_id))
 
 
 def require_pinned_base(
@@ -116,6 +77,7 @@ def baseline_publication(
             "manifest_hash": None,
             "result_digest": None,
             "evidence_digest": None,
+            "signature": "",
         }
     )
 
@@ -148,9 +110,7 @@ def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str
     """Return, for each accepted version, the runs whose output readers see at it."""
     visible: dict[int, frozenset[str]] = {}
     current: frozenset[str] = frozenset()
-    for row in reversed(history):
-        if row.action not in ACCEPTED_ACTIONS:
-            continue
+    for row in reversed(accepted_rows(history)):
         if row.action == "publish" and row.run_id is not None:
             current |= {row.run_id}
         # A rollback to a version shows the runs of that version. A partial one is a new version.
@@ -166,11 +126,10 @@ def newest_published_run(history: tuple[Publication, ...]) -> str | None:
 
 def visible_publication(history: tuple[Publication, ...], run_id: str) -> Publication | None:
     """Return the publication by which readers see the run's output now; None if they do not."""
-    newest = next((row for row in history if row.action in ACCEPTED_ACTIONS), None)
-    if newest is None or run_id not in runs_by_version(history)[newest.version]:
+    accepted = accepted_rows(history)
+    if not accepted or run_id not in runs_by_version(history)[accepted[0].version]:
         return None
-    publications = (row for row in history if row.action == "publish" and row.run_id == run_id)
-    return next(publications, None)
+    return next(iter(published_rows(history, run_id)), None)
 
 
 class RunVisibility(NamedTuple):
@@ -194,7 +153,7 @@ def run_visibility(history: tuple[Publication, ...], run_id: str) -> RunVisibili
     nothing: frozenset[str] = frozenset()
     state_at: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
     version, published, visible, replaced = 0, nothing, nothing, nothing
-    for row in reversed([row for row in history if row.action in ACCEPTED_ACTIONS]):
+    for row in reversed(accepted_rows(history)):
         labels = frozenset(row.scope.partitions) if row.scope else nothing
         if row.action == "publish" and row.run_id == run_id:
             # A run that is published in steps has one such row for each step.
@@ -206,6 +165,23 @@ def run_visibility(history: tuple[Publication, ...], run_id: str) -> RunVisibili
             visible, replaced = state_at.get(row.version, (visible - labels, replaced - labels))
         state_at[row.version] = visible, replaced
     return RunVisibility(version, published, visible, replaced)
+
+
+def live_windows(
+    rows: Iterable[Publication], labels: Iterable[str], end: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """Yield the snapshots between which live commits may have changed some partitions.
+
+    A window lies between two publications or rollbacks that touched them; the last one ends at
+    `end`. `rows` are oldest first.
+    """
+    wanted = set(labels)
+    touching = [row for row in rows if row.scope and wanted & {*row.scope.partitions}]
+    starts = [row.snapshot_id for row in touching]
+    ends = [*(row.before_snapshot_id for row in touching[1:]), end]
+    for start, stop in zip(starts, ends, strict=False):
+        if start is not None and stop is not None and start != stop:
+            yield start, stop
 
 
 def rolled_back_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tuple[str, ...]]:
@@ -230,7 +206,7 @@ def resolve_rollback(
     The commit refuses it later if a live commit changed the partition since the last such
     publication. Raises NotFound, Blocked, Unsupported.
     """
-    accepted = [row for row in history if row.action in ACCEPTED_ACTIONS]
+    accepted = accepted_rows(history)
     if not accepted:
         raise NotFound(f"{product} has no accepted version", fix="lakehouse-backfill status --all")
     target = to if to is not None else _previous_version(accepted, product)
@@ -279,7 +255,7 @@ def _require_one_field(scopes: list[Scope], product: str, target: int) -> ScopeF
     return scopes[0].field
 
 
-def _previous_version(accepted: list[Publication], product: str) -> int:
+def _previous_version(accepted: tuple[Publication, ...], product: str) -> int:
     version = accepted[0].version
     # A rollback row repeats the number of the version that it restored. The row that first made
     # the version says which one it superseded.
@@ -293,7 +269,7 @@ def _previous_version(accepted: list[Publication], product: str) -> int:
 
 
 def _undone_publications(
-    accepted: list[Publication], product: str, target: int
+    accepted: tuple[Publication, ...], product: str, target: int
 ) -> list[Publication]:
     undone: list[Publication] = []
     for row in accepted:

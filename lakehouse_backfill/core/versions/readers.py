@@ -10,25 +10,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
-from lakehouse_backfill.core.versions.reserve import publication_tags
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.table import TableRef
-from lakehouse_backfill.errors import (
-    EnvironmentDown,
-    HistoryGone,
-    LostFile,
-    NotFound,
-    TargetChanged,
-    Unsupported,
-)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReaderView:
     """Partitions by what readers get: the rows of the publication, other rows, or not known.
 
@@ -43,19 +35,12 @@ class ReaderView:
 
     def exceptions(self) -> str:
         """Describe the partitions that readers do not get, or may not get; empty without any."""
-        texts = [
-            f"{lead} {partitions.describe_labels(labels)}: {reason}"
-            for lead, reasons in (("not", self.changed), ("it is not known for", self.unknown))
-            for reason, labels in _labels_by_reason(reasons).items()
-        ]
+        texts = []
+        for lead, reasons in (("not", self.changed), ("it is not known for", self.unknown)):
+            for reason in dict.fromkeys(reasons.values()):
+                labels = tuple(label for label, other in reasons.items() if other == reason)
+                texts.append(f"{lead} {partitions.describe_labels(labels)}: {reason}")
         return "; ".join(texts)
-
-
-def _labels_by_reason(reasons: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    groups: dict[str, tuple[str, ...]] = {}
-    for label, reason in reasons.items():
-        groups[reason] = (*groups.get(reason, ()), label)
-    return groups
 
 
 def look_at_readers(context: Context, history: tuple[Publication, ...], run_id: str) -> ReaderView:
@@ -68,7 +53,7 @@ def look_at_readers(context: Context, history: tuple[Publication, ...], run_id: 
     own = frozenset(row.snapshot_id for row in history)
     view = ReaderView()
     for row, labels in _rows_by_partition(history, run_id):
-        view = _joined(view, _compare_row(context, row, labels, own, history[-1].table))
+        _compare_row(context, row, labels, own, view, is_target=row.table == history[-1].table)
     return view
 
 
@@ -79,10 +64,11 @@ def why_not_restorable(
 
     `is_pinned`: readers get the snapshot of a pointer; earlier versions are tables of their own.
     """
-    for row in history:
-        if (row.action, row.run_id) != ("publish", run_id):
-            continue
-        held = _superseded_row(history, row) if is_pinned else row
+    for row in pointer.published_rows(history, run_id):
+        held: Publication | None = row
+        if is_pinned:
+            accepted = pointer.accepted_rows(history)
+            held = next((one for one in accepted if one.version == row.supersedes), None)
         if held is None:
             continue  # nothing was replaced
         snapshot_id = held.snapshot_id if is_pinned else held.before_snapshot_id
@@ -91,15 +77,10 @@ def why_not_restorable(
         fault = _metadata_fault(context, held.table, snapshot_id, row.scope)
         if fault:
             return fault
-        tag = publication_tags(row)["before"]
+        tag = row.tags["before"]
         if not is_pinned and context.pins.pinned(row.table, tag) != snapshot_id:
             return f"tag {tag}, which keeps snapshot {snapshot_id} of {row.table}, is gone"
     return ""
-
-
-def _superseded_row(history: tuple[Publication, ...], row: Publication) -> Publication | None:
-    accepted = (one for one in history if one.action in pointer.ACCEPTED_ACTIONS)
-    return next((one for one in accepted if one.version == row.supersedes), None)
 
 
 def _rows_by_partition(
@@ -129,28 +110,31 @@ def _compare_row(
     row: Publication,
     labels: tuple[str, ...],
     own: frozenset[int | None],
-    target: str,
-) -> ReaderView:
+    view: ReaderView,
+    *,
+    is_target: bool,
+) -> None:
+    """Add to `view` what readers get of the partitions that `row` published or restored."""
     try:
         info = context.tables.describe(row.table)
-    except NotFound as error:
-        return ReaderView(changed=dict.fromkeys(labels, error.problem))
-    except EnvironmentDown as error:
-        return ReaderView(unknown=dict.fromkeys(labels, error.problem))
+    except errors.EnvironmentDown as error:
+        view.unknown |= dict.fromkeys(labels, error.problem)
+        return
+    except errors.NotFound as error:
+        view.changed |= dict.fromkeys(labels, error.problem)
+        return
     if info is None:
-        return ReaderView(changed=dict.fromkeys(labels, f"{row.table} does not exist any more"))
-    heads = {row.table: info.snapshot_id}
-    if row.scope is None or row.snapshot_id is None:
-        return ReaderView(heads=heads, same=labels)
-    scope = Scope(field=row.scope.field, partitions=labels)
-    if row.table != target or info.snapshot_id == row.snapshot_id:
-        fault = _metadata_fault(context, row.table, row.snapshot_id, scope)
-        if fault:
-            return ReaderView(heads=heads, changed=dict.fromkeys(labels, fault))
-        return ReaderView(heads=heads, same=labels)
-    changed, unknown = _compare_partitions(context, row, scope, own)
-    same = tuple(label for label in labels if label not in {**changed, **unknown})
-    return ReaderView(heads, same, changed, unknown)
+        view.changed |= dict.fromkeys(labels, f"{row.table} does not exist any more")
+        return
+    view.heads[row.table] = info.snapshot_id
+    if row.scope is not None and row.snapshot_id is not None:
+        scope = Scope(field=row.scope.field, partitions=labels)
+        if is_target and info.snapshot_id != row.snapshot_id:
+            _compare_partitions(context, row, scope, own, view)
+        elif fault := _metadata_fault(context, row.table, row.snapshot_id, scope):
+            view.changed |= dict.fromkeys(labels, fault)
+    differing = {**view.changed, **view.unknown}
+    view.same += tuple(label for label in labels if label not in differing)
 
 
 def _metadata_fault(context: Context, table: str, snapshot_id: int, scope: Scope | None) -> str:
@@ -162,33 +146,30 @@ def _metadata_fault(context: Context, table: str, snapshot_id: int, scope: Scope
     try:
         context.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
         if scope is not None:
-            context.stored.files(table, snapshot_id, scope)
-    except Unsupported:
+            context.stored_files.files(table, snapshot_id, scope)
+    except errors.Unsupported:
         return ""  # a file with rows of other partitions, too
-    except (NotFound, EnvironmentDown) as error:
+    except (errors.NotFound, errors.EnvironmentDown) as error:
         return error.problem
     return ""
 
 
 def _compare_partitions(
-    context: Context, row: Publication, scope: Scope, own: frozenset[int | None]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return, by partition, what changed its rows, and why that cannot be known."""
-    changed: dict[str, str] = {}
-    unknown: dict[str, str] = {}
+    context: Context, row: Publication, scope: Scope, own: frozenset[int | None], view: ReaderView
+) -> None:
+    """Add, by partition, what changed its rows, or why that cannot be known."""
     for label in _touched_labels(context, row, scope, own):
         part = Scope(field=scope.field, partitions=(label,))
         try:
             drifts = _foreign_drifts(context, row, part, own)
-        except (LostFile, TargetChanged) as error:
-            known = unknown if isinstance(error, HistoryGone) else changed
+        except (errors.LostFile, errors.TargetChanged) as error:
+            known = view.unknown if isinstance(error, errors.HistoryGone) else view.changed
             known[label] = error.problem
-        except NotFound as error:
-            unknown[label] = error.problem
+        except errors.NotFound as error:
+            view.unknown[label] = error.problem
         else:
             if drifts:
-                changed[label] = f"{drifts[-1]} changed its rows since"
-    return changed, unknown
+                view.changed[label] = f"{drifts[-1]} changed its rows since"
 
 
 def _foreign_drifts(
@@ -202,17 +183,8 @@ def _touched_labels(
     context: Context, row: Publication, scope: Scope, own: frozenset[int | None]
 ) -> tuple[str, ...]:
     """Return the partitions to look at one by one: all of them if no commit can be named."""
-    with suppress(TargetChanged, NotFound):
+    with suppress(errors.TargetChanged, errors.NotFound):
         drifts = _foreign_drifts(context, row, scope, own)
         touched = {label for drift in drifts for label in drift.partitions}
         return tuple(label for label in scope.partitions if label in touched)
     return scope.partitions
-
-
-def _joined(left: ReaderView, right: ReaderView) -> ReaderView:
-    return ReaderView(
-        heads=left.heads | right.heads,
-        same=left.same + right.same,
-        changed=left.changed | right.changed,
-        unknown=left.unknown | right.unknown,
-    )

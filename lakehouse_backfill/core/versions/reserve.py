@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from lakehouse_backfill import errors
+from lakehouse_backfill.core.runs import event_log, signers
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions.pointer import (
-    baseline_publication,
-    finished_elsewhere_error,
-    pending_error,
-    require_pinned_base,
-    resume_reservation,
-)
+from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import TargetPin
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
-from lakehouse_backfill.errors import (
-    BackfillError,
-    Blocked,
-    Conflict,
-    NotFound,
-    OutcomeUnknown,
-    TooBusy,
-    Unsupported,
-)
 
 #: Errors after which it is certain that nothing was swapped: the reserved version is released.
-REFUSALS = (Blocked, Conflict, NotFound, Unsupported)
+REFUSALS = (errors.Blocked, errors.Conflict, errors.NotFound, errors.Unsupported)
 #: How often, and after which pauses, the pointer is read again while it is reserved.
 _MAX_ATTEMPTS, _PAUSE_S, _LONGEST_PAUSE_S = 60, 0.05, 0.5
 
@@ -46,20 +32,34 @@ def reserve_version(
     their whole table, and later accepted changes would be lost.
     """
 
-    def decide(pointer: Pointer) -> tuple[Publication, ...]:
+    def decide(current: Pointer) -> tuple[Publication, ...]:
         if base is not None:
-            require_pinned_base(pointer, wanted, head, (base.table, base.snapshot_id))
-        if pointer.pending is not None:
-            return resume_reservation(pointer.pending, wanted)
-        current = pointer.accepted.version if pointer.accepted else 0
-        version, before = pointer.last_version + 1, None if pointer.accepted else head
-        row = {"version": version, "supersedes": current, "before_snapshot_id": before}
-        return (wanted.model_copy(update=row),)
+            pointer.require_pinned_base(current, wanted, head, (base.table, base.snapshot_id))
+        pending, accepted = current.pending, current.accepted
+        if pending is not None and pending.epoch == wanted.epoch:
+            return ()
+        if pending is not None:
+            # An earlier lease can then neither finish nor release the reservation.
+            event_log.require_current_epoch(str(pending.run_id), wanted.epoch, pending.epoch)
+            resumed = {"epoch": wanted.epoch, "driver": wanted.driver, "at": wanted.at}
+            return (pending.model_copy(update=resumed),)
+        superseded, before = (accepted.version, None) if accepted else (0, head)
+        row = {
+            "version": current.last_version + 1,
+            "supersedes": superseded,
+            "before_snapshot_id": before,
+        }
+        return (sign_row(context, wanted.model_copy(update=row)),)
 
     def is_mine(pending: Publication) -> bool:
         return pending.run_id == wanted.run_id
 
     return when_pointer_is_free(context, wanted.product, decide, is_mine)
+
+
+def sign_row(context: Context, row: Publication) -> Publication:
+    """Return the row of a publication or rollback, signed by who acts, where they have a key."""
+    return signers.sign_publication(context.identity, context.profile, row, context.clock.now())
 
 
 def when_pointer_is_free(
@@ -71,16 +71,16 @@ def when_pointer_is_free(
     was interrupted or takes too long; OutcomeUnknown when the reserved version is missing.
     """
 
-    def when_free(pointer: Pointer) -> tuple[Publication, ...]:
-        is_free = pointer.pending is None or is_mine(pointer.pending)
-        return decide(pointer) if is_free else ()
+    def when_free(current: Pointer) -> tuple[Publication, ...]:
+        is_free = current.pending is None or is_mine(current.pending)
+        return decide(current) if is_free else ()
 
     def move() -> dict[str, Pointer]:
         return {product: context.versions.move(product, when_free)}
 
     pending = _retry_until_free(context, move, is_mine)[product].pending
     if pending is None:
-        raise OutcomeUnknown(
+        raise errors.OutcomeUnknown(
             f"{product}: the reserved version is gone",
             state="nothing was published",
             fix=f"lakehouse-backfill versions {product}, then repeat the same command",
@@ -97,7 +97,7 @@ def when_pointers_are_free(
     """
 
     def when_free(pointers: dict[str, Pointer]) -> tuple[Publication, ...]:
-        is_free = all(pointer.pending is None for pointer in pointers.values())
+        is_free = all(current.pending is None for current in pointers.values())
         return decide(pointers) if is_free else ()
 
     return _retry_until_free(
@@ -113,13 +113,27 @@ def _retry_until_free(
     while True:
         attempt += 1
         pointers = move()
-        pending = (pointer.pending for pointer in pointers.values())
+        pending = (current.pending for current in pointers.values())
         other = next((row for row in pending if row is not None and not is_mine(row)), None)
         if other is None:
             return pointers
         if attempt == _MAX_ATTEMPTS or not is_reservation_active(context, other):
-            raise pending_error(other)
+            raise _pending_error(other)
         context.clock.sleep(min(_PAUSE_S * attempt, _LONGEST_PAUSE_S))
+
+
+def _pending_error(pending: Publication) -> errors.PointerMoved:
+    """Build the error for a publication or rollback in progress; it names the other actor."""
+    what = f"version {pending.version} is being published"
+    if pending.run_id is None:
+        what = f"it is being rolled back to version {pending.returns_to}"
+    return errors.PointerMoved(
+        f"{pending.product}: {what} by {pending.by} "
+        f"({pending.run_id or pending.reason}) since {pending.at:%Y-%m-%d %H:%M:%S}Z",
+        state="this command moved no pointer; what was staged is kept",
+        fix="wait for it, then try again; if it was cut off: lakehouse-backfill recover "
+        + (pending.run_id or "--all"),
+    )
 
 
 def is_reservation_active(context: Context, pending: Publication) -> bool:
@@ -129,13 +143,13 @@ def is_reservation_active(context: Context, pending: Publication) -> bool:
     return context.is_driven_elsewhere(context.runs.status(pending.run_id))
 
 
-def may_release(reserved: Publication, wanted: Publication, error: BackfillError) -> bool:
+def may_release(reserved: Publication, wanted: Publication, error: errors.BackfillError) -> bool:
     """Return whether a refusal proves that the reserved row cannot land later.
 
     A reservation of another process may be in progress there. What refuses this process, such as
     changed partitions, refuses that process too; TooBusy does not.
     """
-    return reserved.token == wanted.token or not isinstance(error, TooBusy)
+    return reserved.token == wanted.token or not isinstance(error, errors.TooBusy)
 
 
 def with_swap(row: Publication, swap: CommitResult, action: str) -> Publication:
@@ -162,26 +176,27 @@ def finalise_version(
     """
     row = with_swap(reserved, swap, action).model_copy(update={"at": context.clock.now()})
 
-    def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        if pointer.accepted is not None and pointer.accepted.token == row.token:
+    def decide(current: Pointer) -> tuple[Publication, ...]:
+        accepted, pending = current.accepted, current.pending
+        if accepted is not None and accepted.token == row.token:
             return ()
-        pending = pointer.pending
         if pending is None or (pending.token, pending.epoch) != (row.token, row.epoch):
-            raise finished_elsewhere_error(row, pointer)
-        return (*_baseline(pointer, reserved, swap), row)
+            now = f"version {accepted.version}" if accepted else "nothing"
+            raise errors.PointerMoved(
+                f"{row.product}: another process finished or released version {row.version} "
+                f"meanwhile; {now} is accepted now",
+                state="this process moved no pointer",
+                fix=f"lakehouse-backfill versions {row.product}",
+            )
+        if accepted is not None:
+            return (row,)
+        # A swap in another table has the snapshots of that table.
+        is_in_place = swap.table == reserved.table
+        head = swap.before_snapshot_id if is_in_place else reserved.before_snapshot_id
+        first = pointer.baseline_publication(reserved, head, reserved.scope, reserved.at)
+        return (first, row)
 
     return context.versions.move(row.product, decide).accepted or row
-
-
-def _baseline(
-    pointer: Pointer, reserved: Publication, swap: CommitResult
-) -> tuple[Publication, ...]:
-    if pointer.accepted is not None:
-        return ()
-    # A swap in another table has the snapshots of that table.
-    is_in_place = swap.table == reserved.table
-    head = swap.before_snapshot_id if is_in_place else reserved.before_snapshot_id
-    return (baseline_publication(reserved, head, reserved.scope, reserved.at),)
 
 
 def refresh_view(context: Context, contract: Contract) -> None:
@@ -196,7 +211,7 @@ def refresh_view(context: Context, contract: Contract) -> None:
         at = row.snapshot_id if contract.publication == "pinned" else None
         try:
             context.views.show(contract.view, row.table, at)
-        except BackfillError as error:
+        except errors.BackfillError as error:
             error.state = f"version {row.version} is accepted; only {contract.view} shows less"
             raise
         shown = row.token
@@ -211,17 +226,9 @@ def release_version(context: Context, reserved: Publication, epoch: int) -> None
         update={"action": "release", "at": context.clock.now(), "epoch": epoch}
     )
 
-    def decide(pointer: Pointer) -> tuple[Publication, ...]:
-        pending = pointer.pending
+    def decide(current: Pointer) -> tuple[Publication, ...]:
+        pending = current.pending
         is_held = pending is not None and pending.token == row.token and pending.epoch <= epoch
         return (row,) if is_held else ()
 
     context.versions.move(row.product, decide)
-
-
-def publication_tags(row: Publication) -> dict[Any, str]:
-    """Return the tags that keep both sides of a publication readable."""
-    return {
-        "before": f"lhb-before-{row.token[:12]}",
-        "after": f"lhb-v{row.version}-{row.token[:12]}",
-    }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.core.versions.pointer import ACCEPTED_ACTIONS
+from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.contract import KeepVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.errors import Blocked, PointerMoved
@@ -83,7 +83,7 @@ def decide_version_retention(
     no tag, as they read the head of main. While a publication or rollback is pending all are kept.
     """
     rows = tuple(history)
-    accepted_rows = tuple(row for row in rows if row.action in ACCEPTED_ACTIONS)
+    accepted_rows = pointer.accepted_rows(rows)
     expired = frozenset(row.version for row in rows if row.action == "expire")
     newest: dict[int, int] = {}
     for number, row in enumerate(accepted_rows):

@@ -6,17 +6,16 @@ Histories are tuples of publications, the newest first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from lakehouse_backfill.core.versions.pointer import run_visibility
+from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
+from lakehouse_backfill.domain.manifest import RunManifest, unplannable
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.rollout import Progressive
-from lakehouse_backfill.errors import ChecksFailed, ConfigError, Unsupported, attach_error_field
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, attach_error_field
 
 #: Publish modes whose commits can be split by partition.
 STEPWISE_MODES = ("replace_partitions", "append")
@@ -73,10 +72,9 @@ def check_progressive(manifest: RunManifest, contract: Contract, scope: Scope) -
         )
         if contract.publication == "follow":
             reason = f"publish_mode {mode} is not cut by partition"
-        raise Unsupported(
+        raise unplannable(
             f"{_FIELD}: a product that is {contract.publication} is not published in steps with "
             f"{mode}: {reason}",
-            state=NOTHING_PLANNED,
             fix=f"remove target.progressive, or use {' or '.join(STEPWISE_MODES)} on a product "
             "that is follow",
             field=_FIELD,
@@ -94,10 +92,9 @@ def check_progressive(manifest: RunManifest, contract: Contract, scope: Scope) -
 def _require_scope_column(declared: Progressive, scope: Scope) -> None:
     if declared.by in (None, scope.field.column):
         return
-    raise Unsupported(
+    raise unplannable(
         f"{_FIELD}.by: steps by {declared.by} are not possible: the run is scoped by "
         f"{scope.field.transform}({scope.field.column}), and a step is made of whole partitions",
-        state=NOTHING_PLANNED,
         fix=f"write target.partitions.column: {declared.by} if the table is partitioned by it, or "
         f"take steps by {scope.field.column}",
         field=f"{_FIELD}.by",
@@ -136,18 +133,7 @@ def _ordered_partitions(declared: Progressive, scope: Scope) -> list[str]:
 
 def visible_partitions(history: tuple[Publication, ...], run_id: str) -> frozenset[str]:
     """Return the run's partitions that it published and that were not rolled back since."""
-    return run_visibility(history, run_id).visible
-
-
-def is_fully_visible(history: tuple[Publication, ...], plan: Plan) -> bool:
-    """Return whether readers see all partitions of the run."""
-    return visible_partitions(history, plan.run_id) >= set(plan.resolved.scope.partitions)
-
-
-def remaining_scope(step: PublishStep, seen: frozenset[str]) -> Scope | None:
-    """Return the part of a step that readers do not see yet; None: they see all of it."""
-    remaining = tuple(label for label in step.scope.partitions if label not in seen)
-    return step.scope.model_copy(update={"partitions": remaining}) if remaining else None
+    return pointer.run_visibility(history, run_id).visible
 
 
 def preview_steps(plan: Plan) -> list[list[str]]:
@@ -155,11 +141,6 @@ def preview_steps(plan: Plan) -> list[list[str]]:
     return (
         [list(step.scope.partitions) for step in publish_steps(plan)] if is_stepwise(plan) else []
     )
-
-
-def newest_step_records(document: dict[str, Any] | None) -> dict[int, dict[str, Any]]:
-    """Return the newest record of each step by its number."""
-    return {int(record["step"]): record for record in (document or {}).get("steps", ())}
 
 
 def newest_step_publication(
@@ -170,22 +151,14 @@ def newest_step_publication(
     Raises ChecksFailed when there is none.
     """
     labels = set(step.scope.partitions)
-    publications = (
-        row
-        for row in history
-        if row.action == "publish"
-        and row.run_id == run_id
-        and row.scope is not None
-        and labels & set(row.scope.partitions)
+    for row in pointer.published_rows(history, run_id):
+        if row.scope is not None and labels & set(row.scope.partitions):
+            return row
+    raise ChecksFailed(
+        f"{run_id}: {step} is not visible: it was rolled back meanwhile",
+        state="other steps are as the versions say",
+        fix=f"lakehouse-backfill status {run_id}",
     )
-    row = next(publications, None)
-    if row is None:
-        raise ChecksFailed(
-            f"{run_id}: {step} is not visible: it was rolled back meanwhile",
-            state="other steps are as the versions say",
-            fix=f"lakehouse-backfill status {run_id}",
-        )
-    return row
 
 
 def version_before_run(history: tuple[Publication, ...], run_id: str) -> int:

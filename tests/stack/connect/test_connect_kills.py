@@ -32,7 +32,7 @@ SWAP = (
 )
 PUBLISH = (("Publisher.adopt:before", 1), *SWAP)
 ROLLBACK = (
-    ("Restoring.restore:before", 1),
+    ("Staging.restore:before", 1),
     ("Spark.overwrite:committing", 1),
     ("Spark.overwrite:committed", 1),
     ("Publisher.revert:before", 1),

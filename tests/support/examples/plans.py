@@ -49,6 +49,15 @@ def plan_of(resolved: ResolvedManifest, **changes: Any) -> Plan:
     return Plan(**(fields | changes))
 
 
+def with_fields(value: Any, **changes: Any) -> Any:
+    """A copy with other fields; `a__b` is the field `b` of the field `a`."""
+    for path, changed in changes.items():
+        name, _, rest = path.partition("__")
+        inner = with_fields(getattr(value, name), **{rest: changed}) if rest else changed
+        value = value.model_copy(update={name: inner})
+    return value
+
+
 def a_plan(
     run_id: str = "bf-1", product: str = "silver.arrivals_daily", reason: str = "fix"
 ) -> Plan:

@@ -1,19 +1,18 @@
-"""Carrying and Erasing over the in-memory lake: a file is a row, its key what stands before `@`."""
+"""The RowReader port over the in-memory lake: a file is a row, its key what stands before `@`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.catch_up import (
-    CarryRequest,
     DeletedRows,
     ExcludedRows,
     TableState,
     TombstonedRows,
 )
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.publication import ChunkCommit
+from lakehouse_backfill.domain.rollout import QueryAnswer, QueryComparison, ReaderQuery
 from tests.support.fakes.lake import FakeLake
 
 
@@ -23,35 +22,33 @@ def key_of(file: str) -> str:
 
 
 @dataclass
-class FakeCarrying:
-    """Moves partitions between shadows; `carried` lists what was."""
+class FakeRowReader:
+    """Compares keys of files; a query's answer is the files that it would read."""
 
     lake: FakeLake
-    carried: list[str] = field(default_factory=list)
+    asked: list[ReaderQuery] = field(default_factory=list)
 
-    def carry(self, request: CarryRequest) -> ChunkCommit:
-        shadow = self.lake.tables[request.shadow]
-        held = int(shadow.properties.get("epoch", "0"))
-        event_log.require_current_epoch(request.shadow, request.epoch, held)
-        for commit in self.lake.chunks(request.shadow):
-            if commit.chunk_id == request.chunk_id:
-                return commit
-        source = self.lake.tables[request.source].content(request.source_snapshot_id)
-        content = dict(shadow.content(shadow.head))
-        for label in request.scope.partitions:
-            content[label] = source.get(label, frozenset())
-        shadow.commit(content, chunk=request.chunk_id)
-        self.carried.append(request.chunk_id)
-        return self.lake.chunks(request.shadow)[-1]
+    def golden(self, file: str) -> list[dict[str, str | None]]:
+        return []
 
+    def by_key(self, table: str, snapshot_id: int | None, keys: Any) -> list[dict[str, Any]]:
+        return []
 
-@dataclass
-class FakeErasing:
-    """Looks for keys that are gone, and for keys that tombstone tables hold."""
+    def compare_query(
+        self, query: ReaderQuery, old: TableState, new: TableState
+    ) -> QueryComparison:
+        self.asked.append(query)
+        contents = [self.lake.tables[side.table].content(side.snapshot_id) for side in (old, new)]
+        answers = [
+            QueryAnswer(rows=len(one), digest=str(sorted(map(str, one)))) for one in contents
+        ]
+        return QueryComparison(
+            reader=query.reader, sql=query.sql, tolerance=query.tolerance, old=old, new=new,
+            columns=("n",), old_answer=answers[0], new_answer=answers[1],
+            equal=contents[0] == contents[1],
+        )  # fmt: skip
 
-    lake: FakeLake
-
-    def gone(
+    def deleted_rows(
         self, old: TableState, new: TableState, scope: Scope, key: tuple[str, ...]
     ) -> DeletedRows:
         before, after = self._files(old, scope.partitions), self._files(new, scope.partitions)
@@ -61,7 +58,7 @@ class FakeErasing:
             samples=tuple({"id": name} for name in lost[:3]), is_only_deletion=after <= before,
         )  # fmt: skip
 
-    def named(
+    def tombstoned_rows(
         self, state: TableState, partitions: tuple[str, ...], left_out: ExcludedRows
     ) -> TombstonedRows:
         names = self.names(left_out)

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from lakehouse_backfill.core.planning.plan import DeclaredRun
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.guards.privacy import MaskKey
 from lakehouse_backfill.domain.manifest import RunManifest
-from tests.support.fakes.catch_up import FakeCarrying, FakeErasing
+from lakehouse_backfill.domain.plan import ChosenWritePath
+from lakehouse_backfill.errors import ConfigError, NotFound
+from tests.support.fakes.catch_up import FakeRowReader
 from tests.support.fakes.compute import FakeCompute, SilentJournal, SilentProgress
 from tests.support.fakes.control import (
     FakeEvidence,
-    FakeFences,
-    FakeFingerprints,
-    FakeLedger,
     FakeRuns,
     FakeVersions,
+    Fences,
 )
-from tests.support.fakes.files import FakeDataFiles, FakeStored
+from tests.support.fakes.files import FakeStoredFiles
 from tests.support.fakes.hooks import FakeHooks
+from tests.support.fakes.identity import NoKey
 from tests.support.fakes.lake import FakeLake, FixedClock
-from tests.support.fakes.retention import (
-    FakeControlUpkeep,
-    FakePinLeases,
-    FakeRunFiles,
-    FakeUpkeep,
-)
-from tests.support.fakes.rollout import FakeCorrections, FakeReading
+from tests.support.fakes.retention import FakeRunFiles
+from tests.support.fakes.rollout import FakeCorrections
 
 PRODUCT = "silver.daily"
+
+
+def no_repository(commit: str) -> NoReturn:
+    """Answer for a project that is in no git repository."""
+    raise NotFound(f"there is no git repository that could hold {commit}")
+
+
+class FakeSecrets:
+    """One secret, wherever it is asked for; none when it is empty."""
+
+    def __init__(self, secret: bytes = b"a secret of the tests") -> None:
+        self.secret = secret
+
+    def read(self, key: MaskKey) -> bytes:
+        if not self.secret:
+            raise ConfigError(f"the secret of the masks, {key.place}, is missing", fix="set it")
+        return self.secret
 
 
 def lake() -> FakeLake:
@@ -43,26 +57,26 @@ def lake() -> FakeLake:
 
 def context(where: FakeLake, compute: FakeCompute | None = None, **changes: Any) -> Context:
     """A workbench whose ports are all fakes."""
-    compute, fences = compute or FakeCompute(where), FakeFences()
+    compute, fences = compute or FakeCompute(where), Fences()
     versions = FakeVersions(fences)
-    runs = FakeRuns(versions)
+    runs = FakeRuns(versions, fences)
     ports: dict[str, Any] = {
         "tables": where, "pins": where, "shadows": where, "publisher": where,
-        "carrying": FakeCarrying(where), "erasing": FakeErasing(where),
-        "pin_leases": FakePinLeases(), "upkeep": FakeUpkeep(where),
+        "row_reader": FakeRowReader(where),
         "run_files": FakeRunFiles(where),
-        "control_upkeep": FakeControlUpkeep(runs, fences),
-        "runs": runs, "audit": runs, "fences": fences, "ledger": FakeLedger(fences),
-        "versions": versions, "evidence": FakeEvidence(fences),
+        "runs": runs, "audit": runs, "versions": versions, "evidence": FakeEvidence(fences),
         "compute": lambda: compute, "differ": lambda engine: compute,
-        "records": compute, "views": compute, "hooks": FakeHooks(),
-        "reading": FakeReading(where), "corrections": FakeCorrections(),
-        "stored": FakeStored(where),
-        "fingerprints": FakeFingerprints(), "data_files": FakeDataFiles(where),
+        "views": compute, "hooks": FakeHooks(), "identity": NoKey(), "anchor": None,
+        "contract": lambda product: contract(),
+        "corrections": FakeCorrections(),
+        "stored_files": FakeStoredFiles(where),
+        "secrets": FakeSecrets(),
         "clock": FixedClock(), "journal": SilentJournal(),
         "progress": SilentProgress(), "profile": Profile(catalog={"name": "lake"}),
         "driver": "here:1", "is_alive": lambda driver: driver != "here:dead",
-        "code_hash": lambda file: "c0de", "file_text": lambda file: f"text of {file}",
+        "code_hash": lambda file: "c0de", "file_text": lambda file: f"# text of {file}",
+        "committed_files": no_repository, "cores": lambda: None,
+        "choose_write_path": lambda table, scope: ChosenWritePath(way="pyiceberg", why="a fake"),
     }  # fmt: skip
     return Context(**(ports | changes))
 

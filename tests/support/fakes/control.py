@@ -16,16 +16,30 @@ from lakehouse_backfill.domain import publication as pointer_rules
 from lakehouse_backfill.domain.diff import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease
 from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import RunMoved, Tampered
 
 
-class FakeRuns:
-    """`ports.control.Runs` in dictionaries."""
+class Fences:
+    """The epoch that may write for each run; the control tables of one lake share it."""
 
-    def __init__(self, versions: FakeVersions | None = None) -> None:
+    def __init__(self) -> None:
+        self.epochs: dict[str, int] = {}
+
+    def require(self, run_id: str | None, epoch: int) -> None:
+        if run_id is not None:
+            event_log.require_current_epoch(run_id, epoch, self.epochs.get(run_id, 0))
+
+
+class FakeRuns:
+    """`ports.control.Runs` and `Audit` in dictionaries."""
+
+    def __init__(self, versions: FakeVersions | None = None, fences: Fences | None = None) -> None:
         self.versions = versions
+        self.fences = fences or Fences()
+        self.chunk_rows: list[ChunkRecord] = []
         self.plans: dict[str, Plan] = {}
         self.statuses: dict[str, RunStatus] = {}
         self.log: dict[str, list[Event]] = defaultdict(list)
@@ -119,47 +133,62 @@ class FakeRuns:
         ]
         return tuple(sorted(found, key=lambda one: (one.at, one.run_id), reverse=True))
 
+    def record_chunk(self, chunk: ChunkRecord) -> None:
+        self.fences.require(chunk.run_id, chunk.epoch)
+        self.chunk_rows.append(chunk)
+
+    def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
+        newest = {row.chunk_id: row for row in self.chunk_rows if row.run_id == run_id}
+        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
+
+    def fence(self, run_id: str, epoch: int) -> None:
+        self.fences.epochs[run_id] = max(epoch, self.fences.epochs.get(run_id, 0))
+
+    def describe_runs(self) -> dict[str, dict[str, str]]:
+        return {
+            run_id: {
+                "product": plan.product,
+                "target": plan.resolved.target.table,
+                "shadow": plan.shadow_table,
+                "owner": plan.resolved.manifest.run.requested_by,
+                "reason": plan.resolved.manifest.run.reason,
+            }
+            for run_id, plan in self.plans.items()
+        }
+
+    def pending_deletions(self) -> tuple[str, ...]:
+        found = []
+        for run_id in sorted(self.plans):
+            events = self.events(run_id)
+            is_named = any(one.verb == "retire" and "staged" in one.detail for one in events)
+            if is_named and not any(one.verb == "delete files" for one in events):
+                found.append(run_id)
+        return tuple(found)
+
+    def fenced(self) -> tuple[str, ...]:
+        return tuple(sorted(self.fences.epochs))
+
+    def lift_fences(self, run_ids: tuple[str, ...]) -> None:
+        for run_id in run_ids:
+            self.fences.epochs.pop(run_id, None)
+
+    def count_orphans(self, before: datetime) -> OrphanFiles:
+        return OrphanFiles()
+
+    def delete_orphans(self, before: datetime) -> OrphanFiles:
+        return OrphanFiles()
+
     def _write(self, event: Event, status: RunStatus) -> RunStatus:
         self.log[event.run_id].append(event)
         self.statuses[event.run_id] = status
         return status
 
 
-class FakeFences:
-    """`ports.control.Fences` in a dictionary; the control tables of one lake share it."""
-
-    def __init__(self) -> None:
-        self.epochs: dict[str, int] = {}
-
-    def fence(self, run_id: str, epoch: int) -> None:
-        self.epochs[run_id] = max(epoch, self.epochs.get(run_id, 0))
-
-    def require(self, run_id: str | None, epoch: int) -> None:
-        if run_id is not None:
-            event_log.require_current_epoch(run_id, epoch, self.epochs.get(run_id, 0))
-
-
-class FakeLedger:
-    """`ports.control.Ledger` in a list."""
-
-    def __init__(self, fences: FakeFences | None = None) -> None:
-        self.rows: list[ChunkRecord] = []
-        self.fences = fences or FakeFences()
-
-    def record(self, chunk: ChunkRecord) -> None:
-        self.fences.require(chunk.run_id, chunk.epoch)
-        self.rows.append(chunk)
-
-    def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
-        newest = {row.chunk_id: row for row in self.rows if row.run_id == run_id}
-        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
-
-
 class FakeVersions:
     """`ports.control.Versions` in a list."""
 
-    def __init__(self, fences: FakeFences | None = None) -> None:
-        self.fences = fences or FakeFences()
+    def __init__(self, fences: Fences | None = None) -> None:
+        self.fences = fences or Fences()
         self.rows: list[Publication] = []
         self.states: dict[str, Pointer] = {}
 
@@ -210,29 +239,15 @@ class FakeVersions:
         return tuple(one.pending for one in self.states.values() if one.pending is not None)
 
 
-class FakeFingerprints:
-    """`ports.control.Fingerprints` in a list."""
-
-    def __init__(self) -> None:
-        self.rows: list[FileFingerprint] = []
-
-    def find(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
-        return fingerprints.deduplicate_fingerprints(
-            [row for row in self.rows if row.path in paths]
-        )
-
-    def record(self, found: tuple[FileFingerprint, ...]) -> None:
-        paths = {one.path for one in found}
-        stored = [row for row in self.rows if row.path in paths]
-        self.rows += fingerprints.select_unstored(stored, found)
-
-
 class FakeEvidence:
-    """`ports.control.Evidence` in a list."""
+    """`ports.control.Evidence` in lists and a dictionary."""
 
-    def __init__(self, fences: FakeFences | None = None) -> None:
+    def __init__(self, fences: Fences | None = None) -> None:
         self.rows: list[tuple[str, str, str, str]] = []
-        self.fences = fences or FakeFences()
+        self.fences = fences or Fences()
+        self.fingerprint_rows: list[FileFingerprint] = []
+        self.leases: dict[tuple[str, str], PinLease] = {}
+        self.ended: list[PinLease] = []
 
     def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
         self.fences.require(run_id, epoch)
@@ -252,3 +267,24 @@ class FakeEvidence:
             if row[:2] == (run_id, kind) and matches_digest(row[3], row[2]):
                 return row[2], json.loads(row[3])
         return None
+
+    def find_fingerprints(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
+        stored = [row for row in self.fingerprint_rows if row.path in paths]
+        return fingerprints.select_unstored((), stored)
+
+    def record_fingerprints(self, found: tuple[FileFingerprint, ...]) -> None:
+        paths = {one.path for one in found}
+        stored = [row for row in self.fingerprint_rows if row.path in paths]
+        self.fingerprint_rows += fingerprints.select_unstored(stored, found)
+
+    def grant_leases(self, leases: tuple[PinLease, ...]) -> None:
+        for lease in leases:
+            self.leases.setdefault((lease.table, lease.tag), lease)
+
+    def end_leases(self, leases: tuple[PinLease, ...]) -> None:
+        for lease in leases:
+            if self.leases.pop((lease.table, lease.tag), None) is not None:
+                self.ended.append(lease.model_copy(update={"action": "end"}))
+
+    def active_leases(self) -> tuple[PinLease, ...]:
+        return tuple(self.leases.values())

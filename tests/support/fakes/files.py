@@ -14,36 +14,18 @@ from tests.support.fakes.lake import FakeLake
 
 
 @dataclass
-class FakeDataFiles:
-    """`ports.control.DataFiles`; files of `gone` are not there, those of `swapped` others."""
+class FakeStoredFiles:
+    """`ports.tables.StoredFiles`; files of `gone` are not there, those of `swapped` others.
+
+    `sizes_now`: sizes in the store, None: the file is gone.
+    """
 
     lake: FakeLake
     gone: set[str] = field(default_factory=set)
     swapped: set[str] = field(default_factory=set)
     #: How often each file's bytes were read.
     reads: list[str] = field(default_factory=list)
-
-    def reading(self, table: str, snapshot_id: int) -> str:
-        if table not in self.lake.tables:
-            raise NotFound(f"{table} does not exist")
-        self.lake.tables[table].content(snapshot_id)
-        return self.lake.tables[table].properties.get("columns", "as ever")
-
-    def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
-        self.reads += sorted(paths)
-        return {path: self._bytes(path) for path in paths if path not in self.gone}
-
-    def _bytes(self, path: str) -> FileBytes:
-        held = f"not {path}" if path in self.swapped else path
-        return FileBytes(size_bytes=100, sha256=sha256(held.encode()).hexdigest())
-
-
-class FakeStored:
-    """`ports.tables.StoredFiles`; `sizes_now`: sizes in the store, None: the file is gone."""
-
-    def __init__(self, lake: FakeLake) -> None:
-        self.lake = lake
-        self.sizes_now: dict[str, int | None] = {}
+    sizes_now: dict[str, int | None] = field(default_factory=dict)
 
     def files(self, table: str, snapshot_id: int, scope: Scope) -> tuple[LiveFile, ...]:
         self._require(table)
@@ -61,6 +43,19 @@ class FakeStored:
         self._require(table)
         found = {path: self.sizes_now.get(path, 100) for path in paths}
         return {path: size for path, size in found.items() if size is not None}
+
+    def reading(self, table: str, snapshot_id: int) -> str:
+        self._require(table)
+        self.lake.tables[table].content(snapshot_id)
+        return self.lake.tables[table].properties.get("columns", "as ever")
+
+    def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
+        self.reads += sorted(paths)
+        return {path: self._bytes(path) for path in paths if path not in self.gone}
+
+    def _bytes(self, path: str) -> FileBytes:
+        held = f"not {path}" if path in self.swapped else path
+        return FileBytes(size_bytes=100, sha256=sha256(held.encode()).hexdigest())
 
     def _require(self, table: str) -> None:
         if table not in self.lake.tables:

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lakehouse_backfill.core.runs.context import ComputePorts, Context
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.fault_points import install_hook, watch_ports
+from lakehouse_backfill.ports.compute import ComputePorts
 
 
 class Killed(BaseException):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from lakehouse_backfill.core.runs import event_log
-from lakehouse_backfill.domain.catch_up import Drift
+from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.publication import (
@@ -19,6 +19,7 @@ from lakehouse_backfill.domain.publication import (
     RequiredRewrite,
     RevertRequest,
 )
+from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.domain.table import (
     CatalogMovements,
     Column,
@@ -84,6 +85,8 @@ class FakeLake:
     #: partitions that cannot go back by their own files
     must_rewrite: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
+    #: chunks that were carried from one shadow to another
+    carried: list[str] = field(default_factory=list)
 
     def add(self, name: str, **content: str) -> FakeTable:
         """Make a table with one snapshot: label=file name."""
@@ -114,6 +117,9 @@ class FakeLake:
         found = self.describe(table)
         assert found is not None
         return found
+
+    def committed_at(self, table: str) -> datetime | None:
+        return None
 
     def positions(self, table: str) -> dict[str, str]:
         return {}
@@ -157,7 +163,7 @@ class FakeLake:
         return Snapshot(
             snapshot_id=snapshot_id, parent_id=None, sequence_number=snapshot_id,
             committed_at_ms=0, operation="append",
-            summary=dict(found.summaries[snapshot_id - 1]),
+            summary=dict(found.summaries[snapshot_id - 1]), columns=COLUMNS,
         )  # fmt: skip
 
     def files(
@@ -212,7 +218,36 @@ class FakeLake:
     def pinned(self, table: str, name: str) -> int | None:
         return self.tables[table].refs.get(name)
 
+    def tags(self, table: str) -> dict[str, int] | None:
+        found = self.tables.get(table)
+        if found is None:
+            return None
+        return {name: held for name, held in found.refs.items() if name.startswith("lhb-")}
+
+    def preview_expiry(
+        self, table: str, tags: Mapping[str, int], now: datetime, *, at_once: bool = False
+    ) -> ExpirationResult:
+        held = self.tags(table) or {}
+        return ExpirationResult(tags=tuple(name for name in tags if held.get(name) == tags[name]))
+
+    def expire(
+        self, table: str, tags: Mapping[str, int], now: datetime, *, at_once: bool = False
+    ) -> ExpirationResult:
+        done = self.preview_expiry(table, tags, now, at_once=at_once)
+        if done.tags:
+            self.calls.append(f"let go {table}")
+        for name in done.tags:
+            del self.tables[table].refs[name]
+        return done
+
+    def unsafe_expiries(self, table: str) -> dict[int, str]:
+        return {}
+
     # Shadows
+    def list(self) -> tuple[str, ...]:
+        mark = "lakehouse-backfill.base-snapshot-id"
+        return tuple(name for name, table in self.tables.items() if mark in table.properties)
+
     def open(
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
     ) -> TableInfo:
@@ -282,6 +317,21 @@ class FakeLake:
         table.summaries[-1]["operation"] = request.operation
         return swap
 
+    def carry(self, request: CarryRequest) -> ChunkCommit:
+        shadow = self.tables[request.shadow]
+        held = int(shadow.properties.get("epoch", "0"))
+        event_log.require_current_epoch(request.shadow, request.epoch, held)
+        for commit in self.chunks(request.shadow):
+            if commit.chunk_id == request.chunk_id:
+                return commit
+        source = self.tables[request.source].content(request.source_snapshot_id)
+        content = dict(shadow.content(shadow.head))
+        for label in request.scope.partitions:
+            content[label] = source.get(label, frozenset())
+        shadow.commit(content, chunk=request.chunk_id)
+        self.carried.append(request.chunk_id)
+        return self.chunks(request.shadow)[-1]
+
     def prove(self, request: AdoptRequest) -> None:
         self.calls.append("prove")
         base = self.tables[request.target].content(request.base_snapshot_id)
@@ -337,8 +387,8 @@ class FakeLake:
         found = (_drift(table, scope, number) for number in later)
         return tuple(drift for drift in found if drift is not None)
 
-    def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
-        del settle  # nothing is by rows here
+    def find(self, target: str, token: str, *, finalise: bool = True) -> CommitResult | None:
+        del finalise  # nothing is by rows here
         for number, summary in enumerate(self.tables[target].summaries, start=1):
             if summary.get("token") == token:
                 return _swap(target, number)

@@ -16,13 +16,8 @@ from pydantic import BaseModel
 from lakehouse_backfill.core.evidence.reproduce import ReproducedPartition
 from lakehouse_backfill.core.publication.dual_read import ReaderComparison
 from lakehouse_backfill.core.publication.recover import RecoveryOutcome
+from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.contract import HookCall
-from lakehouse_backfill.domain.rollout import (
-    DeletedFiles,
-    LeftoverFiles,
-    OrphanFiles,
-    QueryComparison,
-)
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.results import comparison, proof, publications, runs
 from lakehouse_backfill.results.base import Result
@@ -58,6 +53,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "partition_field": {"column": "arrival_date", "transform": "identity", "type": "date"},
         "undo": "lakehouse-backfill cancel bf-1",
         "warm_up_proof": None,
+        "determinism_proof": None,
         "estimate": {
             "input_files": 3,
             "input_rows": 47_000,
@@ -325,12 +321,9 @@ def make_result(verb: str, data: dict[str, Any] | None = None) -> Result:
 
 #: Classes that the results name for the type checker only.
 _NAMES = {
-    each.__name__: each
-    for each in (
-        DeletedFiles, HookCall, LeftoverFiles, OrphanFiles, QueryComparison, ReaderComparison,
-        RecoveryOutcome, ReproducedPartition,
-    )
-}  # fmt: skip
+    each.__name__.rpartition(".")[2]: each
+    for each in (HookCall, ReaderComparison, RecoveryOutcome, ReproducedPartition, rollout)
+}
 _EMPTY: dict[type, Any] = {
     str: "", int: 0, float: 0.0, bool: False, datetime: datetime(2026, 3, 1, tzinfo=timezone.utc),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lakehouse_backfill.core.versions import corrections
@@ -12,32 +13,7 @@ from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
     DifferingRow,
-    QueryAnswer,
-    QueryComparison,
-    ReaderQuery,
-    TableState,
 )
-from tests.support.fakes.lake import FakeLake
-
-
-@dataclass
-class FakeReading:
-    """Answers with the files that a query would read."""
-
-    lake: FakeLake
-    asked: list[ReaderQuery] = field(default_factory=list)
-
-    def compare(self, query: ReaderQuery, old: TableState, new: TableState) -> QueryComparison:
-        self.asked.append(query)
-        contents = [self.lake.tables[side.table].content(side.snapshot_id) for side in (old, new)]
-        answers = [
-            QueryAnswer(rows=len(one), digest=str(sorted(map(str, one)))) for one in contents
-        ]
-        return QueryComparison(
-            reader=query.reader, sql=query.sql, tolerance=query.tolerance, old=old, new=new,
-            columns=("n",), old_answer=answers[0], new_answer=answers[1],
-            equal=contents[0] == contents[1],
-        )  # fmt: skip
 
 
 @dataclass
@@ -48,9 +24,8 @@ class FakeCorrections:
 
     def write(self, request: CorrectionEventsRequest, rows: Iterable[DifferingRow]) -> CommitResult:
         name = request.sink.table
-        return self._append(
-            name, request.token, lambda: corrections.correction_events(request, rows)
-        )
+        made = partial(corrections.correction_events, request, rows)
+        return self._append(name, request.publication.token, made)
 
     def compensate(self, request: CompensationRequest) -> CommitResult:
         def made() -> Iterable[dict[str, Any]]:
@@ -63,7 +38,7 @@ class FakeCorrections:
             ]
             return corrections.reversed_events(request, written)
 
-        return self._append(request.table, request.token, made)
+        return self._append(request.table, request.publication.token, made)
 
     def find(self, table: str, token: str) -> CommitResult | None:
         for number, (held, events) in enumerate(self.tables.get(table, ()), start=1):

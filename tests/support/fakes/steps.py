@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.rollback import RollbackOutcome, plan_rollback, rollback
+from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.run import Event, RunState
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.lake import Content, FakeLake
@@ -93,3 +95,16 @@ def note_calls(owner: Any, method: str) -> list[tuple[Any, ...]]:
 
     setattr(owner, method, noted)
     return calls
+
+
+def rewrite_log(found: Context, run_id: str, edit: Callable[[list[Event]], list[Event]]) -> None:
+    """Make a run's log anew, with all hashes and its state, as who can write to all may do."""
+    runs: Any = found.runs
+    previous, log = "", []
+    for number, event in enumerate(edit(list(runs.log[run_id])), start=1):
+        bare = event.model_copy(update={"seq": number, "previous": previous, "hash": ""})
+        previous = event_log.event_seal(bare)
+        log.append(bare.model_copy(update={"hash": previous}))
+    runs.log[run_id] = log
+    update = {"seq": len(log), "head": previous, "state": log[-1].to_state}
+    runs.statuses[run_id] = runs.statuses[run_id].model_copy(update=update)

@@ -5,24 +5,19 @@ from __future__ import annotations
 import itertools
 from typing import Any, Protocol
 
-from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergChunkCarrier
-from lakehouse_backfill.adapters.iceberg.files import IcebergDataFiles, IcebergStoredFiles
+from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
 from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
-from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
 from lakehouse_backfill.adapters.iceberg.shadow.run_files import IcebergRunFiles
-from lakehouse_backfill.adapters.local.deletions import LocalDeletionFinder
-from lakehouse_backfill.adapters.local.dual_read import LocalDualReader
+from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, partition_row_range
 from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.ports.comparison import QueryRunner
-from lakehouse_backfill.ports.control import DataFiles, RunFiles, Upkeep
-from lakehouse_backfill.ports.table_writer import Carrying, DeletionFinder
+from lakehouse_backfill.ports.compute import RowReader
+from lakehouse_backfill.ports.control import RunFiles
 from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFiles, Tables
-from tests.support.fakes.catch_up import FakeCarrying, FakeErasing
-from tests.support.fakes.files import FakeDataFiles, FakeStored
-from tests.support.fakes.lake import DAY, FakeLake, FixedClock
-from tests.support.fakes.retention import FakeRunFiles, FakeUpkeep
-from tests.support.fakes.rollout import FakeReading
+from tests.support.fakes.catch_up import FakeRowReader
+from tests.support.fakes.files import FakeStoredFiles
+from tests.support.fakes.lake import DAY, FakeLake
+from tests.support.fakes.retention import FakeRunFiles
 from tests.support.lakes.tables import Kit, field_of, row
 
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
@@ -38,13 +33,9 @@ class DayLake(Protocol):
     pins: Pins
     shadows: Shadows
     publisher: Publisher
-    carrying: Carrying
-    deletions: DeletionFinder
-    stored: StoredFiles
-    data_files: DataFiles
-    upkeep: Upkeep
+    stored_files: StoredFiles
     run_files: RunFiles
-    reading: QueryRunner
+    row_reader: RowReader
 
     def write(self, label: str, *values: str) -> int:
         """Replace the rows of one day as a live writer does."""
@@ -60,10 +51,8 @@ class FakeDays:
         self.fake = FakeLake()
         self.field = DAY
         self.tables = self.pins = self.shadows = self.publisher = self.fake
-        self.carrying, self.deletions = FakeCarrying(self.fake), FakeErasing(self.fake)
-        self.stored, self.data_files = FakeStored(self.fake), FakeDataFiles(self.fake)
-        self.upkeep, self.reading = FakeUpkeep(self.fake), FakeReading(self.fake)
-        self.run_files = FakeRunFiles(self.fake)
+        self.row_reader = FakeRowReader(self.fake)
+        self.stored_files, self.run_files = FakeStoredFiles(self.fake), FakeRunFiles(self.fake)
         self.target = f"silver.t{next(_numbers)}"
         self.fake.add(self.target)
 
@@ -83,15 +72,9 @@ class IcebergDays:
         self.field = field_of("d")
         self.tables, self.pins = kit.tables, kit.pins
         self.shadows, self.publisher = kit.shadows, kit.publisher
-        self.carrying = IcebergChunkCarrier(kit.catalog)
-        self.deletions = LocalDeletionFinder(kit.catalog)
-        self.stored, self.data_files = (
-            IcebergStoredFiles(kit.catalog),
-            IcebergDataFiles(kit.catalog),
-        )
-        self.upkeep = IcebergUpkeep(kit.catalog, "shadow", FixedClock())
+        self.stored_files = IcebergStoredFiles(kit.catalog)
         self.run_files = IcebergRunFiles(kit.catalog, "shadow")
-        self.reading = LocalDualReader(kit.catalog)
+        self.row_reader = LocalRowReader(kit.catalog)
         self.target = f"silver.t{next(_numbers)}"
         kit.create(("d", "identity"), name=self.target)
 

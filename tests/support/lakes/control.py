@@ -6,14 +6,12 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
-from lakehouse_backfill.adapters.iceberg.control.runs import (
-    IcebergAudit,
-    IcebergLedger,
-    IcebergRuns,
-)
-from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, IcebergFences
+from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
+from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs.lifecycle import next_event
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Pointer, Publication
@@ -29,8 +27,7 @@ def control_ports(catalog: Any) -> SimpleNamespace:
     """The ports of the control tables of a catalog."""
     tables = ControlTables(catalog, "lakehouse_backfill")
     return SimpleNamespace(
-        runs=IcebergRuns(tables), audit=IcebergAudit(tables), fences=IcebergFences(tables),
-        ledger=IcebergLedger(tables), versions=IcebergVersions(tables),
+        runs=IcebergRuns(tables), audit=IcebergAudit(tables), versions=IcebergVersions(tables),
         evidence=IcebergEvidence(tables), tables=tables,
     )  # fmt: skip
 
@@ -41,6 +38,19 @@ def move(runs: Runs, run_id: str, verb: str, driver: str | None = None, actor="a
     at = status.at + timedelta(seconds=1)
     event = next_event(status, verb, actor=actor, mode="backfill", at=at, detail=detail)
     return runs.append(event, Lease(holder=driver, until=LATER) if driver else None)
+
+
+def put(versions: Any, *rows: Publication) -> Pointer:
+    """Write the rows, each in a move of its own; give the pointer after the last one."""
+    for row in rows:
+        pointer = versions.move(row.product, lambda _, row=row: (row,))
+    return pointer
+
+
+def is_intact(control: SimpleNamespace) -> bool:
+    """Tell whether the logs of all runs verify against their seal."""
+    chains, seal = control.audit.chains(), control.audit.seal()
+    return audit_rules.verify_logs(chains, seal, control.runs.list()).is_intact
 
 
 def begun(runs: Runs, run_id: str = "bf-1", driver: str | None = None, **detail: Any) -> RunStatus:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lakehouse_backfill.adapters.iceberg.refs import IcebergUpkeep
 from lakehouse_backfill.adapters.system.process import NullProgress
-from lakehouse_backfill.core.runs.context import ComputePorts
 from lakehouse_backfill.fault_points import watch_ports
+from lakehouse_backfill.ports.compute import ComputePorts
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
 from tests.chaos.engine import PlainEngine
 from tests.chaos.lab import CONTRACT, DAYS, PROFILES, SOURCE, TARGET, Lab
 from tests.chaos.worker import LabWiring
+from tests.support.fakes.kills import Killed, hooked, killed_at
 
 WHO = "ana"
 SHADOWS = "lakehouse_backfill_shadow"
@@ -91,10 +94,26 @@ class RetentionLake:
         """Open the project as another process would, with the same clock."""
         found = Adapters.open(self.lab.folder, None, NullProgress())
         wiring = RetentionWiring(found.folder, found.profile, NullProgress(), found.profile_name)
-        upkeep = IcebergUpkeep(wiring.catalog, SHADOWS, self.clock)
         watched = watch_ports(wiring.context)
-        vars(wiring)["context"] = replace(watched, clock=self.clock, upkeep=upkeep)
+        vars(wiring)["context"] = replace(watched, clock=self.clock)
         return Project(wiring)
+
+    @contextmanager
+    def killed_at(self, moment: int | str) -> Iterator[None]:
+        """What is done inside dies at a point, by its name or number; the next process goes on."""
+        with killed_at(moment):
+            self.project = self.open()
+            with pytest.raises(Killed):
+                yield
+        self.project = self.open()
+
+    @contextmanager
+    def hooked(self, hook: Callable[[str], None]) -> Iterator[None]:
+        """Call `hook` at each point that is reached inside, by a process of its own."""
+        with hooked(hook):
+            self.project = self.open()
+            yield
+        self.project = self.open()
 
     def later(self, days: float) -> None:
         self.clock.ahead += timedelta(days=days)

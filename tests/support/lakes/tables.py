@@ -35,13 +35,8 @@ from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, partition_row_range
-from lakehouse_backfill.domain.publication import (
-    AdoptRequest,
-    CommitResult,
-    PartitionRestore,
-    RevertRequest,
-)
 from tests.support.lakes.catalogs import catalog_of
 
 TARGET = "silver.t"
@@ -152,7 +147,7 @@ class Kit:
 
     def stage(
         self, field: ScopeField, new: dict[str, list[Row]], run: str = "r1", name: str = TARGET
-    ) -> AdoptRequest:
+    ) -> publication.AdoptRequest:
         """Open a shadow at the head and overwrite each label's partition by its rows."""
         base = self.head(name)
         shadow = f"shadow.{run}"
@@ -161,7 +156,7 @@ class Kit:
         self.shadows.open(name, base, shadow, {"lakehouse-backfill.run-id": run})
         for number, (label, rows) in enumerate(new.items()):
             self.write_chunk(shadow, field, label, rows, f"c{number}")
-        return AdoptRequest(
+        return publication.AdoptRequest(
             target=name,
             base_snapshot_id=base,
             shadow=shadow,
@@ -186,13 +181,17 @@ class Kit:
             table.delete(where, snapshot_properties=marks)
 
     def revert_request(
-        self, swap: CommitResult, scope: Scope, run: str = "r1", since: int | None = None
-    ) -> RevertRequest:
-        return RevertRequest(
+        self,
+        swap: publication.CommitResult,
+        scope: Scope,
+        run: str = "r1",
+        since: int | None = None,
+    ) -> publication.RevertRequest:
+        return publication.RevertRequest(
             target=swap.table,
             scope=scope,
             restores=(
-                PartitionRestore(
+                publication.PartitionRestore(
                     partitions=scope.partitions,
                     restore_snapshot_id=swap.before_snapshot_id,
                     since_snapshot_id=since or swap.snapshot_id,
@@ -200,7 +199,7 @@ class Kit:
             ),
             token=f"back-{run}",
             tags={"before": f"lhb-before-back-{run}", "after": f"lhb-after-back-{run}"},
-            properties={"lakehouse-backfill.run-id": run, "version": 2},
+            properties={"lakehouse-backfill.run-id": run, "version": "2"},
         )
 
     def compact(

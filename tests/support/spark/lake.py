@@ -24,10 +24,16 @@ from pyiceberg.types import (
 )
 
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.guards.privacy import MaskKey
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin, TargetPin
+from lakehouse_backfill.domain.run import ChunkRecord
 from tests.support.examples.plans import estimate, plan_of
 
 if TYPE_CHECKING:
@@ -47,6 +53,11 @@ _TYPES: dict[str, PrimitiveType] = {
 _SPARK_TYPES = {"long": "bigint", "timestamptz": "timestamp"}
 
 
+def no_secret(key: MaskKey) -> bytes:
+    """Read the secret of a lake without masks."""
+    raise LookupError(f"no product of this lake has masks, and none needs {key.place}")
+
+
 @dataclass
 class Lake:
     """The embedded lake as Spark and PyIceberg see it, inside one test's namespace."""
@@ -58,6 +69,23 @@ class Lake:
     project: Path
     namespace: str
     name: str = "lake"
+
+    @property
+    def tables(self) -> SparkTables:
+        """The tables of the lake's catalog as Spark reads them."""
+        return SparkTables(self.spark, self.name)
+
+    def staging(self) -> SparkStaging:
+        """Make what runs the jobs of the project's folder."""
+        return SparkStaging(self.tables, lambda _: self.project, no_secret)
+
+    def stage(self, plan: Plan, epoch: int = 1) -> ChunkRecord:
+        """Stage the plan's first chunk."""
+        return self.staging().stage(plan, plan.resolved.chunks[0], epoch)
+
+    def sums(self, short: str, scope: Scope) -> dict[str, Checksum]:
+        """Measure the checksums of partitions at the table's head."""
+        return SparkMeasuring(self.tables).checksums(self.table(short), self.head(short), scope)
 
     def sql(self, text: str) -> DataFrame:
         """Run SQL in which `{ns}` stands for the test's namespace with its catalog."""
@@ -227,10 +255,16 @@ class PlanMaker:
         })  # fmt: skip
 
 
-COPY_JOB = """
+def copy_job(*body: str, above: str = "") -> str:
+    """Give the job `copy` over `src`: the lines of its function, and those above it."""
+    lines = "".join(f"    {line}\n" for line in body)
+    return f"""
 from lakehouse_backfill.transforms import transform
-
+from pyspark.sql import functions as F, Window
+{above}
 @transform(name="copy", version="1.0.0", inputs=("src",))
 def copy(context, src):
-    return src.select("d", "k", "v")
-"""
+{lines}"""
+
+
+COPY_JOB = copy_job('return src.select("d", "k", "v")')

@@ -6,15 +6,13 @@ same columns and `gone`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lakehouse_backfill.adapters.system.process import NullProgress
-from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
@@ -45,32 +43,66 @@ FORMATS = [1, 2, 3]
 Row = tuple[Any, ...]
 
 
-class Modes:
-    """The project, its two tables, and what people type."""
+class LakeProject:
+    """A project over the tables `out` and `src` of a test's namespace, and what people type."""
 
     #: One name and version is one code in a lake, which these tests share.
-    transform = "tenants"
+    transform = "copy"
 
     def __init__(
-        self,
-        lake: Lake,
-        profile: Profile,
-        lake_folder: Path,
-        version: int = 2,
-        **contract: Any,
+        self, lake: Lake, job: str, columns: Sequence[tuple[str, str]], /, **contract: Any
     ) -> None:
         self.lake = lake
         self.folder = lake.project
         self.product = lake.table("out")
-        where = str(lake_folder)
-        real = {key: value.replace("${project}", where) for key, value in profile.catalog.items()}
-        self.project = Project(
-            Adapters(
-                self.folder, profile.model_copy(update={"catalog": real}), NullProgress(), "dev"
-            )
-        )
-        self._write("jobs/job.py", JOB)
-        self._contract(contract)
+        where = str(lake.profile_folder)
+        catalog = lake.profile.catalog
+        real = {key: value.replace("${project}", where) for key, value in catalog.items()}
+        # The control tables are shared by all tests of the session, as in a lake of many projects.
+        profile = lake.profile.model_copy(update={"catalog": real})
+        self.project = Project(Adapters(self.folder, profile, NullProgress(), "dev"))
+        lake.job(job)
+        declared = {
+            "api_version": "lakehouse-backfill/v1", "product": self.product,
+            "table": self.product, "description": "A test product.", "owner": "lead",
+            "key": ["d", "k"], "partitioning": [{"column": "d"}],
+            "columns": [{"name": name, "type": kind} for name, kind in columns],
+            "consumers": [], "classification": "internal", "retention_days": "unlimited",
+        }  # fmt: skip
+        lake.job(yaml.safe_dump(declared | contract), f"catalog/contracts/{self.product}.yaml")
+
+    def plan(self, **changes: Any) -> str:
+        """Plan and approve a run of one chunk; gives its id."""
+        target = {"partitions": {"column": "d", "from": FIRST, "to": STOP}}
+        manifest = {
+            "api_version": "lakehouse-backfill/v1",
+            "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
+            "product": self.product,
+            "transform": {
+                "name": self.transform, "version": "1.0.0", "file": "jobs/job.py",
+                "config": changes.pop("config", {}), **changes.pop("transform", {}),
+            },
+            "sources": {"src": {
+                "table": self.lake.table("src"),
+                "range": {"column": "d", "from": "2023-12-01", "to": "2024-02-01"},
+                **changes.pop("source", {}),
+            }},
+            "target": target | changes.pop("target", {}),
+            "validation": {"edge_partitions": 0} | changes.pop("validation", {}),
+        } | changes  # fmt: skip
+        self.lake.job(yaml.safe_dump(manifest), "jobs/run.yaml")
+        run_id = str(self.project.plan("jobs/run.yaml", by="ann").run_id)
+        self.project.approve(run_id, by="lead")
+        return run_id
+
+
+class Modes(LakeProject):
+    """A product with tenants and versions; its tables are empty at first."""
+
+    transform = "tenants"
+
+    def __init__(self, lake: Lake, version: int = 2, **contract: Any) -> None:
+        super().__init__(lake, JOB, ROW, **contract)
         lake.create("out", (*ROW, *LINEAGE_COLUMNS), version=version)
         lake.create("src", (*ROW, ("gone", "boolean")))
 
@@ -93,30 +125,6 @@ class Modes:
         into = self.lake.spark.table(f"{self.lake.name}.{self.lake.table(short)}")
         frame = self.lake.spark.createDataFrame(rows, into.schema)
         frame.writeTo(f"{self.lake.name}.{self.lake.table(short)}").append()
-
-    def plan(self, **changes: Any) -> str:
-        """Plan and approve a run of one chunk; gives its id."""
-        target = {"partitions": {"column": "d", "from": FIRST, "to": STOP}}
-        manifest = {
-            "api_version": "lakehouse-backfill/v1",
-            "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
-            "product": self.product,
-            "transform": {
-                "name": self.transform, "version": "1.0.0", "file": "jobs/job.py",
-                "config": changes.pop("config", {}), **changes.pop("transform", {}),
-            },
-            "sources": {"src": {
-                "table": self.lake.table("src"),
-                "range": {"column": "d", "from": "2023-12-01", "to": "2024-02-01"},
-                **changes.pop("source", {}),
-            }},
-            "target": target | changes.pop("target", {}),
-            "validation": {"edge_partitions": 0} | changes.pop("validation", {}),
-        } | changes  # fmt: skip
-        self._write("jobs/run.yaml", yaml.safe_dump(manifest))
-        run_id = str(self.project.plan("jobs/run.yaml", by="ann").run_id)
-        self.project.approve(run_id, by="lead")
-        return run_id
 
     def validated(self, **changes: Any) -> tuple[str, dict[str, Any]]:
         """Plan, approve and run; gives the run's id and what was found."""
@@ -157,25 +165,6 @@ class Modes:
     def head(self) -> Any:
         """Give the newest snapshot of the table as PyIceberg sees it."""
         return self.lake.catalog.load_table(self.product).current_snapshot()
-
-    def _contract(self, changes: dict[str, Any]) -> None:
-        contract = {
-            "api_version": "lakehouse-backfill/v1", "product": self.product,
-            "table": self.product, "description": "A test product.", "owner": "lead",
-            "key": ["d", "k"], "partitioning": [{"column": "d"}],
-            "columns": [
-                {"name": "d", "type": "date"}, {"name": "k", "type": "long"},
-                {"name": "tenant", "type": "string"}, {"name": "v", "type": "long"},
-                {"name": "ver", "type": "long"},
-            ],
-            "consumers": [], "classification": "internal", "retention_days": "unlimited",
-        }  # fmt: skip
-        self._write(f"catalog/contracts/{self.product}.yaml", yaml.safe_dump(contract | changes))
-
-    def _write(self, file: str, text: str) -> None:
-        path = self.folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 def _row(text: str) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublishe
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 from lakehouse_backfill.domain.publication import PartitionContent, PendingRewrite
 from tests.support.lakes.writers import FixedWriters
 from tests.support.spark.java import JavaKit
@@ -24,7 +25,7 @@ class RewriteKit(JavaKit):
         self, root: Path, spark: SparkSession, version: int = 3, budget_s: float = 30.0
     ) -> None:
         super().__init__(root, spark, version, budget_s)
-        self.rows_way = SparkRewrites(lambda: spark, self.name)
+        self.rows_way = SparkRewrites(lambda: SparkTables(spark, self.name))
         writers = FixedWriters(self.catalog, "rewrite", self.rows_way)
         self.pins = IcebergPins(self.catalog, writers)
         self.shadows = IcebergShadows(self.catalog, "shadow", writers)

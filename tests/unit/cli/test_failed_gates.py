@@ -28,12 +28,6 @@ def test_the_status_of_a_stopped_run_names_the_gates_after_its_three_answers() -
 
 
 @pytest.mark.req("Q8")
-def test_a_run_that_no_gate_stopped_says_so() -> None:
-    text = drawn("waive", {**RUN, "state": "validated", "gates": []})
-    assert "no gate keeps this run where it is" in text
-
-
-@pytest.mark.req("Q8")
 @pytest.mark.parametrize(
     ("waivable", "offered"), [(True, True), (False, False)], ids=["waivable", "not"]
 )
@@ -70,8 +64,3 @@ def test_what_a_closed_gate_asks_for_can_be_copied() -> None:
     data = {"run_id": "bf-1", "passed": False, "manifest_file": "my jobs/run.yaml", "checks": []}
     error = make_result("validate", data).error()
     assert "then lakehouse-backfill plan 'my jobs/run.yaml' --revise bf-1" in error.fix
-
-
-def test_the_way_into_a_new_project_can_be_copied() -> None:
-    text = drawn("init", {"project": "my lake; ls", "files": []})
-    assert "  cd 'my lake; ls' && lakehouse-backfill doctor" in text

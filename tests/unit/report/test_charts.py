@@ -19,7 +19,7 @@ from lakehouse_backfill.domain.checks import (
 from lakehouse_backfill.report import changes, charts
 from lakehouse_backfill.report.changes import amount_change, parse_amount
 from lakehouse_backfill.report.charts import MAX_DISTRIBUTION_FIGURES, distribution_figures
-from lakehouse_backfill.report.dossier import read_dossier
+from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.html import format_number
 from lakehouse_backfill.report.page import render_section
 from tests.support.examples.dossiers import diff
@@ -180,7 +180,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def page(document: dict[str, Any]) -> str:
-    return render_section(read_dossier(document), "totals")
+    return render_section(Dossier.model_validate(document), "totals")
 
 
 def with_total(document: dict[str, Any], *points: tuple[Any, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from datetime import datetime, timezone
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp, Drift, Erasure, TombstonePin
-from lakehouse_backfill.report.dossier import Dossier, read_dossier
+from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.lineage import lineage_figure, live_commits, wrap_text
 
 
 def texts(document: dict[str, Any]) -> list[list[str]]:
-    pictures = lineage_figure(read_dossier(document)).split("</svg>")[:2]
+    pictures = lineage_figure(Dossier.model_validate(document)).split("</svg>")[:2]
     return [re.findall(r"<text[^>]*>(.*?)</text>", each) for each in pictures]
 
 
@@ -65,7 +64,7 @@ def test_lines_are_cut_where_words_end(text: str, lines: list[str]) -> None:
 
 
 def _caught_up(document: dict[str, Any], **changes: Any) -> Dossier:
-    found = read_dossier(document)
+    found = Dossier.model_validate(document)
     chunk = found.plan.resolved.chunks[0]
     catch_up = CatchUp(
         of="bf-0", attempt=1, accepted_digest="d" * 64, drifted=("2013-02-16",),
@@ -93,7 +92,7 @@ def _caught_up(document: dict[str, Any], **changes: Any) -> Dossier:
         }
     )
     plan = found.plan.model_copy(update={"resolved": resolved})
-    return dataclasses.replace(found, plan=plan)
+    return found.model_copy(update={"plan": plan})
 
 
 @pytest.mark.req("U11")
@@ -115,4 +114,4 @@ def test_the_page_names_what_was_left_out_and_why(document: dict[str, Any]) -> N
 
 
 def test_a_run_that_met_nothing_says_nothing(document: dict[str, Any]) -> None:
-    assert live_commits(read_dossier(document)).strip() == ""
+    assert live_commits(Dossier.model_validate(document)).strip() == ""

@@ -5,34 +5,16 @@ from __future__ import annotations
 from functools import cached_property
 
 from pyiceberg.manifest import ManifestContent, ManifestFile
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.adapters.iceberg.commit.conflicts import ErrorWording
+from lakehouse_backfill.adapters.iceberg import manifests, metadata
+from lakehouse_backfill.adapters.iceberg.commit.request import ErrorWording, Swap, SwapPart
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import without_sequence_numbers
-from lakehouse_backfill.adapters.iceberg.manifests import (
-    LiveEntries,
-    ManifestCache,
-    ScopedReader,
-    ScopeFiles,
-    is_live_entry,
-    unique_file_name,
-)
-from lakehouse_backfill.adapters.iceberg.metadata import (
-    CHUNK_ID_PROPERTY,
-    RUN_ID_PROPERTY,
-    TARGET_UUID_PROPERTY,
-    find_snapshot,
-    has_live_files,
-    snapshot_ancestors,
-    snapshot_summary,
-)
 from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution, verify_schema_evolution
-from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key
+from lakehouse_backfill.domain.partitions import Scope, describe_labels, label_sort_key
 from lakehouse_backfill.domain.publication import AdoptRequest
-from lakehouse_backfill.errors import ChecksFailed, Unsupported, WriteForbidden
 
 _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before; the shadow is kept"
 
@@ -40,44 +22,67 @@ _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before; t
 class ShadowCandidate:
     """The shadow at the accepted snapshot."""
 
-    def __init__(self, shadow: Table, request: AdoptRequest, cache: ManifestCache) -> None:
+    def __init__(
+        self, shadow: Table, request: AdoptRequest, cache: manifests.ManifestCache
+    ) -> None:
         self._shadow = shadow
         self._request = request
-        self._reader = ScopedReader(shadow, request.scope, cache)
-        self._allowed_reader = ScopedReader(shadow, request.within or request.scope, cache)
-        self._run = request.properties.get(RUN_ID_PROPERTY, "RUN")
+        self._reader = manifests.ScopedReader(shadow, request.scope, cache)
+        self._allowed_reader = manifests.ScopedReader(
+            shadow, request.within or request.scope, cache
+        )
+        self._run = request.properties.get(metadata.RUN_ID_PROPERTY, "RUN")
         self.wording = ErrorWording(
             "published", _NOTHING_PUBLISHED, errors.plan_command(revise=self._run)
         )
 
     @property
-    def schema(self) -> Schema:
+    def scope(self) -> Scope:
+        """The partitions to adopt."""
+        return self._request.scope
+
+    @property
+    def source(self) -> tuple[str, int] | None:
+        """The table and snapshot that list the files; None: there are none."""
+        snapshot_id = self._request.shadow_snapshot_id
+        return None if snapshot_id is None else (self._request.shadow, snapshot_id)
+
+    @property
+    def columns(self) -> metadata.ColumnIds:
         """The columns that the shadow's files are read with."""
-        return self._shadow.schema()
+        return metadata.column_ids(self._shadow.schema())
 
     @cached_property
     def schema_evolution(self) -> SchemaEvolution | None:
         """The columns before and after; raises Unsupported when they are not as declared."""
         return verify_schema_evolution(self._shadow, self._request)
 
-    @property
-    def spec_id(self) -> int:
-        """The partition spec that the target had when the shadow was cloned."""
-        return self._shadow.metadata.default_spec_id
+    def swap(self, target: Table) -> Swap:
+        """Return the swap that adopts the files; raises what `files_to_adopt` raises."""
+        request, files = self._request, self.files_to_adopt(target)
+        evolution = self.schema_evolution
+        return Swap(
+            request=request,
+            uuid=self._target_uuid(),
+            parts=(SwapPart(request.scope, request.base_snapshot_id, files, self.source),),
+            wording=self.wording,
+            columns=evolution.before if evolution else self.columns,
+            spec_id=self._shadow.metadata.default_spec_id,
+            schema_evolution=evolution,
+        )
 
-    @property
-    def target_uuid(self) -> str:
-        """The UUID of the table that the shadow was cloned from."""
-        uuid = self._shadow.metadata.properties.get(TARGET_UUID_PROPERTY)
+    def _target_uuid(self) -> str:
+        """Return the UUID of the table that the shadow was cloned from."""
+        uuid = self._shadow.metadata.properties.get(metadata.TARGET_UUID_PROPERTY)
         if uuid is None:
-            raise Unsupported(
+            raise errors.Unsupported(
                 f"{self._request.shadow} is not a shadow of ours",
                 state=_NOTHING_PUBLISHED,
                 fix=self.wording.fix,
             )
         return uuid
 
-    def files_to_adopt(self, target: Table) -> LiveEntries:
+    def files_to_adopt(self, target: Table) -> manifests.LiveEntries:
         """Return the files to adopt; files that are new to the target have no sequence numbers.
 
         Raises ChecksFailed when base or chunks are missing, WriteForbidden when something outside
@@ -96,22 +101,26 @@ class ShadowCandidate:
 
     @cached_property
     def _head(self) -> Snapshot | None:
-        snapshot_id, name = self._request.shadow_snapshot_id, self._request.shadow
-        if snapshot_id is None:
-            return None
-        return find_snapshot(self._shadow.metadata, snapshot_id, name)
+        return self._find_state(self._request.shadow_snapshot_id)
 
     @cached_property
     def _base(self) -> Snapshot | None:
-        snapshot_id, name = self._request.base_snapshot_id, self._request.shadow
+        return self._find_state(self._request.base_snapshot_id)
+
+    def _find_state(self, snapshot_id: int | None) -> Snapshot | None:
         if snapshot_id is None:
             return None
-        return find_snapshot(self._shadow.metadata, snapshot_id, name)
+        return metadata.find_snapshot(self._shadow.metadata, snapshot_id, self._request.shadow)
 
     def _refuse_incomplete(self) -> None:
         """Check that the shadow's history holds the base and every chunk of the plan."""
-        history = list(snapshot_ancestors(self._shadow.metadata, self._request.shadow_snapshot_id))
-        chunks = {snapshot_summary(snapshot).get(CHUNK_ID_PROPERTY) for snapshot in history}
+        history = list(
+            metadata.snapshot_ancestors(self._shadow.metadata, self._request.shadow_snapshot_id)
+        )
+        chunks = {
+            metadata.snapshot_summary(snapshot).get(metadata.CHUNK_ID_PROPERTY)
+            for snapshot in history
+        }
         missing = [chunk for chunk in self._request.chunk_ids if chunk not in chunks]
         problem = ""
         if self._base and self._base.snapshot_id not in {s.snapshot_id for s in history}:
@@ -119,7 +128,7 @@ class ShadowCandidate:
         elif missing:
             problem = f"lacks {len(missing)} of {len(self._request.chunk_ids)} chunks: {missing[0]}"
         if problem:
-            raise ChecksFailed(
+            raise errors.ChecksFailed(
                 f"{self._request.shadow} at {self._request.shadow_snapshot_id} {problem}",
                 state=_NOTHING_PUBLISHED,
                 fix=f"lakehouse-backfill stage {self._run}",
@@ -131,8 +140,8 @@ class ShadowCandidate:
         Returns all manifests if delete files were removed that may have hidden rows outside the
         scope.
         """
-        old = [m for m in self._reader.manifests(self._base) if has_live_files(m)]
-        new = [m for m in self._reader.manifests(self._head) if has_live_files(m)]
+        old = [m for m in self._reader.manifests(self._base) if metadata.has_live_files(m)]
+        new = [m for m in self._reader.manifests(self._head) if metadata.has_live_files(m)]
         shared = {m.manifest_path for m in old} & {m.manifest_path for m in new}
         own_old = [m for m in old if m.manifest_path not in shared]
         own_new = [m for m in new if m.manifest_path not in shared]
@@ -153,7 +162,7 @@ class ShadowCandidate:
             labels = sorted(
                 {self._reader.labels.file_label(files[p].data_file) for p in changed}, key=key
             )
-            raise WriteForbidden(
+            raise errors.WriteForbidden(
                 f"{self._request.shadow} changed {len(changed)} files outside the run's "
                 f"partitions: {describe_labels(tuple(labels))}",
                 state=_NOTHING_PUBLISHED,
@@ -167,7 +176,7 @@ class ShadowCandidate:
         """
         own = self._deletes(new).keys() - self._deletes(old).keys()
         if own:
-            raise Unsupported(
+            raise errors.Unsupported(
                 f"{self._request.shadow} has {len(own)} delete files (merge-on-read) of this run, "
                 f"{min(own)} for one",
                 state=_NOTHING_PUBLISHED,
@@ -180,25 +189,27 @@ class ShadowCandidate:
         lost = (before[path] for path in before.keys() - after.keys())
         return any(not can_label(e.data_file.spec_id) or not self._reader.holds(e) for e in lost)
 
-    def _deletes(self, manifests: list[ManifestFile]) -> LiveEntries:
-        deletes: LiveEntries = {}
-        for manifest in manifests:
+    def _deletes(self, listed: list[ManifestFile]) -> manifests.LiveEntries:
+        deletes: manifests.LiveEntries = {}
+        for manifest in listed:
             if manifest.content == ManifestContent.DELETES:
-                live = (e for e in self._reader.entries(manifest) if is_live_entry(e))
-                deletes.update((unique_file_name(entry.data_file), entry) for entry in live)
+                live = (e for e in self._reader.entries(manifest) if manifests.is_live_entry(e))
+                deletes.update(
+                    (manifests.unique_file_name(entry.data_file), entry) for entry in live
+                )
         return deletes
 
-    def _files_outside(self, manifests: list[ManifestFile]) -> ScopeFiles:
+    def _files_outside(self, listed: list[ManifestFile]) -> manifests.ScopeFiles:
         """Return these manifests' data files outside the scope, and all their delete files."""
-        outside = ScopeFiles(deletes=self._deletes(manifests))
-        for manifest in manifests:
+        outside = manifests.ScopeFiles(deletes=self._deletes(listed))
+        for manifest in listed:
             if manifest.content == ManifestContent.DATA:
                 for entry in self._reader.live_entries(manifest):
                     if not self._allowed_reader.holds(entry):
                         outside.data[entry.data_file.file_path] = entry
         return outside
 
-    def _refuse_foreign_specs(self, target: Table, files: LiveEntries) -> None:
+    def _refuse_foreign_specs(self, target: Table, files: manifests.LiveEntries) -> None:
         """Check specs and sort orders: numbers are per table, and must mean the same in both."""
         target_specs, shadow_specs = target.specs(), self._shadow.specs()
         target_orders, shadow_orders = target.sort_orders(), self._shadow.sort_orders()
@@ -210,7 +221,7 @@ class ShadowCandidate:
                 problem = f"sort order {order_id}"
             else:
                 continue
-            raise Unsupported(
+            raise errors.Unsupported(
                 f"{problem} of {path} is not the target's",
                 state=_NOTHING_PUBLISHED,
                 fix=self.wording.fix,

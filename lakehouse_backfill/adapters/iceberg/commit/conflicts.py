@@ -10,8 +10,9 @@ the smallest and largest values of each column.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from pyiceberg.manifest import (
@@ -26,38 +27,18 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.types import (
-    DateType,
-    IntegerType,
-    LongType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
 
+from lakehouse_backfill.adapters.iceberg import metadata
+from lakehouse_backfill.adapters.iceberg.commit.request import ErrorWording
 from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader, ScopeFiles
-from lakehouse_backfill.adapters.iceberg.metadata import (
-    PUBLICATION_PROPERTY,
-    describe_writer,
-    snapshot_ancestors,
-    snapshot_operation,
-    snapshot_summary,
-)
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key
 from lakehouse_backfill.errors import HistoryGone, TargetChanged
 
 #: Their bounds are never truncated, and decode as little-endian integers in the same order.
-_EXACT_BOUND_TYPES = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)
-
-
-@dataclass(frozen=True)
-class _ColumnStatistics:
-    """Statistics of a column over the files of one side; None where a file has none."""
-
-    nulls: int | None
-    lowest: int | None
-    highest: int | None
+_EXACT_BOUND_TYPES = {"int", "long", "date", "time", "timestamp", "timestamptz"}
+#: Nulls, smallest and largest value of a column over files; None where a file has none.
+_ColumnStatistics = tuple[int | None, int | None, int | None]
 
 
 def compaction_violation(
@@ -68,13 +49,14 @@ def compaction_violation(
     Partitions are compared one by one. Where delete files apply, readers see fewer rows than the
     files hold; only the possible range of the row count is compared then.
     """
-    for label in sorted({*_file_labels(then, label_of), *_file_labels(now, label_of)}):
-        sides = [_files_of_label(side, label, label_of) for side in (then, now)]
+    before, after = _files_by_label(then, label_of), _files_by_label(now, label_of)
+    for label in sorted(before.keys() | after.keys()):
+        sides = before[label], after[label]
         (min_before, max_before), (min_after, max_after) = (side.row_count_range for side in sides)
         if max_after < min_before or max_before < min_after:
             return (
                 f"compactions left {_format_range(min_after, max_after)} "
-                f"of {_format_range(min_before, max_before)} rows" + (f" in {label}")
+                f"of {_format_range(min_before, max_before)} rows in {label}"
             )
         if not any(side.effective_deletes for side in sides):
             files = [[e.data_file for e in side.data.values()] for side in sides]
@@ -84,15 +66,13 @@ def compaction_violation(
     return ""
 
 
-def _file_labels(content: ScopeFiles, label_of: Callable[[DataFile], str]) -> set[str]:
-    return {label_of(entry.data_file) for entry in content.data.values()}
-
-
-def _files_of_label(
-    content: ScopeFiles, label: str, label_of: Callable[[DataFile], str]
-) -> ScopeFiles:
-    data = {p: e for p, e in content.data.items() if label_of(e.data_file) == label}
-    return ScopeFiles(data, content.deletes)
+def _files_by_label(
+    content: ScopeFiles, label_of: Callable[[DataFile], str]
+) -> defaultdict[str, ScopeFiles]:
+    by_label = defaultdict[str, ScopeFiles](lambda: ScopeFiles({}, content.deletes))
+    for path, entry in content.data.items():
+        by_label[label_of(entry.data_file)].data[path] = entry
+    return by_label
 
 
 def _format_range(low: int, high: int) -> str:
@@ -103,11 +83,11 @@ def _changed_column(old: list[DataFile], new: list[DataFile], schema: Schema) ->
     if not old or not new:
         return ""
     for column in schema.fields:
-        is_exact = isinstance(column.field_type, _EXACT_BOUND_TYPES)
-        sides = [
+        is_exact = str(column.field_type) in _EXACT_BOUND_TYPES
+        before, after = (
             _column_statistics(files, column.field_id, is_exact=is_exact) for files in (old, new)
-        ]
-        pairs = zip(vars(sides[0]).values(), vars(sides[1]).values(), strict=True)
+        )
+        pairs = zip(before, after, strict=True)
         if any(a is not None and b is not None and a != b for a, b in pairs):
             return column.name
     return ""
@@ -126,10 +106,10 @@ def _column_statistics(
             continue
         lowest.append(_decode_bound(file.lower_bounds, field_id))
         highest.append(_decode_bound(file.upper_bounds, field_id))
-    return _ColumnStatistics(
-        nulls=sum(_all_or_none(nulls)) if _all_or_none(nulls) else None,
-        lowest=min(_all_or_none(lowest), default=None) if is_exact else None,
-        highest=max(_all_or_none(highest), default=None) if is_exact else None,
+    return (
+        sum(_all_or_none(nulls)) if _all_or_none(nulls) else None,
+        min(_all_or_none(lowest), default=None) if is_exact else None,
+        max(_all_or_none(highest), default=None) if is_exact else None,
     )
 
 
@@ -147,32 +127,26 @@ def _decode_bound(bounds: dict[int, bytes] | None, field_id: int) -> int | None:
 
 #: The operation of commits that rewrite the same rows into other files.
 _REPLACE_OPERATION = "replace"
-_EVERY_PARTITION = "every partition"
-
-
-@dataclass(frozen=True)
-class ErrorWording:
-    """Wording for error messages: the attempted action, the state of the data, the fix."""
-
-    name: str
-    state: str
-    fix: str
 
 
 @dataclass(frozen=True)
 class CommitWindow:
-    """The commits to inspect: after `since_id` (None: since the table was empty) up to `head`."""
+    """The commits to inspect: after `since_id` (None: since the table was empty) up to `head`.
+
+    `wording` is that of the errors about them.
+    """
 
     table: str
     metadata: TableMetadata
     since_id: int | None
     head: Snapshot | None
+    wording: ErrorWording
 
     def commits(self) -> list[Snapshot]:
         """List the commits, newest first."""
         since = next((s for s in self.metadata.snapshots if s.snapshot_id == self.since_id), None)
         commits = []
-        for snapshot in snapshot_ancestors(
+        for snapshot in metadata.snapshot_ancestors(
             self.metadata, self.head.snapshot_id if self.head else None
         ):
             # If main was set back to before the window, older commits are not part of the window.
@@ -189,6 +163,11 @@ class CommitWindow:
             return self.since_id == (self.head.snapshot_id if self.head else None)
         return changes[-1].parent_snapshot_id == self.since_id
 
+    def changed_error(self, what: str, kind: type[TargetChanged] = TargetChanged) -> TargetChanged:
+        """Build the error for what was changed since the start of the window."""
+        since = "it was empty" if self.since_id is None else f"snapshot {self.since_id}"
+        return self.wording.target_changed(self.table, f"since {since}, {what}", kind)
+
 
 def _commit_order(snapshot: Snapshot) -> tuple[int, int]:
     """Return the sort key of a table's commits; before format 2 it is the time."""
@@ -197,11 +176,7 @@ def _commit_order(snapshot: Snapshot) -> tuple[int, int]:
 
 
 def refuse_row_changes(
-    window: CommitWindow,
-    reader: ScopedReader,
-    then: ScopeFiles,
-    now: ScopeFiles,
-    verb: ErrorWording,
+    window: CommitWindow, reader: ScopedReader, then: ScopeFiles, now: ScopeFiles
 ) -> None:
     """Raise TargetChanged when the partitions' rows are no longer those of `then`.
 
@@ -209,20 +184,18 @@ def refuse_row_changes(
     delete files are equal rows, whatever else was committed. Other files are accepted when only
     compactions made them; else the newest commit that changed rows is named.
     """
-    drifts = find_drifts(window, reader, then, now, verb)
+    drifts = find_drifts(window, reader, then, now)
     if drifts:
         # Name the newest drift: an earlier one may be undone, and readers see the last one.
         more = f" (and {len(drifts) - 1} earlier commits)" if len(drifts) > 1 else ""
-        what = f"{drifts[-1]} changed {_describe_changed(drifts[-1], reader)}{more}"
-        raise _target_changed_error(window, verb, what)
+        labels = drifts[-1].partitions
+        is_all = len(labels) == len(reader.scope_labels) > 1
+        where = "every partition" if is_all else describe_labels(labels)
+        raise window.changed_error(f"{drifts[-1]} changed {where}{more}")
 
 
 def find_drifts(
-    window: CommitWindow,
-    reader: ScopedReader,
-    then: ScopeFiles,
-    now: ScopeFiles,
-    verb: ErrorWording,
+    window: CommitWindow, reader: ScopedReader, then: ScopeFiles, now: ScopeFiles
 ) -> tuple[Drift, ...]:
     """List the commits that changed rows of the partitions, oldest first; compactions do not count.
 
@@ -231,73 +204,52 @@ def find_drifts(
     """
     if then.deletes_by_file == now.deletes_by_file:
         return ()
-    changes = _without_undone(window.commits(), window.metadata, reader, now)
+    changes = _without_undone(window, reader, now)
     drifts = tuple(
         drift
         for snapshot in reversed(changes)
-        if snapshot_operation(snapshot) != _REPLACE_OPERATION
+        if metadata.snapshot_operation(snapshot) != _REPLACE_OPERATION
         and (drift := _find_drift(snapshot, reader)) is not None
     )
     if drifts:
         return drifts
     if not window.is_gapless(changes):
-        raise _gap_error(window, changes, verb)
+        raise _gap_error(window, changes)
     violation = compaction_violation(then, now, reader.labels.file_label, window.metadata.schema())
     if violation:
-        raise _target_changed_error(window, verb, violation)
+        raise window.changed_error(violation)
     return ()
 
 
-def _without_undone(
-    changes: list[Snapshot], metadata: TableMetadata, reader: ScopedReader, now: ScopeFiles
-) -> list[Snapshot]:
-    """Leave out publications of ours, and what followed, where the files are again those before.
+def _without_undone(window: CommitWindow, reader: ScopedReader, now: ScopeFiles) -> list[Snapshot]:
+    """List the commits without publications of ours, and what followed, that were undone.
 
     After a rollback the partitions hold what they held before the publication: only the commits
     until then can have changed their rows.
     """
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    changes = window.commits()
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in window.metadata.snapshots}
     for position in reversed(range(len(changes))):
         before = by_id.get(changes[position].parent_snapshot_id or 0)
-        if PUBLICATION_PROPERTY not in snapshot_summary(changes[position]) or before is None:
+        is_ours = metadata.PUBLICATION_PROPERTY in metadata.snapshot_summary(changes[position])
+        if before is None or not is_ours:
             continue
         if reader.scope_files(before).deletes_by_file == now.deletes_by_file:
             return changes[position + 1 :]
     return changes
 
 
-def _gap_error(window: CommitWindow, changes: list[Snapshot], verb: ErrorWording) -> TargetChanged:
+def _gap_error(window: CommitWindow, changes: list[Snapshot]) -> TargetChanged:
     """Build the error for a main branch that does not lead back to the start of the window."""
     start = changes[-1].parent_snapshot_id if changes else window.head and window.head.snapshot_id
     # Without a parent, or with one that is not there: expiry removed what was before.
     is_known = any(snapshot.snapshot_id == start for snapshot in window.metadata.snapshots)
     if changes and not is_known:
-        return _target_changed_error(
-            window, verb, "the history in between is gone: it has expired", HistoryGone
-        )
+        return window.changed_error("the history in between is gone: it has expired", HistoryGone)
     where = "no rows" if start is None else f"snapshot {start}"
-    return _target_changed_error(
-        window, verb, f"the main branch was set back to {where}, which does not contain it"
+    return window.changed_error(
+        f"the main branch was set back to {where}, which does not contain it"
     )
-
-
-def _target_changed_error(
-    window: CommitWindow,
-    verb: ErrorWording,
-    what: str,
-    kind: type[TargetChanged] = TargetChanged,
-) -> TargetChanged:
-    since = "it was empty" if window.since_id is None else f"snapshot {window.since_id}"
-    return kind(
-        f"{window.table} cannot be {verb.name}: since {since}, {what}",
-        state=verb.state,
-        fix=verb.fix,
-    )
-
-
-def _describe_changed(drift: Drift, reader: ScopedReader) -> str:
-    is_all = len(drift.partitions) == len(reader.scope_labels) > 1
-    return _EVERY_PARTITION if is_all else describe_labels(drift.partitions)
 
 
 def _find_drift(snapshot: Snapshot, reader: ScopedReader) -> Drift | None:
@@ -315,8 +267,8 @@ def _find_drift(snapshot: Snapshot, reader: ScopedReader) -> Drift | None:
         return None
     return Drift(
         snapshot_id=snapshot.snapshot_id,
-        operation=snapshot_operation(snapshot),
-        writer=describe_writer(snapshot),
+        operation=metadata.snapshot_operation(snapshot),
+        writer=metadata.describe_writer(snapshot),
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc),
         partitions=tuple(sorted(labels, key=label_sort_key(reader.scope.field))),
         only_deletes=is_delete,
@@ -347,31 +299,32 @@ def _may_add_rows(snapshot: Snapshot, manifest: ManifestFile, entry: ManifestEnt
     if manifest.content == ManifestContent.DATA:
         return is_added
     # A row whose delete file is removed is visible again, unless its data file is removed too.
-    return not is_added and snapshot_operation(snapshot) != Operation.DELETE.value
+    return not is_added and metadata.snapshot_operation(snapshot) != Operation.DELETE.value
 
 
-def refuse_foreign_commits(window: CommitWindow, verb: ErrorWording) -> None:
+def refuse_foreign_commits(window: CommitWindow) -> None:
     """Raise TargetChanged for any commit in the window that is not a publication of ours.
 
     Also raised when history in between is missing, because its commits are then unknown.
     """
     changes = window.commits()
-    for snapshot in changes:
-        if PUBLICATION_PROPERTY not in snapshot_summary(snapshot):
-            what = (
-                f"snapshot {snapshot.snapshot_id} ({snapshot_operation(snapshot)} by "
-                f"{describe_writer(snapshot)}) came to it"
-            )
-            break
-    else:
-        if window.is_gapless(changes):
-            return
+    foreign = (
+        s for s in changes if metadata.PUBLICATION_PROPERTY not in metadata.snapshot_summary(s)
+    )
+    snapshot = next(foreign, None)
+    if snapshot is not None:
+        what = (
+            f"snapshot {snapshot.snapshot_id} ({metadata.snapshot_operation(snapshot)} by "
+            f"{metadata.describe_writer(snapshot)}) came to it"
+        )
+    elif not window.is_gapless(changes):
         what = "the history in between is gone"
-    raise TargetChanged(
-        f"{window.table} cannot be {verb.name}: it is frozen by `safety.freeze`, and since "
-        f"snapshot {window.since_id}, {what}",
-        state=verb.state,
-        fix=f"pause its writers, and {verb.fix}",
+    else:
+        return
+    wording = replace(window.wording, fix=f"pause its writers, and {window.wording.fix}")
+    raise wording.target_changed(
+        window.table,
+        f"it is frozen by `safety.freeze`, and since snapshot {window.since_id}, {what}",
     )
 
 

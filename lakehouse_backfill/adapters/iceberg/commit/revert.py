@@ -12,24 +12,12 @@ from collections.abc import Iterator
 
 from pyiceberg.table import Table
 
-from lakehouse_backfill.adapters.iceberg.commit.swap import SwapPart
-from lakehouse_backfill.adapters.iceberg.manifests import (
-    LiveEntries,
-    ManifestCache,
-    ScopedReader,
-    ScopeFiles,
-    applicable_deletes,
-    plan_swap,
-)
+from lakehouse_backfill.adapters.iceberg import manifests
+from lakehouse_backfill.adapters.iceberg.commit.candidate import ShadowCandidate
+from lakehouse_backfill.adapters.iceberg.commit.request import SwapPart
 from lakehouse_backfill.adapters.iceberg.metadata import column_ids, find_snapshot, is_tagged
+from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, label_sort_key
-from lakehouse_backfill.domain.publication import (
-    AdoptRequest,
-    PartitionRestore,
-    RequiredRewrite,
-    RevertRequest,
-    RewrittenShadow,
-)
 from lakehouse_backfill.errors import Unsupported
 
 _NOTHING_ROLLED_BACK = "nothing was rolled back; readers see what they saw before"
@@ -43,7 +31,7 @@ class RevertPlanner:
         table: Table,
         name: str,
         field: ScopeField,
-        cache: ManifestCache,
+        cache: manifests.ManifestCache,
         *,
         by_rows: bool = False,
     ) -> None:
@@ -55,21 +43,21 @@ class RevertPlanner:
         self._cache = cache
 
     def required_rewrites(
-        self, restores: tuple[PartitionRestore, ...]
-    ) -> tuple[RequiredRewrite, ...]:
+        self, restores: tuple[publication.PartitionRestore, ...]
+    ) -> tuple[publication.RequiredRewrite, ...]:
         """Return the partitions that have to be rewritten, grouped by reason."""
         labels_by_reason: dict[str, list[str]] = {}
         for restore in restores:
             for label, reason in self._rewrite_reasons(restore).items():
                 labels_by_reason.setdefault(reason, []).append(label)
         return tuple(
-            RequiredRewrite(
+            publication.RequiredRewrite(
                 partitions=tuple(sorted(labels, key=label_sort_key(self._field))), because=reason
             )
             for reason, labels in labels_by_reason.items()
         )
 
-    def restored_parts(self, request: RevertRequest) -> tuple[SwapPart, ...]:
+    def restored_parts(self, request: publication.RevertRequest) -> tuple[SwapPart, ...]:
         """Return the partitions that are restored by their own files.
 
         Raises Unsupported if a partition has to be rewritten instead.
@@ -80,59 +68,65 @@ class RevertPlanner:
             labels = tuple(label for label in restore.partitions if label not in rewritten)
             if not labels:
                 continue
-            scope = Scope(field=self._field, partitions=labels)
-            then = self._restored_files(restore, scope)
-            for label, reason in self._delete_file_reasons(restore, scope, then).items():
+            reader = self._reader(labels)
+            then = self._restored_files(restore, reader)
+            for label, reason in self._delete_file_reasons(restore, reader, then).items():
                 raise Unsupported(
                     f"{self._name}: partition {label} has to be rewritten: {reason}",
                     state=_NOTHING_ROLLED_BACK,
                     fix="repeat the command: it looks again which partitions it rewrites",
                 )
-            parts.append(
-                SwapPart(scope, restore.since_snapshot_id, then.data, self._restore_source(restore))
-            )
+            number = restore.restore_snapshot_id
+            source = None if number is None else (self._name, number)
+            parts.append(SwapPart(reader.scope, restore.since_snapshot_id, then.data, source))
         return tuple(parts)
 
-    def rewritten_parts(self, request: RevertRequest, files: LiveEntries) -> tuple[SwapPart, ...]:
+    def rewritten_parts(
+        self, restores: tuple[publication.PartitionRestore, ...], candidate: ShadowCandidate
+    ) -> tuple[SwapPart, ...]:
         """Return the partitions that get the files of their shadow."""
-        rewritten = frozenset(request.rewritten.partitions if request.rewritten else ())
+        files = candidate.files_to_adopt(self._table)
         parts = []
-        for restore in request.restores:
+        for restore in restores:
+            rewritten = candidate.scope.partitions
             labels = tuple(label for label in restore.partitions if label in rewritten)
-            if labels and request.rewritten is not None:
-                scope = Scope(field=self._field, partitions=labels)
-                reader = ScopedReader(self._table, scope, self._cache)
+            if labels:
+                reader = self._reader(labels)
                 part_files = {path: entry for path, entry in files.items() if reader.holds(entry)}
-                source = (request.rewritten.shadow, request.rewritten.shadow_snapshot_id)
-                parts.append(SwapPart(scope, restore.since_snapshot_id, part_files, source))
+                since_id = restore.since_snapshot_id
+                parts.append(SwapPart(reader.scope, since_id, part_files, candidate.source))
         return tuple(parts)
 
-    def _restore_source(self, restore: PartitionRestore) -> tuple[str, int] | None:
-        number = restore.restore_snapshot_id
-        return None if number is None else (self._name, number)
+    def _reader(self, labels: tuple[str, ...]) -> manifests.ScopedReader:
+        scope = Scope(field=self._field, partitions=labels)
+        return manifests.ScopedReader(self._table, scope, self._cache)
 
-    def _rewrite_reasons(self, restore: PartitionRestore) -> dict[str, str]:
+    def _rewrite_reasons(self, restore: publication.PartitionRestore) -> dict[str, str]:
         if restore.restore_snapshot_id is None:
             return {}
-        scope = Scope(field=self._field, partitions=restore.partitions)
-        then = self._restored_files(restore, scope)
+        reader = self._reader(restore.partitions)
+        then = self._restored_files(restore, reader)
         changed_columns = self._changed_columns_reason(restore) if self._writes_rows else ""
         reason = changed_columns or self._untagged_reason(restore)
         if reason and then.data:
             return dict.fromkeys(restore.partitions, reason)
-        return self._delete_file_reasons(restore, scope, then)
+        return self._delete_file_reasons(restore, reader, then)
 
-    def _restored_files(self, restore: PartitionRestore, scope: Scope) -> ScopeFiles:
-        if restore.restore_snapshot_id is None:
-            return ScopeFiles()
-        state = find_snapshot(self._table.metadata, restore.restore_snapshot_id, self._name)
-        return ScopedReader(self._table, scope, self._cache).scope_files(state)
+    def _restored_files(
+        self, restore: publication.PartitionRestore, reader: manifests.ScopedReader
+    ) -> manifests.ScopeFiles:
+        snapshot_id, state = restore.restore_snapshot_id, None
+        if snapshot_id is not None:
+            state = find_snapshot(self._table.metadata, snapshot_id, self._name)
+        return reader.scope_files(state)
 
     def _delete_file_reasons(
-        self, restore: PartitionRestore, scope: Scope, then: ScopeFiles
+        self,
+        restore: publication.PartitionRestore,
+        reader: manifests.ScopedReader,
+        then: manifests.ScopeFiles,
     ) -> dict[str, str]:
         """Return, by partition, why delete files hid rows then or would hide rows now."""
-        reader = ScopedReader(self._table, scope, self._cache)
         reasons: dict[str, str] = {}
         for label, path in _label_paths(reader, then):
             if then.deletes_by_file[path]:
@@ -142,15 +136,15 @@ class RevertPlanner:
                     f"{count} of {path.rpartition('/')[2]} for one"
                 )
         now = reader.scope_files(self._table.metadata.current_snapshot())
-        swapped = plan_swap(now, then.data)
+        swapped = manifests.plan_swap(now, then.data)
         live_deletes = {p: e for p, e in now.deletes.items() if p not in swapped.removed}
-        hiding = applicable_deletes(then.data, live_deletes)
+        hiding = manifests.applicable_deletes(then.data, live_deletes)
         for label, path in _label_paths(reader, then):
             if path in swapped.ambiguous or hiding[path]:
                 reasons.setdefault(label, "delete files are live that may hide rows of its files")
         return reasons
 
-    def _changed_columns_reason(self, restore: PartitionRestore) -> str:
+    def _changed_columns_reason(self, restore: publication.PartitionRestore) -> str:
         """Return why rows cannot be read with the current columns; empty when they can."""
         state = find_snapshot(self._table.metadata, restore.restore_snapshot_id or 0, self._name)
         then = self._table.schemas().get(state.schema_id or 0)
@@ -158,13 +152,12 @@ class RevertPlanner:
             return f"the columns changed since snapshot {restore.restore_snapshot_id}"
         return ""
 
-    def _untagged_reason(self, restore: PartitionRestore) -> str:
+    def _untagged_reason(self, restore: publication.PartitionRestore) -> str:
         """Return which snapshot none of our tags holds; empty when both sides are tagged."""
         for snapshot_id in (restore.restore_snapshot_id, restore.since_snapshot_id):
             if snapshot_id is not None and not is_tagged(self._table.metadata, snapshot_id):
-                what = (
-                    "what its rows are proven by" if self._writes_rows else "files that come back"
-                )
+                is_proof = self._writes_rows
+                what = "what its rows are proven by" if is_proof else "files that come back"
                 return (
                     f"no tag holds snapshot {snapshot_id} any more, so that an expiry could delete "
                     f"{what}"
@@ -172,14 +165,13 @@ class RevertPlanner:
         return ""
 
 
-def rewritten_adopt_request(request: RevertRequest, rewritten: RewrittenShadow) -> AdoptRequest:
+def rewritten_adopt_request(
+    request: publication.RevertRequest, rewritten: publication.RewrittenShadow
+) -> publication.AdoptRequest:
     """Build the adopt request of a rollback's shadow, to check it as a run's shadow."""
-    return AdoptRequest(
+    return publication.AdoptRequest(
+        **rewritten.model_dump(exclude={"partitions"}),
         target=request.target,
-        base_snapshot_id=rewritten.base_snapshot_id,
-        shadow=rewritten.shadow,
-        shadow_snapshot_id=rewritten.shadow_snapshot_id,
-        chunk_ids=rewritten.chunk_ids,
         scope=Scope(field=request.scope.field, partitions=rewritten.partitions),
         token=request.token,
         tags=request.tags,
@@ -187,7 +179,9 @@ def rewritten_adopt_request(request: RevertRequest, rewritten: RewrittenShadow) 
     )
 
 
-def _label_paths(reader: ScopedReader, content: ScopeFiles) -> Iterator[tuple[str, str]]:
+def _label_paths(
+    reader: manifests.ScopedReader, content: manifests.ScopeFiles
+) -> Iterator[tuple[str, str]]:
     for path, entry in content.data.items():
         for label in sorted(reader.labels.labels_spanned(entry.data_file)):
             yield label, path

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyiceberg.manifest import (
@@ -23,31 +23,12 @@ from pyiceberg.manifest import (
     write_manifest_list,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, TableProperties
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.snapshots import (
-    Operation,
-    Snapshot,
-    SnapshotSummaryCollector,
-    Summary,
-    update_snapshot_summaries,
-)
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertCurrentSchemaId,
-    AssertDefaultSpecId,
-    AssertLastAssignedFieldId,
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    SetPropertiesUpdate,
-    SetSnapshotRefUpdate,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table import Table, TableProperties, snapshots, update
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.typedef import TableVersion
-from pyiceberg.types import IntegerType, ListType, NestedField, StructType
+from pyiceberg.types import IcebergType, IntegerType, ListType, NestedField, StructType
 
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache
+from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, changed_entry
 from lakehouse_backfill.adapters.iceberg.metadata import (
     NEVER_EXPIRES_MS,
     PUBLICATION_PROPERTY,
@@ -77,28 +58,17 @@ class DeleteManifestWriter(ManifestWriterV2):
 
     def _with_partition(self, format_version: TableVersion) -> Schema:
         fields = super()._with_partition(format_version).fields
-        return Schema(
-            *(
-                _with_int_equality_ids(each) if each.field_id == _DATA_FILE_FIELD_ID else each
-                for each in fields
-            )
-        )
+        return Schema(*map(_with_int_equality_ids, fields))
 
 
 def _with_int_equality_ids(field: NestedField) -> NestedField:
-    kind = field.field_type
-    if not isinstance(kind, StructType):
-        return field
-    fields = [
-        _int_list_field(each) if each.field_id == _EQUALITY_IDS_FIELD_ID else each
-        for each in kind.fields
-    ]
-    return field.model_copy(update={"field_type": StructType(*fields)})
-
-
-def _int_list_field(field: NestedField) -> NestedField:
-    ints = ListType(element_id=_ELEMENT_FIELD_ID, element_type=IntegerType(), element_required=True)
-    return field.model_copy(update={"field_type": ints})
+    """Declare the list of equality ids, inside of the data file's fields, as ints."""
+    kind: IcebergType = field.field_type
+    if field.field_id == _EQUALITY_IDS_FIELD_ID:
+        kind = ListType(_ELEMENT_FIELD_ID, IntegerType(), element_required=True)
+    elif field.field_id == _DATA_FILE_FIELD_ID and isinstance(kind, StructType):
+        kind = StructType(*map(_with_int_equality_ids, kind.fields))
+    return field.model_copy(update={"field_type": kind})
 
 
 #: Every engine can read this codec, so the table's own property for Avro data is ignored.
@@ -113,13 +83,15 @@ class SnapshotChange:
     numbers to keep. `operation` is the operation in the snapshot's summary.
     """
 
-    head: Snapshot | None
+    head: snapshots.Snapshot | None
     manifests: tuple[ManifestFile, ...]
     removed: dict[str, ManifestEntry]
     added: dict[str, ManifestEntry]
-    operation: Operation = Operation.OVERWRITE
+    operation: snapshots.Operation = snapshots.Operation.OVERWRITE
     #: The table's columns after the swap; None: unchanged.
     schema: Schema | None = None
+    #: The tag that the commit sets on the head.
+    before_tags: dict[str, int] = field(default_factory=dict)
 
 
 class SwapProducer:
@@ -139,7 +111,7 @@ class SwapProducer:
 
     def write_snapshot(
         self, table: Table, change: SnapshotChange, properties: dict[str, str], attempt: int
-    ) -> Snapshot:
+    ) -> snapshots.Snapshot:
         """Write the manifests and the manifest list for the table as it was loaded last."""
         if self.snapshot_id is None:
             self.snapshot_id = table.metadata.new_snapshot_id()
@@ -159,7 +131,7 @@ class SwapProducer:
             # The writer sets sequence numbers on the records that it gets. A later attempt needs
             # them unset, so the writer gets copies.
             writer.add_manifests([ManifestFile(*manifest._data) for manifest in manifests])
-        return Snapshot.model_validate(
+        return snapshots.Snapshot.model_validate(
             {
                 "snapshot-id": self.snapshot_id,
                 "parent-snapshot-id": parent_id,
@@ -177,7 +149,9 @@ class SwapProducer:
             by_spec: dict[int, list[ManifestEntry]] = {}
             for entry in added.values():
                 by_spec.setdefault(entry.data_file.spec_id, []).append(
-                    _entry_with_status(entry, ManifestEntryStatus.ADDED, self.snapshot_id)
+                    changed_entry(
+                        entry, status=ManifestEntryStatus.ADDED, snapshot_id=self.snapshot_id
+                    )
                 )
             self._added[paths] = [
                 self._write_manifest(table, spec_id, entries)
@@ -207,9 +181,11 @@ class SwapProducer:
                 table,
                 manifest.partition_spec_id,
                 [
-                    _entry_with_status(e, ManifestEntryStatus.DELETED, self.snapshot_id)
+                    changed_entry(
+                        e, status=ManifestEntryStatus.DELETED, snapshot_id=self.snapshot_id
+                    )
                     if e.data_file.file_path in removed_paths
-                    else _entry_with_status(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
+                    else changed_entry(e, status=ManifestEntryStatus.EXISTING)
                     for e in live
                 ],
                 manifest.content,
@@ -249,7 +225,7 @@ class SwapProducer:
 
 def commit_snapshot(
     table: Table,
-    snapshot: Snapshot,
+    snapshot: snapshots.Snapshot,
     tags: dict[str, int],
     token: str,
     schema: Schema | None = None,
@@ -260,21 +236,25 @@ def commit_snapshot(
     not retry, and it leaves the user's table properties as they are.
     """
     metadata = table.metadata
-    updates: tuple[TableUpdate, ...] = (
+    updates: tuple[update.TableUpdate, ...] = (
         *schema_updates(metadata, schema),
-        AddSnapshotUpdate(snapshot=snapshot),
-        _set_ref_update(MAIN_BRANCH, SnapshotRefType.BRANCH, snapshot.snapshot_id, None),
-        *(_set_ref_update(n, SnapshotRefType.TAG, i, NEVER_EXPIRES_MS) for n, i in tags.items()),
-        SetPropertiesUpdate(updates={PUBLICATION_PROPERTY: token}),
+        update.AddSnapshotUpdate(snapshot=snapshot),
+        update.SetSnapshotRefUpdate.model_validate(
+            {"ref-name": MAIN_BRANCH, "type": "branch", "snapshot-id": snapshot.snapshot_id}
+        ),
+        *(set_tag_update(name, snapshot_id) for name, snapshot_id in tags.items()),
+        update.SetPropertiesUpdate(updates={PUBLICATION_PROPERTY: token}),
     )
-    requirements: tuple[TableRequirement, ...] = (
-        AssertTableUUID(uuid=metadata.table_uuid),
-        AssertRefSnapshotId.model_validate(
+    requirements: tuple[update.TableRequirement, ...] = (
+        update.AssertTableUUID(uuid=metadata.table_uuid),
+        update.AssertRefSnapshotId.model_validate(
             {"ref": MAIN_BRANCH, "snapshot-id": snapshot.parent_snapshot_id}
         ),
-        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
-        AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
-        AssertLastAssignedFieldId.model_validate(
+        update.AssertCurrentSchemaId.model_validate(
+            {"current-schema-id": metadata.current_schema_id}
+        ),
+        update.AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+        update.AssertLastAssignedFieldId.model_validate(
             {"last-assigned-field-id": metadata.last_column_id}
         ),
     )
@@ -282,50 +262,31 @@ def commit_snapshot(
         table._do_commit(updates=updates, requirements=requirements)
 
 
-def without_sequence_numbers(entry: ManifestEntry) -> ManifestEntry:
-    """Remove the sequence numbers of another table: the commit assigns new ones."""
-    return ManifestEntry.from_args(
-        status=entry.status,
-        snapshot_id=entry.snapshot_id,
-        sequence_number=None,
-        file_sequence_number=None,
-        data_file=entry.data_file,
-    )
-
-
-def _set_ref_update(
-    name: str, kind: str, snapshot_id: int, max_ref_age_ms: int | None
-) -> TableUpdate:
-    return SetSnapshotRefUpdate.model_validate(
+def set_tag_update(name: str, snapshot_id: int) -> update.TableUpdate:
+    """Return the update that sets a tag which never expires."""
+    return update.SetSnapshotRefUpdate.model_validate(
         {
             "ref-name": name,
-            "type": kind,
+            "type": "tag",
             "snapshot-id": snapshot_id,
-            "max-ref-age-ms": max_ref_age_ms,
+            "max-ref-age-ms": NEVER_EXPIRES_MS,
         }
     )
+
+
+def without_sequence_numbers(entry: ManifestEntry) -> ManifestEntry:
+    """Remove the sequence numbers of another table: the commit assigns new ones."""
+    return changed_entry(entry, sequence_number=None, file_sequence_number=None)
 
 
 def _is_removed(removed: dict[str, ManifestEntry], entry: ManifestEntry) -> bool:
     return entry.status != ManifestEntryStatus.DELETED and entry.data_file.file_path in removed
 
 
-def _entry_with_status(
-    entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None
-) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=status,
-        snapshot_id=snapshot_id,
-        sequence_number=entry.sequence_number,
-        file_sequence_number=entry.file_sequence_number,
-        data_file=entry.data_file,
-    )
-
-
-def _summary(table: Table, change: SnapshotChange, properties: dict[str, str]) -> Summary:
+def _summary(table: Table, change: SnapshotChange, properties: dict[str, str]) -> snapshots.Summary:
     """Count what the swap does; the totals are derived from the head's totals."""
     limit = table.metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, "0")
-    collector = SnapshotSummaryCollector(partition_summary_limit=int(limit))
+    collector = snapshots.SnapshotSummaryCollector(partition_summary_limit=int(limit))
     specs, schema = table.specs(), table.schema()
     for file in _data_files(change.added.values()):
         collector.add_file(file, schema=schema, partition_spec=specs[file.spec_id])
@@ -336,9 +297,9 @@ def _summary(table: Table, change: SnapshotChange, properties: dict[str, str]) -
         # A head without totals must not count as an empty table.
         summary = change.head.summary
         before = dict(summary.additional_properties) if summary else {}
-        before["operation"] = Operation.OVERWRITE.value
-    return update_snapshot_summaries(
-        Summary(operation=change.operation, **{**properties, **collector.build()}), before
+        before["operation"] = snapshots.Operation.OVERWRITE.value
+    return snapshots.update_snapshot_summaries(
+        snapshots.Summary(operation=change.operation, **{**properties, **collector.build()}), before
     )
 
 

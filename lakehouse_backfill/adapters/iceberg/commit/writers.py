@@ -12,8 +12,6 @@ last and marks the rewrite as finalised.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import (
@@ -26,159 +24,98 @@ from pyiceberg.manifest import (
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
-from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
-    SnapshotChange,
-    SwapProducer,
-    commit_snapshot,
-)
+from lakehouse_backfill.adapters.iceberg.commit import snapshot_producer
+from lakehouse_backfill.adapters.iceberg.commit.request import Swap
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
-from lakehouse_backfill.adapters.iceberg.metadata import (
-    NEVER_EXPIRES_MS,
-    PUBLICATION_PROPERTY,
-    find_publication_snapshot,
-    has_live_files,
-    refuse_unwritable_format,
-    snapshot_summary,
-)
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.schema import build_new_schema
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-from lakehouse_backfill.domain.partitions import RowRange, Scope
-from lakehouse_backfill.domain.publication import (
-    REWRITE_PROPERTY,
-    AddedFile,
-    InspectedState,
-    PartitionContent,
-    PendingRewrite,
-    SwapCommit,
-)
+from lakehouse_backfill.domain import publication
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import OutcomeUnknown, Unsupported
 from lakehouse_backfill.ports.table_writer import SwapCommitter
 
 
-@dataclass(frozen=True)
-class CommitMarkers:
-    """What a swap's commit records apart from files: tags, token and summary; and its file sources.
-
-    `sources` are the snapshots that list the added files, `ranges` the rows concerned.
-    """
-
-    target: str
-    token: str
-    before_tags: dict[str, int]
-    after_tag: str | None
-    summary: dict[str, str]
-    attempt: int
-    sources: tuple[tuple[str, int], ...]
-    ranges: tuple[RowRange, ...]
-    contents: tuple[PartitionContent, ...] = ()
-
-
-class SnapshotWriter(Protocol):
-    """Writes the files of a swap's snapshot and returns its commit."""
-
-    def prepare(
-        self, table: Table, change: SnapshotChange, marks: CommitMarkers
-    ) -> Callable[[], Snapshot]:
-        """Prepare the swap for the table as it was loaded last, and return its commit.
-
-        Readers see nothing before the commit. Raises TooBusy when the table has changed since; the
-        commit raises its own errors.
-        """
-        ...
-
-
-class PyIcebergSnapshotWriter(SnapshotWriter):
-    """Writes formats 1 and 2, without a JVM."""
+class PyIcebergSnapshotWriter:
+    """Writes snapshots of formats 1 and 2, without a JVM."""
 
     def __init__(self, cache: ManifestCache) -> None:
-        self._producer = SwapProducer(cache)
+        self._producer = snapshot_producer.SwapProducer(cache)
 
     def prepare(
-        self, table: Table, change: SnapshotChange, marks: CommitMarkers
+        self, table: Table, change: snapshot_producer.SnapshotChange, swap: Swap, attempt: int
     ) -> Callable[[], Snapshot]:
-        """Write manifests and manifest list; those of earlier attempts are reused."""
-        refuse_unwritable_format(marks.target, table.metadata)
-        snapshot = self._producer.write_snapshot(table, change, marks.summary, marks.attempt)
-        after_tags = {marks.after_tag: snapshot.snapshot_id} if marks.after_tag else {}
+        """Write the snapshot for the table as it was loaded last; return its commit.
+
+        Manifests of earlier attempts are reused. Readers see nothing before the commit.
+        """
+        metadata.refuse_unwritable_format(swap.request.target, table.metadata)
+        snapshot = self._producer.write_snapshot(table, change, swap.summary(attempt), attempt)
+        after = swap.request.tags.get("after")
+        tags = {**change.before_tags, **({after: snapshot.snapshot_id} if after else {})}
 
         def land() -> Snapshot:
-            commit_snapshot(
-                table, snapshot, {**marks.before_tags, **after_tags}, marks.token, change.schema
+            snapshot_producer.commit_snapshot(
+                table, snapshot, tags, swap.request.token, change.schema
             )
             return snapshot
 
         return land
 
 
-class DelegatedSnapshotWriter(SnapshotWriter):
-    """Writes any format, through the given committer."""
+class DelegatedSnapshotWriter:
+    """Writes snapshots of any format, through the given committer."""
 
-    def __init__(self, catalog: Catalog, commits: SwapCommitter) -> None:
-        self._catalog = catalog
+    def __init__(self, commits: SwapCommitter) -> None:
         self._commits = commits
 
     def prepare(
-        self, table: Table, change: SnapshotChange, marks: CommitMarkers
-    ) -> Callable[[], Snapshot]:
-        """Order a swap of exactly the inspected files; the new snapshot is found by its token."""
+        self, table: Table, change: snapshot_producer.SnapshotChange, swap: Swap, attempt: int
+    ) -> Callable[[], None]:
+        """Order a swap of exactly the inspected files; return its commit.
+
+        Readers see nothing before the commit. The new snapshot is found by its token. Raises
+        TooBusy when the table has changed since it was loaded.
+        """
         if change.schema is not None and self._commits.writes_rows:
             raise Unsupported(
-                f"{marks.target}: commits of rows carry no change of columns",
+                f"{swap.request.target}: commits of rows carry no change of columns",
                 state="nothing was published; readers see what they saw before",
                 fix="change the columns on the table itself, and plan the run again without them",
             )
-        prepared = self._commits.prepare(_swap_commit(table, change, marks))
-
-        def land() -> Snapshot:
-            prepared.commit()
-            snapshot = find_publication_snapshot(
-                load_table(self._catalog, marks.target).metadata, marks.token
-            )
-            if snapshot is None:
-                raise OutcomeUnknown(f"the commit on {marks.target} is not in its history")
-            return snapshot
-
-        return land
+        return self._commits.prepare(_swap_commit(table, change, swap, attempt))
 
 
-def choose_snapshot_writer(
-    catalog: Catalog, cache: ManifestCache, commits: SwapCommitter | None
-) -> SnapshotWriter:
-    """Return the PyIceberg writer, or the delegated one when `commits` is given."""
-    return (
-        PyIcebergSnapshotWriter(cache)
-        if commits is None
-        else DelegatedSnapshotWriter(catalog, commits)
-    )
-
-
-def _swap_commit(table: Table, change: SnapshotChange, marks: CommitMarkers) -> SwapCommit:
-    metadata, head = table.metadata, change.head
-    return SwapCommit(
-        base=InspectedState(
-            table=marks.target,
-            uuid=str(metadata.table_uuid),
+def _swap_commit(
+    table: Table, change: snapshot_producer.SnapshotChange, swap: Swap, attempt: int
+) -> publication.SwapCommit:
+    current, head, request = table.metadata, change.head, swap.request
+    return publication.SwapCommit(
+        base=publication.InspectedState(
+            table=request.target,
+            uuid=str(current.table_uuid),
             head_id=head.snapshot_id if head else None,
-            schema_id=metadata.current_schema_id,
-            spec_id=metadata.default_spec_id,
-            last_column_id=metadata.last_column_id,
+            schema_id=current.current_schema_id,
+            spec_id=current.default_spec_id,
+            last_column_id=current.last_column_id,
         ),
-        ranges=marks.ranges,
-        token=marks.token,
+        contents=tuple(part.row_content for part in swap.parts),
+        token=request.token,
         removed=tuple(name for name, e in change.removed.items() if _is_data_file(e)),
         removed_deletes=tuple(name for name, e in change.removed.items() if not _is_data_file(e)),
-        added=tuple(AddedFile(n, e.sequence_number) for n, e in change.added.items()),
-        sources=marks.sources,
-        tags=marks.before_tags,
-        after=marks.after_tag,
-        tag_age_ms=NEVER_EXPIRES_MS,
-        summary=marks.summary,
-        properties={PUBLICATION_PROPERTY: marks.token},
-        operation=change.operation.value,
-        columns=build_new_schema(metadata, change.schema) if change.schema else None,
-        contents=marks.contents,
+        added=tuple(
+            publication.AddedFile(name, e.sequence_number) for name, e in change.added.items()
+        ),
+        sources=tuple(dict.fromkeys(part.source for part in swap.parts if part.source)),
+        tags=change.before_tags,
+        after=request.tags.get("after"),
+        tag_age_ms=metadata.NEVER_EXPIRES_MS,
+        summary=swap.summary(attempt),
+        properties={metadata.PUBLICATION_PROPERTY: request.token},
+        operation=request.operation,
+        columns=build_new_schema(current, change.schema) if change.schema else None,
     )
 
 
@@ -201,10 +138,10 @@ class RowRewriteFinalizer:
         OutcomeUnknown when the snapshot differs from the candidate: it is then visible, and neither
         accepted nor rolled back.
         """
-        text = snapshot_summary(snapshot).get(REWRITE_PROPERTY)
+        text = metadata.snapshot_summary(snapshot).get(publication.REWRITE_PROPERTY)
         if text is None:
             return
-        pending = PendingRewrite.model_validate_json(text)
+        pending = publication.PendingRewrite.model_validate_json(text)
         table = load_table(self._catalog, target)
         if pending.after is not None and pending.after in table.metadata.refs:
             return
@@ -221,7 +158,7 @@ class RowRewriteFinalizer:
 
 
 def _require_in_partitions(
-    target: str, table: Table, snapshot: Snapshot, done: PendingRewrite
+    target: str, table: Table, snapshot: Snapshot, done: publication.PendingRewrite
 ) -> None:
     """Check that every file that the snapshot added or removed is in its partitions.
 
@@ -249,7 +186,9 @@ def _require_in_partitions(
 
 def _oldest_data_sequence(manifests: list[ManifestFile]) -> int | None:
     """Return the smallest sequence number of a live data file; None without data files."""
-    live = (m for m in manifests if m.content == ManifestContent.DATA and has_live_files(m))
+    live = (
+        m for m in manifests if m.content == ManifestContent.DATA and metadata.has_live_files(m)
+    )
     return min((manifest.min_sequence_number or 0 for manifest in live), default=None)
 
 

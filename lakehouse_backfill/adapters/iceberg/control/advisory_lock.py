@@ -10,9 +10,9 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from pyiceberg.catalog import Catalog
 
@@ -85,15 +85,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-class AdvisoryLock(Protocol):
-    """A lock that allows one process at a time to commit, for fairness only."""
-
-    def hold(self) -> AbstractContextManager[None]:
-        """Hold the lock while the block runs, if it is free in time."""
-        ...
-
-
-def choose_advisory_lock(catalog: Catalog, table: str) -> AdvisoryLock:
+def choose_advisory_lock(catalog: Catalog, table: str) -> FileAdvisoryLock | PostgresAdvisoryLock:
     """Return the kind of lock that the table's catalog supports."""
     engine = getattr(catalog, "engine", None)
     if engine is not None and engine.dialect.name == "postgresql":

@@ -7,23 +7,15 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import (
-    LogAppend,
-    LogHead,
-    row_fields,
-    stored_row,
-)
+from lakehouse_backfill.adapters.iceberg.control.fences import require_not_fenced
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     EVIDENCE,
     FILE_FINGERPRINT,
     PIN_LEASE,
 )
-from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, require_not_fenced
-from lakehouse_backfill.core.comparison.fingerprints import (
-    deduplicate_fingerprints,
-    select_unstored,
-    tampered_file_error,
-)
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
+from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.runs.event_log import matches_digest, open_document
 from lakehouse_backfill.domain.diff import Checksum, FileFingerprint
 from lakehouse_backfill.domain.rollout import PinLease
@@ -35,6 +27,8 @@ class IcebergEvidence:
 
     def __init__(self, tables: ControlTables) -> None:
         self._log = tables.log(EVIDENCE)
+        self._fingerprints = tables.log(FILE_FINGERPRINT)
+        self._leases = tables.log(PIN_LEASE)
 
     def record(self, run_id: str, kind: str, document: dict[str, Any], epoch: int) -> str:
         """Store a document and return its digest; if it is already the newest, do nothing.
@@ -56,12 +50,8 @@ class IcebergEvidence:
         def change(head: LogHead) -> LogAppend[str]:
             require_not_fenced(head, run_id, epoch)
             rows = head.rows({"run_id": run_id, "kind": kind}, ("digest", "document"))
-            newest = rows[-1] if rows else None
-            is_newest = (
-                newest is not None
-                and newest["digest"] == document_digest
-                and _is_row_intact(newest)
-            )
+            newest = rows[-1] if rows else {"digest": ""}
+            is_newest = newest["digest"] == document_digest and _is_row_intact(newest)
             return LogAppend(result=document_digest, rows=() if is_newest else (row,))
 
         return self._log.append(change)
@@ -82,27 +72,17 @@ class IcebergEvidence:
         intact = (row for row in reversed(rows) if _is_row_intact(row))
         return next(((row["digest"], json.loads(row["document"])) for row in intact), None)
 
-
-def _is_row_intact(row: Mapping[str, Any]) -> bool:
-    return matches_digest(row["document"], row["digest"])
-
-
-class IcebergFingerprints:
-    """`ports.control.Fingerprints` on PyIceberg."""
-
-    def __init__(self, tables: ControlTables) -> None:
-        self._log = tables.log(FILE_FINGERPRINT)
-
-    def find(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
+    def find_fingerprints(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
         """Return the fingerprints of the files, oldest first: one by file, reading, partition.
 
         Raises Tampered when two rows state different contents for one file.
         """
-        return (
-            deduplicate_fingerprints(_read_fingerprints(self._log.head(), paths)) if paths else ()
-        )
+        if not paths:
+            return ()
+        stored = _read_fingerprints(self._fingerprints.head(), paths)
+        return fingerprints.select_unstored((), stored)
 
-    def record(self, found: tuple[FileFingerprint, ...]) -> None:
+    def record_fingerprints(self, found: tuple[FileFingerprint, ...]) -> None:
         """Store those that are not stored yet, in one commit; the same again does nothing.
 
         Raises Tampered, and stores nothing, when a file is stored with another content.
@@ -110,13 +90,39 @@ class IcebergFingerprints:
         paths = {fingerprint.path for fingerprint in found}
 
         def change(head: LogHead) -> LogAppend[None]:
-            new = select_unstored(_read_fingerprints(head, paths), found)
-            return LogAppend(
-                result=None, rows=tuple(_fingerprint_row(fingerprint) for fingerprint in new)
-            )
+            new = fingerprints.select_unstored(_read_fingerprints(head, paths), found)
+            return LogAppend(result=None, rows=tuple(map(_fingerprint_row, new)))
 
         if paths:
-            self._log.append(change)
+            self._fingerprints.append(change)
+
+    def grant_leases(self, leases: tuple[PinLease, ...]) -> None:
+        """Record leases in one commit; active leases are left out."""
+        self._write_leases(leases, is_active=False)
+
+    def end_leases(self, leases: tuple[PinLease, ...]) -> None:
+        """Record in one commit that leases have ended; the same again does nothing."""
+        ends = tuple(lease.model_copy(update={"action": "end"}) for lease in leases)
+        self._write_leases(ends, is_active=True)
+
+    def active_leases(self) -> tuple[PinLease, ...]:
+        """List the leases that were granted and have not ended, oldest first."""
+        return tuple(_active_leases(self._leases.head()).values())
+
+    def _write_leases(self, leases: tuple[PinLease, ...], *, is_active: bool) -> None:
+        if not leases:
+            return
+
+        def change(head: LogHead) -> LogAppend[None]:
+            active = _active_leases(head)
+            changed = [lease for lease in leases if (_lease_key(lease) in active) is is_active]
+            return LogAppend(result=None, rows=tuple(PIN_LEASE.row(lease) for lease in changed))
+
+        self._leases.append(change)
+
+
+def _is_row_intact(row: Mapping[str, Any]) -> bool:
+    return matches_digest(row["document"], row["digest"])
 
 
 def _read_fingerprints(head: LogHead, paths: Collection[str]) -> list[FileFingerprint]:
@@ -126,7 +132,7 @@ def _read_fingerprints(head: LogHead, paths: Collection[str]) -> list[FileFinger
 def _fingerprint_row(one: FileFingerprint) -> dict[str, Any]:
     checksum = one.checksum
     return {
-        **stored_row(FILE_FINGERPRINT, one, checksum=checksum.text),
+        **FILE_FINGERPRINT.row(one, checksum=checksum.text),
         "row_count": checksum.rows,
         "shape": checksum.shape,
     }
@@ -135,53 +141,18 @@ def _fingerprint_row(one: FileFingerprint) -> dict[str, Any]:
 def _fingerprint(row: dict[str, Any]) -> FileFingerprint:
     checksum = Checksum.parse(row["checksum"])
     if not row["shape"].startswith(checksum.shape) or row["row_count"] != checksum.rows:
-        raise tampered_file_error(
+        raise fingerprints.tampered_file_error(
             row["file_path"], "its checksum, shape and row count contradict each other"
         )
     # The text of a checksum contains only the first digits of its shape.
     checksum = checksum.model_copy(update={"shape": row["shape"]})
-    return FileFingerprint(
-        **{**row_fields(FILE_FINGERPRINT, row, FileFingerprint), "checksum": checksum}
-    )
-
-
-class IcebergPinLeases:
-    """`ports.control.PinLeases` on PyIceberg."""
-
-    def __init__(self, tables: ControlTables) -> None:
-        self._log = tables.log(PIN_LEASE)
-
-    def grant(self, leases: tuple[PinLease, ...]) -> None:
-        """Record leases in one commit; active leases are left out."""
-        self._write(leases, is_standing=False)
-
-    def end(self, leases: tuple[PinLease, ...]) -> None:
-        """Record in one commit that leases have ended; the same again does nothing."""
-        ends = tuple(lease.model_copy(update={"action": "end"}) for lease in leases)
-        self._write(ends, is_standing=True)
-
-    def standing(self) -> tuple[PinLease, ...]:
-        """List the leases that were granted and have not ended, oldest first."""
-        return tuple(_active_leases(self._log.head()).values())
-
-    def _write(self, leases: tuple[PinLease, ...], *, is_standing: bool) -> None:
-        if not leases:
-            return
-
-        def change(head: LogHead) -> LogAppend[None]:
-            active = _active_leases(head)
-            changed = [lease for lease in leases if (_lease_key(lease) in active) is is_standing]
-            return LogAppend(
-                result=None, rows=tuple(stored_row(PIN_LEASE, lease) for lease in changed)
-            )
-
-        self._log.append(change)
+    return FILE_FINGERPRINT.read(row, FileFingerprint, checksum=checksum)
 
 
 def _active_leases(head: LogHead) -> dict[tuple[str, str], PinLease]:
     newest: dict[tuple[str, str], PinLease] = {}
     for row in head.rows():
-        lease = PinLease(**row_fields(PIN_LEASE, row, PinLease))
+        lease = PIN_LEASE.read(row, PinLease)
         newest.pop(_lease_key(lease), None)
         if lease.action == "grant":
             newest[_lease_key(lease)] = lease

@@ -9,45 +9,26 @@ Rows of tables of older releases are read too: columns that they lack get the fi
 
 from __future__ import annotations
 
+import importlib
 import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationException
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Reference
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, In, Reference
 from pyiceberg.expressions.literals import literal
 from pyiceberg.table import Table, Transaction
 
-from lakehouse_backfill.adapters.iceberg.catalog import (
-    first_error_line,
-    is_lost_race,
-    is_outage,
-    is_sqlite_locked,
-    require_undamaged,
-)
+from lakehouse_backfill import errors
+from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.control import log_files
 from lakehouse_backfill.adapters.iceberg.control.advisory_lock import choose_advisory_lock
-from lakehouse_backfill.adapters.iceberg.control.log_files import (
-    StagedCommit,
-    delete_doomed_files,
-    import_arrow_writer,
-    stage_commit,
-)
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ, ControlTable
-from lakehouse_backfill.errors import (
-    BackfillError,
-    CatalogDown,
-    LostFile,
-    OutcomeUnknown,
-    Tampered,
-    TooBusy,
-)
 from lakehouse_backfill.fault_points import commit_window
 
 T = TypeVar("T")
@@ -85,6 +66,11 @@ class LogHead:
         snapshot = self.table.current_snapshot() if self.table else None
         return snapshot.snapshot_id if snapshot else None
 
+    def named_properties(self, prefix: str) -> dict[str, str]:
+        """Return the properties with this prefix, by the rest of their names."""
+        found = self.properties.items()
+        return {key.removeprefix(prefix): text for key, text in found if key.startswith(prefix)}
+
     def rows(
         self, where: Mapping[str, FilterValue] | None = None, columns: tuple[str, ...] = ("*",)
     ) -> list[dict[str, Any]]:
@@ -111,18 +97,6 @@ class LogHead:
             yield from batch.to_pylist()
 
 
-class TableSet(Protocol):
-    """All control tables of a lake."""
-
-    def ensure(self) -> None:
-        """Create the missing ones, before the first row is written to any of them."""
-        ...
-
-    def require_all(self) -> None:
-        """Raise Tampered when one of them is gone."""
-        ...
-
-
 class ControlLog:
     """One control table of a set."""
 
@@ -131,14 +105,20 @@ class ControlLog:
         catalog: Catalog,
         namespace: str,
         table: ControlTable,
-        tables: TableSet,
+        ensure_tables: Callable[[], None],
+        require_tables: Callable[[], None],
         budget_s: float,
     ) -> None:
+        """Use `ensure_tables` and `require_tables` to create and to look for all tables of the set.
+
+        All control tables are created before the first row is written to any of them.
+        """
         self._catalog = catalog
         self._identifier = (namespace, table.name)
         self.name = table.name
         self._declared = table
-        self._tables = tables
+        self._ensure_tables = ensure_tables
+        self._require_tables = require_tables
         self._budget_s = budget_s
         self._advisory_lock = choose_advisory_lock(catalog, f"{namespace}.{table.name}")
 
@@ -158,23 +138,16 @@ class ControlLog:
             return self._load()
 
     def _load(self) -> LogHead:
+        missing = (NoSuchTableError, NoSuchNamespaceError)
         try:
             table = self._catalog.load_table(self._identifier)
-        except (NoSuchTableError, NoSuchNamespaceError):
-            return self._load_unless_new()
+        except missing:
+            self._require_tables()
+            with suppress(*missing):  # another process may have created it meanwhile
+                return LogHead(self._catalog.load_table(self._identifier))
+            return LogHead(None)
         self._require_columns(table)
         return LogHead(table)
-
-    def _load_unless_new(self) -> LogHead:
-        """Return an empty head in a lake without rows of control tables; else raise Tampered.
-
-        All control tables are created before the first row is written to any of them.
-        """
-        self._tables.require_all()
-        try:  # another process may have created it meanwhile
-            return LogHead(self._catalog.load_table(self._identifier))
-        except (NoSuchTableError, NoSuchNamespaceError):
-            return LogHead(None)
 
     def _require_columns(self, table: Table) -> None:
         """Raise Tampered when the table had a column of ours that it has no more.
@@ -198,7 +171,7 @@ class ControlLog:
         twice. Raises what `decide` raises, TooBusy, CatalogDown, OutcomeUnknown.
         """
         # Importing the writer takes longer than a commit, so it is done before the lock is held.
-        import_arrow_writer()
+        importlib.import_module("pyiceberg.io.pyarrow")
         retry: _Retry[T] = _Retry(self.name, self._budget_s)
         while True:
             with self._advisory_lock.hold():
@@ -208,73 +181,64 @@ class ControlLog:
             retry.pause()
 
     def _attempt(
-        self, effort: _Retry[T], decide: Callable[[LogHead], LogAppend[T]]
+        self, retry: _Retry[T], decide: Callable[[LogHead], LogAppend[T]]
     ) -> LogAppend[T] | None:
         try:
-            head = self._ensure_head()
-        except (CatalogDown, LostFile) as error:
-            if effort.is_outcome_known:
+            table = self._ensure_table()
+        except (errors.CatalogDown, errors.LostFile) as error:
+            if not retry.unknown_commits:
                 raise
-            effort.record_error(error)
+            retry.last_error = error
             return None
-        landed = effort.find_landed(head)
+        head = LogHead(table)
+        landed = retry.find_landed(head)
         if landed is not None:
             return landed
         change = decide(head)
         if not change.rows and not change.moves_head:
             return change
         token = uuid.uuid4().hex
-        staged = self._stage(head, change, token)
-        if not self._commit(staged.transaction, effort, change, token, head):
-            return None
-        if staged.doomed and head.table is not None:
-            delete_doomed_files(head.table, staged.doomed)
-        return change
-
-    def _ensure_head(self) -> LogHead:
         with _translate_outages(self.name):
-            self._tables.require_all()
-        head = self.head()
-        if head.table is None or self._declared.missing_columns(head.table.schema()):
-            self._tables.ensure()
-            head = self.head()
-        return head
+            staged = log_files.stage_commit(
+                table, change.rows, change.set_properties, change.remove_properties, token
+            )
+        failure = self._commit(staged.transaction)
+        if failure is None:
+            log_files.delete_doomed_files(table, staged.doomed)
+            return change
+        retry.last_error = failure
+        if not _is_refused(failure):
+            retry.unknown_commits[token] = (head.snapshot_id, change)
+        return None
 
-    def _stage(self, head: LogHead, change: LogAppend[Any], token: str) -> StagedCommit:
-        if head.table is None:
-            raise CatalogDown(
+    def _ensure_table(self) -> Table:
+        with _translate_outages(self.name):
+            self._require_tables()
+        table = self.head().table
+        if table is None or self._declared.missing_columns(table.schema()):
+            self._ensure_tables()
+            table = self.head().table
+        if table is None:
+            raise errors.CatalogDown(
                 f"the control table {self.name} vanished right after it was made",
                 fix="lakehouse-backfill doctor",
             )
-        with _translate_outages(self.name):
-            return stage_commit(
-                head.table,
-                change.rows,
-                dict(change.set_properties),
-                change.remove_properties,
-                token,
-            )
+        return table
 
-    def _commit(
-        self,
-        transaction: Transaction,
-        effort: _Retry[T],
-        change: LogAppend[T],
-        token: str,
-        head: LogHead,
-    ) -> bool:
+    def _commit(self, transaction: Transaction) -> Exception | None:
+        """Commit; return the error of a commit that was refused, or that was not answered."""
         try:
             with commit_window(f"ControlLog.{self.name}"):
                 transaction.commit_transaction()
         except Exception as error:
-            is_refused = is_lost_race(error) or isinstance(error, ValidationException)
-            if not is_refused and not is_outage(error):
+            if not _is_refused(error) and not catalogs.is_outage(error):
                 raise
-            effort.record_error(error)
-            if not is_refused:
-                effort.unknown_commits[token] = (head.snapshot_id, change)
-            return False
-        return True
+            return error
+        return None
+
+
+def _is_refused(error: Exception) -> bool:
+    return catalogs.is_lost_race(error) or isinstance(error, ValidationException)
 
 
 class _Retry(Generic[T]):
@@ -285,18 +249,9 @@ class _Retry(Generic[T]):
         self._deadline = time.monotonic() + budget_s
         self._budget_s = budget_s
         self._attempts = 0
-        self._last_error: Exception | None = None
+        self.last_error: Exception | None = None
         #: Commits of unknown outcome by token: the head that they require, and their change.
         self.unknown_commits: dict[str, tuple[int | None, LogAppend[T]]] = {}
-
-    @property
-    def is_outcome_known(self) -> bool:
-        """Whether no commit is of unknown outcome."""
-        return not self.unknown_commits
-
-    def record_error(self, error: Exception) -> None:
-        """Record why an attempt failed."""
-        self._last_error = error
 
     def find_landed(self, head: LogHead) -> LogAppend[T] | None:
         """Look for commits of unknown outcome; return the one that succeeded.
@@ -316,23 +271,20 @@ class _Retry(Generic[T]):
         """Wait a little longer than the last time; raises when the time is up."""
         self._attempts += 1
         if time.monotonic() >= self._deadline:
-            raise self._final_error() from self._last_error
+            raise self._final_error() from self.last_error
         max_pause_s = min(0.02 * self._attempts, 0.5)
         time.sleep(random.uniform(0, max_pause_s))  # noqa: S311 (jitter, not a secret)
 
-    def _final_error(self) -> BackfillError:
+    def _final_error(self) -> errors.BackfillError:
+        error = self.last_error
         if self.unknown_commits:
-            return OutcomeUnknown(
-                f"a commit to the control table {self._name} may or may not have landed "
-                f"({self._last_error})",
+            return errors.OutcomeUnknown(
+                f"a commit to the control table {self._name} may or may not have landed ({error})",
                 fix="lakehouse-backfill status",
             )
-        last_error = self._last_error
-        if last_error is not None and (
-            is_sqlite_locked(last_error) or not is_lost_race(last_error)
-        ):
-            return _unreachable_error(self._name, last_error)
-        return TooBusy(
+        if error and (catalogs.is_sqlite_locked(error) or not catalogs.is_lost_race(error)):
+            return _unreachable_error(self._name, error)
+        return errors.TooBusy(
             f"other writers of the control table {self._name} kept winning for "
             f"{self._budget_s:g} s ({self._attempts} attempts)",
             fix="try again",
@@ -342,11 +294,8 @@ class _Retry(Generic[T]):
 def _row_filter(where: Mapping[str, FilterValue]) -> BooleanExpression:
     row_filter: BooleanExpression = AlwaysTrue()
     for column, value in where.items():
-        term = Reference(name=column)
-        if isinstance(value, frozenset):
-            row_filter = And(row_filter, In(term=term, literals={literal(each) for each in value}))
-        else:
-            row_filter = And(row_filter, EqualTo(term=term, value=literal(value)))
+        term, values = Reference(name=column), value if isinstance(value, frozenset) else {value}
+        row_filter = And(row_filter, In(term=term, literals={literal(each) for each in values}))
     return row_filter
 
 
@@ -356,22 +305,22 @@ def _translate_outages(name: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise LostFile(
+        raise errors.LostFile(
             f"a file of the control table {name} is gone: {error}",
             state="no file was deleted; what this command did before it met the file stays",
             fix="give the command again: a concurrent clean-up may have replaced the file; if it "
             "stays gone, restore it from the store's own history or from a copy",
         ) from error
     except Exception as error:
-        require_undamaged(error)
-        if not is_outage(error):
+        catalogs.require_undamaged(error)
+        if not catalogs.is_outage(error):
             raise
         raise _unreachable_error(name, error) from error
 
 
-def restore_error(problem: str) -> Tampered:
+def restore_error(problem: str) -> errors.Tampered:
     """Build the error for a control table that is gone, or has lost columns."""
-    return Tampered(
+    return errors.Tampered(
         problem,
         state="nothing was read as if it were empty; nothing was written",
         fix="register its newest whole metadata file again: docs/recovery.md, 'A control table is "
@@ -379,29 +328,8 @@ def restore_error(problem: str) -> Tampered:
     )
 
 
-def _unreachable_error(name: str, error: Exception) -> CatalogDown:
-    return CatalogDown(
-        f"the control table {name} cannot be reached: {first_error_line(error)}",
+def _unreachable_error(name: str, error: Exception) -> errors.CatalogDown:
+    return errors.CatalogDown(
+        f"the control table {name} cannot be reached: {catalogs.first_error_line(error)}",
         fix="try again; lakehouse-backfill doctor says what does not answer",
     )
-
-
-def stored_row(table: ControlTable, value: BaseModel, **replaced: Any) -> dict[str, Any]:
-    """Return the row of a stored value; `replaced` are fields stored in another form."""
-    fields = {**value.model_dump(), **replaced}
-    return {table.renamed.get(name, name): each for name, each in fields.items()}
-
-
-def row_fields(
-    table: ControlTable, row: Mapping[str, Any], model: type[BaseModel]
-) -> dict[str, Any]:
-    """Return the fields of `model` that the row has a value for.
-
-    A field with a default is left out if its value is null or its column is missing.
-    """
-    values = {name: row.get(table.renamed.get(name, name)) for name in model.model_fields}
-    return {
-        name: value
-        for name, value in values.items()
-        if value is not None or model.model_fields[name].is_required()
-    }

@@ -11,11 +11,10 @@ times. An audit drops them first (`drop_cached_rows`), so it looks at what is st
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -68,11 +67,6 @@ class _CachingTransaction(Transaction):
         return self._cached_metadata[1]
 
 
-def import_arrow_writer() -> None:
-    """Import what writing needs; reading a pointer works without it."""
-    importlib.import_module("pyiceberg.io.pyarrow")
-
-
 @dataclass(frozen=True)
 class StagedCommit:
     """A prepared commit, and the files that nothing needs once it has landed."""
@@ -84,7 +78,7 @@ class StagedCommit:
 def stage_commit(
     table: Table,
     rows: tuple[dict[str, Any], ...],
-    to_set: dict[str, str],
+    to_set: Mapping[str, str],
     to_remove: tuple[str, ...],
     token: str,
 ) -> StagedCommit:
@@ -404,24 +398,16 @@ class _ReadCache(Generic[T]):
         content = self._found.get(name)
         if content is None:
             content = read_it()
-            self.put(name, content)
+            with self._lock:
+                while len(self._found) >= self._max_size:
+                    del self._found[next(iter(self._found))]
+                self._found[name] = content
         return content
-
-    def peek(self, name: str) -> T | None:
-        """Return the cached content of a file, or None."""
-        return self._found.get(name)
 
     def clear(self) -> None:
         """Drop all content."""
         with self._lock:
             self._found.clear()
-
-    def put(self, name: str, content: T) -> None:
-        """Keep the content of a file."""
-        with self._lock:
-            while len(self._found) >= self._max_size:
-                del self._found[next(iter(self._found))]
-            self._found[name] = content
 
 
 #: The manifest lists of all control tables at their heads, and some older ones.

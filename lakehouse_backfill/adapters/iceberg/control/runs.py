@@ -1,4 +1,4 @@
-"""Runs and their events, the chunk ledger, and the audit of all runs' logs.
+"""Runs, their events, the chunk ledger and fences.
 
 The status of an open run is kept in a table property next to its events, so that the status of all
 open runs is one table load. The status of a closed run is read from its newest event. A seal over
@@ -13,58 +13,21 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import (
-    LogAppend,
-    LogHead,
-    row_fields,
-    stored_row,
-)
-from lakehouse_backfill.adapters.iceberg.control.log_files import drop_cached_rows
+from lakehouse_backfill.adapters.iceberg.control import fences
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
-    ACCEPTED_OUTPUT_VERSION,
     BACKFILL_CHUNK_RUN,
-    CONTROL_TABLES,
-    EVIDENCE,
     PIPELINE_RUN,
     RUN_EVENT,
 )
-from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, require_not_fenced
-from lakehouse_backfill.adapters.iceberg.control.versions import read_products
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.runs.event_log import open_plan
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.errors import RunMoved, Tampered
-
-
-class IcebergLedger:
-    """`ports.control.Ledger` on PyIceberg."""
-
-    def __init__(self, tables: ControlTables) -> None:
-        self._log = tables.log(BACKFILL_CHUNK_RUN)
-
-    def record(self, chunk: ChunkRecord) -> None:
-        """Append one row; raises RunMoved when a later epoch than the row's has fenced the run."""
-        row = stored_row(BACKFILL_CHUNK_RUN, chunk)
-
-        def change(head: LogHead) -> LogAppend[None]:
-            require_not_fenced(head, chunk.run_id, chunk.epoch)
-            return LogAppend(result=None, rows=(row,))
-
-        self._log.append(change)
-
-    def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
-        """Return the newest row of each chunk of the run, in chunk order."""
-        newest: dict[str, ChunkRecord] = {}
-        for row in self._log.head().rows({"run_id": run_id}):
-            newest[row["chunk_id"]] = ChunkRecord(
-                **row_fields(BACKFILL_CHUNK_RUN, row, ChunkRecord)
-            )
-        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
-
 
 _STATUS_PREFIX = "run."
 _SEAL_COUNT_KEY, _SEAL_SUM_KEY = "audit.events", "audit.sum"
@@ -76,20 +39,9 @@ STATUS_COLUMNS = (
 )  # fmt: skip
 
 
-def event_row(event: Event) -> dict[str, Any]:
-    """Return the row of a sealed event."""
-    return stored_row(
-        RUN_EVENT,
-        event,
-        from_state=event.from_state.value,
-        to_state=event.to_state.value,
-        detail=canonical_json(event.detail),
-    )
-
-
 def read_event(row: Mapping[str, Any]) -> Event:
     """Read a row of `run_event`."""
-    return Event(**{**row_fields(RUN_EVENT, row, Event), "detail": json.loads(row["detail"])})
+    return RUN_EVENT.read(row, Event, detail=json.loads(row["detail"]))
 
 
 def read_untrusted_event(row: Mapping[str, Any]) -> Event:
@@ -98,9 +50,7 @@ def read_untrusted_event(row: Mapping[str, Any]) -> Event:
         event = read_event(row)
     except ValueError:
         # Bad JSON or an unknown state: no hash was ever computed over such values.
-        return Event.model_construct(
-            **{**row_fields(RUN_EVENT, row, Event), "detail": row["detail"]}
-        )
+        return Event.model_construct(**RUN_EVENT.fields(row, Event))
     is_older = row.get("hash") is None and row.get("previous") is None
     return event if event.hash or is_older else event.model_copy(update={"hash": _REMOVED_HASH})
 
@@ -126,14 +76,17 @@ def status_text(status: RunStatus) -> str:
 def read_open_status(head: LogHead, run_id: str) -> RunStatus | None:
     """Read an open run's status from its property; None when the run is closed or unknown."""
     text = head.properties.get(status_key(run_id))
-    return None if text is None else RunStatus(run_id=run_id, **json.loads(text))
+    return None if text is None else _read_status(run_id, text)
 
 
 def read_open_statuses(head: LogHead) -> list[RunStatus]:
     """Read the statuses of all open runs from the properties."""
-    keys = (key for key in head.properties if key.startswith(_STATUS_PREFIX))
-    statuses = (read_open_status(head, key.removeprefix(_STATUS_PREFIX)) for key in keys)
-    return [status for status in statuses if status is not None]
+    texts = head.named_properties(_STATUS_PREFIX)
+    return [_read_status(run_id, text) for run_id, text in texts.items()]
+
+
+def _read_status(run_id: str, text: str) -> RunStatus:
+    return RunStatus(run_id=run_id, **json.loads(text))
 
 
 def status_from_row(row: Mapping[str, Any]) -> RunStatus:
@@ -173,122 +126,21 @@ def next_seal_properties(head: LogHead, previous: str, newest: str) -> dict[str,
 
 def plan_row(plan: Plan) -> dict[str, Any]:
     """Return the row of a plan."""
-    resolved = plan.resolved
-    run = resolved.manifest.run
-    transform = resolved.manifest.transform
+    resolved, manifest = plan.resolved, plan.resolved.manifest
+    own = {"run_id", "shadow_table", "manifest_hash", "revises", "created_at", "created_by"}
+    intent = {"kind", "mode", "requested_by", "reason", "reason_code"}
     return {
-        "run_id": plan.run_id,
+        **plan.model_dump(include=own),
+        **manifest.run.model_dump(include=intent),
         "data_product": plan.product,
-        "kind": run.kind,
-        "mode": run.mode,
-        "requested_by": run.requested_by,
-        "reason": run.reason,
-        "reason_code": run.reason_code,
-        "transform": transform.name,
-        "transform_version": transform.version,
+        "transform": manifest.transform.name,
+        "transform_version": manifest.transform.version,
         "git_commit": resolved.git_commit,
         "target_table": resolved.target.table,
         "target_snapshot_id": resolved.target.snapshot_id,
-        "shadow_table": plan.shadow_table,
         "partitions": list(resolved.scope.partitions),
-        "manifest_hash": plan.manifest_hash,
-        "revises": plan.revises,
-        "created_at": plan.created_at,
-        "created_by": plan.created_by,
         "plan": plan.model_dump_json(),
     }
-
-
-_PLAN_COLUMNS = ("run_id", "plan", "manifest_hash")
-
-
-#: The control tables that every run which came far enough has rows in.
-_TABLES_OF_RUNS = (PIPELINE_RUN, ACCEPTED_OUTPUT_VERSION, BACKFILL_CHUNK_RUN, EVIDENCE)
-
-
-class IcebergAudit:
-    """`ports.control.Audit` on PyIceberg: reads only."""
-
-    def __init__(self, tables: ControlTables) -> None:
-        self._plans = tables.log(PIPELINE_RUN)
-        self._events = tables.log(RUN_EVENT)
-        self._evidence = tables.log(EVIDENCE)
-        self._all_tables = tuple(tables.log(table) for table in CONTROL_TABLES)
-
-    def recorded_runs(self) -> dict[str, frozenset[str]]:
-        """Return, by control table whose rows are the work of runs, the runs that have rows.
-
-        Raises Tampered when any control table is gone.
-        """
-        heads = {log.name: log.head() for log in self._all_tables}
-        return {
-            table.name: frozenset(
-                row["run_id"]
-                for row in heads[table.name].rows(columns=("run_id",))
-                if row["run_id"]
-            )
-            for table in _TABLES_OF_RUNS
-        }
-
-    def drafts(self) -> tuple[Plan, ...]:
-        """Return plans that are stored without a first event: their registration was interrupted.
-
-        A plan that is being registered right now is included; an edited plan is left out.
-        """
-        # Plans are read first: a plan registered in between then has its event in the second read.
-        plans = self._plans.head().rows(columns=_PLAN_COLUMNS)
-        registered = {row["run_id"] for row in self._events.head().rows(columns=("run_id",))}
-        plans_or_errors = (
-            _open_plan_or_error(row) for row in plans if row["run_id"] not in registered
-        )
-        return tuple(plan for plan in plans_or_errors if isinstance(plan, Plan))
-
-    def bad_plans(self) -> dict[str, str]:
-        """Return, by run, what is wrong with each stored plan that was edited."""
-        rows = self._plans.head().iter_rows(columns=_PLAN_COLUMNS)
-        opened = ((row["run_id"], _open_plan_or_error(row)) for row in rows)
-        return {run_id: plan.problem for run_id, plan in opened if isinstance(plan, Tampered)}
-
-    def chains(self) -> dict[str, tuple[Event, ...]]:
-        """Return the events of each run as they are stored, in the order of appending."""
-        drop_cached_rows()
-        return read_event_chains(self._events.head().iter_rows())
-
-    def seal(self) -> tuple[int, str] | None:
-        """Return the number of events and the sum of all runs' newest hashes, as last written."""
-        return read_seal(self._events.head())
-
-    def products(self) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
-        """Return the rows of each product, oldest first, and its pointer, as they are stored.
-
-        All are of one moment. None: the pointer is missing or not readable. Raises Tampered when
-        any control table is gone.
-        """
-        heads = {log.name: log.head() for log in self._all_tables}
-        return read_products(heads[ACCEPTED_OUTPUT_VERSION.name])
-
-    def bad_documents(self) -> dict[str, str]:
-        """Return, by run, which document of its evidence was edited and not recorded again."""
-        intact, edited = set[tuple[str, str]](), dict[tuple[str, str], str]()
-        columns = ("run_id", "kind", "digest", "document")
-        for row in self._evidence.head().iter_rows(columns=columns):
-            mark = row["run_id"], row["digest"]
-            if event_log.matches_digest(row["document"], row["digest"]):
-                intact.add(mark)
-            else:
-                edited[mark] = row["kind"]
-        return {
-            mark[0]: f"the document {kind!r} of {mark[0]} in evidence was edited since"
-            for mark, kind in edited.items()
-            if mark not in intact
-        }
-
-
-def _open_plan_or_error(row: dict[str, Any]) -> Plan | Tampered:
-    try:
-        return open_plan(row["run_id"], row["plan"], row["manifest_hash"])
-    except Tampered as error:
-        return error
 
 
 class IcebergRuns:
@@ -297,6 +149,8 @@ class IcebergRuns:
     def __init__(self, tables: ControlTables) -> None:
         self._plans = tables.log(PIPELINE_RUN)
         self._events = tables.log(RUN_EVENT)
+        self._chunks = tables.log(BACKFILL_CHUNK_RUN)
+        self._fenced = [tables.log(table) for table in fences.FENCED_TABLES]
 
     def register(self, plan: Plan, event: Event) -> RunStatus:
         """Store the plan and its first event (seq 1); a run id that exists raises RunMoved.
@@ -360,6 +214,45 @@ class IcebergRuns:
         statuses = read_open_statuses(head) if open_only else _all_statuses(head)
         return tuple(sorted(statuses, key=lambda one: (one.at, one.run_id), reverse=True))
 
+    def record_chunk(self, chunk: ChunkRecord) -> None:
+        """Append one row to the chunk ledger.
+
+        Raises RunMoved when a later epoch than the row's has fenced the run.
+        """
+        row = BACKFILL_CHUNK_RUN.row(chunk)
+
+        def change(head: LogHead) -> LogAppend[None]:
+            fences.require_not_fenced(head, chunk.run_id, chunk.epoch)
+            return LogAppend(result=None, rows=(row,))
+
+        self._chunks.append(change)
+
+    def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
+        """Return the newest row of each chunk of the run, in chunk order."""
+        newest: dict[str, ChunkRecord] = {}
+        for row in self._chunks.head().rows({"run_id": run_id}):
+            newest[row["chunk_id"]] = BACKFILL_CHUNK_RUN.read(row, ChunkRecord)
+        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
+
+    def fence(self, run_id: str, epoch: int) -> None:
+        """Refuse rows of the run with an earlier epoch from now on, also in commits under way.
+
+        One commit per table; none where the fence is already as high. The property stays until the
+        run is closed and its lease has ended: only runs that were taken over have one.
+        """
+        for log in self._fenced:
+            log.append(lambda head: fences.raise_fence(head, run_id, epoch))
+
+    def fenced(self) -> tuple[str, ...]:
+        """Return the runs that have a fence in one of the tables."""
+        found = (fences.fenced_runs(log.head()) for log in self._fenced)
+        return tuple(sorted(set().union(*found)))
+
+    def lift_fences(self, run_ids: tuple[str, ...]) -> None:
+        """Remove the fences of closed runs; one commit per table that has one of them."""
+        for log in self._fenced:
+            log.append(lambda head: fences.lift_fences(head, run_ids))
+
 
 def _store_plan(head: LogHead, plan: Plan) -> LogAppend[None]:
     stored = head.rows({"run_id": plan.run_id}, ("manifest_hash", "created_by"))
@@ -400,9 +293,15 @@ def _renew_lease(head: LogHead, run_id: str, epoch: int, until: datetime) -> Log
 def _event_append(head: LogHead, event: Event, status: RunStatus) -> LogAppend[RunStatus]:
     key, seal = status_key(status.run_id), next_seal_properties(head, event.previous, event.hash)
     is_open = event_log.is_open_run(status)
+    row = RUN_EVENT.row(
+        event,
+        from_state=event.from_state.value,
+        to_state=event.to_state.value,
+        detail=canonical_json(event.detail),
+    )
     return LogAppend(
         result=status,
-        rows=(event_row(event),),
+        rows=(row,),
         set_properties=seal | ({key: status_text(status)} if is_open else {}),
         remove_properties=() if is_open else (key,),
     )

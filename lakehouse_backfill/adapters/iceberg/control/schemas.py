@@ -10,23 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BooleanType,
-    DoubleType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    TimestamptzType,
-)
+from pyiceberg.types import IcebergType, ListType, NestedField, StringType
 
-_SIMPLE = (StringType, IntegerType, LongType, DoubleType, BooleanType, TimestamptzType)
-_TYPES_BY_NAME: dict[str, IcebergType] = {str(made): made for made in (kind() for kind in _SIMPLE)}
-
+ModelT = TypeVar("ModelT", bound=BaseModel)
 #: The first columns of every control table.
 LOG_SEQ = "log_seq"
 LOG_ID = "log_id"
@@ -88,11 +78,32 @@ class ControlTable:
             if name not in present
         )
 
+    def row(self, value: BaseModel, **replaced: Any) -> dict[str, Any]:
+        """Return the row of a stored value; `replaced` are fields stored in another form."""
+        fields = {**value.model_dump(), **replaced}
+        return {self.renamed.get(name, name): each for name, each in fields.items()}
+
+    def fields(self, row: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+        """Return the fields of `model` that the row has a value for.
+
+        A field with a default is left out if its value is null or its column is missing.
+        """
+        values = {name: row.get(self.renamed.get(name, name)) for name in model.model_fields}
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None or model.model_fields[name].is_required()
+        }
+
+    def read(self, row: Mapping[str, Any], model: type[ModelT], **replaced: Any) -> ModelT:
+        """Return the stored value; `replaced` are fields that are stored in another form."""
+        return model(**{**self.fields(row, model), **replaced})
+
 
 def _iceberg_type(text: str, nested_ids: Iterator[int]) -> IcebergType:
     if text == "[string]":
         return ListType(element_id=next(nested_ids), element_type=StringType())
-    return _TYPES_BY_NAME[text]
+    return NestedField(0, "column", text).field_type
 
 
 _PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -100,7 +111,7 @@ _PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 #: Name of the view on `accepted_output_version`: one row per data_product.
 CURRENT_VIEW = "accepted_output_current"
 #: Columns that a table of an older release lacks until it is written to: not in the view.
-_NEWER_COLUMNS = ("epoch", "returns_to", "driver", "seal")
+_NEWER_COLUMNS = ("epoch", "returns_to", "driver", "seal", "signature")
 #: The columns of an act: of which table and product, when, by whom.
 _ACT_COLUMNS = {
     "table": "table_name",
@@ -184,6 +195,7 @@ ACCEPTED_OUTPUT_VERSION = ControlTable(
         ("returns_to", "long", "For a rollback: the version that it leads to."),
         ("driver", "string", "The process that acted."),
         ("seal", "string", "SHA-256 of the row and the seal of the product's row before it."),
+        ("signature", "string", "Signed statement of who acted: a DSSE envelope in JSON."),
     ),
     {**_ACT_COLUMNS, "version": "output_version"},
 )

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control.log import (
-    LogAppend,
-    LogHead,
-    row_fields,
-    stored_row,
-)
+from lakehouse_backfill.adapters.iceberg.control.fences import require_not_fenced
+from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import ACCEPTED_OUTPUT_VERSION
-from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables, require_not_fenced
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.domain import publication as rules
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import Pointer, Publication
@@ -29,7 +25,7 @@ class IcebergVersions:
 
     def pointer(self, product: str) -> Pointer:
         """Read the current pointer: one table load, whatever the length of the history."""
-        return _read_pointer(self._log.head(), product)
+        return self.pointers((product,))[product]
 
     def whole_pointer(self, product: str) -> Pointer:
         """Read the current pointer; raises Tampered unless the product's rows lead to it."""
@@ -91,9 +87,7 @@ class IcebergVersions:
         A pointer that cannot be read has none: `recover` rebuilds it first.
         """
         head = self._log.head()
-        products = sorted(
-            key.removeprefix(_POINTER_PREFIX) for key in head.properties if _is_pointer_key(key)
-        )
+        products = sorted(head.named_properties(_POINTER_PREFIX))
         pointers = (_read_untrusted_pointer(head, product) for product in products)
         return tuple(pointer.pending for pointer in pointers if pointer and pointer.pending)
 
@@ -117,7 +111,7 @@ class IcebergVersions:
 def read_products(head: LogHead) -> dict[str, tuple[tuple[Publication, ...], Pointer | None]]:
     """Return each product's rows, oldest first, and its pointer; None if it is not readable."""
     rows: dict[str, list[Publication]] = {
-        key.removeprefix(_POINTER_PREFIX): [] for key in head.properties if _is_pointer_key(key)
+        product: [] for product in head.named_properties(_POINTER_PREFIX)
     }
     for row in head.rows():
         rows.setdefault(row["data_product"], []).append(_read_untrusted_publication(row))
@@ -153,15 +147,11 @@ def _read_untrusted_publication(row: dict[str, Any]) -> Publication:
     try:
         return _publication(row)
     except ValueError:
-        return Publication.model_construct(**row_fields(ACCEPTED_OUTPUT_VERSION, row, Publication))
+        return Publication.model_construct(**ACCEPTED_OUTPUT_VERSION.fields(row, Publication))
 
 
 def _pointer_key(product: str) -> str:
     return f"{_POINTER_PREFIX}{product}"
-
-
-def _is_pointer_key(key: str) -> bool:
-    return key.startswith(_POINTER_PREFIX)
 
 
 def _read_pointer(head: LogHead, product: str) -> Pointer:
@@ -174,13 +164,11 @@ def _read_pointer(head: LogHead, product: str) -> Pointer:
 
 
 def _publication_row(publication: Publication) -> dict[str, Any]:
-    scope = publication.scope
-    text = None if scope is None else canonical_json(scope)
-    return stored_row(ACCEPTED_OUTPUT_VERSION, publication, scope=text)
+    text = None if publication.scope is None else canonical_json(publication.scope)
+    return ACCEPTED_OUTPUT_VERSION.row(publication, scope=text)
 
 
 def _publication(row: dict[str, Any]) -> Publication:
-    fields = row_fields(ACCEPTED_OUTPUT_VERSION, row, Publication)
-    scope = row["scope"]
-    fields["scope"] = None if scope is None else Scope.model_validate_json(scope)
-    return Publication(**fields)
+    text = row["scope"]
+    scope = None if text is None else Scope.model_validate_json(text)
+    return ACCEPTED_OUTPUT_VERSION.read(row, Publication, scope=scope)

@@ -13,29 +13,10 @@ from contextlib import suppress
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
-from pyiceberg.table import Table
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table import Table, update
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.update import (
-    AddPartitionSpecUpdate,
-    AddSchemaUpdate,
-    AddSnapshotUpdate,
-    AddSortOrderUpdate,
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    RemovePropertiesUpdate,
-    SetCurrentSchemaUpdate,
-    SetDefaultSortOrderUpdate,
-    SetDefaultSpecUpdate,
-    SetPropertiesUpdate,
-    SetSnapshotRefUpdate,
-    TableUpdate,
-)
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from lakehouse_backfill.adapters.iceberg.catalog import first_error_line, is_unsupported_by_server
 from lakehouse_backfill.adapters.iceberg.metadata import (
@@ -44,7 +25,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     DROP_DELETES_PROPERTY,
     EPOCH_PROPERTY,
 )
-from lakehouse_backfill.adapters.iceberg.shadow.clone import metadata_identity, snapshot_identities
+from lakehouse_backfill.adapters.iceberg.shadow.clone import differing_parts, snapshot_identities
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import commit_window
 
@@ -80,10 +61,8 @@ class BuiltClone:
         return table
 
     def _load_or_create(self, shadow: str, wanted: TableMetadata, because: str) -> Table:
-        try:
+        with suppress(NoSuchTableError):
             return self._catalog.load_table(shadow)
-        except NoSuchTableError:
-            pass
         try:
             marks = {BUILT_BECAUSE_PROPERTY: because, BEING_BUILT_PROPERTY: "yes"}
             deletes = "yes" if self._probe_drop_deletes(shadow, wanted) else "no"
@@ -93,9 +72,8 @@ class BuiltClone:
         except Exception as error:
             if not is_unsupported_by_server(error):
                 raise
-            raise _clone_error(
-                shadow, because, f"create_table: {first_error_line(error)}"
-            ) from error
+            why = f"create_table: {first_error_line(error)}"
+            raise _clone_error(shadow, because, why) from error
 
     def _create_table(self, name: str, wanted: TableMetadata, marks: dict[str, str]) -> Table:
         format_property = {"format-version": str(wanted.format_version)}
@@ -130,8 +108,8 @@ class BuiltClone:
     def _fill_table(self, shadow: str, table: Table, wanted: TableMetadata) -> Table:
         """Commit the state of `wanted` to the table, unless another process already did."""
         requirements = (
-            AssertTableUUID(uuid=table.metadata.table_uuid),
-            AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None),
+            update.AssertTableUUID(uuid=table.metadata.table_uuid),
+            update.AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None),
         )
         try:
             with commit_window("Shadows.fill"):
@@ -159,39 +137,36 @@ class BuiltClone:
         if is_same and current.properties.get(DROP_DELETES_PROPERTY) == "no":
             with commit_window("Shadows.drop"):
                 self._catalog.drop_table(shadow)
-        return _clone_error(shadow, _build_reason(table), why)
+        because = str(table.metadata.properties.get(BUILT_BECAUSE_PROPERTY, ""))
+        return _clone_error(shadow, because, why)
 
 
-def _missing_updates(found: TableMetadata, wanted: TableMetadata) -> tuple[TableUpdate, ...]:
+def _missing_updates(found: TableMetadata, wanted: TableMetadata) -> tuple[update.TableUpdate, ...]:
     """Return what the table lacks, with the ids of `wanted`, which servers assign in order."""
     schemas = {schema.schema_id for schema in found.schemas if schema in wanted.schemas}
     specs = {spec.spec_id for spec in found.partition_specs}
     orders = {order.order_id for order in found.sort_orders}
-    updates: list[TableUpdate] = [
-        AddSchemaUpdate(schema_=schema)
-        for schema in sorted(wanted.schemas, key=lambda one: one.schema_id)
-        if schema.schema_id not in schemas
-    ]
-    updates.append(SetCurrentSchemaUpdate(schema_id=wanted.current_schema_id))
-    updates.extend(
-        AddPartitionSpecUpdate(spec=spec)
-        for spec in sorted(wanted.partition_specs, key=lambda one: one.spec_id)
-        if spec.spec_id not in specs
+    new_schemas = [s for s in wanted.schemas if s.schema_id not in schemas]
+    new_specs = [spec for spec in wanted.partition_specs if spec.spec_id not in specs]
+    new_orders = [order for order in wanted.sort_orders if order.order_id not in orders]
+    new_schemas.sort(key=lambda schema: schema.schema_id)
+    new_specs.sort(key=lambda spec: spec.spec_id)
+    new_orders.sort(key=lambda order: order.order_id)
+    return (
+        *(update.AddSchemaUpdate(schema_=schema) for schema in new_schemas),
+        update.SetCurrentSchemaUpdate(schema_id=wanted.current_schema_id),
+        *(update.AddPartitionSpecUpdate(spec=spec) for spec in new_specs),
+        update.SetDefaultSpecUpdate(spec_id=wanted.default_spec_id),
+        *(update.AddSortOrderUpdate(sort_order=order) for order in new_orders),
+        update.SetDefaultSortOrderUpdate(sort_order_id=wanted.default_sort_order_id),
+        # A server may derive properties of its own from the columns at creation.
+        update.SetPropertiesUpdate(updates=wanted.properties),
+        update.RemovePropertiesUpdate(removals=[BEING_BUILT_PROPERTY]),
+        *_base_snapshot_updates(wanted),
     )
-    updates.append(SetDefaultSpecUpdate(spec_id=wanted.default_spec_id))
-    updates.extend(
-        AddSortOrderUpdate(sort_order=order)
-        for order in sorted(wanted.sort_orders, key=lambda one: one.order_id)
-        if order.order_id not in orders
-    )
-    updates.append(SetDefaultSortOrderUpdate(sort_order_id=wanted.default_sort_order_id))
-    # A server may derive properties of its own from the columns at creation.
-    updates.append(SetPropertiesUpdate(updates=wanted.properties))
-    updates.append(RemovePropertiesUpdate(removals=[BEING_BUILT_PROPERTY]))
-    return (*updates, *_base_snapshot_updates(wanted))
 
 
-def _base_snapshot_updates(wanted: TableMetadata) -> tuple[TableUpdate, ...]:
+def _base_snapshot_updates(wanted: TableMetadata) -> tuple[update.TableUpdate, ...]:
     """Return the base snapshot with its id, number and manifest list, committed now."""
     base = wanted.current_snapshot()
     if base is None:
@@ -199,38 +174,22 @@ def _base_snapshot_updates(wanted: TableMetadata) -> tuple[TableUpdate, ...]:
     # Servers refuse a time before the table's own; the parent is not a snapshot of this table.
     changes = {"timestamp_ms": int(time.time() * 1000), "parent_snapshot_id": None}
     return (
-        AddSnapshotUpdate(snapshot=base.model_copy(update=changes)),
-        SetSnapshotRefUpdate(
-            ref_name=MAIN_BRANCH,
-            type=SnapshotRefType.BRANCH,
-            snapshot_id=base.snapshot_id,
-            max_ref_age_ms=None,
-            max_snapshot_age_ms=None,
-            min_snapshots_to_keep=None,
+        update.AddSnapshotUpdate(snapshot=base.model_copy(update=changes)),
+        update.SetSnapshotRefUpdate.model_validate(
+            {"ref-name": MAIN_BRANCH, "type": "branch", "snapshot-id": base.snapshot_id}
         ),
     )
 
 
 def _metadata_differences(kept: TableMetadata, wanted: TableMetadata) -> list[str]:
     """Return the parts in which a commit that moves files between the tables could fail."""
-    kept_identity, wanted_identity = metadata_identity(kept), metadata_identity(wanted)
-    faults = [
-        part
-        for part in wanted_identity
-        if part not in _OWN_PARTS and kept_identity[part] != wanted_identity[part]
-    ]
-    if kept.current_snapshot_id != wanted.current_snapshot_id or snapshot_identities(
-        kept
-    ) != snapshot_identities(wanted):
+    faults = differing_parts(kept, wanted, _OWN_PARTS)
+    is_same_head = kept.current_snapshot_id == wanted.current_snapshot_id
+    if not is_same_head or snapshot_identities(kept) != snapshot_identities(wanted):
         faults.append("snapshot")
-    lost_properties = [
-        key for key, text in wanted.properties.items() if kept.properties.get(key) != text
-    ]
-    return [*faults, *(["properties"] if lost_properties else [])]
-
-
-def _build_reason(table: Table) -> str:
-    return str(table.metadata.properties.get(BUILT_BECAUSE_PROPERTY, ""))
+    if any(kept.properties.get(key) != text for key, text in wanted.properties.items()):
+        faults.append("properties")
+    return faults
 
 
 def _clone_error(shadow: str, because: str, why: str) -> Unsupported:

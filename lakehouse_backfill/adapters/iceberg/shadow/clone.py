@@ -12,9 +12,9 @@ registered it may still be active, and would drop a clone that is created again.
 from __future__ import annotations
 
 import json
-import uuid
-import uuid as uuids
+from collections.abc import Collection
 from typing import Any
+from uuid import UUID, uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -22,8 +22,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.serializers import Compressor
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate, SetPropertiesUpdate
 from sqlalchemy import update
 from sqlalchemy.orm import Session
@@ -70,27 +69,21 @@ def build_clone_metadata(
     # The epoch belongs to the run that wrote the cloned table, not to the run that clones it.
     dropped = {*_LOCATION_PROPERTIES, PUBLICATION_PROPERTY, EPOCH_PROPERTY}
     inherited = {k: v for k, v in metadata.properties.items() if k not in dropped}
+    main_ref = {"snapshot-id": snapshot_id, "type": "branch"}
     return metadata.model_copy(
         update={
-            "table_uuid": uuid.uuid4(),
+            "table_uuid": uuid4(),
             "location": location,
             "snapshots": snapshots,
             "snapshot_log": [],
             "metadata_log": [],
-            "refs": _main_ref(snapshots),
+            "refs": {MAIN_BRANCH: SnapshotRef.model_validate(main_ref)} if snapshots else {},
             "current_snapshot_id": snapshot_id,
             "statistics": [],
             "partition_statistics": [],
             "properties": {**inherited, **CLONE_PROPERTIES, **marks},
         }
     )
-
-
-def _main_ref(snapshots: list[Snapshot]) -> dict[str, SnapshotRef]:
-    if not snapshots:
-        return {}
-    main_ref = {"snapshot-id": snapshots[0].snapshot_id, "type": SnapshotRefType.BRANCH.value}
-    return {MAIN_BRANCH: SnapshotRef.model_validate(main_ref)}
 
 
 def snapshot_identities(metadata: TableMetadata) -> list[tuple[object, ...]]:
@@ -111,6 +104,23 @@ def metadata_identity(metadata: TableMetadata) -> dict[str, object]:
         "sequence number": getattr(metadata, "last_sequence_number", 0),
         "properties": metadata.properties,
     }
+
+
+def differing_parts(
+    kept: TableMetadata, wanted: TableMetadata, ignored: Collection[str] = ()
+) -> list[str]:
+    """Return the parts, except the ignored ones, that the catalog did not keep."""
+    kept_parts, wanted_parts = metadata_identity(kept), metadata_identity(wanted)
+    compared = [part for part in wanted_parts if part not in ignored]
+    return [part for part in compared if kept_parts[part] != wanted_parts[part]]
+
+
+def commit_fence(catalog: Catalog, table: Table, new_uuid: UUID, marks: dict[str, str]) -> None:
+    """Assign another UUID to the table and set properties, unless its UUID has changed."""
+    # No transaction is used: PyIceberg rejects an answer with another table UUID as wrong.
+    updates = (AssignUUIDUpdate(uuid=new_uuid), SetPropertiesUpdate(updates=marks))
+    with commit_window("Shadows.fence"):
+        catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), updates)
 
 
 class FileCloneCommitter(CloneCommitter):
@@ -139,12 +149,7 @@ class FileCloneCommitter(CloneCommitter):
         if str(loaded.metadata.table_uuid) != found_uuid:
             raise TooBusy(f"{table} has another UUID by now", fix="try again")
         if isinstance(self._catalog, RestCatalog):
-            updates = (
-                AssignUUIDUpdate(uuid=uuids.UUID(uuid)), SetPropertiesUpdate(updates=properties),
-            )  # fmt: skip
-            requirement = AssertTableUUID(uuid=uuids.UUID(found_uuid))
-            with commit_window("Shadows.fence"):
-                self._catalog.commit_table(loaded, (requirement,), updates)
+            commit_fence(self._catalog, loaded, UUID(uuid), properties)
         elif isinstance(self._catalog, SqlCatalog):
             self._swap_metadata_file(self._catalog, loaded, uuid, properties)
         else:

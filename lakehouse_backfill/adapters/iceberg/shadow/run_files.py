@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.serializers import FromInputFile
@@ -22,27 +21,18 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.catalog import (
     fetch_all,
+    list_table_names,
     load_table,
     load_table_or_none,
     translate_errors,
 )
 from lakehouse_backfill.adapters.iceberg.manifests import (
-    ManifestCache,
     ScopedReader,
     is_live_entry,
     read_manifest_entries,
-)
-from lakehouse_backfill.adapters.iceberg.metadata import (
-    BASE_SNAPSHOT_PROPERTY,
-    BUILT_BECAUSE_PROPERTY,
-    CHUNK_ID_PROPERTY,
-    DROP_DELETES_PROPERTY,
-    RUN_ID_PROPERTY,
-    TARGET_UUID_PROPERTY,
-    has_live_files,
-    snapshot_summary,
 )
 from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels
 from lakehouse_backfill.core.planning.write_path import DATA_PATH_PROPERTY
@@ -51,9 +41,6 @@ from lakehouse_backfill.domain.rollout import StagedFiles, StagedShadow
 from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.control import RunFiles
-
-#: Stores have a high latency and serve many requests in parallel.
-_CONCURRENT_REQUESTS = 8
 
 
 @dataclass(frozen=True)
@@ -68,15 +55,10 @@ class IcebergRunFiles(RunFiles):
         table = load_table_or_none(self._catalog, shadow)
         if table is None:
             return None
-        summaries = map(snapshot_summary, table.metadata.snapshots)
         return {
             "location": table.location(),
             "metadata_file": table.metadata_location,
-            "size_bytes": sum(
-                int(summary.get("added-files-size", "0"))
-                for summary in summaries
-                if CHUNK_ID_PROPERTY in summary
-            ),
+            "size_bytes": meta.chunk_bytes_written(table.metadata),
         }
 
     def find(
@@ -101,12 +83,12 @@ class IcebergRunFiles(RunFiles):
                     raise
                 return None
             _require_own(staged, metadata)
-            own = _own_files(staged, metadata, io, is_begun=is_begun)
+            own = _OwnFiles(staged, metadata, io)
+            own.collect(is_begun=is_begun)
             others = list(self._other_tables(staged, tables, dropped))
-            is_scoped = _lies_within(own.entries, metadata, scope)
-            search = _Search(own, staged, metadata, {*tables}, scope if is_scoped else None)
+            search = _Search(own, {*tables}, scope)
             held = {name: search.listed(name, table) for name, table in others}
-            return _in_groups(own, held, staged, metadata, io)
+            return own.in_groups(held)
 
     def delete(self, staged: StagedShadow, groups: tuple[tuple[str, ...], ...]) -> None:
         """Delete the files, group after group; several at a time, missing ones are left out."""
@@ -118,7 +100,7 @@ class IcebergRunFiles(RunFiles):
             return path
 
         for group in groups:
-            fetch_all(delete_one, group, _CONCURRENT_REQUESTS)
+            fetch_all(delete_one, group)
 
     def _file_io(self, staged: StagedShadow) -> FileIO:
         target = load_table_or_none(self._catalog, staged.target)
@@ -133,11 +115,7 @@ class IcebergRunFiles(RunFiles):
 
         Raises NotFound when one that is no shadow is gone.
         """
-        try:
-            found = self._catalog.list_tables(self._namespace)
-        except NoSuchNamespaceError:
-            found = []
-        shadows = {".".join(identifier) for identifier in found} - {*dropped}
+        shadows = {*list_table_names(self._catalog, self._namespace)} - {*dropped}
         if staged.shadow in shadows:
             raise Conflict(
                 f"{staged.shadow} is in the catalog by now",
@@ -155,8 +133,8 @@ def _require_own(staged: StagedShadow, metadata: TableMetadata) -> None:
     """Raise unless the metadata is that of the run's shadow, and the shadow was dropped."""
     properties = metadata.properties
     is_own = (
-        properties.get(RUN_ID_PROPERTY) == staged.run_id
-        and BASE_SNAPSHOT_PROPERTY in properties
+        properties.get(meta.RUN_ID_PROPERTY) == staged.run_id
+        and meta.BASE_SNAPSHOT_PROPERTY in properties
         and metadata.location == staged.location
         and _place(staged.metadata_file).startswith(_folder(metadata.location))
     )
@@ -165,7 +143,7 @@ def _require_own(staged: StagedShadow, metadata: TableMetadata) -> None:
             f"{staged.metadata_file} does not describe the shadow of {staged.run_id}",
             fix="lakehouse-backfill audit verify",
         )
-    if BUILT_BECAUSE_PROPERTY in properties and properties.get(DROP_DELETES_PROPERTY) != "no":
+    if meta.may_drop_delete_files(properties):
         raise Unsupported(
             f"{staged.shadow} stays in the catalog, where a drop deletes files",
             fix="when no other table takes its files: drop it yourself",
@@ -195,63 +173,85 @@ def _place(path: str) -> str:
 class _OwnFiles:
     """What the snapshots of a shadow added below its own folders: sizes by path."""
 
+    staged: StagedShadow
+    metadata: TableMetadata
+    io: FileIO
     data: dict[str, int] = field(default_factory=dict)
     manifests: dict[str, int] = field(default_factory=dict)
     lists: list[str] = field(default_factory=list)
     entries: list[ManifestEntry] = field(default_factory=list)
 
-    def add(self, entries: list[ManifestEntry], folders: tuple[str, ...]) -> None:
-        """Add the files that a manifest's own snapshot added to one of the folders."""
+    def collect(self, *, is_begun: bool) -> None:
+        """Add the shadow's own files, without its base and what it shares with its target."""
+        base_id = self.metadata.properties[meta.BASE_SNAPSHOT_PROPERTY]
+        # Once the deletion has begun, a metadata file that is gone has nothing left to delete.
+        deleted = (FileNotFoundError,) if is_begun else ()
+        for snapshot in self.metadata.snapshots:
+            if str(snapshot.snapshot_id) == base_id:
+                continue
+            if self._is_own(snapshot.manifest_list):
+                self.lists.append(snapshot.manifest_list)
+            manifests: list[ManifestFile] = []
+            with suppress(*deleted):
+                manifests = snapshot.manifests(self.io)
+            for manifest in manifests:
+                is_added = manifest.added_snapshot_id == snapshot.snapshot_id
+                if not is_added or not self._is_own(manifest.manifest_path):
+                    continue
+                self.manifests[manifest.manifest_path] = manifest.manifest_length
+                if self._is_chunk_commit(snapshot):
+                    with suppress(*deleted):
+                        self._add_data(read_manifest_entries(self.io, manifest))
+
+    def _is_own(self, path: str) -> bool:
+        return _place(path).startswith(_folder(self.metadata.location))
+
+    def _is_chunk_commit(self, snapshot: Snapshot) -> bool:
+        summary = meta.snapshot_summary(snapshot)
+        is_by_run = summary.get(meta.RUN_ID_PROPERTY) == self.staged.run_id
+        return is_by_run and meta.CHUNK_ID_PROPERTY in summary
+
+    def _add_data(self, entries: list[ManifestEntry]) -> None:
+        """Add the files that a manifest's own snapshot added to a folder of the shadow."""
+        folders = [_folder(self.metadata.location)]
+        data_path = self.metadata.properties.get(DATA_PATH_PROPERTY, "").rstrip("/")
+        if data_path.rpartition("/")[2] == self.staged.run_id:
+            folders.append(_folder(data_path))
         for entry in entries:
             file = entry.data_file
             is_added = entry.status == ManifestEntryStatus.ADDED
-            if is_added and _place(file.file_path).startswith(folders):
+            if is_added and _place(file.file_path).startswith(tuple(folders)):
                 self.data[file.file_path] = file.file_size_in_bytes
                 self.entries.append(entry)
 
+    def lie_within(self, scope: Scope) -> bool:
+        """Return whether all files lie in the scope, so that other partitions cannot list them."""
+        try:
+            labels = PartitionLabels(self.metadata, scope.field)
+            spans = [labels.labels_spanned(entry.data_file) for entry in self.entries]
+        except Unsupported:
+            return False
+        return set().union(*spans) <= {*scope.partitions}
 
-def _own_files(
-    staged: StagedShadow, metadata: TableMetadata, io: FileIO, *, is_begun: bool
-) -> _OwnFiles:
-    """Collect the shadow's own files; its base and what it shares with its target are left out."""
-    folder = _folder(metadata.location)
-    data_path = metadata.properties.get(DATA_PATH_PROPERTY, "").rstrip("/")
-    is_run_folder = data_path.rpartition("/")[2] == staged.run_id
-    data_folders = (folder, _folder(data_path)) if is_run_folder else (folder,)
-    own, base_id = _OwnFiles(), metadata.properties[BASE_SNAPSHOT_PROPERTY]
-    # Once the deletion has begun, a metadata file that is gone has nothing left to delete.
-    deleted = (FileNotFoundError,) if is_begun else ()
-    for snapshot in metadata.snapshots:
-        if str(snapshot.snapshot_id) == base_id:
-            continue
-        if _place(snapshot.manifest_list).startswith(folder):
-            own.lists.append(snapshot.manifest_list)
-        manifests: list[ManifestFile] = []
-        with suppress(*deleted):
-            manifests = snapshot.manifests(io)
-        for manifest in manifests:
-            is_own = manifest.added_snapshot_id == snapshot.snapshot_id
-            if not is_own or not _place(manifest.manifest_path).startswith(folder):
-                continue
-            own.manifests[manifest.manifest_path] = manifest.manifest_length
-            if _is_chunk_commit(snapshot, staged.run_id):
-                with suppress(*deleted):
-                    own.add(read_manifest_entries(io, manifest), data_folders)
-    return own
-
-
-def _is_chunk_commit(snapshot: Snapshot, run_id: str) -> bool:
-    summary = snapshot_summary(snapshot)
-    return summary.get(RUN_ID_PROPERTY) == run_id and CHUNK_ID_PROPERTY in summary
-
-
-def _lies_within(entries: list[ManifestEntry], metadata: TableMetadata, scope: Scope) -> bool:
-    """Return whether all files lie in the scope, so that other partitions cannot list them."""
-    try:
-        labels = PartitionLabels(metadata, scope.field)
-        return all(labels.labels_spanned(e.data_file) <= {*scope.partitions} for e in entries)
-    except Unsupported:
-        return False
+    def in_groups(self, held: dict[str, set[str]]) -> StagedFiles:
+        """Order what nobody holds: a file goes before the one that leads to it, the newest last."""
+        kept = set().union(*held.values())
+        newest = self.staged.metadata_file
+        log = [entry.metadata_file for entry in self.metadata.metadata_log]
+        older = [p for p in log if self._is_own(p) and _place(p) != _place(newest)]
+        groups = tuple(
+            tuple(path for path in dict.fromkeys(paths) if path not in kept)
+            for paths in (self.data, self.manifests, self.lists, older, (newest,))
+        )
+        sizes = {**self.data, **self.manifests}
+        unknown = [path for group in groups for path in group if path not in sizes]
+        sizes |= fetch_all(lambda path: len(self.io.new_input(path)), unknown)
+        return StagedFiles(
+            groups=groups,
+            files=sum(map(len, groups)),
+            size_bytes=sum(sizes.get(path, 0) for group in groups for path in group),
+            held={name: len(paths) for name, paths in held.items() if paths},
+        )
 
 
 class _Search:
@@ -262,19 +262,14 @@ class _Search:
     partitions. Of shadows of other products only what they wrote themselves is read.
     """
 
-    def __init__(
-        self,
-        own: _OwnFiles,
-        staged: StagedShadow,
-        metadata: TableMetadata,
-        tables: set[str],
-        scope: Scope | None,
-    ) -> None:
+    def __init__(self, own: _OwnFiles, tables: set[str], scope: Scope) -> None:
+        metadata = own.metadata
         self._tables = tables
         self._wanted = {_place(path): path for path in (*own.data, *own.manifests, *own.lists)}
-        self._target, self._scope = staged.target, scope
-        self._target_uuid = metadata.properties.get(TARGET_UUID_PROPERTY)
-        base = metadata.properties[BASE_SNAPSHOT_PROPERTY]
+        self._target = own.staged.target
+        self._scope = scope if own.lie_within(scope) else None
+        self._target_uuid = metadata.properties.get(meta.TARGET_UUID_PROPERTY)
+        base = metadata.properties[meta.BASE_SNAPSHOT_PROPERTY]
         # Format 1 has no sequence numbers: all are 0, and none is older.
         self._base_sequence = next(
             (s.sequence_number or 0 for s in metadata.snapshots if str(s.snapshot_id) == base), 0
@@ -304,7 +299,7 @@ class _Search:
                 f"{name} is another table than the one that the run restated",
                 fix="look for the old table: its snapshots may list files of the run",
             )
-        is_related = table.properties.get(TARGET_UUID_PROPERTY, uuid) == self._target_uuid
+        is_related = table.properties.get(meta.TARGET_UUID_PROPERTY, uuid) == self._target_uuid
         # What a shadow wrote itself is looked at whatever its number is.
         own_folder = None if is_target else _folder(table.location())
 
@@ -322,34 +317,5 @@ class _Search:
         if self._scope is not None:
             # A table without such a column: nothing is known by its partitions.
             with suppress(Unsupported):
-                may_hold = ScopedReader(table, self._scope, ManifestCache()).may_hold
-                return lambda manifest: has_live_files(manifest) and may_hold(manifest)
-        return has_live_files
-
-
-def _in_groups(
-    own: _OwnFiles,
-    held: dict[str, set[str]],
-    staged: StagedShadow,
-    metadata: TableMetadata,
-    io: FileIO,
-) -> StagedFiles:
-    """Order what nobody holds: a file goes before the one that leads to it, the newest last."""
-    kept = set().union(*held.values())
-    folder = _folder(metadata.location)
-    log = [entry.metadata_file for entry in metadata.metadata_log]
-    own_log = [path for path in log if _place(path).startswith(folder)]
-    older = [path for path in own_log if _place(path) != _place(staged.metadata_file)]
-    groups = tuple(
-        tuple(path for path in dict.fromkeys(paths) if path not in kept)
-        for paths in (own.data, own.manifests, own.lists, older, (staged.metadata_file,))
-    )
-    sizes = {**own.data, **own.manifests}
-    unknown = [path for group in groups for path in group if path not in sizes]
-    sizes |= fetch_all(lambda path: len(io.new_input(path)), unknown, _CONCURRENT_REQUESTS)
-    return StagedFiles(
-        groups=groups,
-        files=sum(map(len, groups)),
-        size_bytes=sum(sizes.get(path, 0) for group in groups for path in group),
-        held={name: len(paths) for name, paths in held.items() if paths},
-    )
+                return ScopedReader(table, self._scope).may_list_live_files
+        return meta.has_live_files

@@ -5,8 +5,9 @@ A fence refuses commits of writers that loaded the shadow before a later lease b
 
 from __future__ import annotations
 
-import uuid
+from contextlib import suppress
 from dataclasses import dataclass
+from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, TableAlreadyExistsError
@@ -14,38 +15,24 @@ from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate, SetPropertiesUpdate
 
+from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.catalog import (
     commit_with_retry,
     first_error_line,
     is_outage,
     is_unsupported_by_server,
+    list_table_names,
     load_table,
     load_table_or_none,
     translate_errors,
-)
-from lakehouse_backfill.adapters.iceberg.metadata import (
-    BASE_SNAPSHOT_PROPERTY,
-    BEING_BUILT_PROPERTY,
-    BUILT_BECAUSE_PROPERTY,
-    DROP_DELETES_PROPERTY,
-    EPOCH_PROPERTY,
-    FENCE_UUID_PROPERTY,
-    RETIRED_PROPERTY,
-    TARGET_PROPERTY,
-    TARGET_UUID_PROPERTY,
-    chunk_commits,
-    describe_table,
-    fenced_epoch,
-    find_snapshot,
-    refuse_unwritable_format,
 )
 from lakehouse_backfill.adapters.iceberg.schema import evolve_shadow
 from lakehouse_backfill.adapters.iceberg.shadow.built_clone import BuiltClone
 from lakehouse_backfill.adapters.iceberg.shadow.clone import (
     build_clone_metadata,
-    metadata_identity,
+    commit_fence,
+    differing_parts,
     require_clone,
     require_marks,
 )
@@ -58,54 +45,11 @@ from lakehouse_backfill.ports.table_writer import CloneCommitter
 from lakehouse_backfill.ports.tables import Shadows
 
 
-def set_fence(
-    catalog: Catalog, shadow: str, epoch: int, commits: CloneCommitter | None = None
-) -> None:
-    """Make one attempt to fence the shadow; a commit of unknown outcome is looked for.
-
-    Raises CommitFailedException when another writer was first. Safe to repeat.
-    """
-    table = load_table(catalog, shadow)
-    if _is_fenced(table, epoch):
-        return
-    try:
-        _commit_fence(catalog, table, epoch, commits)
-    except BadRequestError as error:
-        raise _uuid_unchanged_error(shadow) from error
-    except Exception as error:
-        if not is_outage(error):
-            raise
-        current = load_table(catalog, shadow)
-        if _is_fenced(current, epoch):
-            return
-        if current.metadata.table_uuid != table.metadata.table_uuid:
-            # Our commit requires the UUID that it loaded, so it can no longer succeed.
-            raise CommitFailedException(f"another process fenced {shadow} first") from error
-        raise
-    if not _is_fenced(load_table(catalog, shadow), epoch):
-        raise _uuid_unchanged_error(shadow)
-
-
-def _commit_fence(
-    catalog: Catalog, table: Table, epoch: int, commits: CloneCommitter | None
-) -> None:
-    # No transaction is used: PyIceberg rejects an answer with another table UUID as wrong.
-    current_uuid, new_uuid = table.metadata.table_uuid, uuid.uuid4()
-    marks = {EPOCH_PROPERTY: str(epoch), FENCE_UUID_PROPERTY: str(new_uuid)}
-    if commits is not None:
-        commits.fence(".".join(table.name()), str(current_uuid), str(new_uuid), marks)
-        return
-    updates = (AssignUUIDUpdate(uuid=new_uuid), SetPropertiesUpdate(updates=marks))
-    with commit_window("Shadows.fence"):
-        catalog.commit_table(table, (AssertTableUUID(uuid=current_uuid),), updates)
-
-
 def _is_fenced(table: Table, epoch: int) -> bool:
-    current_epoch = fenced_epoch(".".join(table.name()), table.metadata, epoch)
+    current_epoch = meta.fenced_epoch(".".join(table.name()), table.metadata, epoch)
     # The property alone is no proof: a catalog may store it and not change the UUID.
-    return current_epoch == epoch and table.metadata.properties.get(FENCE_UUID_PROPERTY) == str(
-        table.metadata.table_uuid
-    )
+    fence_uuid = table.metadata.properties.get(meta.FENCE_UUID_PROPERTY)
+    return current_epoch == epoch and fence_uuid == str(table.metadata.table_uuid)
 
 
 def _uuid_unchanged_error(shadow: str) -> Unsupported:
@@ -126,6 +70,11 @@ class IcebergShadows(Shadows):
     #: For tables that PyIceberg cannot write.
     writers: TableWriters | None = None
 
+    def list(self) -> tuple[str, ...]:
+        """Return the shadows in the catalog, but for those that are marked as retired."""
+        names = list_table_names(self.catalog, self.shadow_namespace)
+        return tuple(filter(self._is_shadow, names))
+
     def open(
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
     ) -> TableInfo:
@@ -139,16 +88,17 @@ class IcebergShadows(Shadows):
         source = load_table(self.catalog, target)
         marks = {
             **properties,
-            BASE_SNAPSHOT_PROPERTY: "none" if snapshot_id is None else str(snapshot_id),
-            TARGET_PROPERTY: target,
-            TARGET_UUID_PROPERTY: str(source.metadata.table_uuid),
+            meta.BASE_SNAPSHOT_PROPERTY: "none" if snapshot_id is None else str(snapshot_id),
+            meta.TARGET_PROPERTY: target,
+            meta.TARGET_UUID_PROPERTY: str(source.metadata.table_uuid),
         }
-        clone = self._existing(shadow, marks)
-        if clone is None:
-            clone = self._create_clone(source, snapshot_id, shadow, marks)
-        else:
-            clone = self._resume_clone(clone, source, snapshot_id, marks)
-        return describe_table(shadow, clone)
+        existing = self._existing(shadow, marks)
+        clone = (
+            self._create_clone(source, snapshot_id, shadow, marks)
+            if existing is None
+            else self._resume_clone(existing, source, snapshot_id, marks)
+        )
+        return meta.describe_table(shadow, clone)
 
     def fence(self, shadow: str, epoch: int) -> None:
         """Refuse commits of writers with an epoch before `epoch` from now on; one commit.
@@ -159,9 +109,41 @@ class IcebergShadows(Shadows):
         """
         self._refuse_name(shadow)
         commits = self._committer(shadow)
-        commit_with_retry(
-            lambda: set_fence(self.catalog, shadow, epoch, commits), f"fence of {shadow}"
-        )
+        commit_with_retry(lambda: self._set_fence(shadow, epoch, commits), f"fence of {shadow}")
+
+    def _set_fence(self, shadow: str, epoch: int, commits: CloneCommitter | None) -> None:
+        """Make one attempt to fence the shadow; a commit of unknown outcome is looked for.
+
+        Raises CommitFailedException when another writer was first. Safe to repeat.
+        """
+        table = load_table(self.catalog, shadow)
+        if _is_fenced(table, epoch):
+            return
+        try:
+            self._commit_fence(table, epoch, commits)
+        except BadRequestError as error:
+            raise _uuid_unchanged_error(shadow) from error
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            current = load_table(self.catalog, shadow)
+            if _is_fenced(current, epoch):
+                return
+            if current.metadata.table_uuid != table.metadata.table_uuid:
+                # Our commit requires the UUID that it loaded, so it can no longer succeed.
+                raise CommitFailedException(f"another process fenced {shadow} first") from error
+            raise
+        if not _is_fenced(load_table(self.catalog, shadow), epoch):
+            raise _uuid_unchanged_error(shadow)
+
+    def _commit_fence(self, table: Table, epoch: int, commits: CloneCommitter | None) -> None:
+        new_uuid = uuid4()
+        marks = {meta.EPOCH_PROPERTY: str(epoch), meta.FENCE_UUID_PROPERTY: str(new_uuid)}
+        if commits is None:
+            commit_fence(self.catalog, table, new_uuid, marks)
+            return
+        found_uuid = str(table.metadata.table_uuid)
+        commits.fence(".".join(table.name()), found_uuid, str(new_uuid), marks)
 
     def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
         """Change the shadow's columns in one commit; the same change again does nothing.
@@ -179,7 +161,7 @@ class IcebergShadows(Shadows):
     def chunks(self, shadow: str) -> tuple[ChunkCommit, ...]:
         """List the chunks committed to the shadow, oldest first, from its snapshot log."""
         metadata = load_table(self.catalog, shadow).metadata
-        return tuple(reversed(list(chunk_commits(metadata))))
+        return tuple(reversed(list(meta.chunk_commits(metadata))))
 
     def keep(
         self, shadow: str, snapshot_id: int, name: str, properties: dict[str, str]
@@ -205,20 +187,13 @@ class IcebergShadows(Shadows):
         except NotFound:
             return
         properties = table.metadata.properties
-        if BASE_SNAPSHOT_PROPERTY not in properties:
+        if meta.BASE_SNAPSHOT_PROPERTY not in properties:
             raise Unsupported(f"{shadow} is not a shadow of ours", fix="drop it yourself")
-        # If it is not recorded what a drop does, assume that it deletes files.
-        is_unknown = (
-            BUILT_BECAUSE_PROPERTY in properties and DROP_DELETES_PROPERTY not in properties
-        )
-        if is_unknown or properties.get(DROP_DELETES_PROPERTY) == "yes":
+        if meta.may_drop_delete_files(properties):
             commit_with_retry(lambda: _mark_retired(self.catalog, shadow), f"end of {shadow}")
             return
-        try:
-            with translate_errors(), commit_window("Shadows.drop"):
-                self.catalog.drop_table(shadow)
-        except NotFound:
-            return
+        with suppress(NotFound), translate_errors(), commit_window("Shadows.drop"):
+            self.catalog.drop_table(shadow)
 
     def _committer(self, table: str) -> CloneCommitter | None:
         return self.writers.clone_committer(table) if self.writers else None
@@ -229,6 +204,14 @@ class IcebergShadows(Shadows):
                 f"{shadow} lies outside the namespace of shadows",
                 fix=f"use {self.shadow_namespace}.NAME",
             )
+
+    def _is_shadow(self, name: str) -> bool:
+        try:
+            properties = load_table(self.catalog, name).metadata.properties
+        except NotFound:
+            return False  # another process dropped it, or its files are missing
+        is_retired = meta.RETIRED_PROPERTY in properties
+        return meta.BASE_SNAPSHOT_PROPERTY in properties and not is_retired
 
     def _existing(self, shadow: str, marks: dict[str, str]) -> Table | None:
         existing = load_table_or_none(self.catalog, shadow)
@@ -248,19 +231,19 @@ class IcebergShadows(Shadows):
     def _create_clone(
         self, source: Table, snapshot_id: int | None, shadow: str, marks: dict[str, str]
     ) -> Table:
-        commits = self._committer(marks[TARGET_PROPERTY])
+        commits = self._committer(marks[meta.TARGET_PROPERTY])
         if commits is None:
-            refuse_unwritable_format(marks[TARGET_PROPERTY], source.metadata)
+            meta.refuse_unwritable_format(marks[meta.TARGET_PROPERTY], source.metadata)
         with translate_errors():
             if snapshot_id is not None:
-                find_snapshot(source.metadata, snapshot_id, marks[TARGET_PROPERTY])
+                meta.find_snapshot(source.metadata, snapshot_id, marks[meta.TARGET_PROPERTY])
             with commit_window("Catalog.create_namespace"):
                 self.catalog.create_namespace_if_not_exists(self.shadow_namespace)
             location = self._location(source, shadow)
             clone_metadata = build_clone_metadata(source.metadata, snapshot_id, location, marks)
             provider = load_location_provider(location, clone_metadata.properties)
             file = provider.new_table_metadata_file_location()
-            _write_metadata_file(source, clone_metadata, file, marks[TARGET_PROPERTY], commits)
+            _write_metadata_file(source, clone_metadata, file, marks[meta.TARGET_PROPERTY], commits)
             try:
                 with commit_window("Shadows.register"):
                     self.catalog.register_table(shadow, file)
@@ -278,15 +261,15 @@ class IcebergShadows(Shadows):
         self, found: Table, source: Table, snapshot_id: int | None, marks: dict[str, str]
     ) -> Table:
         """Return an existing clone; before its first fence it is completed, or compared."""
-        if EPOCH_PROPERTY in found.metadata.properties:
+        if meta.EPOCH_PROPERTY in found.metadata.properties:
             return found
         shadow = ".".join(found.name())
         if snapshot_id is not None:
-            find_snapshot(source.metadata, snapshot_id, marks[TARGET_PROPERTY])
+            meta.find_snapshot(source.metadata, snapshot_id, marks[meta.TARGET_PROPERTY])
         clone_metadata = build_clone_metadata(
             source.metadata, snapshot_id, source.location(), marks
         )
-        if BEING_BUILT_PROPERTY in found.metadata.properties:
+        if meta.BEING_BUILT_PROPERTY in found.metadata.properties:
             with translate_errors():
                 return BuiltClone(self.catalog).build(shadow, clone_metadata, "it was begun so")
         require_clone(shadow, found.metadata, clone_metadata)
@@ -299,14 +282,10 @@ class IcebergShadows(Shadows):
         delete the target's partitions.
         """
         registered = self.catalog.load_table(shadow)
-        if EPOCH_PROPERTY in registered.metadata.properties:
+        if meta.EPOCH_PROPERTY in registered.metadata.properties:
             # Another process drives the run with this clone now, so it must not be dropped here.
             return registered
-        differing = [
-            part
-            for part, value in metadata_identity(wanted).items()
-            if metadata_identity(registered.metadata)[part] != value
-        ]
+        differing = differing_parts(registered.metadata, wanted)
         if differing:
             with commit_window("Shadows.drop"):
                 self.catalog.drop_table(shadow)
@@ -341,21 +320,22 @@ def _write_metadata_file(
         with commit_window("Shadows.metadata_file"):
             ToOutputFile.table_metadata(clone, source.io.new_output(file))
         return
-    order = CloneCommit(
-        table=target,
-        metadata_location=source.metadata_location,
-        snapshot_id=clone.current_snapshot_id,
-        uuid=str(clone.table_uuid),
-        location=clone.location,
-        properties=clone.properties,
-        file=file,
+    commits.write_clone(
+        CloneCommit(
+            table=target,
+            metadata_location=source.metadata_location,
+            snapshot_id=clone.current_snapshot_id,
+            uuid=str(clone.table_uuid),
+            location=clone.location,
+            properties=clone.properties,
+            file=file,
+        )
     )
-    commits.write_clone(order)
 
 
 def _mark_retired(catalog: Catalog, shadow: str) -> None:
     table = load_table(catalog, shadow)
-    if RETIRED_PROPERTY in table.metadata.properties:
+    if meta.RETIRED_PROPERTY in table.metadata.properties:
         return
     with commit_window("Shadows.drop"), table.transaction() as change:
-        change.set_properties({RETIRED_PROPERTY: "yes"})
+        change.set_properties({meta.RETIRED_PROPERTY: "yes"})

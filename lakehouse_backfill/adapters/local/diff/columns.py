@@ -10,28 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from pyiceberg import types
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-)
 
 from lakehouse_backfill.core.comparison.conditions import (
     require_applicable_tolerances,
@@ -40,54 +20,62 @@ from lakehouse_backfill.core.comparison.conditions import (
 from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.errors import ConfigError, Unsupported
 
-NUMBER_TYPES = (IntegerType, LongType, FloatType, DoubleType, DecimalType)
+INTEGER_TYPES = (types.IntegerType, types.LongType)
+FLOATING_TYPES = (types.FloatType, types.DoubleType)
+NUMBER_TYPES = (*INTEGER_TYPES, *FLOATING_TYPES, types.DecimalType)
 #: Types whose values can be compared with each other; others only with their own type.
-_FAMILIES: tuple[tuple[type[IcebergType], ...], ...] = (
+_FAMILIES: tuple[tuple[type[types.IcebergType], ...], ...] = (
     NUMBER_TYPES,
-    (DateType, TimestampType, TimestampNanoType),
-    (TimestamptzType, TimestamptzNanoType),
-    (BinaryType, FixedType),
+    (types.DateType, types.TimestampType, types.TimestampNanoType),
+    (types.TimestamptzType, types.TimestamptzNanoType),
+    (types.BinaryType, types.FixedType),
 )
 
 
 @dataclass(frozen=True)
 class DiffColumn:
-    """One column by name: its field on each side (None: the side lacks it), and its use."""
+    """One column by name: its field on each side (None: the side lacks it), and its use.
+
+    Numbers are counted in bins by their distance from `origin`.
+    """
 
     name: str
     slot: str
-    old: NestedField | None
-    new: NestedField | None
+    old: types.NestedField | None
+    new: types.NestedField | None
     use: Literal["key", "compared", "condition"]
     tolerance: Tolerance | None = None
+    origin: float = 0.0
 
     @property
-    def known_field(self) -> NestedField:
+    def known_field(self) -> types.NestedField:
         """The new side's field, else the old side's; at least one side has the column."""
-        return cast(NestedField, self.new or self.old)
+        return cast(types.NestedField, self.new or self.old)
+
+    @property
+    def field_types(self) -> list[types.IcebergType]:
+        """The types of the sides that have the column."""
+        return [field.field_type for field in (self.old, self.new) if field is not None]
 
     @property
     def kind(self) -> Literal["number", "category", "other"]:
         """The kind of distribution that describes the column."""
-        types = [field.field_type for field in (self.old, self.new) if field is not None]
-        if all(isinstance(each, NUMBER_TYPES) for each in types):
+        if all(isinstance(each, NUMBER_TYPES) for each in self.field_types):
             return "number"
-        texts = all(isinstance(each, (StringType, BooleanType)) for each in types)
-        return "category" if texts else "other"
+        texts = (types.StringType, types.BooleanType)
+        return "category" if all(isinstance(each, texts) for each in self.field_types) else "other"
 
     @property
     def is_integer(self) -> bool:
         """Whether the values of both sides are whole numbers."""
-        fields = [field for field in (self.old, self.new) if field is not None]
-        return all(isinstance(field.field_type, (IntegerType, LongType)) for field in fields)
+        return all(isinstance(each, INTEGER_TYPES) for each in self.field_types)
 
     @property
     def is_floating(self) -> bool:
         """Whether a side's values may be NaN or infinite."""
-        fields = [field for field in (self.old, self.new) if field is not None]
-        return any(isinstance(field.field_type, (FloatType, DoubleType)) for field in fields)
+        return any(isinstance(each, FLOATING_TYPES) for each in self.field_types)
 
-    def field(self, side: Literal["old", "new"]) -> NestedField | None:
+    def field(self, side: Literal["old", "new"]) -> types.NestedField | None:
         """Return the side's own field."""
         return self.old if side == "old" else self.new
 
@@ -133,83 +121,70 @@ def resolve_diff_columns(
     return tuple(columns)
 
 
-def _check_key_columns(sides: list[dict[str, NestedField]], key: tuple[str, ...]) -> None:
+def _check_key_columns(sides: list[dict[str, types.NestedField]], key: tuple[str, ...]) -> None:
     for name in key:
         fields = [side.get(name) for side in sides]
-        types = [field.field_type for field in fields if field is not None]
-        if len(types) < len(fields):
+        kinds = [field.field_type for field in fields if field is not None]
+        if len(kinds) < len(fields):
             known = sorted(set.intersection(*(set(side) for side in sides)))
             raise ConfigError(
                 f"key column {name} is not on both sides",
                 fix=f"choose key columns from: {', '.join(known)}",
             )
-        if any(not each.is_primitive for each in types) or not all(
-            _are_comparable(types[0], each) for each in types
+        if any(not each.is_primitive for each in kinds) or not all(
+            _are_comparable(kinds[0], each) for each in kinds
         ):
             raise Unsupported(
                 f"key column {name} has types that cannot be matched: "
-                + ", ".join(str(each) for each in types),
+                + ", ".join(str(each) for each in kinds),
                 fix="choose key columns of one simple type",
             )
 
 
-def _are_comparable(own: IcebergType, other: IcebergType) -> bool:
-    if isinstance(own, (StructType, ListType, MapType)):
+def _are_comparable(own: types.IcebergType, other: types.IcebergType) -> bool:
+    if isinstance(own, (types.StructType, types.ListType, types.MapType)):
         return type(own) is type(other)
     return own == other or any(
         isinstance(own, family) and isinstance(other, family) for family in _FAMILIES
     )
 
 
-def _comparable_sql(sql: str, own: IcebergType, other: IcebergType, depth: int) -> str:
-    if not _must_be_rewritten(own, other):
-        return sql
+def _comparable_sql(sql: str, own: types.IcebergType, other: types.IcebergType, depth: int) -> str:
+    """Return `sql` itself where the values are comparable as they are."""
     item = f"e{depth}"
-    if isinstance(own, StructType) and isinstance(other, StructType):
+    if isinstance(own, types.StructType) and isinstance(other, types.StructType):
         return _struct_sql(sql, own, other, depth)
-    if isinstance(own, ListType) and isinstance(other, ListType):
+    if isinstance(own, types.ListType) and isinstance(other, types.ListType):
         inner = _comparable_sql(item, own.element_type, other.element_type, depth + 1)
-        return f"list_transform({sql}, lambda {item}: {inner})"
-    if isinstance(own, MapType) and isinstance(other, MapType):
+        return sql if inner == item else f"list_transform({sql}, lambda {item}: {inner})"
+    if isinstance(own, types.MapType) and isinstance(other, types.MapType):
         key = _comparable_sql(f"{item}.key", own.key_type, other.key_type, depth + 1)
         value = _comparable_sql(f"{item}.value", own.value_type, other.value_type, depth + 1)
         entry = f"struct_pack(key := {key}, value := {value})"
         entries = f"list_transform(map_entries({sql}), lambda {item}: {entry})"
         return f"CASE WHEN {sql} IS NOT NULL THEN list_sort({entries}) END"
+    if _are_comparable(own, other):
+        return sql
     # Values of different types are never equal; the type's name is part of the text.
     tag = _sql_literal(f"{own}: ")
     return f"CASE WHEN {sql} IS NOT NULL THEN {tag} || CAST({sql} AS VARCHAR) END"
 
 
-def _struct_sql(sql: str, own: StructType, other: StructType, depth: int) -> str:
+def _struct_sql(sql: str, own: types.StructType, other: types.StructType, depth: int) -> str:
     own_types = {field.name: field.field_type for field in own.fields}
     other_types = {field.name: field.field_type for field in other.fields}
-    parts = []
+    parts, is_same = [], list(own_types) == list(other_types)
     for name in sorted({*own_types, *other_types}):
+        value = "NULL"
         if name in own_types:
-            value = f"struct_extract({sql}, {_sql_literal(name)})"
-            value = _comparable_sql(
-                value, own_types[name], other_types.get(name, own_types[name]), depth + 1
-            )
-        else:
-            value = "NULL"
+            stored = f"struct_extract({sql}, {_sql_literal(name)})"
+            own_type = own_types[name]
+            value = _comparable_sql(stored, own_type, other_types.get(name, own_type), depth + 1)
+            is_same = is_same and value == stored
         parts.append(f"{_quoted_identifier(name)} := {value}")
-    return f"CASE WHEN {sql} IS NOT NULL THEN struct_pack({', '.join(parts)}) END"
-
-
-def _must_be_rewritten(own: IcebergType, other: IcebergType) -> bool:
-    if not _are_comparable(own, other) or isinstance(own, MapType):
-        return True
-    if isinstance(own, ListType) and isinstance(other, ListType):
-        return _must_be_rewritten(own.element_type, other.element_type)
-    if isinstance(own, StructType) and isinstance(other, StructType):
-        if [field.name for field in own.fields] != [field.name for field in other.fields]:
-            return True
-        return any(
-            _must_be_rewritten(a.field_type, b.field_type)
-            for a, b in zip(own.fields, other.fields, strict=True)
-        )
-    return False
+    return (
+        sql if is_same else f"CASE WHEN {sql} IS NOT NULL THEN struct_pack({', '.join(parts)}) END"
+    )
 
 
 def _quoted_identifier(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -16,82 +17,70 @@ from lakehouse_backfill.adapters.local.diff.layout import (
     FilePiece,
     batch_files,
     batch_partitions,
+    group_by_label,
     read_both_sides,
 )
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_with_spill_folder
 from lakehouse_backfill.adapters.local.scan import SnapshotLister
-from lakehouse_backfill.domain.checks import Diff
+from lakehouse_backfill.domain.checks import Diff, redact_column, redact_sample
 from lakehouse_backfill.domain.diff import DiffPreview, FileTotals, PartitionPreview
 from lakehouse_backfill.domain.partitions import scope_row_ranges
-from lakehouse_backfill.domain.rollout import DifferingRow
+from lakehouse_backfill.domain.rollout import DifferingRow, redact_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
 
-    from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
-    from lakehouse_backfill.adapters.local.diff.plan import FileSplit
     from lakehouse_backfill.ports.comparison import DiffRequest
 
 
 def build_preview(asked: DiffPlan) -> DiffPreview:
     """Sum what is shared, what is known to be equal, and what a diff would read."""
-    request, layout, split = asked.request, asked.layout, asked.split
-    equal = request.known_equal if layout.is_partition_aligned else frozenset()
-    shared = [piece for piece in split.shared if piece.label not in equal]
-    equal_shared = [piece for piece in split.shared if piece.label in equal]
-    partitions = tuple(
-        preview
-        for label in (asked.labels if layout.is_partition_aligned else [None])
-        if (
-            preview := _preview_partition(
-                label, split, is_equal=label in equal, all_of=not layout.is_partition_aligned
-            )
-        )
-    )
+    request, split, is_aligned = asked.request, asked.split, asked.layout.is_partition_aligned
+    equal = request.known_equal if is_aligned else frozenset()
+    if is_aligned:
+        groups = group_by_label(split.old, split.new, split.shared)
+    else:
+        groups = {None: (split.old, split.new, split.shared)}
     return DiffPreview(
         old=asked.old.display_name,
         new=asked.new.display_name,
         key=request.key,
         identical=not split.old and not split.new,
-        shared=_sum_load(shared),
-        equal_by_fingerprint=_sum_load(equal_shared),
+        shared=_sum_load(piece for piece in split.shared if piece.label not in equal),
+        equal_by_fingerprint=_sum_load(piece for piece in split.shared if piece.label in equal),
         old_to_read=_sum_load(split.old),
         new_to_read=_sum_load(split.new),
-        partitions=partitions,
+        partitions=tuple(
+            _preview_partition(label, *groups[label][:2], is_equal=label in equal)
+            for label in (asked.labels if is_aligned else [None])
+            if any(groups.get(label, ()))
+        ),
         shared_to_count=_sum_load(asked.split_shared_files()[1]),
     )
 
 
 def _preview_partition(
-    label: str | None, split: FileSplit, *, is_equal: bool, all_of: bool
-) -> PartitionPreview | None:
-    old, new, shared = (
-        [piece for piece in side if all_of or piece.label == label]
-        for side in (split.old, split.new, split.shared)
-    )
-    if not (old or new or shared):
-        return None
-    reads_nothing = not (old or new)
+    label: str | None, old: list[FilePiece], new: list[FilePiece], *, is_equal: bool
+) -> PartitionPreview:
     proof: Literal["shared files", "fingerprints"] = "fingerprints" if is_equal else "shared files"
     return PartitionPreview(
         partition=label,
-        proven_by=proof if reads_nothing else None,
+        proven_by=None if old or new else proof,
         old=_sum_load(old),
         new=_sum_load(new),
     )
 
 
 def _sum_load(pieces: Iterable[FilePiece]) -> FileTotals:
-    totals = FileTotals()
-    for piece in pieces:
-        file = piece.task.file
-        totals += FileTotals(
-            files=1, rows=int(file.record_count), bytes=int(file.file_size_in_bytes)
-        )
-    return totals
+    found = list(pieces)
+    return FileTotals(
+        files=len(found),
+        rows=sum(piece.rows for piece in found),
+        bytes=sum(piece.size_bytes for piece in found),
+    )
 
 
 BATCH_ROWS = 500_000
@@ -133,18 +122,12 @@ class LocalDiffer:
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every differing row in full; memory holds two groups of partitions at a time."""
-        unconditional = replace(request, where=None, tolerances=(), known_equal=frozenset())
-        plan = self.plan_diff(unconditional)
-        comparison = BatchComparison(self._engine, Tally(plan.labels, plan.columns, 0), None)
-        try:
-            for old, new in self._read_batches(plan, plan.columns):
-                yield from (row for _, row in comparison.iterate_differing(old, new))
-        finally:
-            comparison.close()
-
-    def weigh(self, request: DiffRequest) -> int:
-        """Return from metadata how many bytes of files a diff would read."""
-        return self.preview(request).bytes_to_read
+        plan = self.plan_diff(request.without_options())
+        tally = Tally(plan.labels, plan.columns, 0)
+        with closing(BatchComparison(self._engine, tally, None)) as comparison:
+            for old, new in self._read_batches(plan):
+                for _, row in comparison.iterate_differing(old, new):
+                    yield redact_row(row, request.redaction)
 
     def preview(self, request: DiffRequest) -> DiffPreview:
         """Return from metadata what is the same on both sides, and what a diff would read.
@@ -152,7 +135,7 @@ class LocalDiffer:
         A condition applies to rows while they are read, so with a condition shared files are read
         too.
         """
-        return build_preview(self.plan_diff(request))
+        return build_preview(self.plan_diff(replace(request, distributions=False)))
 
     def plan_diff(self, request: DiffRequest, *, any_deletes: bool = False) -> DiffPlan:
         """Return the plan of the diff. Raises as `diff` does.
@@ -161,12 +144,7 @@ class LocalDiffer:
         them.
         """
         rows = scope_row_ranges(request.scope) if request.scope else ()
-        listed = self._listing.list_both(
-            (request.old_table, request.old_snapshot_id),
-            (request.new_table, request.new_snapshot_id),
-            rows,
-            any_deletes=any_deletes,
-        )
+        listed = self._listing.list_both(*request.states, rows, any_deletes=any_deletes)
         return DiffPlan.for_request(request, *listed, rows)
 
     def count_shared_rows(self, asked: DiffPlan, tally: Tally) -> list[FilePiece]:
@@ -179,17 +157,12 @@ class LocalDiffer:
         for piece in counted:
             tally.add_shared(old.partition_numbers[piece.label], piece.rows)
         if asked.condition_sql:
-            comparison = BatchComparison(self._engine, tally, asked.condition_sql)
-            try:
-                empty = [source.read_pieces([], tally.columns) for source in (old, new)]
-                comparison.check_condition(empty[0], empty[1], asked.request.where or "")
-            finally:
-                comparison.close()
+            no_rows = old.read_pieces([], tally.columns), new.read_pieces([], tally.columns)
+            with closing(BatchComparison(self._engine, tally, asked.condition_sql)) as comparison:
+                comparison.check_condition(*no_rows, asked.request.where or "")
         return unread
 
-    def _read_batches(
-        self, asked: DiffPlan, columns: tuple[DiffColumn, ...]
-    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def _read_batches(self, asked: DiffPlan) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Read whole partitions of both sides; read the next ones while the last are compared."""
         old, new = asked.side_readers()
         groups = batch_partitions(asked.split.old, asked.split.new, asked.layout, self._batch_rows)
@@ -198,7 +171,7 @@ class LocalDiffer:
             for old_pieces, new_pieces in groups:
                 last = reading
                 reading = ahead.submit(
-                    read_both_sides, (old, old_pieces), (new, new_pieces), columns
+                    read_both_sides, (old, old_pieces), (new, new_pieces), asked.columns
                 )
                 if last is not None:
                     yield last.result()
@@ -206,27 +179,25 @@ class LocalDiffer:
                 yield reading.result()
 
     def _compare_batches(self, asked: DiffPlan, tally: Tally, unread: list[FilePiece]) -> None:
-        comparison = BatchComparison(self._engine, tally, asked.condition_sql)
-        try:
-            _, new = asked.side_readers()
+        _, new = asked.side_readers()
+        with closing(BatchComparison(self._engine, tally, asked.condition_sql)) as comparison:
             for group in batch_files(unread, self._batch_rows):
                 comparison.count_shared_rows(new.read_pieces(group, asked.condition_columns))
-            for old_rows, new_rows in self._read_batches(asked, asked.columns):
+            for old_rows, new_rows in self._read_batches(asked):
                 comparison.compare_batch(old_rows, new_rows)
-        finally:
-            comparison.close()
 
 
 def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:
-    """Return the diff that a complete tally adds up to."""
+    """Return the diff that a complete tally adds up to, without values of redacted columns."""
+    redaction = asked.request.redaction
     return Diff(
         old=asked.old.display_name,
         new=asked.new.display_name,
         key=asked.request.key,
         summary=tally.summary(),
         partitions=tally.partition_diffs(),
-        columns=tally.column_diffs(),
-        samples=tally.all_samples(),
+        columns=tuple(redact_column(each, redaction) for each in tally.column_diffs()),
+        samples=tuple(redact_sample(each, redaction) for each in tally.all_samples()),
         files=asked.split.files,
         engine=engine,
         duplicate_keys=tally.duplicate_keys,

@@ -50,7 +50,7 @@ def prepare_sides(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
 
     A code stands for the same text on both sides and is compared much faster.
     """
-    old, new = _with_row_numbers(old), _with_row_numbers(new)
+    old, new = number_rows(old), number_rows(new)
     for name in old.column_names:
         old_texts, new_texts = old[name], new[name]
         if old_texts.type == new_texts.type and pa.types.is_dictionary(old_texts.type):
@@ -68,7 +68,8 @@ def prepare_sides(old: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:
     return old, new
 
 
-def _with_row_numbers(rows: pa.Table) -> pa.Table:
+def number_rows(rows: pa.Table) -> pa.Table:
+    """Number the rows from 1 on, in one more column."""
     ones = pa.repeat(pa.scalar(1, pa.int32()), rows.num_rows)
     return rows.append_column(ROW_NUMBER_SLOT, pc.cumulative_sum(ones))
 
@@ -84,8 +85,7 @@ class HashJoin:
     def __init__(self, engine: LazyDuckDB, tally: Tally) -> None:
         self._engine = engine
         self._tally = tally
-        self._keys = [column for column in tally.columns if column.use == "key"]
-        self._compared = [column for column in tally.columns if column.use == "compared"]
+        self._keys, self._compared = tally.keys, tally.compared
         self._join_slots = [PARTITION_SLOT, *(key.slot for key in self._keys)]
         self._encoded_slots: set[str] = set()
         #: Whether the last match filled `bags`; otherwise that table does not exist.
@@ -96,13 +96,26 @@ class HashJoin:
     def _db(self) -> duckdb.DuckDBPyConnection:
         return self._engine.db
 
-    def join_unique_keys(self, prepared: list[str], rows: tuple[int, int]) -> np.ndarray | None:
-        """Join both sides by key; return candidate pairs, or None when keys seem to repeat.
+    def match_rows(self, old: pa.Table, new: pa.Table) -> RowsBySide | None:
+        """Fill `pairs`, and `bags` where keys repeat, by a join of the views.
 
-        `prepared` names the columns that the views are made of; `rows` are the row counts of both
-        sides.
+        The views are made of the tables. Returns the rows of each side that may differ; None when
+        there are rows in `bags`.
         """
-        self._encoded_slots = {name[1:] for name in prepared if name.startswith(CODE_PREFIX)}
+        names = [name for name in old.column_names if name.startswith(CODE_PREFIX)]
+        self._encoded_slots = {name.removeprefix(CODE_PREFIX) for name in names}
+        self.has_bags = False
+        pairs = self._join_unique_keys((old.num_rows, new.num_rows))
+        compared = None if pairs is None else self._pair_unique(pairs, old, new)
+        return self._pair_without_duplicates(old, new) if compared is None else compared
+
+    def take_pairs(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
+        """Fill `pairs` from pairs of unique keys; return the rows that were compared."""
+        self.has_bags = False
+        return self._compare_pairs(pairs, old, new)
+
+    def _join_unique_keys(self, rows: tuple[int, int]) -> np.ndarray | None:
+        """Join both sides by key; return candidate pairs, or None when keys seem to repeat."""
         # -0.0 and 0.0 are one key, but their hashes differ.
         if not self._keys or any(key.is_floating for key in self._keys):
             return None
@@ -110,26 +123,6 @@ class HashJoin:
         # once. The limit stops the join beyond the number of pairs that unique keys can give.
         pairs, joined = self._candidate_pairs("{side}", f" LIMIT {sum(rows) + 1}")
         return pairs if joined == rows else None
-
-    def take_pairs(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
-        """Fill `pairs` from pairs of unique keys; return the rows that were compared."""
-        self.has_bags = False
-        return self._compare_pairs(pairs, old, new)
-
-    def match_rows(
-        self, pairs: np.ndarray | None, old: pa.Table, new: pa.Table
-    ) -> RowsBySide | None:
-        """Fill `pairs`, and `bags` where keys repeat, from the result of `join_unique_keys`.
-
-        Returns the rows of each side that may differ; None when there are rows in `bags`.
-        """
-        self.has_bags = False
-        candidates = None if pairs is None else self._pair_unique(pairs, old, new)
-        return self._pair_without_duplicates(old, new) if candidates is None else candidates
-
-    def register_pairs(self) -> None:
-        """Register `pairs` for queries of the connection."""
-        self._db.register("pairs", self.pairs)
 
     def _pair_unique(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide | None:
         """Pair all rows by key; return None when a side repeats a key that the other side lacks."""
@@ -140,20 +133,18 @@ class HashJoin:
 
     def _pair_without_duplicates(self, old: pa.Table, new: pa.Table) -> RowsBySide | None:
         """Pair the rows of keys that no side repeats; all others go to `bags`."""
-        no_rows, all_rows = "(SELECT * FROM {side} LIMIT 0)", "{side}"
         duplicates = self._store_duplicate_keys() if self._keys else 0
         self._tally.duplicate_keys += duplicates
         if self._keys and not duplicates:
-            return self._compare_pairs(self._candidate_pairs(all_rows)[0], old, new)
-        self.has_bags = True
-        if not self._keys:
-            self._compare_pairs(self._candidate_pairs(no_rows)[0], old, new)
-            self._store_bags(all_rows)
-            return None
+            return self._compare_pairs(self._candidate_pairs("{side}")[0], old, new)
         same_key = _equal_keys_sql("r", "k", self._join_slots)
-        without_duplicates = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {same_key})"
-        self._compare_pairs(self._candidate_pairs(without_duplicates)[0], old, new)
-        self._store_bags(f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {same_key})")
+        unique, repeated = "(SELECT * FROM {side} LIMIT 0)", "{side}"
+        if self._keys:
+            unique = f"(SELECT r.* FROM {{side}} r ANTI JOIN duplicates k ON {same_key})"
+            repeated = f"(SELECT r.* FROM {{side}} r SEMI JOIN duplicates k ON {same_key})"
+        self._compare_pairs(self._candidate_pairs(unique)[0], old, new)
+        self.has_bags = True
+        self._store_bags(repeated)
         return None
 
     def _compare_pairs(self, pairs: np.ndarray, old: pa.Table, new: pa.Table) -> RowsBySide:
@@ -266,8 +257,8 @@ def _is_hashed(column: DiffColumn) -> bool:
     are not, as equal values may have different hashes. 128-bit numbers are not, as DuckDB 2.0
     combines the hashes of their halves by XOR, so that 0 and -1 share one.
     """
-    types = {field.field_type for field in (column.old, column.new) if field is not None}
-    return len(types) == 1 and all(each.is_primitive and not _is_128_bit(each) for each in types)
+    kinds = set(column.field_types)
+    return len(kinds) == 1 and all(each.is_primitive and not _is_128_bit(each) for each in kinds)
 
 
 def _is_128_bit(kind: IcebergType) -> bool:

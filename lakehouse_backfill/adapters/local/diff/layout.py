@@ -7,21 +7,26 @@ columns c0, c1, … and the partition p.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from concurrent.futures import wait
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.schema import Schema
 
 from lakehouse_backfill.adapters.local.diff.columns import PARTITION_SLOT, DiffColumn, SideName
 from lakehouse_backfill.adapters.local.parquet import read_file_columns, thread_pool
 from lakehouse_backfill.adapters.local.scan import SnapshotScan
-from lakehouse_backfill.domain.partitions import Scope, ScopeField, label_sort_key, partition_label
+from lakehouse_backfill.domain.partitions import (
+    Scope,
+    ScopeField,
+    label_sort_key,
+    partition_label,
+    partition_start,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
@@ -94,51 +99,31 @@ def label_files(side: SnapshotScan, how: PartitionLayout, scope: Scope | None) -
     return [piece for piece in labelled if scope_labels is None or piece.label in scope_labels]
 
 
-class SchemaReading:
-    """How two schemas read the compared columns from a file that both sides list."""
+def identify_files(*sides: list[FilePiece]) -> list[list[Hashable]]:
+    """Identify the files of each side by their rows: path, partition, and deletes that apply.
 
-    def __init__(self, old: Schema, new: Schema, columns: Iterable[str]) -> None:
-        pairs = [(_find_column(old, name), _find_column(new, name)) for name in columns]
-        both = [
-            (old_column, new_column)
-            for old_column, new_column in pairs
-            if old_column is not None and new_column is not None
-        ]
-        self._same_ids = all(
-            _column_ids(old_column) == _column_ids(new_column) for old_column, new_column in both
-        )
-        # A column of one side only must be absent from the file, so that both sides see null.
-        self._single = [
-            (old_column or new_column, old if old_column is None else new)
-            for old_column, new_column in pairs
-            if old_column is None or new_column is None
-        ]
-
-    def is_read_alike(self, task: FileScanTask) -> bool:
-        """Return whether both sides see the same values in the file."""
-        return self._same_ids and all(
-            _is_absent_from_file(column, other, task) for column, other in self._single
-        )
-
-
-class FileIdentity:
-    """Identifies files of both sides by their rows: path, partition, and deletes that apply.
-
-    The partition counts, as a file may lack the columns of identity partitions: their values come
-    from its partition.
+    Two files of the same rows have the same key. The partition counts, as a file may lack the
+    columns of identity partitions: their values come from its partition.
     """
+    # A partition is slow to hash, and there are far fewer partitions than files.
+    numbers: dict[Hashable, int] = {}
+    identities: list[list[Hashable]] = []
+    for side in sides:
+        keys: list[Hashable] = []
+        for file, deletes in ((piece.task.file, piece.task.delete_files) for piece in side):
+            number = numbers.setdefault((file.spec_id, file.partition), len(numbers))
+            keys.append((file.file_path, number, frozenset(each.file_path for each in deletes)))
+        identities.append(keys)
+    return identities
 
-    def __init__(self) -> None:
-        # A partition is slow to hash, and there are far fewer partitions than files.
-        self._partitions: dict[Hashable, int] = {}
 
-    def identity_of(self, task: FileScanTask) -> Hashable:
-        """Return a key that is equal for two files of the same rows."""
-        file = task.file
-        partition = file.spec_id, file.partition
-        number = self._partitions.setdefault(partition, len(self._partitions))
-        deletes = frozenset(each.file_path for each in task.delete_files)
-        return file.file_path, number, deletes
+def group_by_label(*sides: list[FilePiece]) -> dict[str | None, tuple[list[FilePiece], ...]]:
+    """Return the files of each partition, by side."""
+    by_label: dict[str | None, tuple[list[FilePiece], ...]] = {}
+    for index, side in enumerate(sides):
+        for piece in side:
+            by_label.setdefault(piece.label, tuple([] for _ in sides))[index].append(piece)
+    return by_label
 
 
 def batch_partitions(
@@ -154,10 +139,7 @@ def batch_partitions(
     known partitions everything is one group.
     """
     sides: tuple[list[FilePiece], list[FilePiece]] = ([], [])
-    by_label: dict[str | None, tuple[list[FilePiece], list[FilePiece]]] = {}
-    for index, side in enumerate((old, new)):
-        for piece in side:
-            by_label.setdefault(piece.label, ([], []))[index].append(piece)
+    by_label = group_by_label(old, new)
     group_size: float = 0
     for label in sort_labels(by_label, how):
         group = by_label[label]
@@ -186,11 +168,11 @@ def batch_files(pieces: list[FilePiece], limit: int) -> Iterator[list[FilePiece]
         yield group
 
 
-def sort_labels(labels: Iterable[str | None], how: PartitionLayout) -> list[str | None]:
+def sort_labels(labels: Collection[str | None], how: PartitionLayout) -> list[str | None]:
     """Return partition labels in display order."""
     known = [label for label in labels if label is not None]
-    unknown: list[str | None] = [None] if any(label is None for label in labels) else []
-    return unknown + sorted(known, key=label_sort_key(how.field) if how.field else None)
+    unlabelled: list[str | None] = [None] if None in labels else []
+    return unlabelled + sorted(known, key=label_sort_key(how.field) if how.field else None)
 
 
 def _label_of_file(side: SnapshotScan, task: FileScanTask, how: PartitionLayout) -> str | None:
@@ -199,32 +181,11 @@ def _label_of_file(side: SnapshotScan, task: FileScanTask, how: PartitionLayout)
     if how.field is None:
         return str(side.spec_of(task).partition_to_path(task.file.partition, side.schema))
     position = _field_position(side, task, how.field)
-    # In an aligned layout every file's spec has the field.
-    return (
-        None
-        if position is None
-        else stored_partition_label(how.field, task.file.partition[position])
-    )
-
-
-def stored_partition_label(field: ScopeField, value: Any) -> str:
-    """Return the label of a stored partition value (days, hours … since 1970 for times)."""
-    if value is None or field.type in ("string", "int", "long"):
-        return partition_label(field, value)
-    epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
-    if field.transform in ("month", "year"):
-        months = int(value) * (12 if field.transform == "year" else 1)
-        return partition_label(
-            field, epoch.replace(year=1970 + months // 12, month=months % 12 + 1)
-        )
-    if field.transform == "hour":
-        return partition_label(field, epoch + timedelta(hours=int(value)))
-    if field.transform == "day" or field.type == "date":
-        return partition_label(field, epoch + timedelta(days=int(value)))
-    moment = epoch + timedelta(microseconds=int(value))
-    return partition_label(
-        field, moment.replace(tzinfo=None) if field.type == "timestamp" else moment
-    )
+    if position is None:
+        return None
+    value, field = task.file.partition[position], how.field
+    start = None if value is None else partition_start(field.transform, field.type, value)
+    return partition_label(field, start)
 
 
 def _field_position(side: SnapshotScan, task: FileScanTask, field: ScopeField) -> int | None:
@@ -258,19 +219,6 @@ def _as_scope_field(side: SnapshotScan, shape: tuple[tuple[str, str], ...]) -> S
 
 def _find_column(schema: Schema, name: str) -> Any:
     return next((column for column in schema.fields if column.name == name), None)
-
-
-def _column_ids(column: Any) -> list[tuple[int, str]]:
-    if column.field_type.is_primitive:
-        return [(column.field_id, column.name)]
-    return sorted((each, part.name) for each, part in index_by_id(Schema(column)).items())
-
-
-def _is_absent_from_file(column: Any, other: Schema, task: FileScanTask) -> bool:
-    if column.initial_default is not None or column.field_id <= other.highest_field_id:
-        return False
-    stored_ids = {*(task.file.value_counts or {}), *(task.file.column_sizes or {})}
-    return column.field_id not in stored_ids
 
 
 #: Enough for a few diffs at a time.
@@ -353,24 +301,13 @@ def read_both_sides(
 
 def _align_dictionaries(tables: list[pa.Table]) -> list[pa.Table]:
     """Decode a column's dictionaries unless it is a dictionary in every table."""
-    is_mixed = [
-        any(pa.types.is_dictionary(kind) for kind in kinds)
-        and not all(pa.types.is_dictionary(kind) for kind in kinds)
-        for kinds in zip(*(table.schema.types for table in tables), strict=True)
-    ]
-    if not any(is_mixed):
-        return tables
-    return [_decode_dictionaries(table, is_mixed) for table in tables]
-
-
-def _decode_dictionaries(table: pa.Table, which: list[bool]) -> pa.Table:
-    fields = [
-        pa.field(field.name, field.type.value_type)
-        if is_meant and pa.types.is_dictionary(field.type)
-        else field
-        for field, is_meant in zip(table.schema, which, strict=True)
-    ]
-    return table.cast(pa.schema(fields))
+    for index, name in enumerate(tables[0].column_names):
+        kinds = [table[name].type for table in tables]
+        encoded = [kind for kind in kinds if pa.types.is_dictionary(kind)]
+        if encoded and len(encoded) < len(kinds):
+            plain = encoded[0].value_type
+            tables = [table.set_column(index, name, table[name].cast(plain)) for table in tables]
+    return tables
 
 
 def arrow_type(column: DiffColumn, own: Any = None) -> pa.DataType:

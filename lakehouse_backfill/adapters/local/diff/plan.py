@@ -6,20 +6,22 @@ metadata counts.
 
 from __future__ import annotations
 
+import math
+import struct
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, NestedField
 
 from lakehouse_backfill.adapters.local.diff.columns import DiffColumn, resolve_diff_columns
 from lakehouse_backfill.adapters.local.diff.layout import (
-    FileIdentity,
     FilePiece,
     PartitionLayout,
-    SchemaReading,
     SideReader,
     choose_layout,
+    identify_files,
     label_files,
     sort_labels,
 )
@@ -31,6 +33,7 @@ from lakehouse_backfill.domain.table import added_column_names
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import FileScanTask
 
     from lakehouse_backfill.adapters.local.scan import SnapshotScan
     from lakehouse_backfill.domain.partitions import RowRange, Scope
@@ -46,6 +49,11 @@ class FileSplit:
     new: list[FilePiece]
     files: SharedFiles
 
+    @property
+    def to_read(self) -> list[FilePiece]:
+        """The files to read of both sides."""
+        return [*self.old, *self.new]
+
 
 def split_files(
     old: SnapshotScan,
@@ -56,29 +64,65 @@ def split_files(
     known_equal: frozenset[str] = frozenset(),
 ) -> FileSplit:
     """Return the files to read: without shared files and partitions known to be equal."""
-    contents = FileIdentity()
-    old_pieces, new_pieces = (
-        [(contents.identity_of(piece.task), piece) for piece in label_files(side, how, scope)]
-        for side in (old, new)
-    )
+    old_files, new_files = (label_files(side, how, scope) for side in (old, new))
+    old_keys, new_keys = identify_files(old_files, new_files)
     equal = known_equal if how.is_partition_aligned else frozenset()
-    in_old, in_new = (Counter(key for key, _ in keyed) for keyed in (old_pieces, new_pieces))
+    in_old, in_new = Counter(old_keys), Counter(new_keys)
     # A file may be listed more than once; only equal counts hold the same rows.
     common = {key: count for key, count in in_old.items() if in_new[key] == count}
-    reading = SchemaReading(old.schema, new.schema, [column.name for column in columns])
-    skipped = {
-        key for key, piece in new_pieces if key in common and reading.is_read_alike(piece.task)
-    }
+    reading = SharedReading(old.schema, new.schema, columns)
+    keyed = list(zip(new_keys, new_files, strict=True))
+    skipped = {key for key, piece in keyed if key in common and reading.is_same(piece.task)}
     shared = sum(common.values())
-    same = [key in skipped or piece.label in equal for key, piece in new_pieces]
+    same = [key in skipped or piece.label in equal for key, piece in keyed]
     return FileSplit(
-        shared=[piece for (_, piece), is_same in zip(new_pieces, same, strict=True) if is_same],
-        old=[piece for key, piece in old_pieces if key not in skipped and piece.label not in equal],
-        new=[piece for (_, piece), is_same in zip(new_pieces, same, strict=True) if not is_same],
+        shared=[piece for piece, is_same in zip(new_files, same, strict=True) if is_same],
+        old=[
+            piece
+            for key, piece in zip(old_keys, old_files, strict=True)
+            if key not in skipped and piece.label not in equal
+        ],
+        new=[piece for piece, is_same in zip(new_files, same, strict=True) if not is_same],
         files=SharedFiles(
-            shared=shared, old_only=len(old_pieces) - shared, new_only=len(new_pieces) - shared
+            shared=shared, old_only=len(old_files) - shared, new_only=len(new_files) - shared
         ),
     )
+
+
+class SharedReading:
+    """How two schemas read the columns of a diff from a file that both sides list."""
+
+    def __init__(self, old: Schema, new: Schema, columns: tuple[DiffColumn, ...]) -> None:
+        self._has_same_ids = all(
+            _column_ids(column.old) == _column_ids(column.new)
+            for column in columns
+            if column.old is not None and column.new is not None
+        )
+        # A column of one side only must be absent from the file, so that both sides see null.
+        self._one_sided = [
+            (column.known_field, old if column.old is None else new)
+            for column in columns
+            if column.old is None or column.new is None
+        ]
+
+    def is_same(self, task: FileScanTask) -> bool:
+        """Return whether both sides see the same values in the file."""
+        return self._has_same_ids and all(
+            _is_absent_from_file(field, other, task) for field, other in self._one_sided
+        )
+
+
+def _column_ids(column: NestedField) -> list[tuple[int, str]]:
+    if column.field_type.is_primitive:
+        return [(column.field_id, column.name)]
+    return sorted((each, part.name) for each, part in index_by_id(Schema(column)).items())
+
+
+def _is_absent_from_file(column: NestedField, other: Schema, task: FileScanTask) -> bool:
+    if column.initial_default is not None or column.field_id <= other.highest_field_id:
+        return False
+    stored_ids = {*(task.file.value_counts or {}), *(task.file.column_sizes or {})}
+    return column.field_id not in stored_ids
 
 
 def partition_labels(
@@ -87,15 +131,44 @@ def partition_labels(
     """Return the partitions of the diff in order; a partition's number is its index."""
     if scope is not None:
         return sort_labels(scope.partitions, how)
-    labels = {piece.label for piece in (*split.shared, *split.old, *split.new)}
+    labels = {piece.label for piece in (*split.shared, *split.to_read)}
     return sort_labels(labels, how) or [None]
 
 
-def is_counted_by_metadata(piece: FilePiece, how: PartitionLayout, where: str | None) -> bool:
-    """Return whether metadata alone gives the number of the file's rows in the diff."""
-    return not (where or piece.task.delete_files) and (
-        how.is_partition_aligned or how.field is None
-    )
+def number_origin(column: DiffColumn, split: FileSplit) -> float:
+    """Return the bound of the column's numbers that is next to zero; 0 when they lie around it.
+
+    The bounds are those that metadata gives for the files to read. The origin decides how narrow
+    bins are, so a file without bounds makes no count wrong.
+    """
+    if column.kind != "number" or column.use != "compared":
+        return 0.0
+    bounds: list[float] = []
+    for own, pieces in ((column.old, split.old), (column.new, split.new)):
+        if own is None:
+            continue
+        for piece in pieces:
+            file = piece.task.file
+            ends = [
+                (each or {}).get(own.field_id) for each in (file.lower_bounds, file.upper_bounds)
+            ]
+            bounds += [_decode_bound(own.field_type, end) for end in ends if end is not None]
+    finite = [bound for bound in bounds if math.isfinite(bound)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    if low <= 0 <= high:
+        return 0.0
+    return low if low > 0 else high
+
+
+def _decode_bound(kind: IcebergType, stored: bytes) -> float:
+    """Decode a bound; a file written before a type promotion has it in fewer bytes."""
+    if isinstance(kind, DecimalType):
+        return float(int.from_bytes(stored, "big", signed=True) / 10**kind.scale)
+    if isinstance(kind, (FloatType, DoubleType)):
+        return float(
+            struct.unpack("<d" if len(stored) == struct.calcsize("d") else "<f", stored)[0]
+        )
+    return float(int.from_bytes(stored, "little", signed=True))
 
 
 def columns_in_condition(where: str | None, old: SnapshotScan, new: SnapshotScan) -> frozenset[str]:
@@ -140,20 +213,22 @@ class DiffPlan:
         )
         layout = choose_layout(old, new, request.scope)
         split = split_files(old, new, layout, request.scope, columns, request.known_equal)
+        if request.distributions:
+            columns = tuple(replace(each, origin=number_origin(each, split)) for each in columns)
         labels = partition_labels(split, layout, request.scope)
         return cls(request, old, new, columns, layout, split, labels, rows)
 
     @property
-    def condition_column_names(self) -> frozenset[str]:
-        """The columns that the condition reads."""
-        return columns_in_condition(self.request.where, self.old, self.new)
+    def partition_numbers(self) -> dict[str | None, int]:
+        """The number of each partition."""
+        return {label: number for number, label in enumerate(self.labels)}
 
     @property
     def condition_sql(self) -> str | None:
         """The condition in DuckDB's SQL, on the slots of the columns."""
         where = self.request.where
         slots = {column.name: column.slot for column in self.columns}
-        return render_condition(where, slots, "duckdb") if where else None
+        return render_condition(where, slots) if where else None
 
     def new_tally(self) -> Tally:
         """Return an empty tally."""
@@ -168,26 +243,24 @@ class DiffPlan:
     @property
     def condition_columns(self) -> tuple[DiffColumn, ...]:
         """The condition's columns: only these are read of files whose rows are only counted."""
-        names = self.condition_column_names
+        names = columns_in_condition(self.request.where, self.old, self.new)
         return tuple(column for column in self.columns if column.name in names)
 
     def side_readers(self) -> tuple[SideReader, SideReader]:
         """Return the readers of the old and the new side."""
-        numbers = {label: index for index, label in enumerate(self.labels)}
         limit: BooleanExpression | None = (
             None if self.layout.is_partition_aligned else filter_of_ranges(self.row_ranges)
         )
-        old = SideReader(self.old, "old", self.layout, numbers, limit)
-        return old, SideReader(self.new, "new", self.layout, numbers, limit)
+        old = SideReader(self.old, "old", self.layout, self.partition_numbers, limit)
+        return old, SideReader(self.new, "new", self.layout, self.partition_numbers, limit)
 
     def split_shared_files(self) -> tuple[list[FilePiece], list[FilePiece]]:
         """Return the shared files that metadata counts, and those that must be read."""
-        counted: list[FilePiece] = []
-        unread: list[FilePiece] = []
-        for piece in self.split.shared:
-            is_known = is_counted_by_metadata(piece, self.layout, self.request.where)
-            (counted if is_known else unread).append(piece)
-        return counted, unread
+        is_by_file = self.layout.is_partition_aligned or self.layout.field is None
+        if self.request.where or not is_by_file:
+            return [], self.split.shared
+        counted = [piece for piece in self.split.shared if not piece.task.delete_files]
+        return counted, [piece for piece in self.split.shared if piece.task.delete_files]
 
 
 def _as_new_schema(request: DiffRequest, old: SnapshotScan, new: SnapshotScan) -> SnapshotScan:

@@ -9,17 +9,8 @@ from operator import itemgetter
 from typing import Any
 
 from lakehouse_backfill.adapters.local.diff.columns import ChangeKind, DiffColumn, SideName
-from lakehouse_backfill.core.comparison.distributions import (
-    MAX_CATEGORIES,
-    Histogram,
-    Moments,
-    category_distribution,
-    describe_numbers,
-    limit_columns_with_bars,
-    mean_shift,
-    number_distribution,
-    population_shift,
-)
+from lakehouse_backfill.adapters.local.diff.counts import NumberCounts
+from lakehouse_backfill.core.comparison import distributions
 from lakehouse_backfill.domain.checks import (
     CellDiff,
     ColumnDiff,
@@ -59,43 +50,32 @@ class PartitionCounts:
     removed: int = 0
     changed: int = 0
 
-    def merge(self, other: PartitionCounts) -> None:
-        """Add the counts of other rows."""
-        self.old_rows += other.old_rows
-        self.new_rows += other.new_rows
-        self.added += other.added
-        self.removed += other.removed
-        self.changed += other.changed
+    def add(self, **rows: int) -> None:
+        """Add rows to the counts of these names."""
+        for name, number in rows.items():
+            setattr(self, name, getattr(self, name) + number)
 
     def as_partition_diff(self, label: str | None) -> PartitionDiff:
         """Return the counts, with the remaining old rows as unchanged."""
         unchanged = self.old_rows - self.removed - self.changed
-        return PartitionDiff(
-            partition=label,
-            old_rows=self.old_rows,
-            new_rows=self.new_rows,
-            added=self.added,
-            removed=self.removed,
-            changed=self.changed,
-            unchanged=unchanged,
-        )
+        return PartitionDiff(partition=label, unchanged=unchanged, **vars(self))
 
 
 @dataclass
 class ColumnProfile:
     """The distribution of one column on one side; `counts` is None above MAX_CATEGORIES."""
 
-    moments: Moments = field(default_factory=Moments)
+    moments: distributions.Moments = field(default_factory=distributions.Moments)
     nulls: int = 0
     counts: Counter[str] | None = field(default_factory=Counter)
-    histogram: Histogram = field(default_factory=Histogram)
+    histogram: NumberCounts = field(default_factory=NumberCounts)
 
     def add_counts(self, values: Mapping[str, int]) -> None:
         """Add counted values; stop counting above the limit."""
         if self.counts is None:
             return
         self.counts.update(values)
-        if len(self.counts) > MAX_CATEGORIES:
+        if len(self.counts) > distributions.MAX_CATEGORIES:
             self.counts = None
 
     def merge(self, other: ColumnProfile) -> None:
@@ -106,8 +86,7 @@ class ColumnProfile:
             self.counts = None
         else:
             self.add_counts(other.counts)
-        histogram = other.histogram
-        self.histogram.add(histogram.low, histogram.high, histogram.bins, histogram.scaled)
+        self.histogram += other.histogram
 
     @property
     def categories(self) -> dict[str, int]:
@@ -115,9 +94,10 @@ class ColumnProfile:
         named = {f"={value}": rows for value, rows in (self.counts or {}).items()}
         return {**named, _NULL: self.nulls} if self.nulls else named
 
-    @property
-    def description(self) -> dict[str, Any]:
-        """`nulls` and `distinct`; `distinct` is None above a thousand values."""
+    def describe(self, kind: str) -> dict[str, Any]:
+        """Return what is known of numbers, else `nulls` and `distinct`: None above a thousand."""
+        if kind == "number":
+            return distributions.describe_numbers(self.moments, self.nulls)
         distinct = None if self.counts is None else len(self.counts)
         return {"nulls": self.nulls, "distinct": distinct}
 
@@ -141,6 +121,16 @@ class Tally:
     #: Whether distributions are reported.
     distributions: bool = True
 
+    @property
+    def keys(self) -> list[DiffColumn]:
+        """The key columns."""
+        return [column for column in self.columns if column.use == "key"]
+
+    @property
+    def compared(self) -> list[DiffColumn]:
+        """The compared columns."""
+        return [column for column in self.columns if column.use == "compared"]
+
     def counts_of(self, partition: int) -> PartitionCounts:
         """Return the counts of a partition, created on first use."""
         return self.partition_counts.setdefault(partition, PartitionCounts())
@@ -148,20 +138,18 @@ class Tally:
     def merge(self, other: Tally) -> None:
         """Add another tally of the same plan; of the samples of both, the first are kept."""
         for partition, rows in other.partition_counts.items():
-            self.counts_of(partition).merge(rows)
+            self.counts_of(partition).add(**vars(rows))
         self.changed_cells.update(other.changed_cells)
         for slot_and_side, profile in other.profiles.items():
             self.profiles.setdefault(slot_and_side, ColumnProfile()).merge(profile)
         for kind, samples in other.samples.items():
-            both = sorted([*self.samples.get(kind, []), *samples], key=itemgetter(0))
-            self.samples[kind] = both[: self.sample_limit]
+            self.add_samples(kind, samples)
         self.duplicate_keys += other.duplicate_keys
         self.filled_rows.update(other.filled_rows)
 
     def add_shared(self, partition: int, rows: int) -> None:
         """Count rows that both sides share as unchanged."""
-        self.counts_of(partition).old_rows += rows
-        self.counts_of(partition).new_rows += rows
+        self.counts_of(partition).add(old_rows=rows, new_rows=rows)
 
     def profile_of(self, column: DiffColumn, side: SideName) -> ColumnProfile:
         """Return the distribution of a column on one side, created on first use."""
@@ -171,15 +159,10 @@ class Tally:
         """Return how many samples of a kind are still missing."""
         return self.sample_limit - len(self.samples.get(kind, []))
 
-    def add_sample(
-        self, kind: ChangeKind, order: RowOrder, key: dict[str, Any], old: Any, new: Any
-    ) -> None:
-        """Keep one differing row, unless there are enough."""
-        if self.missing_samples(kind) > 0:
-            sample = DiffSample(
-                kind=kind, key=to_json_value(key), old=to_json_value(old), new=to_json_value(new)
-            )
-            self.samples.setdefault(kind, []).append((order, sample))
+    def add_samples(self, kind: ChangeKind, samples: list[tuple[RowOrder, DiffSample]]) -> None:
+        """Add differing rows, and keep the first of all."""
+        both = sorted([*self.samples.get(kind, []), *samples], key=itemgetter(0))
+        self.samples[kind] = both[: self.sample_limit]
 
     def partition_diffs(self) -> tuple[PartitionDiff, ...]:
         """Return the partitions that hold rows on a side, in order."""
@@ -194,7 +177,7 @@ class Tally:
         """Return the sums over the partitions."""
         total = PartitionCounts()
         for rows in self.partition_counts.values():
-            total.merge(rows)
+            total.add(**vars(rows))
         return total.as_partition_diff(None)
 
     def all_samples(self) -> tuple[DiffSample, ...]:
@@ -204,8 +187,7 @@ class Tally:
 
     def column_diffs(self) -> tuple[ColumnDiff, ...]:
         """Return the compared columns in table order."""
-        compared = (column for column in self.columns if column.use == "compared")
-        return limit_columns_with_bars(tuple(map(self._column_diff, compared)))
+        return distributions.limit_columns_with_bars(tuple(map(self._column_diff, self.compared)))
 
     def cell_diffs(self) -> tuple[CellDiff, ...]:
         """Return the non-zero change counts by partition and column, in the order of both."""
@@ -224,33 +206,33 @@ class Tally:
 
     def _column_diff(self, column: DiffColumn) -> ColumnDiff:
         old, new = self.profile_of(column, "old"), self.profile_of(column, "new")
-        shift = None
-        if column.kind == "number":
-            shift = mean_shift(old.moments, new.moments)
-            sides = [describe_numbers(side.moments) for side in (old, new)]
-        else:
-            sides = [side.description for side in (old, new)]
-        if column.kind == "category" and old.counts is not None and new.counts is not None:
-            shift = population_shift(old.categories, new.categories)
         changed = sum(self.changed_cells[index, column.slot] for index in self.partition_counts)
-        return ColumnDiff(
-            name=column.name, changed=changed, old=sides[0], new=sides[1], shift=shift,
-            distribution=self._distribution(column, old, new, changed),
-        )  # fmt: skip
-
-    def _distribution(
-        self, column: DiffColumn, old: ColumnProfile, new: ColumnProfile, changed: int
-    ) -> Distribution | None:
         # A column without any change gets no bars.
         draw = bool(
             changed or any(row.added or row.removed for row in self.partition_counts.values())
         )
-        if not self.distributions:
-            return None
-        if column.kind == "number":
-            return number_distribution(
-                old.histogram, new.histogram, draw=draw, whole=column.is_integer
-            )
-        if column.kind == "category" and old.counts is not None and new.counts is not None:
-            return category_distribution(old.categories, new.categories, draw=draw)
-        return None
+        distribution, shift = _measure_shift(column, old, new, draw=draw)
+        return ColumnDiff(
+            name=column.name,
+            changed=changed,
+            old=old.describe(column.kind),
+            new=new.describe(column.kind),
+            shift=shift,
+            distribution=distribution if self.distributions else None,
+        )
+
+
+def _measure_shift(
+    column: DiffColumn, old: ColumnProfile, new: ColumnProfile, *, draw: bool
+) -> tuple[Distribution | None, float | None]:
+    """Return the distribution, and the shift: of the mean, or the index of categories."""
+    if column.kind == "number":
+        bins = (side.histogram.as_dict() for side in (old, new))
+        distribution = distributions.number_distribution(
+            *bins, origin=column.origin, draw=draw, whole=column.is_integer
+        )
+        return distribution, distributions.mean_shift(old.moments, new.moments)
+    if column.kind != "category" or old.counts is None or new.counts is None:
+        return None, None
+    distribution = distributions.category_distribution(old.categories, new.categories, draw=draw)
+    return distribution, None if distribution is None else distribution.value

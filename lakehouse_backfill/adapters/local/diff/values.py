@@ -12,31 +12,31 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
+from pyiceberg import types
 
-from lakehouse_backfill.adapters.local.diff.columns import ROW_NUMBER_SLOT, ChangeKind, DiffColumn
+from lakehouse_backfill.adapters.local.diff.columns import (
+    FLOATING_TYPES,
+    INTEGER_TYPES,
+    ROW_NUMBER_SLOT,
+    ChangeKind,
+    DiffColumn,
+)
 from lakehouse_backfill.core.comparison.conditions import EXACT_DIGITS, format_decimal
 
 #: The kinds of pairs, in report order.
 CHANGE_KINDS: tuple[ChangeKind, ...] = ("added", "removed", "changed")
 _ADDED, _REMOVED, _CHANGED = range(3)
-_EXACT_TYPES = (BooleanType, IntegerType, LongType, DecimalType, StringType, BinaryType)
-_TIMES = (DateType, TimeType, TimestampType, TimestamptzType)
-_FLOATING = (FloatType, DoubleType)
+_EXACT_TYPES = (
+    *INTEGER_TYPES,
+    types.BooleanType,
+    types.DecimalType,
+    types.StringType,
+    types.BinaryType,
+    types.DateType,
+    types.TimeType,
+    types.TimestampType,
+    types.TimestamptzType,
+)
 #: Types of texts and bytes, each with its type that may exceed 2 GiB.
 LARGE_TYPES = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
@@ -78,9 +78,7 @@ def _is_arrow_comparable(column: DiffColumn) -> bool:
     if column.old is None or column.new is None or column.tolerance is not None:
         return False
     kind = column.old.field_type
-    known = (
-        (*_EXACT_TYPES, *_TIMES) if column.use == "key" else (*_EXACT_TYPES, *_TIMES, *_FLOATING)
-    )
+    known = _EXACT_TYPES if column.use == "key" else (*_EXACT_TYPES, *FLOATING_TYPES)
     return bool(kind == column.new.field_type) and isinstance(kind, known)
 
 
@@ -102,9 +100,6 @@ def differing_values(old: Any, new: Any) -> Any:
     return pc.invert(same)
 
 
-_INTEGER_TYPES = (IntegerType, LongType)
-
-
 def differs_sql(column: DiffColumn, old: str, new: str) -> str:
     """Return the SQL condition that the values of a pair differ; null differs from any value."""
     exactly = f"{old} IS DISTINCT FROM {new}"
@@ -112,32 +107,16 @@ def differs_sql(column: DiffColumn, old: str, new: str) -> str:
     if tolerance is None:
         return exactly
     limit = format_decimal(tolerance.limit)
-    if tolerance.is_relative:
-        old_number, new_number = f"CAST({old} AS DOUBLE)", f"CAST({new} AS DOUBLE)"
-        bound = f"CAST('{limit}' AS DOUBLE) * greatest(abs({old_number}), abs({new_number}))"
-        within = _if_finite_sql(
-            old_number, new_number, f"abs({old_number} - {new_number}) <= {bound}"
-        )
-    elif (kind := _exact_difference_type(column)) is not None:
-        old_number, new_number = (f"CAST({each} AS {kind})" for each in (old, new))
-        within = (
-            f"abs({old_number} - {new_number}) <= "
-            f"CAST('{limit}' AS DECIMAL(38, {_decimal_places(limit)}))"
-        )
+    kind = None if tolerance.is_relative else _exact_difference_type(column)
+    one, other = (f"CAST({each} AS {kind or 'DOUBLE'})" for each in (old, new))
+    if kind is not None:
+        places = len(limit.partition(".")[2])
+        within = f"abs({one} - {other}) <= CAST('{limit}' AS DECIMAL(38, {places}))"
     else:
-        old_number, new_number = f"CAST({old} AS DOUBLE)", f"CAST({new} AS DOUBLE)"
-        within = _if_finite_sql(
-            old_number, new_number, f"abs({old_number} - {new_number}) <= CAST('{limit}' AS DOUBLE)"
-        )
+        share = f" * greatest(abs({one}), abs({other}))" if tolerance.is_relative else ""
+        bound = f"CAST('{limit}' AS DOUBLE){share}"
+        within = f"isfinite({one}) AND isfinite({other}) AND abs({one} - {other}) <= {bound}"
     return f"({exactly} AND NOT coalesce({within}, false))"
-
-
-def _if_finite_sql(one: str, other: str, condition: str) -> str:
-    return f"(isfinite({one}) AND isfinite({other}) AND {condition})"
-
-
-def _decimal_places(digits: str) -> int:
-    return len(digits.partition(".")[2])
 
 
 def _exact_difference_type(column: DiffColumn) -> str | None:
@@ -145,13 +124,10 @@ def _exact_difference_type(column: DiffColumn) -> str | None:
 
     A difference of decimals needs one digit more than they have.
     """
-    types: list[IcebergType] = [
-        field.field_type for field in (column.old, column.new) if field is not None
-    ]
-    if all(isinstance(each, _INTEGER_TYPES) for each in types):
+    if column.is_integer:
         return "HUGEINT"
-    decimals = [each for each in types if isinstance(each, DecimalType)]
-    if len(decimals) < len(types) or len({each.scale for each in decimals}) > 1:
+    decimals = [each for each in column.field_types if isinstance(each, types.DecimalType)]
+    if len(decimals) < len(column.field_types) or len({each.scale for each in decimals}) > 1:
         return None
     digits = max(each.precision for each in decimals)
     return f"DECIMAL({digits}, {decimals[0].scale})" if digits <= EXACT_DIGITS else None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import pyarrow as pa
@@ -21,20 +22,13 @@ from lakehouse_backfill.adapters.local.diff.differ import BATCH_ROWS, LocalDiffe
 from lakehouse_backfill.adapters.local.diff.layout import FilePiece, arrow_type, number_partitions
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan, FileSplit
 from lakehouse_backfill.adapters.local.diff.tally import Tally
-from lakehouse_backfill.adapters.local.distributed.parallel import (
-    ParallelDiffer,
-    error_answer,
-    merge_tallies,
-    raise_answered_error,
-    sums_of,
-    worker_engine,
-)
+from lakehouse_backfill.adapters.local.distributed import parallel
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.diff import DiffPreview
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, scope_row_ranges
-from lakehouse_backfill.domain.rollout import DifferingRow
+from lakehouse_backfill.domain.rollout import DifferingRow, redact_row
 from lakehouse_backfill.errors import BackfillError, Unsupported
-from lakehouse_backfill.ports.comparison import DiffRequest, RowGroups, RowSource
+from lakehouse_backfill.ports.comparison import DiffRequest, RowSource, Workers
 
 #: The numbers of rows whose own values give the partition, and of an error's answer.
 _BY_ROW, _FAILED = -1, -2
@@ -44,7 +38,7 @@ _SCOPE = "scope"
 class DistributedDiffer:
     """The Differ for large changes; `how` of its answer says which way was taken, and why."""
 
-    def __init__(self, tasks: ParallelDiffer, grouped: GroupedDiffer) -> None:
+    def __init__(self, tasks: parallel.ParallelDiffer, grouped: GroupedDiffer) -> None:
         self._tasks = tasks
         self._grouped = grouped
 
@@ -60,10 +54,6 @@ class DistributedDiffer:
         """Yield every differing row in full; memory holds those of one partition."""
         return self._grouped.differing(request)
 
-    def weigh(self, request: DiffRequest) -> int:
-        """Return from metadata how many bytes of files a diff would read."""
-        return self._grouped.weigh(request)
-
     def preview(self, request: DiffRequest) -> DiffPreview:
         """Refuse: the local engine previews a diff without workers."""
         raise Unsupported(
@@ -78,9 +68,9 @@ class GroupedDiffer:
     A group has about `group_rows` rows.
     """
 
-    def __init__(self, local: LocalDiffer, groups: RowGroups, group_rows: int = BATCH_ROWS) -> None:
+    def __init__(self, local: LocalDiffer, workers: Workers, group_rows: int = BATCH_ROWS) -> None:
         self._local = local
-        self._groups = groups
+        self._workers = workers
         self._group_rows = group_rows
 
     def diff(self, request: DiffRequest) -> Diff:
@@ -90,44 +80,36 @@ class GroupedDiffer:
         unread = self._local.count_shared_rows(plan, tally)
         if unread:
             shared = _row_source(plan, "new", unread, plan.condition_columns)
-            merge_tallies(self._groups.scan(shared, count_shared, _worker_plan(plan)), tally)
-        if plan.split.old or plan.split.new:
+            parallel.merge_tallies(
+                self._workers.scan(shared, count_shared, _worker_plan(plan)), tally
+            )
+        if plan.split.to_read:
             for _, answers in self._cogroup(plan, compare_group):
-                merge_tallies(answers, tally)
+                parallel.merge_tallies(answers, tally)
         return build_diff(plan, tally, "spark")
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
         """Yield every differing row in full, by partition and key."""
-        unconditional = replace(request, where=None, tolerances=(), known_equal=frozenset())
-        plan = self._plan(unconditional)
-        if not (plan.split.old or plan.split.new):
+        plan = self._plan(request.without_options())
+        if not plan.split.to_read:
             return
         for number, answers in self._cogroup(plan, list_group):
             if number == _FAILED:
-                raise_answered_error(answers[0])
+                parallel.raise_answered_error(answers[0])
             rows = sorted(map(pickle.loads, answers), key=itemgetter(0))
-            yield from (row for _, row in rows)
-
-    def weigh(self, request: DiffRequest) -> int:
-        """Return from metadata the bytes that a diff would read: files of one side only."""
-        split = self._plan(request).split
-        return sum(piece.size_bytes for piece in (*split.old, *split.new))
+            yield from (redact_row(row, request.redaction) for _, row in rows)
 
     def _cogroup(self, plan: DiffPlan, work: Any) -> Iterator[tuple[int, list[bytes]]]:
-        keys = [column.slot for column in plan.columns if column.use == "key"]
         # Without a key rows match whole.
-        whole = [
-            column.slot
-            for column in plan.columns
-            if column.use == "compared" and column.tolerance is None
-        ]
-        rows = sum(piece.rows for piece in (*plan.split.old, *plan.split.new))
+        use = "key" if plan.request.key else "compared"
+        by = [each.slot for each in plan.columns if each.use == use and each.tolerance is None]
+        rows = sum(piece.rows for piece in plan.split.to_read)
         sides = (
             _row_source(plan, "old", plan.split.old, plan.columns),
             _row_source(plan, "new", plan.split.new, plan.columns),
         )
         groups = max(1, -(-rows // self._group_rows))
-        return self._groups.cogroup(sides, keys or whole, groups, work, _worker_plan(plan))
+        return self._workers.cogroup(sides, by, groups, work, _worker_plan(plan))
 
     def _plan(self, request: DiffRequest) -> DiffPlan:
         """Plan as the local engine does; a file that lies in several partitions is not shared.
@@ -156,8 +138,7 @@ def _row_source(
 ) -> RowSource:
     """Return what to read of the files: the columns by slot, and the numbers of partitions."""
     side, field = (plan.old if name == "old" else plan.new), _row_field(plan)
-    numbers = {label: number for number, label in enumerate(plan.labels)}
-    rows = plan.row_ranges
+    numbers, rows = plan.partition_numbers, plan.row_ranges
     if plan.layout.is_partition_aligned and plan.layout.field is not None:
         # So that no other partition's files are opened.
         labels = {piece.label for piece in pieces}
@@ -184,15 +165,11 @@ def _row_field(plan: DiffPlan) -> ScopeField | None:
 
 def _scattered_files(split: FileSplit) -> frozenset[str]:
     """Return the paths of files that are listed in several partitions, or shared in one only."""
-    places: dict[str, set[Any]] = {}
-    for pieces, kind in ((split.shared, "shared"), (split.old, "read"), (split.new, "read")):
+    places: dict[str, set[tuple[bool, str | None]]] = {}
+    for pieces, is_shared in ((split.shared, True), (split.to_read, False)):
         for piece in pieces:
-            places.setdefault(piece.task.file.file_path, set()).add((kind, piece.label))
-    return frozenset(
-        path
-        for path, found in places.items()
-        if len({label for _, label in found}) > 1 or len(found) > 1
-    )
+            places.setdefault(piece.task.file.file_path, set()).add((is_shared, piece.label))
+    return frozenset(path for path, found in places.items() if len(found) > 1)
 
 
 def _unshared(split: FileSplit, paths: frozenset[str]) -> FileSplit:
@@ -246,24 +223,23 @@ def count_shared(common: bytes, rows: pa.Table) -> Iterable[tuple[int, bytes]]:
     plan: _WorkerPlan = pickle.loads(common)  # noqa: S301 (made by `_worker_plan`)
     columns = tuple(each for each in plan.tally.columns if each.slot in rows.column_names)
     shared = plan.read(rows, "new", columns)
-    yield 0, sums_of(plan.tally, plan.condition, lambda each: each.count_shared_rows(shared))
+    count = methodcaller("count_shared_rows", shared)
+    yield 0, parallel.sums_of(plan.tally, plan.condition, count)
 
 
 def compare_group(common: bytes, old: pa.Table, new: pa.Table) -> Iterable[tuple[int, bytes]]:
     """Compare the rows of one group; runs in a worker."""
     plan: _WorkerPlan = pickle.loads(common)  # noqa: S301 (made by `_worker_plan`)
-    sides = plan.both(old, new)
-    yield 0, sums_of(plan.tally, plan.condition, lambda each: each.compare_batch(*sides))
+    compare = methodcaller("compare_batch", *plan.both(old, new))
+    yield 0, parallel.sums_of(plan.tally, plan.condition, compare)
 
 
 def list_group(common: bytes, old: pa.Table, new: pa.Table) -> Iterable[tuple[int, bytes]]:
     """Return the differing rows of one group by partition number; runs in a worker."""
     plan: _WorkerPlan = pickle.loads(common)  # noqa: S301 (made by `_worker_plan`)
-    comparison = BatchComparison(worker_engine(), plan.tally, None)
-    try:
-        for order, row in comparison.iterate_differing(*plan.both(old, new)):
-            yield order[0], pickle.dumps((order, row))
-    except BackfillError as error:
-        yield _FAILED, error_answer(error)
-    finally:
-        comparison.close()
+    with closing(BatchComparison(parallel.worker_engine(), plan.tally, None)) as comparison:
+        try:
+            for order, row in comparison.iterate_differing(*plan.both(old, new)):
+                yield order[0], pickle.dumps((order, row))
+        except BackfillError as error:
+            yield _FAILED, parallel.error_answer(error)

@@ -10,6 +10,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +32,7 @@ from lakehouse_backfill.adapters.local.diff.plan import DiffPlan, FileSplit
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_duckdb
 from lakehouse_backfill.domain.checks import Diff, SharedFiles
+from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
 
 if TYPE_CHECKING:
@@ -62,32 +64,13 @@ class DiffPart:
     shared: list[FilePiece]
 
 
-def divide_into_parts(
-    asked: DiffPlan, unread: list[FilePiece], rows: int, size: int
-) -> Iterator[DiffPart]:
-    """Divide the files to read into parts of about `rows` rows and at most `size` bytes.
-
-    A partition is never divided, so a larger partition is a part of its own.
-    """
-    for group in batch_files(unread, rows):
-        yield DiffPart([], [], group)
-    split = asked.split
-    groups = batch_partitions(
-        split.old,
-        split.new,
-        asked.layout,
-        1,
-        lambda each: max(each.rows / rows, each.size_bytes / size),
-    )
-    for old, new in groups:
-        yield DiffPart(old, new, [])
-
-
 def serialise_plan(asked: DiffPlan) -> bytes:
     """Serialise what all parts have in common, without files. Raises Unsupported."""
     old, new = _without_history(asked.old), _without_history(asked.new)
     try:
-        return pickle.dumps(replace(asked, old=old, new=new, split=_NO_FILES))
+        # Workers return what they find to this process, which alone shows it.
+        request = replace(asked.request, redaction=NOTHING_HIDDEN)
+        return pickle.dumps(replace(asked, request=request, old=old, new=new, split=_NO_FILES))
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise Unsupported(
             f"the way to the files of {asked.new.name} cannot be sent to workers: {error}",
@@ -120,13 +103,11 @@ def sums_of(
     parts: int = 1,
 ) -> bytes:
     """Return for `merge_tallies` what `compare` added to the tally, or the error that ended it."""
-    comparison = BatchComparison(worker_engine(), tally, condition)
-    try:
-        compare(comparison)
-    except Exception as error:  # noqa: BLE001 (the caller reports it, not a stack trace of Spark)
-        return error_answer(error)
-    finally:
-        comparison.close()
+    with closing(BatchComparison(worker_engine(), tally, condition)) as comparison:
+        try:
+            compare(comparison)
+        except Exception as error:  # noqa: BLE001 (the caller reports it, not Spark's stack trace)
+            return error_answer(error)
     return pickle.dumps((replace(tally, labels=[], columns=()), parts))
 
 
@@ -134,7 +115,9 @@ def error_answer(error: Exception) -> bytes:
     """Return a worker's error as its answer."""
     if isinstance(error, BackfillError):
         return pickle.dumps((type(error), {name: getattr(error, name) for name in _ERROR_FIELDS}))
-    problem = f"a worker could not compare its part: {type(error).__name__}: {error}"
+    # The text of an engine may quote a value; that of the system names a file.
+    text = f": {error}" if isinstance(error, OSError) else ""
+    problem = f"a worker could not compare its part: {type(error).__name__}{text}"
     return pickle.dumps((EnvironmentDown, {"problem": problem, "fix": _FIX}))
 
 
@@ -218,14 +201,14 @@ class ParallelDiffer:
         parts = list(self._divide_plan(plan, self._differ.count_shared_rows(plan, tally), count))
         tasks = list(_group_into_tasks(parts, count * _TASKS_PER_WORKER))
         merge_tallies(
-            self._workers.answers(compare_parts, serialise_plan(plan), tasks), tally, len(parts)
+            self._workers.run_all(compare_parts, serialise_plan(plan), tasks), tally, len(parts)
         )
         division = f"whole partitions in {len(parts)} parts, {min(count, len(parts))} at a time"
         return build_diff(plan, tally, "spark").model_copy(update={"how": division})
 
     def _require_fitting_partitions(self, asked: DiffPlan) -> None:
         sizes: Counter[str | None] = Counter()
-        for piece in (*asked.split.old, *asked.split.new):
+        for piece in asked.split.to_read:
             sizes[piece.label] += piece.size_bytes
         for label, size in sizes.most_common(1):
             if size > self._limit_bytes:
@@ -234,9 +217,24 @@ class ParallelDiffer:
     def _divide_plan(
         self, asked: DiffPlan, unread: list[FilePiece], count: int
     ) -> Iterator[DiffPart]:
-        rows = sum(piece.rows for piece in (*unread, *asked.split.old, *asked.split.new))
-        part_rows = max(self._min_part_rows, min(BATCH_ROWS, rows // (2 * count)), 1)
-        return divide_into_parts(asked, unread, part_rows, max(self._limit_bytes, 1))
+        """Divide the files to read, by rows and by the bytes that a worker takes.
+
+        A partition is never divided, so a larger partition is a part of its own.
+        """
+        all_rows = sum(piece.rows for piece in (*unread, *asked.split.to_read))
+        rows = max(self._min_part_rows, min(BATCH_ROWS, all_rows // (2 * count)), 1)
+        limit_bytes = max(self._limit_bytes, 1)
+        for group in batch_files(unread, rows):
+            yield DiffPart([], [], group)
+        groups = batch_partitions(
+            asked.split.old,
+            asked.split.new,
+            asked.layout,
+            1,
+            lambda piece: max(piece.rows / rows, piece.size_bytes / limit_bytes),
+        )
+        for old, new in groups:
+            yield DiffPart(old, new, [])
 
 
 def _partition_too_large(label: str | None, size: int, limit: int) -> Unsupported:

@@ -9,30 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.attribution import row_changes
-from lakehouse_backfill.adapters.spark.dataframes import quoted_column, spark_errors
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
+from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.compose import ChunkComposer, DeletedRowFilter
+from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
 from lakehouse_backfill.core.evidence import attribution
 from lakehouse_backfill.core.planning import catch_up, resolve
-from lakehouse_backfill.domain import partitions, plan
+from lakehouse_backfill.domain import plan
 from lakehouse_backfill.domain.catch_up import TableState
-from lakehouse_backfill.domain.diff import ComparedState, Factor, InputChange
-from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.diff import Cause, ComparedState, Factor, InputChange
+from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.errors import BackfillError
 from lakehouse_backfill.ports.compute import InputSwapRequest, InputSwapResult
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-
-_ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
 
 
 class SwappedInputs:
@@ -41,30 +38,21 @@ class SwappedInputs:
     An input that only one of the runs reads has no other pin: it belongs to the run's code.
     """
 
-    def __init__(
-        self, spark: SparkSession, catalog: str, request: InputSwapRequest, scope: Scope
-    ) -> None:
-        self._inputs = PinnedInputs(spark, catalog)
+    def __init__(self, tables: SparkTables, request: InputSwapRequest, scope: Scope) -> None:
+        self._tables = tables
+        self._inputs = PinnedInputs(tables)
         self._scope = scope
         self._new = {pin.name: pin for pin in request.new.resolved.sources}
         self._old = {pin.name: pin for pin in request.old_pins}
         self._parts: dict[str, row_changes.InputParts] = {}
-        self._changes: list[InputChange] = []
-        self._factors: list[Factor] = []
+        #: The counts of changed rows of each input with a changed pin.
+        self.changes: tuple[InputChange, ...] = ()
+        #: The factors that can be swapped, in the order of the inputs.
+        self.factors: tuple[Factor, ...] = ()
         for name, new in self._new.items():
             old = self._old.get(name)
             if old is not None and (old.table, old.snapshot_id) != (new.table, new.snapshot_id):
-                self._compare_pins(spark, catalog, (old, new), request.keys.get(name, ()))
-
-    @property
-    def factors(self) -> tuple[Factor, ...]:
-        """The factors that can be swapped, in the order of the inputs."""
-        return tuple(self._factors)
-
-    @property
-    def changes(self) -> tuple[InputChange, ...]:
-        """The counts of changed rows of each input with a changed pin."""
-        return tuple(self._changes)
+                self._compare_pins(old, new, request.keys.get(name, ()))
 
     def plan_with_pins(self, plan: Plan, swapped: Sequence[Factor]) -> Plan:
         """Return the plan with new pins for swapped reference data, which its job context shows."""
@@ -97,68 +85,50 @@ class SwappedInputs:
         read_pin = pin.model_copy(update={"table": chosen.table, "snapshot_id": chosen.snapshot_id})
         return self._inputs.read_for_scope(read_pin, self._scope)
 
-    def _compare_pins(
-        self,
-        spark: SparkSession,
-        catalog: str,
-        pins: tuple[SourcePin, SourcePin],
-        key: Sequence[str],
-    ) -> None:
-        old, new = pins
+    def _compare_pins(self, old: SourcePin, new: SourcePin, key: Sequence[str]) -> None:
         if new.role == "reference":
-            self._swap_whole(pins, Factor(cause="reference", input=new.name), "swapped as a whole")
+            self._swap_whole(old, new, "reference", "swapped as a whole")
             return
-        frames = (self._window(old, pins), self._window(new, pins))
+        frames = self._read_wide(old, old, new), self._read_wide(new, old, new)
         if old.table != new.table or not row_changes.has_same_columns(
             frames[0].schema, frames[1].schema
         ):
-            factor = Factor(cause="upstream", input=new.name)
-            self._swap_whole(pins, factor, "its columns changed: swapped as a whole")
+            self._swap_whole(old, new, "upstream", "its columns changed: swapped as a whole")
             return
-        parts = row_changes.split_input(spark, catalog, pins, frames, key)
+        parts = row_changes.split_input(self._tables, (old, new), frames, key)
         self._parts[new.name] = parts
-        self._changes.append(parts.input_change(old, new))
-        self._factors += [Factor(cause=cause, input=new.name) for cause in parts.causes]
+        self.changes += (parts.input_change(old, new),)
+        self.factors += tuple(Factor(cause=cause, input=new.name) for cause in parts.causes)
 
-    def _swap_whole(self, pins: tuple[SourcePin, SourcePin], factor: Factor, told_by: str) -> None:
-        old, new = pins
-        self._factors.append(factor)
-        self._changes.append(
-            InputChange(
-                input=new.name, table=new.table, role=new.role, told_by=told_by,
-                old_snapshot_id=old.snapshot_id, new_snapshot_id=new.snapshot_id,
-            )
+    def _swap_whole(self, old: SourcePin, new: SourcePin, cause: Cause, told_by: str) -> None:
+        self.factors += (Factor(cause=cause, input=new.name),)
+        change = InputChange(
+            input=new.name, table=new.table, role=new.role, told_by=told_by,
+            old_snapshot_id=old.snapshot_id, new_snapshot_id=new.snapshot_id,
         )  # fmt: skip
+        self.changes += (change,)
 
-    def _window(self, pin: SourcePin, pins: tuple[SourcePin, SourcePin]) -> DataFrame:
+    def _read_wide(self, pin: SourcePin, old: SourcePin, new: SourcePin) -> DataFrame:
         """Read, at a pin, the rows of the input that either of the two runs reads."""
-        old, new = pins
         if old.range is None or new.range is None:
             return self._inputs.read_whole(pin)
-        wide = new.range.model_copy(
-            update={
-                "from_": min(old.range.from_, new.range.from_, key=str),
-                "to": max(old.range.to, new.range.to, key=str),
-            }
-        )
-        widest = pin.model_copy(
-            update={
-                "range": wide,
-                "warm_up_days": max(old.warm_up_days, new.warm_up_days),
-                "cool_down_days": max(old.cool_down_days, new.cool_down_days),
-            }
-        )
-        return self._inputs.read_for_scope(widest, self._scope)
+        first = min(old.range.from_, new.range.from_, key=str)
+        last = max(old.range.to, new.range.to, key=str)
+        wide = {
+            "range": new.range.model_copy(update={"from_": first, "to": last}),
+            "warm_up_days": max(old.warm_up_days, new.warm_up_days),
+            "cool_down_days": max(old.cool_down_days, new.cool_down_days),
+        }
+        return self._inputs.read_for_scope(pin.model_copy(update=wide), self._scope)
 
 
 def _restrict_to_pin(frame: DataFrame, pin: SourcePin, scope: Scope) -> DataFrame:
     """Restrict rows that were read for two pins to those that one pin reads."""
     if pin.range is None:
         return frame
-    name = pin.range.column
-    kind = _ICEBERG_TIME_TYPES[frame.schema[name].dataType.typeName()]
-    first, last = resolve.window_to_read(pin, scope)
-    return frame.where(dataframes.is_in_ranges(resolve.window_row_ranges(kind, name, first, last)))
+    name, window = pin.range.column, resolve.window_to_read(pin, scope)
+    kind = str(dataframes.iceberg_type(frame.schema, name))
+    return frame.where(dataframes.is_in_ranges(resolve.window_row_ranges(kind, name, *window)))
 
 
 @dataclass(frozen=True)
@@ -174,14 +144,13 @@ class SparkAttributing:
     """Runs archived code on chosen pins; the results are compared, never stored."""
 
     def __init__(
-        self, spark: SparkSession, catalog: str, code: Path | Callable[[Plan], Path]
+        self, tables: SparkTables, code: Callable[[Plan], Path], secret: SecretReader
     ) -> None:
-        """Set up; `code` is the folder of the jobs, or returns the folder for a plan."""
-        self._spark = spark
-        self._catalog = catalog
-        self._transform_runner = TransformRunner(spark, code, PinnedInputs(spark, catalog))
-        self._chunk_composer = ChunkComposer(spark, catalog)
-        self._deleted_row_filter = DeletedRowFilter(spark, catalog)
+        """Set up; `code` returns the folder of a plan's jobs, `secret` that of its masks."""
+        self._tables = tables
+        self._transform_runner = TransformRunner(tables, code, secret)
+        self._chunk_composer = ChunkComposer(tables)
+        self._deleted_row_filter = DeletedRowFilter(tables)
 
     def swap(self, request: InputSwapRequest) -> InputSwapResult:
         """Compute the states of a partition and compare them by key.
@@ -191,7 +160,7 @@ class SparkAttributing:
         """
         scope = Scope(field=request.new.resolved.scope.field, partitions=(request.partition,))
         with ExitStack() as stack:
-            inputs = SwappedInputs(self._spark, self._catalog, request, scope)
+            inputs = SwappedInputs(self._tables, request, scope)
             stack.callback(inputs.release)
             new = self._side(request.new, request.candidate, is_old=False)
             old: _CodeSide = new
@@ -208,9 +177,7 @@ class SparkAttributing:
         return InputSwapResult(factors, tuple(frames), patterns, inputs.changes, tuple(notes))
 
     def _side(self, plan: Plan, like: TableState, *, is_old: bool) -> _CodeSide:
-        target = dataframes.read_table(
-            self._spark, self._catalog, like.table, like.snapshot_id
-        ).schema
+        target = self._tables.schema(like.table, like.snapshot_id)
         self._transform_runner.load(plan)
         return _CodeSide(plan, target, is_old)
 
@@ -247,7 +214,10 @@ class SparkAttributing:
         start, final = states[ComparedState("computed")], states[ComparedState("computed", whole)]
         states |= self._without_excluded(ComparedState("was_kept"), request.old, start)
         states |= self._without_excluded(ComparedState("kept"), request.new, final)
-        states[ComparedState("candidate")] = self._read(request.candidate, scope)
+        candidate = request.candidate
+        states[ComparedState("candidate")] = self._tables.read_scope(
+            candidate.table, candidate.snapshot_id, scope
+        )
         return states, notes
 
     def _computed_rows(
@@ -266,7 +236,7 @@ class SparkAttributing:
         composed = stack.enter_context(
             self._chunk_composer.compose(plan, scope, output, side.target)
         )
-        return composed.rows.where(dataframes.range_filter(partitions.scope_row_ranges(scope)))
+        return composed.rows.where(dataframes.range_filter(scope_row_ranges(scope)))
 
     def _without_excluded(
         self, state: ComparedState, plan: Plan | None, rows: DataFrame
@@ -280,17 +250,12 @@ class SparkAttributing:
     def _stored_rows(self, request: InputSwapRequest, state: TableState, scope: Scope) -> DataFrame:
         """Read stored rows under the candidate's columns."""
         if state.snapshot_id is None:
-            schema = dataframes.read_table(
-                self._spark, self._catalog, request.candidate.table, request.candidate.snapshot_id
-            ).schema
-            return dataframes.empty_frame(self._spark, schema)
+            candidate = request.candidate
+            schema = self._tables.schema(candidate.table, candidate.snapshot_id)
+            return self._tables.empty_frame(schema)
+        rows = self._tables.read_scope(state.table, state.snapshot_id, scope)
         change = plan.declared_schema_change(request.new)
-        return dataframes.apply_schema_change(self._read(state, scope), change)
-
-    def _read(self, state: TableState, scope: Scope) -> DataFrame:
-        return dataframes.read_scope(
-            self._spark, self._catalog, state.table, state.snapshot_id, scope
-        )
+        return dataframes.apply_schema_change(rows, change)
 
     def _comparable_states(
         self, request: InputSwapRequest, frames: Mapping[ComparedState, DataFrame]

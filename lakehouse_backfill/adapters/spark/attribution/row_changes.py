@@ -9,45 +9,34 @@ Across states, a row's pattern shows where it is absent and where it has an earl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from lakehouse_backfill.adapters.spark import row_hash
-from lakehouse_backfill.adapters.spark.dataframes import (
-    quoted_column,
-    quoted_table_name,
-    spark_errors,
-)
+from pyspark.errors import IllegalArgumentException
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse_backfill.adapters.spark import dataframes, row_hash
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
+from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.domain.checks import DiffSample
 from lakehouse_backfill.domain.diff import Cause, InputChange
 from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.ports.compute import RowPattern
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-
 #: The part of the input that a row is in; a changed row's two versions are in two parts.
 PART_COLUMN = "lhb_part"
-SHARED_PART, LATE_PART, DELETED_PART, CHANGED_OLD_PART, CHANGED_NEW_PART = (
-    "both",
-    "late",
-    "deleted",
-    "was",
-    "is",
-)
-_ROW_HASH, _OCCURRENCE, _OLD_ROW, _NEW_ROW, _MATCHED = (
-    "lhb_hash",
-    "lhb_times",
-    "lhb_o",
-    "lhb_n",
-    "lhb_replaced",
-)
-_REMOVED, _ADDED = "gone", "came"
+SHARED_PART, LATE_PART, DELETED_PART = "both", "late", "deleted"
+CHANGED_OLD_PART, CHANGED_NEW_PART = "was", "is"
+#: Parts of rows of which it is not known yet whether they are changes.
+_REMOVED, _ADDED = "removed", "added"
+_HASH, _OCCURRENCE, _MATCHED = "lhb_hash", "lhb_times", "lhb_matched"
+_OLD, _NEW = "lhb_old", "lhb_new"
 #: The parts that a factor swaps: (removed part, added part).
 PARTS_BY_CAUSE: dict[Cause, tuple[str | None, str | None]] = {
     "late_input": (None, LATE_PART),
@@ -61,7 +50,7 @@ class InputParts:
     """All rows of both pins, each with its part; the owner must unpersist `rows`."""
 
     rows: DataFrame
-    counts: dict[str, int]
+    counts: Counter[str]
     determined_by: str
 
     @property
@@ -70,7 +59,7 @@ class InputParts:
         return tuple(
             cause
             for cause, parts in PARTS_BY_CAUSE.items()
-            if any(self.counts.get(part, 0) for part in parts if part)
+            if any(self.counts[part] for part in parts if part)
         )
 
     def state_rows(self, swapped: Collection[Cause]) -> DataFrame:
@@ -89,11 +78,9 @@ class InputParts:
             role=new.role,
             old_snapshot_id=old.snapshot_id,
             new_snapshot_id=new.snapshot_id,
-            late_rows=self.counts.get(LATE_PART, 0),
-            upstream_rows=max(
-                self.counts.get(CHANGED_OLD_PART, 0), self.counts.get(CHANGED_NEW_PART, 0)
-            ),
-            deleted_rows=self.counts.get(DELETED_PART, 0),
+            late_rows=self.counts[LATE_PART],
+            upstream_rows=max(self.counts[CHANGED_OLD_PART], self.counts[CHANGED_NEW_PART]),
+            deleted_rows=self.counts[DELETED_PART],
             told_by=self.determined_by,
         )
 
@@ -105,14 +92,11 @@ def has_same_columns(old: StructType, new: StructType) -> bool:
 
 def _schema_of(frame: DataFrame, names: Sequence[str]) -> StructType:
     """Return the schema of some columns, without another query."""
-    from pyspark.sql.types import StructType
-
     return StructType([frame.schema[name] for name in names])
 
 
 def split_input(
-    spark: SparkSession,
-    catalog: str,
+    tables: SparkTables,
     pins: tuple[SourcePin, SourcePin],
     frames: tuple[DataFrame, DataFrame],
     key: Sequence[str],
@@ -123,23 +107,19 @@ def split_input(
     """
     with spark_errors(f"comparing {pins[0].table} at two pins"):
         paired = _pair_rows(*frames)
-        counts_by_side = _count_parts(paired)
-        if not (counts_by_side.get(_REMOVED) or counts_by_side.get(_ADDED)):
-            return InputParts(paired, {}, "the rows are equal")
+        counts = _count_parts(paired)
+        if not (counts[_REMOVED] or counts[_ADDED]):
+            return InputParts(paired, Counter(), "the rows are equal")
         if key and set(key) <= set(frames[0].columns):
             determined_by, rows = f"the key {', '.join(key)}", _split_by_key(paired, key)
-        elif not counts_by_side.get(_REMOVED):
-            determined_by, rows = (
-                "nothing went, so all that came is late",
-                _relabel_parts(paired, LATE_PART, DELETED_PART),
-            )
-        elif not counts_by_side.get(_ADDED):
-            determined_by, rows = (
-                "nothing came, so all that went is deleted",
-                _relabel_parts(paired, LATE_PART, DELETED_PART),
-            )
+        elif not counts[_REMOVED]:
+            determined_by = "nothing went, so all that came is late"
+            rows = _label_changes(paired, LATE_PART, DELETED_PART)
+        elif not counts[_ADDED]:
+            determined_by = "nothing came, so all that went is deleted"
+            rows = _label_changes(paired, LATE_PART, DELETED_PART)
         else:
-            determined_by, rows = _split_by_appends(spark, catalog, pins, paired)
+            determined_by, rows = _split_by_appends(tables, pins, paired)
         rows = rows.persist()
         counts = _count_parts(rows)
         paired.unpersist()
@@ -148,127 +128,94 @@ def split_input(
 
 def _pair_rows(old: DataFrame, new: DataFrame) -> DataFrame:
     """Pair equal rows, duplicates included; unpaired rows were removed or added."""
-    from pyspark.sql import functions as F
-
     names = new.columns
+    columns = [quoted_column(name) for name in names]
     sides = [
-        _with_occurrence(frame.select(*(quoted_column(name) for name in names))).select(
-            _ROW_HASH, _OCCURRENCE, F.struct(*(quoted_column(name) for name in names)).alias(side)
+        _with_occurrence(frame.select(*columns)).select(
+            _HASH, _OCCURRENCE, F.struct(*columns).alias(side)
         )
-        for frame, side in ((old, _OLD_ROW), (new, _NEW_ROW))
+        for frame, side in ((old, _OLD), (new, _NEW))
     ]
     part = (
-        F.when(quoted_column(_NEW_ROW).isNull(), F.lit(_REMOVED))
-        .when(quoted_column(_OLD_ROW).isNull(), F.lit(_ADDED))
+        F.when(quoted_column(_NEW).isNull(), F.lit(_REMOVED))
+        .when(quoted_column(_OLD).isNull(), F.lit(_ADDED))
         .otherwise(F.lit(SHARED_PART))
     )
-    joined = sides[0].join(sides[1], [_ROW_HASH, _OCCURRENCE], "full_outer")
-    row = F.coalesce(quoted_column(_NEW_ROW), quoted_column(_OLD_ROW))
+    joined = sides[0].join(sides[1], [_HASH, _OCCURRENCE], "full_outer")
+    row = F.coalesce(quoted_column(_NEW), quoted_column(_OLD))
     values = [row.getField(name).alias(name) for name in names]
     return joined.select(*values, part.alias(PART_COLUMN)).persist()
 
 
 def _with_occurrence(frame: DataFrame) -> DataFrame:
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    hashed = frame.withColumn(_ROW_HASH, row_hash.row_hash_column(frame.schema))
-    by = Window.partitionBy(_ROW_HASH).orderBy(_ROW_HASH)
+    hashed = frame.withColumn(_HASH, row_hash.row_hash_column(frame.schema))
+    by = Window.partitionBy(_HASH).orderBy(_HASH)
     return hashed.withColumn(_OCCURRENCE, F.row_number().over(by))
 
 
-def _count_parts(rows: DataFrame) -> dict[str, int]:
-    return {
-        row[PART_COLUMN]: int(row["count"]) for row in rows.groupBy(PART_COLUMN).count().collect()
-    }
+def _count_parts(rows: DataFrame) -> Counter[str]:
+    return Counter(dict(rows.groupBy(PART_COLUMN).count().collect()))
 
 
-def _relabel_parts(rows: DataFrame, came: str, gone: str) -> DataFrame:
-    from pyspark.sql import functions as F
-
+def _label_changes(rows: DataFrame, added: str | Column, removed: str | Column) -> DataFrame:
+    """Give the added and the removed rows their parts."""
     part = quoted_column(PART_COLUMN)
-    named = F.when(part == _ADDED, F.lit(came)).when(part == _REMOVED, F.lit(gone)).otherwise(part)
+    added, removed = (F.lit(each) for each in (added, removed))
+    named = F.when(part == _ADDED, added).when(part == _REMOVED, removed).otherwise(part)
     return rows.withColumn(PART_COLUMN, named)
 
 
 def _split_by_key(rows: DataFrame, key: Sequence[str]) -> DataFrame:
     """Label rows: a key that was removed and added is changed, others are late or deleted."""
-    from pyspark.sql import functions as F
-
-    names = [f"lhb_k{place}" for place in range(len(key))]
     removed_keys, added_keys = (
-        rows.where(quoted_column(PART_COLUMN) == part).select(
-            *(quoted_column(name).alias(short) for name, short in zip(key, names, strict=True))
-        )
+        rows.where(quoted_column(PART_COLUMN) == part).select(*dataframes.aliased_key(key))
         for part in (_REMOVED, _ADDED)
     )
     changed_keys = removed_keys.intersect(added_keys).withColumn(_MATCHED, F.lit(1))
-    condition: Column = F.lit(True)  # noqa: FBT003 (a Spark literal)
-    for name, short in zip(key, names, strict=True):
-        condition = condition & quoted_column(name).eqNullSafe(quoted_column(short))
-    joined = rows.join(changed_keys, condition, "left").drop(*names)
-    return _label_changes(joined, quoted_column(_MATCHED).isNotNull()).drop(_MATCHED)
-
-
-def _label_changes(rows: DataFrame, is_change: Column) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    part = quoted_column(PART_COLUMN)
-    named = (
-        F.when(
-            part == _ADDED, F.when(is_change, F.lit(CHANGED_NEW_PART)).otherwise(F.lit(LATE_PART))
-        )
-        .when(
-            part == _REMOVED,
-            F.when(is_change, F.lit(CHANGED_OLD_PART)).otherwise(F.lit(DELETED_PART)),
-        )
-        .otherwise(part)
-    )
-    return rows.withColumn(PART_COLUMN, named)
+    aliases = dataframes.key_aliases(key)
+    joined = rows.join(changed_keys, dataframes.is_same(key, aliases), "left").drop(*aliases)
+    is_change = quoted_column(_MATCHED).isNotNull()
+    return _label_changes(
+        joined,
+        F.when(is_change, F.lit(CHANGED_NEW_PART)).otherwise(F.lit(LATE_PART)),
+        F.when(is_change, F.lit(CHANGED_OLD_PART)).otherwise(F.lit(DELETED_PART)),
+    ).drop(_MATCHED)
 
 
 def _split_by_appends(
-    spark: SparkSession, catalog: str, pins: tuple[SourcePin, SourcePin], rows: DataFrame
+    tables: SparkTables, pins: tuple[SourcePin, SourcePin], rows: DataFrame
 ) -> tuple[str, DataFrame]:
     """Label rows: those of append commits are late, other added rows are changes.
 
     Removed rows are deleted when there are no other added rows; else they count as changed.
     """
-    from pyspark.sql import functions as F
-
-    appended = _appended_hashes(spark, catalog, pins, rows)
+    appended = _appended_hashes(tables, pins, rows)
     if appended is None:
         determined_by = "no key and no history of appends: all of it counts as changed upstream"
-        return determined_by, _relabel_parts(rows, CHANGED_NEW_PART, CHANGED_OLD_PART)
+        return determined_by, _label_changes(rows, CHANGED_NEW_PART, CHANGED_OLD_PART)
     names = [name for name in rows.columns if name != PART_COLUMN]
-    hashed = rows.withColumn(_ROW_HASH, row_hash.row_hash_column(_schema_of(rows, names)))
-    marked = hashed.join(appended.withColumn(_MATCHED, F.lit(1)), _ROW_HASH, "left").drop(_ROW_HASH)
-    is_late = (quoted_column(PART_COLUMN) == _ADDED) & quoted_column(_MATCHED).isNotNull()
+    hashed = rows.withColumn(_HASH, row_hash.row_hash_column(_schema_of(rows, names)))
+    marked = hashed.join(appended.withColumn(_MATCHED, F.lit(1)), _HASH, "left").drop(_HASH)
+    is_late = quoted_column(_MATCHED).isNotNull()
     others = marked.where((quoted_column(PART_COLUMN) == _ADDED) & ~is_late).limit(1).count()
-    removed_label = F.lit(CHANGED_OLD_PART if others else DELETED_PART)
-    part = quoted_column(PART_COLUMN)
-    named = (
-        F.when(is_late, F.lit(LATE_PART))
-        .when(part == _ADDED, F.lit(CHANGED_NEW_PART))
-        .when(part == _REMOVED, removed_label)
-        .otherwise(part)
+    labelled = _label_changes(
+        marked,
+        F.when(is_late, F.lit(LATE_PART)).otherwise(F.lit(CHANGED_NEW_PART)),
+        CHANGED_OLD_PART if others else DELETED_PART,
     )
-    determined_by = "no key: late is what commits of kind append brought"
-    return determined_by, marked.withColumn(PART_COLUMN, named).drop(_MATCHED)
+    return "no key: late is what commits of kind append brought", labelled.drop(_MATCHED)
 
 
 def _appended_hashes(
-    spark: SparkSession, catalog: str, pins: tuple[SourcePin, SourcePin], rows: DataFrame
+    tables: SparkTables, pins: tuple[SourcePin, SourcePin], rows: DataFrame
 ) -> DataFrame | None:
     """Return the hashes of rows that appends between the pins added; None when unknown."""
-    from pyspark.errors import IllegalArgumentException
-
     names = [name for name in rows.columns if name != PART_COLUMN]
     try:
         appends = (
-            spark.read.option("start-snapshot-id", str(pins[0].snapshot_id))
+            tables.spark.read.option("start-snapshot-id", str(pins[0].snapshot_id))
             .option("end-snapshot-id", str(pins[1].snapshot_id))
-            .table(quoted_table_name(catalog, pins[1].table))
+            .table(tables.quoted_name(pins[1].table))
         )
         # Iceberg reads appends in the table's current columns, not in those of a pin.
         if not set(names) <= set(appends.columns):
@@ -276,9 +223,7 @@ def _appended_hashes(
         appended = appends.select(*map(quoted_column, names))
         if not has_same_columns(appended.schema, _schema_of(rows, names)):
             return None
-        hashes = appended.select(
-            row_hash.row_hash_column(appended.schema).alias(_ROW_HASH)
-        ).distinct()
+        hashes = appended.select(row_hash.row_hash_column(appended.schema).alias(_HASH)).distinct()
         hashes.limit(1).count()  # Iceberg resolves the commits only when the query is planned.
     except IllegalArgumentException:
         # One pin is no ancestor of the other, or snapshots between them have expired.
@@ -286,8 +231,7 @@ def _appended_hashes(
     return hashes
 
 
-_STATE, _HASH, _PATTERN, _PLACE = "lhb_state", "lhb_hash", "lhb_pattern", "lhb_place"
-_OLD, _NEW = "lhb_old", "lhb_new"
+_STATE, _PATTERN, _PLACE = "lhb_state", "lhb_pattern", "lhb_place"
 _ABSENT = -1
 
 
@@ -305,35 +249,28 @@ def find_patterns(compared: ComparedStates) -> tuple[RowPattern, ...]:
 
     A key with several rows in a state is compared as a multiset of rows.
     """
-    joined = _with_end_rows(_changed_keys(compared), compared).persist()
-    try:
+    with dataframes.cached(_with_end_rows(_changed_keys(compared), compared)) as joined:
         counts = _counts(joined, compared)
         samples = _samples(joined, compared) if compared.samples else {}
-    finally:
-        joined.unpersist()
     return tuple(
-        RowPattern(_parse_pattern(text), rows, columns, samples.get(text, ()))
+        RowPattern(tuple(map(int, text.split(","))), rows, columns, samples.get(text, ()))
         for text, (rows, columns) in sorted(counts.items())
     )
 
 
 def _key_aliases(compared: ComparedStates) -> list[str]:
-    return [f"lhb_k{place}" for place in range(max(1, len(compared.key)))]
+    return dataframes.key_aliases(compared.key or ("the row hash",))
 
 
 def _key_and_hash(frame: DataFrame, compared: ComparedStates, prefix: str = "") -> list[Column]:
     """Return the key's columns under short names with the prefix, and the row's hash."""
     hashed = row_hash.row_hash_column(frame.schema)
-    named = [quoted_column(name) for name in compared.key] or [hashed]
-    aliases = _key_aliases(compared)
-    keys = [value.alias(prefix + short) for value, short in zip(named, aliases, strict=True)]
-    return [*keys, hashed.alias(_HASH)]
+    keys = dataframes.aliased_key(compared.key, prefix)
+    return [*(keys or [hashed.alias(prefix + _key_aliases(compared)[0])]), hashed.alias(_HASH)]
 
 
 def _changed_keys(compared: ComparedStates) -> DataFrame:
     """Return the keys that differ between the first and the last state, with their pattern."""
-    from pyspark.sql import functions as F
-
     rows = reduce(
         lambda one, other: one.unionAll(other),
         (
@@ -341,7 +278,12 @@ def _changed_keys(compared: ComparedStates) -> DataFrame:
             for place, frame in enumerate(compared.frames)
         ),
     )
-    values = [_hash_in_state(place) for place in range(len(compared.frames))]
+    state, hashed = quoted_column(_STATE), quoted_column(_HASH)
+    in_states = [
+        F.collect_list(F.when(state == place, hashed)) for place in range(len(compared.frames))
+    ]
+    # The hash of a key's rows in each state; null where it is absent.
+    values = [F.when(F.size(each) > 0, F.xxhash64(F.array_sort(each))) for each in in_states]
     grouped = rows.groupBy(*_key_aliases(compared)).agg(F.array(*values).alias(_PATTERN))
     pattern = quoted_column(_PATTERN)
     ends = pattern.getItem(0).eqNullSafe(pattern.getItem(len(compared.frames) - 1))
@@ -355,18 +297,8 @@ def _changed_keys(compared: ComparedStates) -> DataFrame:
     return grouped.where(~ends).select(*_key_aliases(compared), text.alias(_PATTERN))
 
 
-def _hash_in_state(place: int) -> Column:
-    """Build a column with the hash of a key's rows in one state; null where it is absent."""
-    from pyspark.sql import functions as F
-
-    hashes = F.collect_list(F.when(quoted_column(_STATE) == place, quoted_column(_HASH)))
-    return F.when(F.size(hashes) > 0, F.xxhash64(F.array_sort(hashes)))
-
-
 def _with_end_rows(changed: DataFrame, compared: ComparedStates) -> DataFrame:
     """Join the whole rows of both ends to the changed keys; one row of a repeated key."""
-    from pyspark.sql import functions as F
-
     keys = _key_aliases(compared)
     joined = changed
     for frame, side in ((compared.frames[0], _OLD), (compared.frames[-1], _NEW)):
@@ -379,42 +311,28 @@ def _with_end_rows(changed: DataFrame, compared: ComparedStates) -> DataFrame:
             F.struct(*(quoted_column(name) for name in frame.columns)).alias(side),
             hashes.alias(f"{side}_hashes"),
         ).dropDuplicates([f"{side}_{key}" for key in keys])
-        condition = F.lit(True)  # noqa: FBT003 (a Spark literal)
-        for key in keys:
-            condition = condition & quoted_column(key).eqNullSafe(quoted_column(f"{side}_{key}"))
-        joined = joined.join(whole, condition, "left")
+        theirs = [f"{side}_{key}" for key in keys]
+        joined = joined.join(whole, dataframes.is_same(keys, theirs), "left")
     sides = (_OLD, f"{_OLD}_hashes", _NEW, f"{_NEW}_hashes")
     return joined.select(*keys, _PATTERN, *sides)
 
 
 def _counts(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[int, dict[str, int]]]:
-    from pyspark.sql import functions as F
-
     names = [name for name in compared.frames[-1].columns if name not in compared.key]
     old, new = quoted_column(f"{_OLD}_hashes"), quoted_column(f"{_NEW}_hashes")
     places = {name: place for place, name in enumerate(compared.frames[-1].columns)}
-    grouped = joined.groupBy(_PATTERN).agg(
-        F.count(F.lit(1)).alias("n"),
-        *(
-            F.count(F.when(old.getItem(places[name]) != new.getItem(places[name]), 1)).alias(
-                f"c{i}"
-            )
-            for i, name in enumerate(names)
-        ),
-    )
+    differing = [
+        F.count(F.when(old.getItem(places[name]) != new.getItem(places[name]), 1)) for name in names
+    ]
+    grouped = joined.groupBy(_PATTERN).agg(F.count(F.lit(1)), *differing)
     return {
-        row[_PATTERN]: (
-            int(row["n"]), {name: int(row[f"c{i}"]) for i, name in enumerate(names) if row[f"c{i}"]}
-        )
-        for row in grouped.collect()
-    }  # fmt: skip
+        pattern: (rows, {name: n for name, n in zip(names, columns, strict=True) if n})
+        for pattern, rows, *columns in grouped.collect()
+    }
 
 
 def _samples(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[DiffSample, ...]]:
     """Return the first rows of each pattern, in the order of their keys."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     by = Window.partitionBy(_PATTERN).orderBy(
         *(quoted_column(key) for key in _key_aliases(compared))
     )
@@ -446,7 +364,3 @@ def _row_sample(
         for side in (old, new)
     ]
     return DiffSample(kind=kind, key=key, old=sides[0], new=sides[1])
-
-
-def _parse_pattern(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))

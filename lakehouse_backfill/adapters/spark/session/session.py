@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark.dataframes import quote_identifier, spark_errors
 from lakehouse_backfill.adapters.spark.session import spark_log
 from lakehouse_backfill.adapters.spark.session.java import JavaRuntime, require_java
 from lakehouse_backfill.adapters.spark.session.settings import (
@@ -22,11 +21,12 @@ from lakehouse_backfill.adapters.spark.session.settings import (
     SparkSettings,
     may_hold_secret,
 )
+from lakehouse_backfill.adapters.spark.session.spark_errors import hide_texts, spark_errors
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, EnvironmentDown
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 #: How long a server may take for its first answer; PySpark itself retries for ten minutes.
@@ -47,7 +47,11 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.remote(address)
-    runtime_settings = _runtime_settings(settings)
+    runtime_settings = {
+        key: value
+        for key, value in settings.options.items()
+        if key.startswith("spark.sql.") and key not in _STATIC_SETTINGS
+    }
     for key, value in runtime_settings.items():
         builder = builder.config(key, value)
     try:
@@ -57,8 +61,9 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
     except BackfillError:
         raise
     except Exception as error:
+        cause = str(error) or f"nothing came in {_CONNECT_TIMEOUT_S:g} s"
         raise EnvironmentDown(
-            f"Spark Connect at {address} does not answer: {_connect_error_text(error)}",
+            f"Spark Connect at {address} does not answer: {cause}",
             fix="start the server, or correct spark.remote in the profile",
         ) from error
     return session
@@ -66,6 +71,8 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
 
 def check_server(session: SparkSession, catalog: str) -> str:
     """List the catalog on the server, return its version; raise Blocked without SQL extensions."""
+    from lakehouse_backfill.adapters.spark.dataframes import quote_identifier
+
     with spark_errors("asking Spark Connect for the catalog"):
         session.sql(f"SHOW NAMESPACES IN {quote_identifier(catalog)}").collect()
         extensions = str(session.conf.get("spark.sql.extensions", ""))
@@ -75,14 +82,6 @@ def check_server(session: SparkSession, catalog: str) -> str:
             fix=f"start it with --conf spark.sql.extensions={ICEBERG_EXTENSIONS}",
         )
     return f"Spark {session.version} answers, and reads catalog {catalog}"
-
-
-def _runtime_settings(settings: SparkSettings) -> dict[str, str]:
-    return {
-        key: value
-        for key, value in settings.options.items()
-        if key.startswith("spark.sql.") and key not in _STATIC_SETTINGS
-    }
 
 
 def _require_address(address: str) -> None:
@@ -125,10 +124,6 @@ def _require_settings_applied(address: str, session: SparkSession, wanted: dict[
         )
 
 
-def _connect_error_text(error: Exception) -> str:
-    return str(error) or f"nothing came in {_CONNECT_TIMEOUT_S:g} s"
-
-
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 #: Variables that another Spark on the machine may set; each makes ours start the wrong program.
 _STALE = (
@@ -162,7 +157,9 @@ def open_session(profile: Profile, project: Path) -> SparkSession:
         session = _OPEN_SESSIONS.get("session")
         if session is None:
             _silence_query_loggers()
-            session = _start(settings) if settings.remote is None else _connect(settings)
+            for name in _STALE:
+                os.environ.pop(name, None)
+            session = _start(settings) if settings.remote is None else connect_to_server(settings)
             _OPEN_SESSIONS["session"] = session
             _sessions_opened += 1
         else:
@@ -202,7 +199,7 @@ def _stop_java() -> None:
 
 def _start(settings: SparkSettings) -> SparkSession:
     java = require_java()
-    _clean_environment(settings, java)
+    _set_environment(settings, java)
     log = spark_log.open_log()
     try:
         return _launch(_with_logging(settings, java), log)
@@ -235,10 +232,20 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
     return SparkSession.builder.getOrCreate()
 
 
-def _connect(settings: SparkSettings) -> SparkSession:
-    for name in _STALE:
-        os.environ.pop(name, None)
-    return connect_to_server(settings)
+def hide_values() -> None:
+    """Keep values out of errors and logs of this process, which works on restricted columns.
+
+    The texts of Spark's errors may quote a value, and Spark's own log repeats them for each task.
+    Iceberg's errors stay in the log: they name files.
+    """
+    from pyspark import SparkContext
+
+    hide_texts()
+    context = SparkContext._active_spark_context
+    jvm = None if context is None else context._jvm
+    if jvm is not None:
+        log4j = jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setLevel("org.apache.spark", log4j.Level.OFF)
 
 
 def _silence_query_loggers() -> None:
@@ -260,9 +267,7 @@ def _refuse_other_catalog(session: SparkSession, settings: SparkSettings) -> Non
             )
 
 
-def _clean_environment(settings: SparkSettings, java: JavaRuntime) -> None:
-    for name in _STALE:
-        os.environ.pop(name, None)
+def _set_environment(settings: SparkSettings, java: JavaRuntime) -> None:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EnvironmentDown("pyspark is not installed", fix="pip install 'pyspark>=4.1,<4.2'")
@@ -278,9 +283,25 @@ def _clean_environment(settings: SparkSettings, java: JavaRuntime) -> None:
 
 
 def _with_logging(settings: SparkSettings, java: JavaRuntime) -> dict[str, str]:
-    options = dict(settings.options)
     key = "spark.driver.extraJavaOptions"
     quiet = f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"
-    own = options.get(key, "")
-    options[key] = " ".join(part for part in (quiet, *java.options, own) if part)
-    return options
+    parts = (quiet, *java.options, settings.options.get(key, ""))
+    return {**settings.options, key: " ".join(filter(None, parts))}
+
+
+def analysed_plan_json(frame: DataFrame) -> str | None:
+    """Return Catalyst's analysed plan of a frame as JSON.
+
+    None on Spark Connect, and for a plan that is too deep for Spark to write it out.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    if not hasattr(frame, "_jdf"):
+        return None
+    analysed = frame._jdf.queryExecution().analyzed()
+    try:
+        return str(analysed.toJSON())
+    except Py4JJavaError as error:
+        if "StackOverflowError" in str(error):
+            return None
+        raise

@@ -74,7 +74,10 @@ def spark_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
         if key not in _NOT_FOR_SPARK and not key.startswith(("s3.", "client."))
     }
     # A session would see old data of a cached table as long as it keeps reading (pitfall 45).
-    own = _jdbc_catalog_properties(properties) if kind == "sql" else {"type": kind}
+    own = {"type": kind}
+    if kind == "sql":
+        # PyIceberg writes schema V1, which can also hold views.
+        own = {"type": "jdbc", "jdbc.schema-version": "V1", **jdbc_settings(properties["uri"])}
     return {**rest, **own, **_object_store_properties(properties), "cache-enabled": "false"}
 
 
@@ -140,11 +143,6 @@ def _postgresql_settings(uri: str) -> dict[str, str]:
     if password:
         settings["jdbc.password"] = unquote(password)
     return settings
-
-
-def _jdbc_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return JDBC properties with schema V1, which PyIceberg writes and which can hold views."""
-    return {"type": "jdbc", "jdbc.schema-version": "V1", **jdbc_settings(properties["uri"])}
 
 
 #: Catalogs whose properties have the same names on both sides.
@@ -243,7 +241,8 @@ class SparkSettings:
         name = properties.get("name", "lake")
         own = expand_project_folder(profile.spark, project)
         options = {**_DEFAULTS, **own, **_FIXED, **_catalog_options(name, properties)}
-        options["spark.sql.extensions"] = _extensions(own)
+        extensions = [part for part in own.get("spark.sql.extensions", "").split(",") if part]
+        options["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, ICEBERG_EXTENSIONS]))
         settings = SparkSettings(catalog=name, options=options)
         if settings.remote is None:
             options = {**options, **_jar_settings(settings, properties, project)}
@@ -257,11 +256,6 @@ def _catalog_options(name: str, properties: Mapping[str, str]) -> dict[str, str]
     derived = spark_catalog_properties(properties)
     options = {f"{prefix}.{key}": value for key, value in derived.items()}
     return {prefix: "org.apache.iceberg.spark.SparkCatalog", **options}
-
-
-def _extensions(own: Mapping[str, str]) -> str:
-    requested = [part for part in own.get("spark.sql.extensions", "").split(",") if part]
-    return ",".join(dict.fromkeys([*requested, ICEBERG_EXTENSIONS]))
 
 
 def _jar_settings(

@@ -24,63 +24,41 @@ from lakehouse_backfill.adapters.spark.session.settings import is_secret
 from lakehouse_backfill.errors import WriteForbidden
 from lakehouse_backfill.fault_points import is_own_commit
 
-#: Module, class and members that write or change state. A missing member is skipped, because the
-#: classic and the Connect API differ.
+#: PySpark's two APIs, as parts of the names of modules.
+_APIS = ("", "connect.")
+_FRAME_MEMBERS = (
+    "write", "writeTo", "writeStream", "mergeInto", "foreach", "foreachPartition", "checkpoint",
+    "createGlobalTempView", "createOrReplaceGlobalTempView", "rdd",
+)  # fmt: skip
+#: Module, class and members that write or change state. A missing class or member is skipped,
+#: because the classic and the Connect API differ.
 _WRITE_MEMBERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    *(
-        (module, "DataFrame", members)
-        for module in (
-            "pyspark.sql.dataframe",
-            "pyspark.sql.classic.dataframe",
-            "pyspark.sql.connect.dataframe",
-        )
-        for members in (
-            ("write", "writeTo", "writeStream", "mergeInto", "foreach", "foreachPartition"),
-            ("createGlobalTempView", "createOrReplaceGlobalTempView", "checkpoint", "rdd"),
-        )
-    ),
-    *(
-        (f"pyspark.sql.{part}readwriter", name, members)
-        for part in ("", "connect.")
-        for name, members in (
-            ("DataFrameWriter", ("save", "insertInto", "saveAsTable", "json", "parquet", "text")),
-            ("DataFrameWriter", ("csv", "xml", "orc", "jdbc")),
-            ("DataFrameWriterV2", ("create", "replace", "createOrReplace", "append")),
-            ("DataFrameWriterV2", ("overwrite", "overwritePartitions")),
-        )
-    ),
-    *((f"pyspark.sql.{part}merge", "MergeIntoWriter", ("merge",)) for part in ("", "connect.")),
-    *(
-        (f"pyspark.sql.{part}streaming.readwriter", "DataStreamWriter", ("start", "toTable"))
-        for part in ("", "connect.")
-    ),
-    *(
-        (f"pyspark.sql.{part}catalog", "Catalog", members)
-        for part in ("", "connect.")
-        for members in (
-            ("createTable", "createExternalTable", "dropGlobalTempView", "recoverPartitions"),
-            ("setCurrentCatalog", "setCurrentDatabase"),
-        )
-    ),
-    ("pyspark.sql.conf", "RuntimeConfig", ("set", "unset")),
-    ("pyspark.sql.connect.conf", "RuntimeConf", ("set", "unset")),
-    *(
-        (f"pyspark.sql.{part}session", "SparkSession", members)
-        for part in ("", "connect.")
-        for members in (("stop", "copyFromLocalToFs", "addArtifacts"),)
-    ),
-)
-_CONFIGURATION_CLASSES = (
-    ("pyspark.sql.conf", "RuntimeConfig"),
-    ("pyspark.sql.connect.conf", "RuntimeConf"),
-)
-#: Members of PyIceberg's tables and catalogs that commit. The catalogs are those that are loaded.
-_COMMIT_MEMBER = ("pyiceberg.table", "Table", "_do_commit")
+    ("pyspark.sql.classic.dataframe", "DataFrame", _FRAME_MEMBERS),
+    *((f"pyspark.sql.{api}{module}", name, members) for api in _APIS for module, name, members in (
+        ("dataframe", "DataFrame", _FRAME_MEMBERS),
+        ("readwriter", "DataFrameWriter", (
+            "save", "insertInto", "saveAsTable", "json", "parquet", "text", "csv", "xml", "orc",
+            "jdbc",
+        )),
+        ("readwriter", "DataFrameWriterV2", (
+            "create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions",
+        )),
+        ("merge", "MergeIntoWriter", ("merge",)),
+        ("streaming.readwriter", "DataStreamWriter", ("start", "toTable")),
+        ("catalog", "Catalog", (
+            "createTable", "createExternalTable", "dropGlobalTempView", "recoverPartitions",
+            "setCurrentCatalog", "setCurrentDatabase",
+        )),
+        ("conf", "RuntimeConfig", ("set", "unset")),
+        ("conf", "RuntimeConf", ("set", "unset")),
+        ("session", "SparkSession", ("stop", "copyFromLocalToFs", "addArtifacts")),
+    )),
+)  # fmt: skip
+#: Members of PyIceberg's catalogs that commit. The catalogs are those that are loaded.
 _CATALOG_MEMBERS = (
     "commit_table", "create_table", "register_table", "drop_table", "purge_table", "rename_table",
     "create_namespace", "drop_namespace", "update_namespace_properties", "drop_view",
 )  # fmt: skip
-_SESSION_MODULES = ("pyspark.sql.session", "pyspark.sql.connect.session")
 #: Options of a builder that is only used to get the session.
 _HARMLESS_OPTIONS = frozenset({"spark.app.name", "spark.master"})
 
@@ -123,39 +101,31 @@ def _patch_pyspark() -> None:
         owner = _pyspark_class(module, name)
         for member in members:
             if owner is not None and member in owner.__dict__:
-                _patch_member(owner, member, _forbidding_member(owner, member))
-    for module in _SESSION_MODULES:
-        session = _pyspark_class(module, "SparkSession")
-        if session is not None:
-            _patch_member(session, "sql", _checked_sql(session.__dict__["sql"]))
-            builder = session.Builder
-            _patch_member(builder, "getOrCreate", _checked_builder(builder.getOrCreate))
-    for module, name in _CONFIGURATION_CLASSES:
-        owner = _pyspark_class(module, name)
-        if owner is not None:
-            _patch_member(owner, "get", _checked_get(owner))
+                _forbid(owner, member)
+    for api in _APIS:
+        _patch_session(api)
     _patch_pyiceberg()
 
 
-def _checked_get(owner: type) -> Any:
-    original = owner.__dict__["get"]
-
-    def get(self: Any, key: str, *args: Any, **kwargs: Any) -> Any:
-        if is_secret(str(key)):
-            _refuse_unless_trusted(f"to read the setting {key}")
-        return original(self, key, *args, **kwargs)
-
-    return get
+def _patch_session(api: str) -> None:
+    session = _pyspark_class(f"pyspark.sql.{api}session", "SparkSession")
+    if session is not None:
+        _check_first(session, "sql", _check_sql)
+        _check_first(session.Builder, "getOrCreate", _check_builder)
+        if "create" in session.Builder.__dict__:
+            _forbid(session.Builder, "create")
+    for name in ("RuntimeConfig", "RuntimeConf"):
+        configuration = _pyspark_class(f"pyspark.sql.{api}conf", name)
+        if configuration is not None:
+            _check_first(configuration, "get", _check_get)
 
 
 def _patch_pyiceberg() -> None:
-    module, name, commit = _COMMIT_MEMBER
-    table = getattr(import_module(module), name)
-    _patch_member(table, commit, _committing_member(table, commit, "a commit"))
+    _check_first(import_module("pyiceberg.table").Table, "_do_commit", _check_commit("a commit"))
     for catalog in _subclasses(import_module("pyiceberg.catalog").Catalog):
         for member in _CATALOG_MEMBERS:
             if member in catalog.__dict__:
-                _patch_member(catalog, member, _committing_member(catalog, member, member))
+                _check_first(catalog, member, _check_commit(member))
 
 
 def _subclasses(owner: type) -> list[type]:
@@ -164,17 +134,6 @@ def _subclasses(owner: type) -> list[type]:
     for child in owner.__subclasses__():
         below += _subclasses(child)
     return [owner, *dict.fromkeys(below)]
-
-
-def _committing_member(owner: type, member: str, what: str) -> Any:
-    original = owner.__dict__[member]
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (_is_trusted() or is_own_commit()):
-            raise _write_forbidden(f"{what} through PyIceberg", state="nothing was committed")
-        return original(self, *args, **kwargs)
-
-    return call
 
 
 def _unpatch_pyspark() -> None:
@@ -192,63 +151,78 @@ def _pyspark_class(module: str, name: str) -> Any:
     """Return a class of PySpark; None for a Connect class when the session is not Connect's.
 
     PySpark imports some Connect modules on first use. They are imported here, so that they are
-    patched before a job uses them.
+    patched before a job uses them. Where another thread tries to import Connect without its
+    packages, the module is in the list for a moment: a job cannot import it either.
     """
-    if ".connect." in module and _SESSION_MODULES[1] not in sys.modules:
+    if ".connect." in module and "pyspark.sql.connect.session" not in sys.modules:
         return None
-    return getattr(import_module(module), name, None)
+    try:
+        return getattr(import_module(module), name, None)
+    except ImportError:
+        if ".connect." in module:
+            return None
+        raise
 
 
-def _forbidding_member(owner: type, member: str) -> Any:
+def _check_first(owner: type, member: str, check: Callable[..., None]) -> None:
+    """Let `check` see the arguments of each call first; it raises to refuse the call."""
     original = owner.__dict__[member]
-    what = f"{owner.__name__}.{member}"
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    _patch_member(owner, member, call)
+
+
+def _forbid(owner: type, member: str) -> None:
+    what, original = f"{owner.__name__}.{member}", owner.__dict__[member]
     if isinstance(original, property):
-        getter = original.fget or _nothing
 
         def get(self: Any) -> Any:
             _refuse_unless_trusted(what)
-            return getter(self)
+            return original.__get__(self)
 
-        return property(get)
+        _patch_member(owner, member, property(get))
+        return
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def check(_self: Any, *args: Any, **_: Any) -> None:
         target = f"({args[0]!r})" if args and isinstance(args[0], str) else ""
         _refuse_unless_trusted(f"{what}{target}")
-        return original(self, *args, **kwargs)
 
-    return call
-
-
-def _nothing(_self: Any) -> None:
-    return None
+    _check_first(owner, member, check)
 
 
-def _checked_sql(original: Callable[..., Any]) -> Callable[..., Any]:
-    def sql(self: Any, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N803 (PySpark's)
-        if not _is_trusted():
-            # sqlglot is loaded only when a job sends a query as text.
-            from lakehouse_backfill.adapters.spark.session.queries import NotAQuery, parse_query
+def _check_sql(_session: Any, sqlQuery: str, *_: Any, **__: Any) -> None:  # noqa: N803 (PySpark's)
+    if _is_trusted():
+        return
+    # sqlglot is loaded only when a job sends a query as text.
+    from lakehouse_backfill.core.guards.queries import NotAQuery, parse_query
 
-            try:
-                parse_query(sqlQuery)
-            except NotAQuery as error:
-                excerpt = " ".join(sqlQuery.split())[:80]
-                raise _write_forbidden(f"SparkSession.sql({excerpt!r}): {error}") from error
-        return original(self, sqlQuery, *args, **kwargs)
-
-    return sql
+    try:
+        parse_query(sqlQuery)
+    except NotAQuery as error:
+        excerpt = " ".join(sqlQuery.split())[:80]
+        raise _write_forbidden(f"SparkSession.sql({excerpt!r}): {error}") from error
 
 
-def _checked_builder(original: Callable[..., Any]) -> Callable[..., Any]:
-    def get_or_create(self: Any) -> Any:
-        options = set(getattr(self, "_options", {}))
-        if options - _HARMLESS_OPTIONS:
-            _refuse_unless_trusted(
-                f"SparkSession.builder with {', '.join(sorted(options - _HARMLESS_OPTIONS))}"
-            )
-        return original(self)
+def _check_builder(builder: Any) -> None:
+    options = set(getattr(builder, "_options", {})) - _HARMLESS_OPTIONS
+    if options:
+        _refuse_unless_trusted(f"SparkSession.builder with {', '.join(sorted(options))}")
 
-    return get_or_create
+
+def _check_get(_configuration: Any, key: str, *_: Any, **__: Any) -> None:
+    if is_secret(str(key)):
+        _refuse_unless_trusted(f"to read the setting {key}")
+
+
+def _check_commit(what: str) -> Callable[..., None]:
+    def check(*_: Any, **__: Any) -> None:
+        if not (_is_trusted() or is_own_commit()):
+            raise _write_forbidden(f"{what} through PyIceberg", state="nothing was committed")
+
+    return check
 
 
 def _is_trusted() -> bool:

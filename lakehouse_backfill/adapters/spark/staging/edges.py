@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
-from lakehouse_backfill.adapters.spark.dataframes import quoted_column
+from lakehouse_backfill.adapters.spark.dataframes import aliased_key, key_aliases, quoted_column
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
-from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.contract import Contract, Measure
-from lakehouse_backfill.domain.partitions import Scope
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
 
 _ACCEPTED = "accepted"
 _LABEL, _HASH = "lhb_label", "lhb_hash"
@@ -95,7 +94,7 @@ def _edge_differences(
     if not labels:
         return {}, nothing
     scope = Scope(field=edge.scope.field, partitions=labels)
-    where = dataframes.is_in_ranges(partitions.scope_row_ranges(scope))
+    where = dataframes.is_in_ranges(scope_row_ranges(scope))
     old, new = accepted.where(where), edge.computed.where(where)
     rows = _row_differences(old, new, contract.key, scope)
     if not any(added or removed for added, removed, _ in rows.values()):
@@ -128,29 +127,19 @@ def _edge_partitions(
 def _row_differences(
     accepted: DataFrame, computed: DataFrame, key: tuple[str, ...], scope: Scope
 ) -> RowChanges:
-    from pyspark.sql import functions as F
-
     sides = [
         frame.select(
             dataframes.raw_label(scope.field).alias(_LABEL),
-            *_short_keys(key),
+            *aliased_key(key),
             row_hash.row_hash_column(frame.schema).alias(_HASH),
         )
         for frame in (accepted, computed)
     ]
-    counted = (
-        _count_changes(sides[0], sides[1], key)
-        .groupBy(_LABEL)
-        .agg(*(F.sum(name).alias(name) for name in _COUNTS))
-        .collect()
-    )
+    totals = [F.sum(name).alias(name) for name in _COUNTS]
+    counted = _count_changes(sides[0], sides[1], key).groupBy(_LABEL).agg(*totals).collect()
     return {
-        dataframes.format_label(scope.field, row[_LABEL]): (
-            row[_ADDED],
-            row[_REMOVED],
-            row[_CHANGED],
-        )
-        for row in counted
+        dataframes.format_label(scope.field, label): (added, removed, changed)
+        for label, added, removed, changed in counted
     }
 
 
@@ -160,9 +149,7 @@ def _count_changes(old: DataFrame, new: DataFrame, key: tuple[str, ...]) -> Data
     Only partition, key and one 64-bit hash of each row are shuffled. Rows of a key that a side
     holds more than once are compared as a multiset, and are added or removed, never changed.
     """
-    from pyspark.sql import functions as F
-
-    by_key = [_LABEL, *_key_names(key)]
+    by_key = [_LABEL, *key_aliases(key)]
     one, none = F.lit(1).cast("bigint"), F.lit(0).cast("bigint")
     rows = old.select("*", one.alias(_OLD), none.alias(_NEW)).unionByName(
         new.select("*", none.alias(_OLD), one.alias(_NEW))
@@ -185,17 +172,6 @@ def _count_changes(old: DataFrame, new: DataFrame, key: tuple[str, ...]) -> Data
     )
 
 
-def _key_names(key: tuple[str, ...]) -> list[str]:
-    return [f"lhb_key_{place}" for place in range(len(key))]
-
-
-def _short_keys(key: tuple[str, ...]) -> list[Column]:
-    """Return the key's columns under names that need no quoting."""
-    return [
-        quoted_column(name).alias(short) for name, short in zip(key, _key_names(key), strict=True)
-    ]
-
-
 def _one_sided_rows(
     old: DataFrame, new: DataFrame, contract: Contract, scope: Scope, inside: InsideRows
 ) -> OneSided:
@@ -204,15 +180,13 @@ def _one_sided_rows(
     With a key beyond the partition column, a row that the other side of the edge gained has moved
     there, and only such rows are counted. Without one, all rows are, and `known` is False.
     """
-    from pyspark.sql import functions as F
-
-    names = _key_names(contract.key)
+    names = key_aliases(contract.key)
     identity = _identity_names(contract.key, scope)
     sides = [_keyed_measures(frame, contract, scope) for frame in (old, new)]
     here = [_LABEL, *(names or [_HASH])]
     gone, come = (_joined(a, b, here, "left_anti") for a, b in (sides, sides[::-1]))
     if identity:
-        accepted, staged = (frame.select(*_short_keys(contract.key)) for frame in inside())
+        accepted, staged = (frame.select(*aliased_key(contract.key)) for frame in inside())
         gone = _joined(gone, _joined(staged, accepted, names, "left_anti"), identity, "left_semi")
         come = _joined(come, _joined(accepted, staged, names, "left_anti"), identity, "left_semi")
     measures = [f"lhb_measure_{place}" for place in range(len(contract.measures))]
@@ -234,16 +208,14 @@ def _one_sided_rows(
 
 def _joined(left: DataFrame, right: DataFrame, names: Sequence[str], how: str) -> DataFrame:
     """Keep the rows of `left` with (`left_semi`) or without (`left_anti`) an equal row."""
-    from pyspark.sql import functions as F
-
-    other = right.select(*(F.col(name).alias(f"{name}_other") for name in names))
-    pairs = [F.col(name).eqNullSafe(F.col(f"{name}_other")) for name in names]
-    return left.join(other, pairs, how)
+    others = [f"{name}_other" for name in names]
+    renamed = right.select(*(F.col(name).alias(f"{name}_other") for name in names))
+    return left.join(renamed, dataframes.is_same(names, others), how)
 
 
 def _identity_names(key: tuple[str, ...], scope: Scope) -> list[str]:
     """Return the short names of the key's columns but for the one that decides the partition."""
-    names = zip(key, _key_names(key), strict=True)
+    names = zip(key, key_aliases(key), strict=True)
     return [short for name, short in names if name != scope.field.column]
 
 
@@ -254,14 +226,12 @@ def _keyed_measures(frame: DataFrame, contract: Contract, scope: Scope) -> DataF
         for place, measure in enumerate(contract.measures)
     ]
     label = dataframes.raw_label(scope.field).alias(_LABEL)
-    key = _short_keys(contract.key) or [row_hash.row_hash_column(frame.schema).alias(_HASH)]
+    key = aliased_key(contract.key) or [row_hash.row_hash_column(frame.schema).alias(_HASH)]
     return frame.select(label, *key, *values)
 
 
 def measure_contribution(measure: Measure) -> Column:
     """Build a column with the amount that one row adds to the measure; null adds 0."""
-    from pyspark.sql import functions as F
-
     if measure.sum is not None:
         return F.coalesce(quoted_column(measure.sum), F.lit(0))
     if measure.counts_by is not None:

@@ -12,29 +12,30 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from lakehouse_backfill.adapters.spark.dataframes import CORRECT_JOB_FIX
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.session import write_guard
-from lakehouse_backfill.adapters.spark.session.queries import (
+from lakehouse_backfill.adapters.spark.session.spark_errors import CORRECT_JOB_FIX, first_line
+from lakehouse_backfill.core.guards.queries import (
+    REFLECTION_FUNCTIONS,
     NotAQuery,
     parse_query,
     referenced_tables,
 )
 from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.domain.partitions import Bound
-from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, NotFound
+from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, NotFound, WriteForbidden
 from lakehouse_backfill.transforms import TransformInfo, transform_info
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 #: By folder: the modules that were imported from it, by name.
 _modules_by_folder: dict[Path, dict[str, ModuleType]] = {}
@@ -50,6 +51,7 @@ def job_imports(folder: Path, job: Path) -> Iterator[None]:
     folders = [str(folder), str(job.parent)]
     own = _modules_by_folder.setdefault(folder, {})
     names = _importable_names(folder, job)
+    driver_guard.add_own_modules(names)
     hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     known = set(sys.modules)
     sys.modules.update(own)
@@ -64,7 +66,8 @@ def job_imports(folder: Path, job: Path) -> Iterator[None]:
             sys.path.remove(path)
         for name, module in imported.items():
             if name not in own:
-                _pickle_by_value(module)
+                # Executors do not have its file.
+                cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
             own[name] = module
             del sys.modules[name]
         sys.modules.update(hidden)
@@ -95,18 +98,15 @@ def _imported(folder: Path, known: set[str]) -> dict[str, ModuleType]:
 
 def _is_in_folder(module: ModuleType, folder: Path) -> bool:
     try:
-        locations = (
-            [module.__file__] if getattr(module, "__file__", None) else list(module.__path__)
-        )
+        file = getattr(module, "__file__", None)
+        locations = [file] if file else list(module.__path__)
     except (AttributeError, KeyError, TypeError):
         return False
     # A package without a file may also have a part in the working directory. Texts are compared:
     # thousands of modules are looked at, and their paths begin with the entry of `sys.path`.
     root = str(folder)
-    return any(
-        location is not None and (str(location) == root or str(location).startswith(root + os.sep))
-        for location in locations
-    )
+    texts = [str(location) for location in locations if location is not None]
+    return any(text == root or text.startswith(root + os.sep) for text in texts)
 
 
 @contextmanager
@@ -116,9 +116,7 @@ def _pickling_by_value(names: set[str]) -> Iterator[None]:
     The public function takes a module, not a name, so it cannot register a module before its
     import. All importable names are therefore registered first, and removed after the block.
     """
-    from pyspark.cloudpickle import cloudpickle
-
-    registry: set[str] = cloudpickle._PICKLE_BY_VALUE_MODULES
+    registry: set[str] = cloudpickle.cloudpickle._PICKLE_BY_VALUE_MODULES
     new = names - registry
     registry |= new
     try:
@@ -127,19 +125,11 @@ def _pickling_by_value(names: set[str]) -> Iterator[None]:
         registry -= new
 
 
-def _pickle_by_value(module: ModuleType) -> None:
-    """Pickle a module by value, because executors do not have its file."""
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-
-
 #: Names outside the public API: they bypass the guard, and do not exist on Spark Connect.
 FORBIDDEN_NAMES = frozenset(
     {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "sparkContext", "SparkContext", "rdd"}
 )
-_REFLECTION = re.compile(r"\b(reflect|java_method|try_reflect)\s*\(", re.IGNORECASE)
-_REFLECTION_NAMES = frozenset({"reflect", "java_method", "try_reflect"})
+_REFLECTION = re.compile(rf"\b({'|'.join(REFLECTION_FUNCTIONS)})\s*\(", re.IGNORECASE)
 
 
 def check_job_source(text: str, file: str) -> None:
@@ -163,11 +153,11 @@ _DATAFRAME_API_FIX = "use the DataFrame API or SQL; both run on Spark Connect to
 
 def _forbidden(node: ast.AST) -> str | None:
     """Return the forbidden name in a node; texts count too, because of getattr and expr."""
-    if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_NAMES | _REFLECTION_NAMES:
+    if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_NAMES | REFLECTION_FUNCTIONS:
         return node.attr
     if isinstance(node, ast.ImportFrom):
         names = {alias.name for alias in node.names}
-        return next(iter(sorted(names & (FORBIDDEN_NAMES | _REFLECTION_NAMES))), None)
+        return next(iter(sorted(names & (FORBIDDEN_NAMES | REFLECTION_FUNCTIONS))), None)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value in FORBIDDEN_NAMES:
             return node.value
@@ -179,12 +169,56 @@ def _forbidden(node: ast.AST) -> str | None:
 _HEADER = re.compile(r"^--\s*(name|version|inputs)\s*:\s*(.*?)\s*$", re.MULTILINE)
 
 
+class JobSinks(Protocol):
+    """What `context.sink(name)` of a transform leads to."""
+
+    def refusal(self, name: str) -> str:
+        """Return why a message to the sink is refused; empty when its policy lets it pass."""
+        ...
+
+    def send(self, name: str, key: str, payload: Mapping[str, Any]) -> Any:
+        """Act on a message as the run's policy says; return the answer of a mocked sink."""
+        ...
+
+
+class JobSink:
+    """A declared sink, as a transform sees it on the driver."""
+
+    def __init__(self, name: str, sinks: JobSinks | None) -> None:
+        self._name = name
+        self._sinks = sinks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise self._unreachable()
+
+    def _unreachable(self) -> WriteForbidden:
+        return WriteForbidden(
+            f"no message can be sent to the sink {self._name} from here",
+            state="nothing was sent",
+            fix="send it in the transform itself, not in a function that runs in a worker",
+        )
+
+    def send(self, key: str, payload: Mapping[str, Any]) -> Any:
+        """Send a message as the run's policy says; return the answer of a mocked sink, else None.
+
+        `key` names what the message is about: the same key is the same message. Raises
+        WriteForbidden, before anything is sent, when the policy is `forbid`, or in a worker.
+        """
+        if self._sinks is None:
+            raise self._unreachable()
+        if refusal := self._sinks.refusal(self._name):
+            driver_guard.stop(self._name, refusal)
+        with driver_guard.trusted(), write_guard.allow_own_writes():
+            return self._sinks.send(self._name, key, payload)
+
+
 @dataclass(frozen=True)
 class JobContext:
     """What a transform gets besides its inputs; equal for equal plans, so runs are repeatable.
 
     `clock` is the run's time, never the wall clock. `publish_from`/`publish_to` bound the computed
-    partitions (half-open); None where partitions have no order.
+    partitions (half-open); None where partitions have no order. `scratch` is the one folder in
+    which the code may write files: of the process on the driver, of the executor in a worker.
     """
 
     run_id: str
@@ -195,6 +229,17 @@ class JobContext:
     publish_from: Bound | None = None
     publish_to: Bound | None = None
     reference_versions: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    config_hash: str = ""
+    scratch: str = field(default="", compare=False)
+    sinks: JobSinks | None = field(default=None, compare=False, repr=False)
+
+    def sink(self, name: str) -> JobSink:
+        """Return a sink of the contract; the run manifest decides what sending to it does."""
+        return JobSink(name, self.sinks)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Functions that run in workers may use the values, but reach no sink.
+        return {**vars(self), "sinks": None}
 
 
 @dataclass(frozen=True)
@@ -204,15 +249,21 @@ class Job:
     info: TransformInfo
     file: str
     compute: Callable[[JobContext, Mapping[str, Any]], Any]
+    #: Folder of its code; None for SQL.
+    folder: Path | None = None
 
     def run(self, context: JobContext, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """Call the transform under the write guard.
+        """Call the transform under the guards.
 
-        Raises WriteForbidden when it tries to write, ConfigError when it fails or does not return
-        a DataFrame. Nothing is written in either case.
+        Raises WriteForbidden when it tries to write or to reach outside, ConfigError when it fails
+        or does not return a DataFrame. Nothing is written in either case.
         """
         try:
-            with write_guard.forbid_job_writes():
+            with ExitStack() as guards:
+                guards.enter_context(write_guard.forbid_job_writes())
+                if self.folder is not None:
+                    guards.enter_context(driver_guard.watch_job(self.folder))
+                    context = replace(context, scratch=driver_guard.scratch_folder())
                 output = self.compute(context, frames)
                 if hasattr(output, "writeTo"):
                     # Spark Connect analyses a frame only when its schema is read.
@@ -228,6 +279,11 @@ class Job:
                 fix=f"return a DataFrame in {self.file}",
             )
         return output  # type: ignore[no-any-return]
+
+    def require_no_attempts(self) -> None:
+        """Raise WriteForbidden for outside effects that threads of the job tried after `run`."""
+        if self.folder is not None:
+            driver_guard.require_no_attempts(self.folder)
 
 
 def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: set[str]) -> Job:
@@ -277,13 +333,11 @@ def _job_path(project: Path, file: str) -> Path:
 def _python_jobs(root: Path, path: Path, file: str, text: str) -> list[Job]:
     check_job_source(text, file)
     with job_imports(root, path):
-        module = _import_job_module(path, file, text)
-    transforms = [
-        (info, value) for value in vars(module).values() if (info := transform_info(value))
-    ]
+        module = _import_job_module(root, path, file, text)
     return [
-        Job(info, file, _compute_with_imports(function, info, (root, path)))
-        for info, function in transforms
+        Job(info, file, _compute_with_imports(value, info, (root, path)), root)
+        for value in vars(module).values()
+        if (info := transform_info(value))
     ]
 
 
@@ -298,9 +352,7 @@ def _compute_with_imports(
     return compute
 
 
-def _import_job_module(path: Path, file: str, text: str) -> ModuleType:
-    from pyspark import cloudpickle
-
+def _import_job_module(root: Path, path: Path, file: str, text: str) -> ModuleType:
     identity = hashlib.sha256(f"{path}\0{text}".encode()).hexdigest()[:16]
     name = f"lakehouse_backfill_job_{identity}"
     if name in sys.modules:
@@ -313,13 +365,12 @@ def _import_job_module(path: Path, file: str, text: str) -> ModuleType:
     # Executors do not have the file: its functions are pickled by value.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
-        with write_guard.forbid_job_writes():
+        with write_guard.forbid_job_writes(), driver_guard.watch_job(root):
             spec.loader.exec_module(module)
-    except BackfillError:
-        del sys.modules[name]
-        raise
     except Exception as error:
         del sys.modules[name]
+        if isinstance(error, BackfillError):
+            raise
         raise _job_failed("the job file failed on import", file, error) from error
     return module
 
@@ -359,18 +410,16 @@ def _header(file: str, text: str) -> TransformInfo:
         raise ConfigError(f"{file}: {error}", fix="correct its header lines") from error
 
 
+#: Values of the context that a SQL file may use.
+_SQL_PARAMETERS = (
+    "run_id", "mode", "clock", "transform_version", "publish_from", "publish_to",
+)  # fmt: skip
+
+
 def _parameters(context: JobContext) -> dict[str, Any]:
     """Return the values that a SQL file may use as `:name`; names of the context win."""
-    own: dict[str, Any] = {
-        "run_id": context.run_id,
-        "mode": context.mode,
-        "clock": context.clock,
-        "transform_version": context.transform_version,
-        "publish_from": context.publish_from,
-        "publish_to": context.publish_to,
-    }
-    values = {**context.config, **own}
-    return {name: _with_utc(value) for name, value in values.items()}
+    own = {name: getattr(context, name) for name in _SQL_PARAMETERS}
+    return {name: _with_utc(value) for name, value in {**context.config, **own}.items()}
 
 
 def _with_utc(value: Any) -> Any:
@@ -383,18 +432,14 @@ def _with_utc(value: Any) -> Any:
 def _job_failed(what: str, file: str, error: Exception) -> ConfigError:
     line = _line_in(file, error)
     location = f"{file}:{line}" if line else file
-    text = str(error).strip().splitlines()
-    return ConfigError(
-        f"{what} at {location}: {type(error).__name__}: {text[0] if text else ''}",
-        state="nothing was written",
-        fix=_how_to_correct(error),
-    )
-
-
-def _how_to_correct(error: Exception) -> str:
+    fix = CORRECT_JOB_FIX
     if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
-        return f"name inputs in braces, as in FROM {{orders}}; {CORRECT_JOB_FIX}"
-    return CORRECT_JOB_FIX
+        fix = f"name inputs in braces, as in FROM {{orders}}; {CORRECT_JOB_FIX}"
+    return ConfigError(
+        f"{what} at {location}: {first_line(error)}",
+        state="nothing was written",
+        fix=fix,
+    )
 
 
 def _line_in(file: str, error: Exception) -> int:

@@ -9,26 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakehouse_backfill.adapters.spark import dataframes
-from lakehouse_backfill.adapters.spark.dataframes import (
-    quoted_table_name,
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+from lakehouse_backfill.adapters.spark.session import write_guard
+from lakehouse_backfill.adapters.spark.session.spark_errors import (
     spark_errors,
     translate_spark_error,
 )
-from lakehouse_backfill.adapters.spark.session import write_guard
-from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning import publish_modes, resolve
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.errors import BackfillError, Conflict, OutcomeUnknown, RunMoved
 from lakehouse_backfill.fault_points import commit_window
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
 
 PROPERTY_PREFIX = "lakehouse-backfill."
 CHUNK_ID_PROPERTY = f"{PROPERTY_PREFIX}chunk-id"
@@ -42,7 +41,7 @@ def snapshot_properties(
 ) -> dict[str, str]:
     """Return the snapshot properties that every chunk commit has (requirement D3)."""
     manifest = plan.resolved.manifest
-    window = resolve.input_window(plan, scope)
+    first, last = resolve.input_window(plan, scope) or (None, None)
     # A carried chunk keeps the inputs of the revision that computed it.
     origin = plan.resolved.catch_up and plan.resolved.catch_up.origin(chunk.chunk_id)
     inputs = origin.inputs if origin else {}
@@ -57,8 +56,8 @@ def snapshot_properties(
         "transform-version": manifest.transform.version,
         "input-snapshot-ids": _snapshot_ids_text(plan, "source", inputs),
         "carried-from": origin.run_id if origin else None,
-        "input-range-start": window[0].isoformat() if window else None,
-        "input-range-end": window[1].isoformat() if window else None,
+        "input-range-start": first.isoformat() if first else None,
+        "input-range-end": last.isoformat() if last else None,
         "processing-mode": manifest.run.mode,
         "reference-data-version": _snapshot_ids_text(plan, "reference", inputs),
         "restatement-reason": manifest.run.reason,
@@ -72,9 +71,14 @@ def add_lineage_columns(
     frame: DataFrame, plan: Plan, scope: Scope, target: StructType
 ) -> DataFrame:
     """Add the lineage columns to the rows, in the target's own types."""
-    from pyspark.sql import functions as F
-
-    values = _lineage_values(plan, scope)
+    first, last = resolve.input_window(plan, scope) or (None, None)
+    values: dict[str, Any] = {
+        **publish_modes.expected_lineage(plan),
+        "input_range_start": first,
+        "input_range_end": last,
+        "reference_data_version": _reference_versions(plan),
+        "produced_at": datetime.now(timezone.utc),
+    }
     types = {field.name: field.dataType for field in target.fields}
     return frame.withColumns(
         {
@@ -82,24 +86,6 @@ def add_lineage_columns(
             for name in LINEAGE_NAMES
         }
     )
-
-
-def _lineage_values(plan: Plan, scope: Scope) -> dict[str, Any]:
-    manifest = plan.resolved.manifest
-    window = resolve.input_window(plan, scope)
-    sources = [pin for pin in plan.resolved.sources if pin.role == "source"]
-    return {
-        "produced_by_run_id": plan.run_id,
-        "produced_by_transform": manifest.transform.name,
-        "transform_version": manifest.transform.version,
-        "input_snapshot_id": sources[0].snapshot_id if sources else None,
-        "input_range_start": window[0] if window else None,
-        "input_range_end": window[1] if window else None,
-        "processing_mode": manifest.run.mode,
-        "reference_data_version": _reference_versions(plan),
-        "restatement_reason": manifest.run.reason,
-        "produced_at": datetime.now(timezone.utc),
-    }
 
 
 def _reference_versions(plan: Plan) -> str | None:
@@ -118,19 +104,11 @@ def _literal_value(value: Any) -> str | int | None:
     return value.isoformat(sep=" ") if isinstance(value, datetime) else value
 
 
-def _snapshot_ids_text(
-    plan: Plan, role: str, inputs: Mapping[str, int] | None = None
-) -> str | None:
+def _snapshot_ids_text(plan: Plan, role: str, inputs: Mapping[str, int]) -> str | None:
     """List the inputs of a role with their snapshots; `inputs` overrides those of the plan."""
     pins = [pin for pin in plan.resolved.sources if pin.role == role]
-    snapshot_ids = {pin.name: pin.snapshot_id for pin in pins} | {
-        pin.name: inputs[pin.name] for pin in pins if inputs and pin.name in inputs
-    }
-    return ",".join(f"{name}={number}" for name, number in snapshot_ids.items()) or None
-
-
-#: Messages of Iceberg and Spark when a table has another UUID than the loaded one.
-_TABLE_CHANGED_MESSAGES = ("UUID does not match", "TABLE_ID_MISMATCH")
+    texts = [f"{pin.name}={inputs.get(pin.name, pin.snapshot_id)}" for pin in pins]
+    return ",".join(texts) or None
 
 
 @dataclass(frozen=True)
@@ -144,9 +122,8 @@ class ShadowCommit:
 class ShadowWriter:
     """Commits chunks to shadow tables and finds the commits in the snapshot log."""
 
-    def __init__(self, spark: SparkSession, catalog: str) -> None:
-        self._spark = spark
-        self._catalog = catalog
+    def __init__(self, tables: SparkTables) -> None:
+        self._tables = tables
 
     def overwrite(
         self, frame: DataFrame, shadow: str, rows: Column, properties: Mapping[str, str], epoch: int
@@ -161,16 +138,10 @@ class ShadowWriter:
         Raises RunMoved, and commits nothing, when a later epoch has fenced the shadow. The
         shadow's property shows this before the write, its UUID during the write.
         """
-        name = quoted_table_name(self._catalog, shadow)
         with spark_errors(f"reading {shadow}"):
-            identity = dataframes.pin_table_identity(self._spark, name)
+            identity = self._tables.pin_identity(shadow)
         head = self._require_epoch(shadow, epoch)
-        writer = frame.unionByName(identity).writeTo(name)
-        writer = writer.option("isolation-level", "serializable")
-        if head is not None:
-            writer = writer.option("validate-from-snapshot-id", str(head))
-        for key, value in properties.items():
-            writer = writer.option(f"snapshot-property.{key}", value)
+        writer = self._tables.writer(frame.unionByName(identity), shadow, head, properties)
         failure: Exception | None = None
         try:
             with write_guard.allow_own_writes(), commit_window("Spark.overwrite"):
@@ -183,7 +154,7 @@ class ShadowWriter:
 
     def _require_epoch(self, shadow: str, epoch: int) -> int | None:
         """Return the head (None: no snapshot); raise RunMoved when a later epoch has fenced it."""
-        properties = self._table_properties(shadow)
+        properties = self._tables.properties(shadow)
         fence_epoch = int(properties.get(EPOCH_PROPERTY, 0))
         if fence_epoch > epoch:
             raise _taken_over_error(
@@ -192,15 +163,9 @@ class ShadowWriter:
         head = properties["current-snapshot-id"]
         return None if head == "none" else int(head)
 
-    def _table_properties(self, shadow: str) -> dict[str, str]:
-        # A command on the driver: the `refs` table would start a job.
-        command = f"SHOW TBLPROPERTIES {quoted_table_name(self._catalog, shadow)}"
-        with spark_errors(f"reading {shadow}"), write_guard.allow_own_writes():
-            return {row["key"]: row["value"] for row in self._spark.sql(command).collect()}
-
     def _concurrent_commit_error(self, shadow: str, epoch: int) -> BackfillError:
         """Return the error for a commit between inspection and write; nothing was written."""
-        if int(self._table_properties(shadow).get(EPOCH_PROPERTY, 0)) > epoch:
+        if int(self._tables.properties(shadow).get(EPOCH_PROPERTY, 0)) > epoch:
             return _taken_over_error(shadow, "it was fenced during the write")
         return Conflict(
             f"{shadow} was committed to while a chunk was about to be written",
@@ -228,21 +193,18 @@ class ShadowWriter:
                 state="nothing was published",
                 fix="run the step again: it looks before it writes",
             )
-        if any(words in str(failure) for words in _TABLE_CHANGED_MESSAGES):
+        if any(words in str(failure) for words in dataframes.TABLE_CHANGED_MESSAGES):
             raise _taken_over_error(shadow, "it was fenced during the write") from failure
         raise translate_spark_error(failure, doing) from failure
 
     def _find_attempt(self, shadow: str, attempt_id: str) -> ShadowCommit | None:
-        with spark_errors(f"reading the snapshots of {shadow}"):
-            snapshots = self._spark.table(f"{quoted_table_name(self._catalog, shadow)}.`snapshots`")
-            own = snapshots.where(f"summary['{ATTEMPT_ID_PROPERTY}'] = '{attempt_id}'")
-            matches = own.select("snapshot_id", "summary").collect()
-        if not matches:
-            return None
-        row = max(matches, key=lambda each: each["snapshot_id"])
-        return ShadowCommit(
-            int(row["snapshot_id"]), int((row["summary"] or {}).get("added-records", 0))
+        found = self._tables.snapshot_summaries(
+            shadow, f"summary['{ATTEMPT_ID_PROPERTY}'] = '{attempt_id}'"
         )
+        if not found:
+            return None
+        snapshot_id = max(found)
+        return ShadowCommit(snapshot_id, int(found[snapshot_id].get("added-records", 0)))
 
 
 def _taken_over_error(shadow: str, how: str) -> RunMoved:

@@ -6,35 +6,41 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
-from lakehouse_backfill.adapters.spark.dataframes import quoted_column, spark_errors
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
+from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
+from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
 from lakehouse_backfill.adapters.spark.staging import merge, shadow_writer
 from lakehouse_backfill.adapters.spark.staging.compose import (
     ChunkComposer,
-    ComposedChunk,
     DeletedRowFilter,
+    PartitionRestorer,
 )
 from lakehouse_backfill.adapters.spark.staging.edges import Edge, compare_edges
+from lakehouse_backfill.adapters.spark.staging.jobs import JobSinks
+from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
+from lakehouse_backfill.adapters.spark.staging.merge import ComposedChunk
+from lakehouse_backfill.adapters.spark.staging.proofs import TransformProofs
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
-from lakehouse_backfill.core.planning import catch_up, resolve
-from lakehouse_backfill.domain import partitions, table
+from lakehouse_backfill.core.planning import catch_up
+from lakehouse_backfill.domain import table
+from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
-from lakehouse_backfill.domain.diff import Checksum
-from lakehouse_backfill.domain.partitions import Chunk, Scope
-from lakehouse_backfill.domain.plan import Plan, SourcePin, declared_schema_change
-from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
-from lakehouse_backfill.errors import ConfigError, Unsupported
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+from lakehouse_backfill.domain.diff import Checksum, Repetition
+from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord
 
 _OUTSIDE = "lhb_outside"
 _HASH = "lhb_hash"
@@ -52,16 +58,26 @@ class SparkStaging:
     """Computes chunks, edges and warm-up proofs; writes nothing but shadows."""
 
     def __init__(
-        self, spark: SparkSession, catalog: str, code: Path | Callable[[Plan], Path]
+        self,
+        tables: SparkTables,
+        code: Callable[[Plan], Path],
+        secret: SecretReader,
+        sinks: Callable[[Plan, int | None], JobSinks] | None = None,
     ) -> None:
-        """Set up; `code` is the folder of the jobs, or returns the folder for a plan."""
-        self._spark = spark
-        self._catalog = catalog
-        self._inputs = PinnedInputs(spark, catalog)
-        self._transform_runner = TransformRunner(spark, code, self._inputs)
-        self._chunk_composer = ChunkComposer(spark, catalog)
-        self._deleted_row_filter = DeletedRowFilter(spark, catalog)
-        self._writer = ShadowWriter(spark, catalog)
+        """Set up.
+
+        `code` returns the folder of a plan's jobs, `secret` that of its masks, `sinks` what its
+        code may act on.
+        """
+        self._tables = tables
+        self._inputs = PinnedInputs(tables)
+        self._transform_runner = TransformRunner(tables, code, secret, sinks)
+        self._proofs = TransformProofs(tables, self._inputs, self._transform_runner)
+        self._chunk_composer = ChunkComposer(tables)
+        self._deleted_row_filter = DeletedRowFilter(tables)
+        self._writer = ShadowWriter(tables)
+        self._restorer = PartitionRestorer(tables)
+        self._computed: tuple[tuple[str, ...], dict[str, DataFrame], DataFrame] | None = None
 
     def load(self, plan: Plan) -> None:
         """Import the transform and check name, version and inputs, without running it."""
@@ -75,32 +91,51 @@ class SparkStaging:
         when a later epoch has fenced the shadow.
         """
         started = time.monotonic()
-        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
-        target = self._schema(plan.shadow_table)
-        frames = self._inputs.frames_for_scope(plan, scope)
+        scope = plan.chunk_scope(chunk)
+        target = self._tables.schema(plan.shadow_table)
+        frames, computed = self._compute(plan, chunk, epoch)
+        self._computed = None
         with spark_errors(f"computing chunk {chunk.chunk_id}"):
-            output = self._transform_runner.run(plan, scope, frames, target)
+            output = self._transform_runner.fit(plan, computed, target)
         with (
             run_concurrently(lambda: self._count(plan, chunk, frames)) as counting,
             self._chunk_composer.compose(plan, scope, output, target) as composed_output,
             self._deleted_row_filter.exclude_from_chunk(plan, chunk, composed_output) as remaining,
         ):
-            commit, counted = self._write(plan, chunk, epoch, remaining)
-        return ChunkRecord(
-            run_id=plan.run_id,
-            chunk_id=chunk.chunk_id,
-            partitions=chunk.partitions,
-            status="done",
+            commit, written = self._write(plan, chunk, epoch, remaining)
+        self._transform_runner.require_no_attempts(plan)
+        return _record(
+            plan, chunk, started, written.checksum,
             input_rows=counting.result(),
-            output_rows=counted.checksum.rows,
-            outside_rows=counted.outside_rows + remaining.outside_rows,
-            checksum=counted.checksum.text,
-            seconds=round(time.monotonic() - started, 3),
+            outside_rows=written.outside_rows + remaining.outside_rows,
             snapshot_id=commit.snapshot_id,
-            finished_at=datetime.now(timezone.utc),
             epoch=epoch,
             **remaining.counts.known,
-        )
+        )  # fmt: skip
+
+    def analysed_plan(self, plan: Plan, chunk: Chunk) -> str | None:
+        """Return Catalyst's analysed plan of a chunk as JSON; None when Spark doesn't give it."""
+        _, output = self._compute(plan, chunk)
+        with spark_errors(f"analysing chunk {chunk.chunk_id}"):
+            return analysed_plan_json(output)
+
+    def _compute(
+        self, plan: Plan, chunk: Chunk, epoch: int | None = None
+    ) -> tuple[dict[str, DataFrame], DataFrame]:
+        """Return the inputs of a chunk and what the transform makes of them; nothing is executed.
+
+        The chunk that was analysed last is kept, so that it is the one that is written. Where code
+        may send messages, it runs again with the epoch: an analysis sends none.
+        """
+        sending = str(epoch) if plan.resolved.contract.sinks else ""
+        key = plan.run_id, plan.code_of, chunk.chunk_id, sending
+        if self._computed is None or self._computed[0] != key:
+            scope = plan.chunk_scope(chunk)
+            frames = self._inputs.frames_for_scope(plan, scope)
+            with spark_errors(f"computing chunk {chunk.chunk_id}"):
+                output = self._transform_runner.run_job(plan, scope, frames, epoch)
+            self._computed = key, frames, output
+        return self._computed[1:]
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         """Return the ledger row of a chunk that was committed earlier but not recorded.
@@ -109,30 +144,26 @@ class SparkStaging:
         is 0.
         """
         started = time.monotonic()
-        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
+        scope = plan.chunk_scope(chunk)
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             stored = self._stored_checksum(plan.shadow_table, snapshot_id, scope)
         input_rows = self._count(plan, chunk, self._inputs.frames_for_scope(plan, scope))
-        return ChunkRecord(
-            run_id=plan.run_id,
-            chunk_id=chunk.chunk_id,
-            partitions=chunk.partitions,
-            status="done",
-            input_rows=input_rows,
-            output_rows=stored.rows,
-            outside_rows=0,
-            checksum=stored.text,
-            seconds=round(time.monotonic() - started, 3),
-            snapshot_id=snapshot_id,
-            finished_at=datetime.now(timezone.utc),
-            recovered=True,
-            epoch=epoch,
-            **self._chunk_composer.read_counts(plan.shadow_table, snapshot_id).known,
+        summaries = self._tables.snapshot_summaries(
+            plan.shadow_table, f"snapshot_id = {int(snapshot_id)}"
         )
+        return _record(
+            plan, chunk, started, stored,
+            input_rows=input_rows,
+            outside_rows=0,
+            snapshot_id=snapshot_id,
+            epoch=epoch,
+            recovered=True,
+            **ChunkCounts.from_properties(summaries.get(snapshot_id, {})).known,
+        )  # fmt: skip
 
     def application(self) -> str:
         """Return the id of the Spark application, which Iceberg writes into each summary."""
-        return str(self._spark.conf.get("spark.app.id", ""))
+        return str(self._tables.spark.conf.get("spark.app.id", ""))
 
     def edges(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
@@ -148,12 +179,8 @@ class SparkStaging:
         labels = tuple(label for scope in scopes.values() for label in scope.partitions)
         field = plan.resolved.scope.field
         accepted = self._accepted_rows(plan, Scope(field=field, partitions=labels))
-        target, added_columns = (
-            accepted.schema,
-            table.added_column_names(declared_schema_change(plan)),
-        )
-        if added_columns:
-            target = self._schema(plan.shadow_table)
+        added_columns = table.added_column_names(declared_schema_change(plan))
+        target = self._tables.schema(plan.shadow_table) if added_columns else accepted.schema
         with spark_errors("checking the edges"):
             edges = [
                 Edge(side, scope, self._computed_rows(plan, scope, target).drop(*added_columns))
@@ -171,9 +198,7 @@ class SparkStaging:
     ) -> dict[str, Checksum]:
         """Compute partitions beyond the scope, return their checksums; empty ones are omitted."""
         scopes, base = _scopes(plan, around), plan.resolved.target
-        target = dataframes.read_table(
-            self._spark, self._catalog, base.table, base.snapshot_id
-        ).schema
+        target = self._tables.schema(base.table, base.snapshot_id)
         with spark_errors("checking the edges"):
             computed = {
                 str(side): self._computed_rows(plan, scopes[side], target) for side in scopes
@@ -191,10 +216,8 @@ class SparkStaging:
     def _accepted_rows(self, plan: Plan, scope: Scope) -> DataFrame:
         base = plan.resolved.target
         if base.snapshot_id is None:
-            return dataframes.empty_frame(self._spark, self._schema(plan.shadow_table))
-        read = dataframes.read_scope(
-            self._spark, self._catalog, base.table, base.snapshot_id, scope
-        )
+            return self._tables.empty_frame(self._tables.schema(plan.shadow_table))
+        read = self._tables.read_scope(base.table, base.snapshot_id, scope)
         rows = dataframes.apply_schema_change(
             self._rows_in_predicate(plan, read), declared_schema_change(plan)
         )
@@ -203,7 +226,7 @@ class SparkStaging:
     def _inside_rows(self, plan: Plan) -> tuple[DataFrame, DataFrame]:
         """Return the accepted and the staged rows of the run's own partitions."""
         scope = plan.resolved.scope
-        staged = dataframes.read_scope(self._spark, self._catalog, plan.shadow_table, None, scope)
+        staged = self._tables.read_scope(plan.shadow_table, None, scope)
         return self._accepted_rows(plan, scope), self._rows_in_predicate(plan, staged)
 
     def _computed_rows(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
@@ -214,32 +237,16 @@ class SparkStaging:
         return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
-        """Compute one partition with the declared warm-up and with twice as much.
+        """Compute one partition with the declared warm-up and with twice as much."""
+        return self._proofs.prove_warm_up(plan, label)
 
-        Raises ConfigError when the declared ranges do not cover the doubled warm-up: reading less
-        would prove nothing. Raises Unsupported when the target does not exist yet, or when the run
-        changes its columns.
-        """
-        scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
-        base = plan.resolved.target
-        if base.uuid is None:
-            raise Unsupported(
-                f"{base.table} does not exist yet, so nothing says what the output must look like",
-                fix="plan without --prove-warm-up",
-            )
-        if declared_schema_change(plan):
-            raise Unsupported(
-                f"the run changes columns of {base.table}, which no table has yet",
-                fix="plan without --prove-warm-up",
-            )
-        target = self._schema(base.table)
-        doubled = tuple(_doubled(pin, scope) for pin in plan.resolved.sources)
-        with spark_errors("proving the warm-up"):
-            checksums = [
-                self._checksum(self._transform_runner.compute_partitions(plan, scope, target, pins))
-                for pins in (plan.resolved.sources, doubled)
-            ]
-        return checksums[0], checksums[1]
+    def prove_determinism(self, plan: Plan, label: str) -> Repetition:
+        """Compute one partition twice, with rows and shuffles in another order."""
+        return self._proofs.prove_determinism(plan, label)
+
+    def restore(self, chunk: RestoreChunk) -> int:
+        """Overwrite exactly the chunk's partitions with their earlier rows, in one commit."""
+        return self._restorer.restore(chunk)
 
     def _count(self, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]) -> int:
         with spark_errors(f"counting the input of chunk {chunk.chunk_id}"):
@@ -248,10 +255,8 @@ class SparkStaging:
     def _write(
         self, plan: Plan, chunk: Chunk, epoch: int, composed: ComposedChunk
     ) -> tuple[ShadowCommit, _ObservedChunk]:
-        from pyspark.sql import Observation
-
-        scope = Scope(field=plan.resolved.scope.field, partitions=chunk.partitions)
-        rows = partitions.scope_row_ranges(scope)
+        scope = plan.chunk_scope(chunk)
+        rows = scope_row_ranges(scope)
         observation = Observation(f"chunk {uuid.uuid4()}")
         observed = _with_observation(composed.rows, dataframes.is_in_ranges(rows), observation)
         # Spark appends rows outside the overwritten range (pitfall 26): filter them out.
@@ -273,16 +278,25 @@ class SparkStaging:
         return commit, counted
 
     def _stored_checksum(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
-        frame = dataframes.read_scope(self._spark, self._catalog, table, snapshot_id, scope)
-        return self._checksum(frame)
+        frame = self._tables.read_scope(table, snapshot_id, scope)
+        return row_hash.frame_checksum(frame, LINEAGE_NAMES)
 
-    def _checksum(self, frame: DataFrame) -> Checksum:
-        columns = row_hash.checksum_aggregates(frame.schema, LINEAGE_NAMES)
-        aggregates = frame.agg(*columns).collect()[0].asDict()
-        return row_hash.to_checksum(aggregates, row_hash.shape_digest(frame.schema, LINEAGE_NAMES))
 
-    def _schema(self, table: str) -> StructType:
-        return dataframes.read_table(self._spark, self._catalog, table, None).schema
+def _record(
+    plan: Plan, chunk: Chunk, started: float, checksum: Checksum, **facts: Any
+) -> ChunkRecord:
+    """Return the ledger row of a chunk that was written with this checksum."""
+    return ChunkRecord(
+        run_id=plan.run_id,
+        chunk_id=chunk.chunk_id,
+        partitions=chunk.partitions,
+        status="done",
+        output_rows=checksum.rows,
+        checksum=checksum.text,
+        seconds=round(time.monotonic() - started, 3),
+        finished_at=datetime.now(timezone.utc),
+        **facts,
+    )
 
 
 def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[EdgeSide, Scope]:
@@ -294,8 +308,6 @@ def _scopes(plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]) -> dict[Edge
 
 def _with_observation(output: DataFrame, inside: Column, observation: Any) -> DataFrame:
     """Observe the rows during the write: checksum the rows inside, count the others."""
-    from pyspark.sql import functions as F
-
     # Hashed once per row: in an Observation, each aggregate would compute the whole hash again.
     hashed = F.when(inside, row_hash.row_hash_column(output.schema, LINEAGE_NAMES))
     outside = F.count(F.when(quoted_column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
@@ -315,22 +327,3 @@ def _observed_chunk(observation: Any, schema: StructType) -> _ObservedChunk | No
         return None
     shape = row_hash.shape_digest(schema, LINEAGE_NAMES)
     return _ObservedChunk(row_hash.to_checksum(metrics, shape), int(metrics[_OUTSIDE]))
-
-
-def _doubled(pin: SourcePin, scope: Scope) -> SourcePin:
-    if pin.range is None:
-        return pin
-    doubled_pin = pin.model_copy(
-        update={
-            "warm_up_days": max(2 * pin.warm_up_days, 1),
-            "cool_down_days": 2 * pin.cool_down_days,
-        }
-    )
-    window = resolve.needed_window(doubled_pin, scope)
-    if window is not None and not resolve.range_covers_window(pin.range, window):
-        first, last = window[0].date(), window[1].date() + timedelta(days=1)
-        raise ConfigError(
-            f"twice the warm-up of {pin.name} lies outside its declared range",
-            fix=f"declare sources.{pin.name}.range from {first} to {last}",
-        )
-    return doubled_pin

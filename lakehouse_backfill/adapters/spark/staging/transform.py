@@ -6,58 +6,58 @@ columns is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
+from functools import reduce
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.types import DataType, StructField, StructType
 
 from lakehouse_backfill.adapters.spark import dataframes
-from lakehouse_backfill.adapters.spark.dataframes import quoted_column
-from lakehouse_backfill.adapters.spark.staging.jobs import Job, JobContext, load_job
+from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
+from lakehouse_backfill.adapters.spark.session.session import hide_values
+from lakehouse_backfill.adapters.spark.staging.jobs import (
+    Job,
+    JobContext,
+    JobSinks,
+    check_job_source,
+    load_job,
+)
+from lakehouse_backfill.adapters.spark.staging.masks import SecretReader, mask_output
 from lakehouse_backfill.adapters.spark.staging.merge import with_deletion_flag
 from lakehouse_backfill.core.planning import job_code, resolve
-from lakehouse_backfill.domain.partitions import (
-    RowRange,
-    Scope,
-    partition_row_range,
-    scope_row_ranges,
-)
-from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.partitions import Scope, partition_row_range, scope_row_ranges
+from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructField, StructType
-
-
 #: Iceberg reads up to 16 MiB in one task; small inputs would leave other cores idle.
 _SMALL_BYTES = 64 * 1024 * 1024
 _SMALL_SPLITS = {"split-size": str(4 * 1024 * 1024)}
-_ICEBERG_TIME_TYPES = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
 
 
 class PinnedInputs:
     """Reads the pinned inputs of plans; commits after a pin are never visible."""
 
-    def __init__(self, spark: SparkSession, catalog: str) -> None:
-        self._spark = spark
-        self._catalog = catalog
+    def __init__(self, tables: SparkTables) -> None:
+        self._tables = tables
 
     def read_whole(self, pin: SourcePin, options: Mapping[str, str] | None = None) -> DataFrame:
         """Read all rows of the pinned snapshot."""
-        return dataframes.read_table(
-            self._spark, self._catalog, pin.table, pin.snapshot_id, options
-        )
+        return self._tables.read(pin.table, pin.snapshot_id, options)
 
     def read_declared_range(self, pin: SourcePin) -> DataFrame:
         """Read the rows of the declared range; reference data as a whole."""
         if pin.range is None:
             return self.read_whole(pin)
-        first, last = resolve.to_utc_instant(pin.range.from_), resolve.to_utc_instant(pin.range.to)
-        return self._between(pin, pin.range.column, first, last)
+        window = resolve.to_utc_instant(pin.range.from_), resolve.to_utc_instant(pin.range.to)
+        return self._read_window(pin, pin.range.column, window)
 
     def read_for_scope(
         self, pin: SourcePin, scope: Scope, options: Mapping[str, str] | None = None
@@ -65,8 +65,8 @@ class PinnedInputs:
         """Read the rows that the scope needs, warm-up included, inside the declared range."""
         if pin.range is None:
             return self.read_whole(pin, options)
-        first, last = resolve.window_to_read(pin, scope)
-        return self._between(pin, pin.range.column, first, last, options)
+        window = resolve.window_to_read(pin, scope)
+        return self._read_window(pin, pin.range.column, window, options)
 
     def frames_for_scope(self, plan: Plan, scope: Scope) -> dict[str, DataFrame]:
         """Return every input of the plan by name, restricted to the rows that the scope needs."""
@@ -79,8 +79,6 @@ class PinnedInputs:
         The count is a separate query: an Observation on the input would prevent Spark from pushing
         the transform's filters down to the files, and is lost when a join is empty.
         """
-        from pyspark.sql import functions as F
-
         counted = [
             frames[pin.name].agg(F.count(F.lit(1)).alias("n"))
             for pin in plan.resolved.sources
@@ -88,38 +86,28 @@ class PinnedInputs:
         ]
         if not counted:
             return 0
-        union = counted[0]
-        for count in counted[1:]:
-            union = union.unionAll(count)
+        union = reduce(lambda one, other: one.unionAll(other), counted)
         return sum(int(row["n"]) for row in union.collect())
 
-    def restrict_to_ranges(
-        self, pin: SourcePin, frame: DataFrame, rows: Sequence[RowRange]
-    ) -> DataFrame:
-        """Filter the frame of a pinned input to rows in any of the ranges."""
-        return dataframes.restrict_to_ranges(self._spark, self._catalog, pin.table, frame, rows)
-
-    def _between(
+    def _read_window(
         self,
         pin: SourcePin,
         name: str,
-        first: datetime,
-        last: datetime,
+        window: tuple[datetime, datetime],
         options: Mapping[str, str] | None = None,
     ) -> DataFrame:
         frame = self.read_whole(pin, options)
-        field = next((field for field in frame.schema.fields if field.name == name), None)
-        if field is None:
+        if name not in frame.columns:
             raise NotFound(f"{pin.table} has no column {name}, by which {pin.name} is cut")
-        kind = _ICEBERG_TIME_TYPES.get(field.dataType.typeName())
-        if kind is None:
+        kind = dataframes.iceberg_type(frame.schema, name)
+        if kind is None or kind not in resolve.TIME_TYPES:
             raise ConfigError(
-                f"sources.{pin.name}.range.column {name} is of type {field.dataType.typeName()}",
+                f"sources.{pin.name}.range.column {name} is of type "
+                f"{frame.schema[name].dataType.typeName()}",
                 fix="name a date or timestamp column",
             )
-        return self.restrict_to_ranges(
-            pin, frame, resolve.window_row_ranges(kind, name, first, last)
-        )
+        rows = resolve.window_row_ranges(kind, name, *window)
+        return self._tables.restrict_to_ranges(pin.table, frame, rows)
 
 
 def find_pin(plan: Plan, name: str) -> SourcePin:
@@ -152,7 +140,12 @@ def fit_to_target(
             state="nothing was written",
             fix="correct the transform, or change the contract and plan again",
         )
-    return frame.select(*(_as_target(output_fields[field.name], field) for field in fields))
+    columns = []
+    for field in fields:
+        value, kind = quoted_column(field.name), output_fields[field.name].dataType
+        is_same_type = kind.simpleString() == field.dataType.simpleString()
+        columns.append(value if is_same_type else value.cast(field.dataType).alias(field.name))
+    return frame.select(*columns)
 
 
 def _faults(given: dict[str, StructField], wanted: list[StructField], width: int) -> list[str]:
@@ -169,24 +162,13 @@ def _faults(given: dict[str, StructField], wanted: list[StructField], width: int
     return missing + extra + duplicate + clashing
 
 
-def _as_target(given: StructField, wanted: StructField) -> Column:
-    value = quoted_column(given.name)
-    if given.dataType.simpleString() == wanted.dataType.simpleString():
-        return value
-    return value.cast(wanted.dataType).alias(wanted.name)
-
-
 def _is_lossless(given: DataType, wanted: DataType) -> bool:
     """Return whether the target type can represent every value of the given type exactly."""
-    if given.simpleString() == wanted.simpleString():
+    if given.simpleString() == wanted.simpleString() or isinstance(given, T.NullType):
         return True
-    from pyspark.sql import types as T
-
     if isinstance(given, T.DecimalType) and isinstance(wanted, T.DecimalType):
         whole = wanted.precision - wanted.scale >= given.precision - given.scale
         return whole and wanted.scale >= given.scale
-    if isinstance(given, T.NullType):
-        return True
     before, after = given.typeName(), wanted.typeName()
     if before in _TEXTS and after in _TEXTS:
         return after == "string"
@@ -200,30 +182,69 @@ class TransformRunner:
     """Loads transforms, once per run, and calls them; writes nothing."""
 
     def __init__(
-        self, spark: SparkSession, code: Path | Callable[[Plan], Path], inputs: PinnedInputs
+        self,
+        tables: SparkTables,
+        code: Callable[[Plan], Path],
+        secret: SecretReader,
+        sinks: Callable[[Plan, int | None], JobSinks] | None = None,
     ) -> None:
-        """Set up; `code` is the folder of the jobs, or returns the folder for a plan."""
-        self._spark = spark
+        """Set up.
+
+        `code` returns the folder of a plan's jobs, `secret` that of its masks, `sinks` what its
+        code may act on.
+        """
+        self._sinks = sinks
+        self._spark = tables.spark
         self._code = code
-        self._inputs = inputs
+        self._secret = secret
+        self._inputs = PinnedInputs(tables)
         self._jobs: dict[tuple[str, ...], Job] = {}
 
     def load(self, plan: Plan) -> None:
         """Import the plan's transform and check name, version and inputs."""
+        if has_restricted_columns(plan):
+            hide_values()
         names = {pin.name for pin in plan.resolved.sources}
-        transform = plan.resolved.manifest.transform
-        folder = self._code if isinstance(self._code, Path) else self._code(plan)
+        transform, folder = plan.resolved.manifest.transform, self._code(plan)
+        for file in job_code.code_files(plan.resolved):
+            # The job itself is checked where it is loaded; its modules have the same rules.
+            if file.endswith(".py") and file != transform.file and (folder / file).is_file():
+                check_job_source((folder / file).read_text(encoding="utf-8"), file)
         self._jobs[_code_key(plan)] = load_job(self._spark, folder, transform, names)
 
     def run(
         self, plan: Plan, scope: Scope, frames: Mapping[str, DataFrame], target: StructType
     ) -> DataFrame:
-        """Run the transform and fit its output to the target, without lineage columns."""
+        """Run the transform, fit its output to the target and mask it, without lineage columns."""
+        return self.fit(plan, self.run_job(plan, scope, frames), target)
+
+    def run_job(
+        self,
+        plan: Plan,
+        scope: Scope,
+        frames: Mapping[str, DataFrame],
+        epoch: int | None = None,
+    ) -> DataFrame:
+        """Return the output of the transform as it gives it.
+
+        Its messages to sinks are sent where it stages a chunk, as the driver with the epoch.
+        """
         if _code_key(plan) not in self._jobs:
             self.load(plan)
-        output = self._jobs[_code_key(plan)].run(_context(plan, scope), frames)
+        sinks = self._sinks(plan, epoch) if self._sinks else None
+        context = replace(_context(plan, scope), sinks=sinks)
+        return self._jobs[_code_key(plan)].run(context, frames)
+
+    def fit(self, plan: Plan, output: DataFrame, target: StructType) -> DataFrame:
+        """Fit the output of the transform to the target and mask it, without lineage columns."""
         excluded = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
-        return fit_to_target(output, with_deletion_flag(plan, target), excluded)
+        fitting = fit_to_target(output, with_deletion_flag(plan, target), excluded)
+        return mask_output(fitting, plan.resolved.contract, self._secret)
+
+    def require_no_attempts(self, plan: Plan) -> None:
+        """Raise WriteForbidden for outside effects that threads of the job tried meanwhile."""
+        if _code_key(plan) in self._jobs:
+            self._jobs[_code_key(plan)].require_no_attempts()
 
     def compute_partitions(
         self, plan: Plan, scope: Scope, target: StructType, pins: tuple[SourcePin, ...]
@@ -260,4 +281,5 @@ def _context(plan: Plan, scope: Scope) -> JobContext:
         publish_from=min(lowers) if is_bounded else None,
         publish_to=max(uppers) if is_bounded else None,
         reference_versions=MappingProxyType(versions),
+        config_hash=digest(manifest.transform.config),
     )

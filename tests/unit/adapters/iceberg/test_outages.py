@@ -15,14 +15,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
 )
 
-from lakehouse_backfill.adapters.iceberg.catalog import (
-    commit_with_retry,
-    is_lost_race,
-    is_sqlite_locked,
-    load_table,
-    retry_attempts,
-    translate_errors,
-)
+from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.errors import CatalogDown, NotFound, TooBusy
 
 
@@ -38,7 +31,7 @@ from lakehouse_backfill.errors import CatalogDown, NotFound, TooBusy
     ids=["conflict", "seaweedfs", "bad request", "unknown", "connection"],
 )
 def test_only_a_commit_that_certainly_lost_is_repeated(error, expected):
-    assert is_lost_race(error) is expected
+    assert catalogs.is_lost_race(error) is expected
 
 
 @pytest.mark.parametrize(
@@ -53,7 +46,7 @@ def test_only_a_commit_that_certainly_lost_is_repeated(error, expected):
     ],
 )
 def test_library_errors_become_ours_and_bugs_stay_bugs(error, expected):
-    with pytest.raises(expected), translate_errors():
+    with pytest.raises(expected), catalogs.translate_errors():
         raise error
 
 
@@ -67,7 +60,10 @@ def test_library_errors_become_ours_and_bugs_stay_bugs(error, expected):
     ids=["catalog", "permission", "file system"],
 )
 def test_a_lake_that_cannot_be_written_is_said_to_be_read_only(error):
-    with pytest.raises(CatalogDown, match="the lake is read-only here"), translate_errors():
+    with (
+        pytest.raises(CatalogDown, match="the lake is read-only here"),
+        catalogs.translate_errors(),
+    ):
         raise error
 
 
@@ -77,9 +73,9 @@ def test_a_lock_that_is_held_too_long_is_an_outage_that_a_retry_may_help(tmp_pat
     holder.execute("BEGIN EXCLUSIVE")
 
     with pytest.raises(CatalogDown) as down:
-        load_table(catalog, "a.b")
+        catalogs.load_table(catalog, "a.b")
 
-    assert is_sqlite_locked(down.value.__cause__)
+    assert catalogs.is_sqlite_locked(down.value.__cause__)
     assert down.value.retry_may_help
     holder.close()
 
@@ -87,7 +83,7 @@ def test_a_lock_that_is_held_too_long_is_an_outage_that_a_retry_may_help(tmp_pat
 def test_attempts_end_with_the_budget():
     started = time.monotonic()
 
-    numbers = list(retry_attempts(0.1))
+    numbers = list(catalogs.retry_attempts(0.1))
 
     assert numbers == list(range(1, len(numbers) + 1))
     assert time.monotonic() - started < 5
@@ -96,4 +92,4 @@ def test_attempts_end_with_the_budget():
         raise CommitFailedException("409")
 
     with pytest.raises(TooBusy, match=r"for 0 s: pin x"):
-        commit_with_retry(lose, "pin x", budget_s=0.01)
+        catalogs.commit_with_retry(lose, "pin x", budget_s=0.01)

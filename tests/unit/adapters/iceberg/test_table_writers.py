@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg import table_writers
 from lakehouse_backfill.adapters.iceberg.shadow.clone import FileCloneCommitter
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-from lakehouse_backfill.adapters.iceberg.tables import IcebergTableSurveyor
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import JvmState, TableFacts
 from tests.support.fakes.lake import DAY
@@ -23,7 +23,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_connect: bool = False) -> None:
         self.surveyed: list[tuple[str, Scope | None]] = []
         self.made: list[str] = []
-        monkeypatch.setattr(IcebergTableSurveyor, "survey", self._survey)
+        monkeypatch.setattr(table_writers, "survey_table", self._survey)
         self.writers = TableWriters(
             None,  # type: ignore[arg-type]
             lambda: JvmState(is_connect=is_connect),
@@ -31,7 +31,7 @@ class World:
             lambda: self._make("rows"),
         )
 
-    def _survey(self, table: str, scope: Scope | None) -> TableFacts | None:
+    def _survey(self, catalog: None, table: str, scope: Scope | None) -> TableFacts | None:
         self.surveyed.append((table, scope))
         return FACTS.get(table)
 

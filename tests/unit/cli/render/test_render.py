@@ -77,24 +77,58 @@ def test_a_long_list_says_how_much_more_there_is() -> None:
     assert "… 8 more (--json shows all)" in text
 
 
-def test_a_plan_shows_what_blocks_it() -> None:
-    text = drawn("plan")
-    for part in (
-        "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
-        "7420231112223334445",
-        "DOES NOT tolerate",
-        "NOT ANSWERED: blocks approval",
-        "no history",
-        "bf-0",
-        "lakehouse-backfill approve bf-1 --by WHO",
-    ):
-        assert part in text
+OPEN_EDGE = {"is_closed": False, "closing_from": "2013-02-14", "closing_to": "2013-04-02"}
+FAILED_HOOK = {"hook": "resume", "on": "after_publish", "is_ok": False, "detail": "exit code 1"}
+MOVED = {"name": "amount", "changed": 3, "shift": 0.381736, "old": {"mean": 1.0}, "new": {}}
+SORTS = {"name": "kind", "changed": 3, "shift": 0.1, "old": {"distinct": 3}, "new": {}}
 
 
-def test_an_open_edge_names_the_range_that_closes_it() -> None:
-    edge = {"is_closed": False, "closing_from": "2013-02-14", "closing_to": "2013-04-02"}
-    text = drawn("validate", {**ANSWERS["validate"], "edge": edge})
-    assert "this range closes it: from: 2013-02-14, to: 2013-04-02" in text
+@pytest.mark.parametrize(
+    ("verb", "changes", "parts"),
+    [
+        pytest.param(
+            "plan", {},
+            (
+                "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
+                "7420231112223334445", "DOES NOT tolerate", "NOT ANSWERED: blocks approval",
+                "no history", "bf-0", "lakehouse-backfill approve bf-1 --by WHO",
+            ),
+            id="a plan shows what blocks it",
+        ),
+        pytest.param(
+            "validate", {"edge": OPEN_EDGE},
+            ("this range closes it: from: 2013-02-14, to: 2013-04-02",),
+            id="an open edge names the range that closes it",
+        ),
+        pytest.param(
+            "publish", {"hooks": [FAILED_HOOK]},
+            ("hook after_publish   resume   FAILED   exit code 1",),
+            id="a publication names its hooks and how they ended",
+        ),
+        pytest.param(
+            "diff", {"columns": [MOVED, SORTS]},
+            ("0.38 standard deviations", "0.10 stability index"),
+            id="a shift says in what it is measured",
+        ),
+        pytest.param(
+            "preview_rollback", {},
+            ("\nrewritten: 2013-02-15, because delete files hid rows of it\n",),
+            id="a rollback says what is rewritten and why",
+        ),
+        pytest.param(
+            "waive", {"state": "validated", "gates": []}, ("no gate keeps this run where it is",),
+            id="a run that no gate stopped says so", marks=pytest.mark.req("Q8"),
+        ),
+        pytest.param(
+            "init", {"project": "my lake; ls", "files": []},
+            ("  cd 'my lake; ls' && lakehouse-backfill doctor",),
+            id="the way into a new project can be copied",
+        ),
+    ],
+)  # fmt: skip
+def test_a_page_says(verb: str, changes: dict[str, Any], parts: tuple[str, ...]) -> None:
+    text = drawn(verb, ANSWERS.get(verb, {}) | changes)
+    assert [part for part in parts if part not in text] == []
 
 
 def test_a_dry_run_of_a_plan_says_that_nothing_was_registered() -> None:
@@ -113,12 +147,6 @@ def test_a_dry_run_of_a_plan_says_that_nothing_was_registered() -> None:
 )
 def test_a_publication_says_what_happened(verb: str, data: dict[str, Any], expected: str) -> None:
     assert drawn(verb, ANSWERS[verb] | data).startswith(expected)
-
-
-def test_a_publication_names_the_hooks_that_were_called_and_how_they_ended() -> None:
-    call = {"hook": "resume", "on": "after_publish", "is_ok": False, "detail": "exit code 1"}
-    text = drawn("publish", ANSWERS["publish"] | {"hooks": [call]})
-    assert "hook after_publish   resume   FAILED   exit code 1" in text
 
 
 @pytest.mark.parametrize(
@@ -147,16 +175,3 @@ def test_ids_that_are_typed_again_are_not_broken_on_a_narrow_screen(monkeypatch)
     assert "snapshot     7420231112223334445" in drawn("versions", data)
     monkeypatch.setenv("COLUMNS", "200")
     assert "supersedes" in drawn("versions", data).splitlines()[2]
-
-
-def test_a_shift_says_in_what_it_is_measured() -> None:
-    moved = {"name": "amount", "changed": 3, "shift": 0.381736, "old": {"mean": 1.0}, "new": {}}
-    sorts = {"name": "kind", "changed": 3, "shift": 0.1, "old": {"distinct": 3}, "new": {}}
-    text = drawn("diff", ANSWERS["diff"] | {"columns": [moved, sorts]})
-    assert "0.38 standard deviations" in text
-    assert "0.10 stability index" in text
-
-
-def test_a_rollback_says_what_is_rewritten_and_why() -> None:
-    lines = drawn("preview_rollback").splitlines()
-    assert "rewritten: 2013-02-15, because delete files hid rows of it" in lines

@@ -78,13 +78,7 @@ NAMES = {"carrier": "c0", "flights": "c1", "Day": "c2", "st": "c3", "a b": "c4"}
     ],
 )
 def test_a_condition_is_written_again_with_our_column_names(text: str, sql: str) -> None:
-    assert render_condition(text, NAMES, "duckdb") == sql
-
-
-def test_spark_gets_its_own_quotes() -> None:
-    assert render_condition("\"a b\" > 1 AND carrier = 'x'", {**NAMES, "a b": "a b"}, "spark") == (
-        "`a b` > 1 AND `c0` = 'x'"
-    )
+    assert render_condition(text, NAMES) == sql
 
 
 def test_the_columns_of_a_condition_are_named_once() -> None:
@@ -121,4 +115,4 @@ def test_the_columns_of_a_condition_are_named_once() -> None:
 )
 def test_what_is_no_plain_condition_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="condition"):
-        render_condition(text, NAMES, "duckdb")
+        render_condition(text, NAMES)

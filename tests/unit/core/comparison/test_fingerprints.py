@@ -23,8 +23,8 @@ from lakehouse_backfill.domain.table import LiveFile, TableRef
 from lakehouse_backfill.errors import ChecksFailed, NotAllowed, NotFound, Tampered
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.control import FakeFingerprints
-from tests.support.fakes.files import FakeDataFiles
+from tests.support.fakes.control import FakeEvidence
+from tests.support.fakes.files import FakeStoredFiles
 from tests.support.fakes.lake import DAY, FakeLake
 from tests.support.fakes.steps import accepted_run, state_of, world
 
@@ -149,7 +149,7 @@ def test_what_is_stored_is_not_stored_again_and_never_contradicted() -> None:
         with pytest.raises(Tampered, match=said):
             fingerprints.select_unstored([one], [bad])
         with pytest.raises(Tampered, match=said):
-            fingerprints.deduplicate_fingerprints([one, bad])
+            fingerprints.select_unstored((), [one, bad])
 
 
 NOW = TableRef(table=PRODUCT)
@@ -178,25 +178,25 @@ def test_reconciling_reads_each_file_once_and_then_starts_no_engine() -> None:
 
 
 def test_who_may_not_keep_fingerprints_still_gets_the_answer() -> None:
-    class ReadOnly(FakeFingerprints):
-        def record(self, found: Any) -> None:
+    class ReadOnly(FakeEvidence):
+        def record_fingerprints(self, found: Any) -> None:
             raise NotAllowed("the control tables are read-only here")
 
-    found = context(lake(), fingerprints=ReadOnly())
+    found = context(lake(), evidence=ReadOnly())
     assert all(row.equal for row in reconcile(found, TableSides(NOW, NOW)))
 
 
 @pytest.mark.req("Q4")
 def test_what_is_to_be_accepted_is_read_and_the_base_only_until_it_is_known() -> None:
     where = lake()
-    compute, store = FakeCompute(where), FakeDataFiles(where)
-    found = context(where, compute, data_files=store)
+    compute, store = FakeCompute(where), FakeStoredFiles(where)
+    found = context(where, compute, stored_files=store)
     first = accepted_run(found, declared())
     days = ("2020-01-02", "2020-01-03")
     known = {*(f"old-{number}" for number in range(1, 5)), *(f"{first}/{day}" for day in days)}
     beyond, shadow = ("2020-01-01", "2020-01-04"), found.runs.plan(first).shadow_table
     assert sorted(compute.scanned) == sorted([(PRODUCT, beyond), (PRODUCT, days), (shadow, days)])
-    assert {one.path for one in found.fingerprints.rows} == set(store.reads) == known
+    assert {one.path for one in found.evidence.fingerprint_rows} == set(store.reads) == known
     publish(found, first, "bob")
     compute.scanned.clear()
 
@@ -218,20 +218,20 @@ def _judged(found: Context, run_id: str) -> ValidationResult:
 @pytest.mark.req("Q4")
 def test_of_a_file_that_is_gone_nothing_is_kept() -> None:
     where = lake()
-    store = FakeDataFiles(where, gone={"old-2"})
-    found = context(where, data_files=store)
+    store = FakeStoredFiles(where, gone={"old-2"})
+    found = context(where, stored_files=store)
     with pytest.raises(NotFound, match="old-2 is gone"):
         _kept(found, where)
-    assert found.fingerprints.rows == []
+    assert found.evidence.fingerprint_rows == []
 
 
 @pytest.mark.req("Q4")
 def test_a_known_file_that_is_read_again_and_has_other_rows_is_named() -> None:
     where, found = world()
     _kept(found, where)
-    row = found.fingerprints.rows[0]
+    row = found.evidence.fingerprint_rows[0]
     edited = row.checksum.model_copy(update={"total": row.checksum.total ^ 1})
-    found.fingerprints.rows[0] = row.model_copy(update={"checksum": edited})
+    found.evidence.fingerprint_rows[0] = row.model_copy(update={"checksum": edited})
     with pytest.raises(Tampered, match=f"{row.path} is not what was hashed"):
         _kept(found, where)
 

@@ -10,16 +10,16 @@ from lakehouse_backfill.core.evidence.reproduce import (
     ProductGuarantees,
     audit_guarantees,
     open_scratch_table,
-    plan_variant,
     reproduce,
 )
+from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.errors import ApprovalMissing, NotFound
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, declared
-from tests.support.fakes.steps import planned_run, published_run, world
+from tests.support.fakes.steps import note_calls, planned_run, published_run, world
 
 D5, O7 = pytest.mark.req("D5"), pytest.mark.req("O7")
 
@@ -60,19 +60,24 @@ def test_a_scratch_table_is_gone_also_when_the_code_fails() -> None:
     assert set(where.tables) == tables
 
 
-@pytest.mark.req("D6")
-def test_a_variant_swaps_inputs_or_code_and_nothing_else() -> None:
+@D5
+def test_a_chunk_that_was_carried_over_is_computed_from_what_its_first_run_read() -> None:
     where, found = world()
     plan = found.runs.plan(published_run(found))
-    pin = plan.resolved.sources[0].model_copy(update={"snapshot_id": 7})
-    swapped = plan_variant(plan, inputs={"raw": pin})
-    assert swapped.resolved.sources == (pin,)
-    assert swapped.resolved.model_copy(update={"sources": plan.resolved.sources}) == plan.resolved
-    transform = {"version": "2.0.0", "file": "jobs/other.py"}
-    other = found.runs.plan(planned_run(found, declared(transform=transform)))
-    coded = plan_variant(plan, code=other)
-    assert (coded.code_of, coded.resolved.manifest.transform.version) == (other.run_id, "2.0.0")
-    assert (coded.run_id, coded.resolved.sources) == (plan.run_id, plan.resolved.sources)
+    chunk, read = plan.resolved.chunks[0], plan.resolved.sources[0].snapshot_id - 1
+    first = CarriedChunk(
+        chunk_id=chunk.chunk_id, run_id="bf-0", shadow_table="shadow.first",
+        shadow_snapshot_id=1, rows=1, checksum="", inputs={"raw": read},
+    )  # fmt: skip
+    follow = CatchUp(
+        of="bf-0", attempt=1, drifts=(), drifted=(), accepted_digest="", carried=(first,)
+    )
+    resolved = plan.resolved.model_copy(update={"catch_up": follow})
+    calls = note_calls(found.compute().staging, "stage")
+    with open_scratch_table(found, plan.model_copy(update={"resolved": resolved}), "x") as again:
+        again.compute(chunk)
+    ((staged, *_),) = calls
+    assert [pin.snapshot_id for pin in staged.resolved.sources] == [read]
     assert PRODUCT in where.tables
 
 

@@ -14,7 +14,7 @@ from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import ConfigError
-from tests.support.examples.plans import a_plan
+from tests.support.examples.plans import a_plan, with_fields
 
 pytestmark = pytest.mark.req("Q0")
 
@@ -110,15 +110,15 @@ def test_a_source_without_gaps_passes() -> None:
 def manifest_of(complete: str) -> Any:
     """A run manifest whose source is declared complete."""
     manifest = a_plan().resolved.manifest
-    declared = manifest.sources["flights"].model_copy(update={"complete": complete})
-    return manifest.model_copy(update={"sources": {"flights": declared}})
+    flights = with_fields(manifest.sources["flights"], complete=complete)
+    return with_fields(manifest, sources={"flights": flights})
 
 
 def contract_of(on: str) -> Contract:
     """A contract with one assumption."""
     text = "Each flight is there once."
     assumed = Assumption.model_validate({"text": text, "file": "expectations/one.json", "on": on})
-    return a_plan().resolved.contract.model_copy(update={"assumptions": (assumed,)})
+    return with_fields(a_plan().resolved.contract, assumptions=(assumed,))
 
 
 def test_the_plan_says_what_is_taken_for_granted_of_the_input() -> None:
@@ -131,10 +131,25 @@ def test_the_plan_says_what_is_taken_for_granted_of_the_input() -> None:
 
 def test_what_cannot_be_proven_is_refused_when_it_is_planned() -> None:
     dates = Column(field_id=1, name="time_hour", type="date")
-    (flights,) = a_plan().resolved.sources
-    pins = (flights.model_copy(update={"columns": (dates,)}),)
+    pins = (with_fields(a_plan().resolved.sources[0], columns=(dates,)),)
     with pytest.raises(ConfigError, match="holds dates") as refused:
         resolve.completeness_notes(manifest_of("hour"), contract_of("flights"), pins)
     assert refused.value.field == "sources.flights.complete"
     with pytest.raises(ConfigError, match="no input airports"):
         resolve.completeness_notes(manifest_of("none"), contract_of("airports"), pins)
+
+
+@pytest.mark.parametrize(
+    ("last", "stop"),
+    [
+        (datetime(9999, 12, 31, 23, 59, tzinfo=timezone.utc), None),
+        (datetime(9999, 12, 31, tzinfo=timezone.utc), date(9999, 12, 31)),
+        (datetime(2020, 2, 1, 12, tzinfo=timezone.utc), date(2020, 2, 2)),
+    ],
+)
+def test_the_last_day_of_the_calendar_is_read_where_the_range_ends_inside_it(
+    last: datetime, stop: date | None
+) -> None:
+    first = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    (rows,) = resolve.window_row_ranges("date", "at", first, last)
+    assert (rows.lower, rows.upper) == (date(2020, 1, 1), stop)

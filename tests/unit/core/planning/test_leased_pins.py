@@ -44,4 +44,4 @@ def test_a_leased_input_that_expires_while_staging_stops_before_the_next_chunk()
     run_id = approved_run(found, LEASED)
     with pytest.raises(NotFound, match=r"has expired since it was planned: raw \(bronze.raw@1\)"):
         stage(found, run_id, "bob")
-    assert len(found.ledger.chunks(run_id)) == 1
+    assert len(found.runs.chunks(run_id)) == 1

@@ -12,7 +12,7 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import ChunkCounts
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.support.examples.plans import a_plan as plan
-from tests.support.examples.plans import columns_of
+from tests.support.examples.plans import columns_of, with_fields
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.lake import DAY
 
@@ -99,10 +99,7 @@ def test_partitions_between_which_a_key_may_move_are_one_chunk(mode, key, size) 
 
 def test_rows_after_a_merge_are_those_before_with_what_came_without_what_went() -> None:
     asked = manifest(merge={"version": "amount"})
-    made = plan()
-    made = made.model_copy(
-        update={"resolved": made.resolved.model_copy(update={"manifest": asked})}
-    )
+    made = with_fields(plan(), resolved__manifest=asked)
     counts = ChunkCounts(
         carried_rows=4, inserted_rows=3, updated_rows=2, deleted_rows=1, ignored_rows=9
     )

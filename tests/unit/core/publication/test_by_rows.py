@@ -30,9 +30,9 @@ class _CutOff(FakeLake):
         super().adopt(request)
         raise KeyboardInterrupt
 
-    def find(self, target: str, token: str, *, settle: bool = True) -> CommitResult | None:
-        self.settled.append(settle)
-        return super().find(target, token, settle=settle)
+    def find(self, target: str, token: str, *, finalise: bool = True) -> CommitResult | None:
+        self.settled.append(finalise)
+        return super().find(target, token, finalise=finalise)
 
 
 @pytest.mark.req("U13")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.planning import catch_up as rules
@@ -22,15 +23,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import (
-    ApprovalMissing,
-    Blocked,
-    ChecksFailed,
-    EnvironmentDown,
-    TargetChanged,
-    TooBusy,
-)
-from tests.support.fakes.catch_up import FakeCarrying, FakeErasing
+from tests.support.fakes.catch_up import FakeRowReader
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.lake import FakeLake
@@ -77,8 +70,8 @@ class World:
         return found[1]
 
     def carried(self) -> list[str]:
-        found = self.context.carrying
-        assert isinstance(found, FakeCarrying)
+        found = self.context.publisher
+        assert isinstance(found, FakeLake)
         return found.carried
 
 
@@ -93,7 +86,7 @@ def _drifted() -> World:
 def test_a_conflict_names_its_commits_in_data_too() -> None:
     world = World()
     number = world.live(DAYS[1], "old-3@live")
-    with pytest.raises(TargetChanged) as raised:
+    with pytest.raises(errors.TargetChanged) as raised:
         world.publish()
     (conflict,) = raised.value.data["conflicts"]
     told = {name: conflict[name] for name in ("snapshot_id", "operation", "writer", "partitions")}
@@ -127,7 +120,7 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
         (DAYS[1],): None,
         (DAYS[2],): {"raw": 1},
     }
-    ledger = {item.chunk_id: item.carried_from for item in world.context.ledger.chunks(run)}
+    ledger = {item.chunk_id: item.carried_from for item in world.context.runs.chunks(run)}
     assert ledger == {
         f"c0001-{DAYS[0]}": world.run, f"c0002-{DAYS[2]}": world.run, f"c0003-{DAYS[1]}": "",
     }  # fmt: skip
@@ -180,13 +173,13 @@ def test_a_writer_that_never_stops_makes_it_too_busy_after_the_declared_attempts
         return adopt(request)
 
     world.lake.adopt = always  # type: ignore[method-assign]
-    with pytest.raises(TooBusy, match="caught up 2 times") as raised:
+    with pytest.raises(errors.TooBusy, match="caught up 2 times") as raised:
         world.publish()
     assert "pause the writer" in raised.value.fix
     newest = newest_revision(world.context, world.run)
     assert world.state(newest) is RunState.ACCEPTED
     world.lake.adopt = adopt  # type: ignore[method-assign]
-    with pytest.raises(TooBusy):
+    with pytest.raises(errors.TooBusy):
         world.publish()
 
 
@@ -194,7 +187,7 @@ def test_a_writer_that_never_stops_makes_it_too_busy_after_the_declared_attempts
 def test_a_person_looks_when_more_than_the_changed_partitions_differs() -> None:
     world = _drifted()
     world.compute.open_edges = {"2020-01-01"}
-    with pytest.raises(ChecksFailed, match="did not pass"):
+    with pytest.raises(errors.ChecksFailed, match="did not pass"):
         world.publish()
     run = newest_revision(world.context, world.run)
     assert world.state(run) is RunState.REJECTED
@@ -227,7 +220,7 @@ def test_objections_name_what_a_person_must_look_at() -> None:
 def test_deleted_rows_block_and_are_counted(follows: dict[str, Any]) -> None:
     world = World(**follows)
     world.live(DAYS[1])
-    with pytest.raises(TargetChanged, match=r"1 rows of .* were deleted") as raised:
+    with pytest.raises(errors.TargetChanged, match=r"1 rows of .* were deleted") as raised:
         world.publish()
     assert raised.value.data["deletions"]["rows"] == 1
     assert world.state(world.run) is RunState.ACCEPTED
@@ -237,7 +230,7 @@ def test_deleted_rows_block_and_are_counted(follows: dict[str, Any]) -> None:
 def test_deleted_keys_are_hashed_where_rows_are_confidential() -> None:
     world = World(contract=contract(classification="confidential"))
     world.live(DAYS[1])
-    with pytest.raises(TargetChanged) as raised:
+    with pytest.raises(errors.TargetChanged) as raised:
         world.publish()
     (key,) = raised.value.data["deletions"]["keys"]
     assert key.startswith("sha256:")
@@ -276,7 +269,7 @@ def test_rows_deleted_live_do_not_come_back_from_the_source_when_catching_up() -
 def test_without_a_key_deletions_block() -> None:
     world = _with_people(contract=contract(deletions="reapply", key=[]))
     world.live(DAYS[1], "p2@old")
-    with pytest.raises(TargetChanged, match="no key"):
+    with pytest.raises(errors.TargetChanged, match="no key"):
         world.publish()
 
 
@@ -301,7 +294,7 @@ def test_people_that_tombstones_name_are_not_staged_and_counted_in_the_gate() ->
 def test_a_tombstone_that_came_after_staging_blocks_the_publication() -> None:
     world = _with_people(contract=contract(tombstones=TOMBSTONES))
     _named(world, "p2")
-    with pytest.raises(TargetChanged, match="tombstones name 10 rows of") as raised:
+    with pytest.raises(errors.TargetChanged, match="tombstones name 10 rows of") as raised:
         world.publish()
     assert raised.value.data["tombstones"] == {"rows": 10, "partitions": (DAYS[1],)}
     assert world.content[DAYS[1]] == {"p1@old", "p2@old"}
@@ -330,7 +323,7 @@ def test_a_way_back_over_deleted_rows_is_named_and_refused() -> None:
     world = _with_people()
     world.publish()
     world.live(DAYS[1], "p1@new")
-    with pytest.raises(TargetChanged, match="cannot be rolled back: 1 rows of") as raised:
+    with pytest.raises(errors.TargetChanged, match="cannot be rolled back: 1 rows of") as raised:
         roll_back(world.context, 0)
     assert [one["writer"] for one in raised.value.data["conflicts"]] == ["live"]
     assert world.content[DAYS[1]] == {"p1@new"}
@@ -347,7 +340,7 @@ def test_a_way_back_over_deleted_rows_rewrites_their_partitions_without_them() -
     )
     assert [item.partitions for item in found.rewrites] == [(DAYS[1],)]
     assert found.excluded_rows is not None
-    assert FakeErasing(world.lake).names(found.excluded_rows) == {"p2"}
+    assert FakeRowReader(world.lake).names(found.excluded_rows) == {"p2"}
     since = {label: one.since_snapshot_id for one in found.restores for label in one.partitions}
     head = world.lake.tables[PRODUCT].head
     assert since[DAYS[1]] == head
@@ -360,7 +353,9 @@ def test_a_way_back_to_rows_that_tombstones_name_is_refused() -> None:
     world = _with_people(contract=wanted)
     world.publish()
     _named(world, "p2")
-    with pytest.raises(TargetChanged, match="cannot be rolled back: tombstones name 10 rows"):
+    with pytest.raises(
+        errors.TargetChanged, match="cannot be rolled back: tombstones name 10 rows"
+    ):
         roll_back(world.context, 0, of=wanted)
 
 
@@ -368,7 +363,7 @@ def test_a_way_back_to_rows_that_tombstones_name_is_refused() -> None:
 def test_outside_its_window_a_run_is_not_published_and_hears_when_it_opens() -> None:
     # The clock of the fakes stands at 03:04.
     world = World(safety={"publish_window": {"from": "22:00", "to": "02:00"}})
-    with pytest.raises(Blocked, match=r"opens at 2026-01-02T22:00\+00:00") as raised:
+    with pytest.raises(errors.Blocked, match=r"opens at 2026-01-02T22:00\+00:00") as raised:
         world.publish()
     assert raised.value.data == {"opens_at": "2026-01-02T22:00+00:00"}
     assert world.state(world.run) is RunState.ACCEPTED
@@ -378,7 +373,7 @@ def test_outside_its_window_a_run_is_not_published_and_hears_when_it_opens() -> 
 def test_the_same_command_goes_on_after_a_staging_that_failed() -> None:
     world = _drifted()
     world.compute.dies_at = f"c0003-{DAYS[1]}"
-    with pytest.raises(EnvironmentDown):
+    with pytest.raises(errors.EnvironmentDown):
         world.publish()
     done = world.publish()
     assert done.publication.run_id == newest_revision(world.context, world.run)
@@ -392,11 +387,11 @@ def test_recovery_carries_the_approval_over_that_was_cut_off() -> None:
 
     def cut_off(event: Any, lease: Any = None) -> Any:
         if event.verb == "carry approval":
-            raise EnvironmentDown("cut off")
+            raise errors.EnvironmentDown("cut off")
         return append(event, lease)
 
     runs.append = cut_off  # type: ignore[method-assign]
-    with pytest.raises(EnvironmentDown):
+    with pytest.raises(errors.EnvironmentDown):
         world.publish()
     runs.append = append  # type: ignore[method-assign]
     run = newest_revision(world.context, world.run)
@@ -418,7 +413,7 @@ def test_run_goes_on_with_the_revision_of_a_run() -> None:
 def test_an_approval_does_not_carry_over_to_another_intent() -> None:
     world = _drifted()
     world.compute.dies_at = f"c0003-{DAYS[1]}"
-    with pytest.raises(EnvironmentDown):
+    with pytest.raises(errors.EnvironmentDown):
         world.publish()
     run = newest_revision(world.context, world.run)
     plan = world.context.runs.plan(run)
@@ -427,5 +422,5 @@ def test_an_approval_does_not_carry_over_to_another_intent() -> None:
     world.context.runs.status = lambda run_id: (  # type: ignore[method-assign]
         status if run_id == run else type(world.context.runs).status(world.context.runs, run_id)
     )
-    with pytest.raises(ApprovalMissing, match=r"differs from .* in code_hash"):
+    with pytest.raises(errors.ApprovalMissing, match=r"differs from .* in code_hash"):
         carry_over_approval(world.context, plan.model_copy(update={"resolved": other}), "bob")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval.decisions import accept
 from lakehouse_backfill.core.evidence import status
 from lakehouse_backfill.core.publication.dual_read import dual_read
@@ -15,15 +16,8 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.rollout import ReaderQuery
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import (
-    ApprovalMissing,
-    ChecksFailed,
-    ConfigError,
-    IllegalMove,
-    NotAllowed,
-)
+from tests.support.fakes.catch_up import FakeRowReader
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.rollout import FakeReading
 from tests.support.fakes.steps import accepted_run, approved_run, state_of
 
 pytestmark = pytest.mark.req("U8")
@@ -35,17 +29,17 @@ def _wanted(require: str = "equal", **changes: Any) -> Any:
     return declared(target=target, **changes)
 
 
-class _Equal(FakeReading):
+class _Equal(FakeRowReader):
     """A reader to whom both sides look the same."""
 
-    def compare(self, query: ReaderQuery, old: Any, new: Any) -> Any:
-        found = super().compare(query, old, new)
+    def compare_query(self, query: ReaderQuery, old: Any, new: Any) -> Any:
+        found = super().compare_query(query, old, new)
         return found.model_copy(update={"equal": True, "new_answer": found.old_answer})
 
 
 def _world(*, equal: bool = True) -> Context:
     where = lake()
-    return context(where, reading=(_Equal if equal else FakeReading)(where))
+    return context(where, row_reader=(_Equal if equal else FakeRowReader)(where))
 
 
 def _lines(found: Context, run_id: str) -> list[tuple[str, str]]:
@@ -56,7 +50,7 @@ def _lines(found: Context, run_id: str) -> list[tuple[str, str]]:
 def test_publish_names_the_gate_and_the_reader_that_has_not_compared() -> None:
     found = _world()
     run_id = accepted_run(found, _wanted())
-    with pytest.raises(ApprovalMissing) as refused:
+    with pytest.raises(errors.ApprovalMissing) as refused:
         publish(found, run_id, "bob")
     assert "gate dual_read is closed: finance did not compare" in refused.value.problem
     assert f"dual-read {run_id} --reader finance" in refused.value.fix
@@ -82,12 +76,12 @@ def test_a_different_result_stops_publication_until_somebody_accepts_it_for_a_re
     found = _world(equal=False)
     run_id = accepted_run(found, _wanted())
     dual_read(found, run_id, ASKED, "fin")
-    with pytest.raises(ChecksFailed) as refused:
+    with pytest.raises(errors.ChecksFailed) as refused:
         publish(found, run_id, "bob")
     assert "finance reads other results" in refused.value.problem
     assert "--accept-difference REASON" in refused.value.fix
     assert _lines(found, run_id) == [("finance", "different")]
-    with pytest.raises(ConfigError, match="needs a reason"):
+    with pytest.raises(errors.ConfigError, match="needs a reason"):
         dual_read(found, run_id, ASKED, "fin", "  ")
     dual_read(found, run_id, ASKED, "fin", "the old total was wrong")
     assert _lines(found, run_id) == [("finance", "accepted")]
@@ -106,7 +100,7 @@ def test_another_comparison_takes_an_accepted_difference_back() -> None:
     run_id = accepted_run(found, _wanted())
     dual_read(found, run_id, ASKED, "fin", "right")
     dual_read(found, run_id, ReaderQuery(reader="finance", sql="SELECT 2 FROM product"), "fin")
-    with pytest.raises(ChecksFailed):
+    with pytest.raises(errors.ChecksFailed):
         publish(found, run_id, "bob")
 
 
@@ -119,7 +113,7 @@ def test_a_comparison_of_an_earlier_candidate_does_not_count() -> None:
     shadow.commit(shadow.content(shadow.head))
     validate(found, run_id, "bob")
     accept(found, run_id, "ana", "")
-    with pytest.raises(ApprovalMissing, match="did not compare this candidate"):
+    with pytest.raises(errors.ApprovalMissing, match="did not compare this candidate"):
         publish(found, run_id, "bob")
 
 
@@ -135,16 +129,28 @@ def test_only_validators_compare_and_only_waivers_accept_a_difference() -> None:
     owned = contract(roles={"validators": ["fin"], "waive": ["ana"]})
     found = _world(equal=False)
     run_id = accepted_run(found, _wanted(contract=owned))
-    with pytest.raises(NotAllowed, match="bob may not read a candidate"):
+    with pytest.raises(errors.NotAllowed, match="bob may not read a candidate"):
         dual_read(found, run_id, ASKED, "bob")
-    with pytest.raises(NotAllowed, match="fin may not waive"):
+    with pytest.raises(errors.NotAllowed, match="fin may not waive"):
         dual_read(found, run_id, ASKED, "fin", "right")
 
 
 def test_a_run_without_a_result_cannot_be_compared() -> None:
     found = _world()
     run_id = approved_run(found, _wanted())
-    with pytest.raises(IllegalMove):
+    with pytest.raises(errors.IllegalMove):
         dual_read(found, run_id, ASKED, "fin")
     stage(found, run_id, "bob")
     assert dual_read(found, run_id, ASKED, "fin").comparison.equal
+
+
+def test_a_status_is_given_without_dual_reads_that_were_edited() -> None:
+    found = _world()
+    run_id = accepted_run(found, _wanted())
+    dual_read(found, run_id, ASKED, "fin")
+
+    def tampered(*_: Any) -> Any:
+        raise errors.Tampered("evidence was edited")
+
+    found.evidence.document = tampered
+    assert status.rollout_records(found, run_id, found.runs.events(run_id)) == {}

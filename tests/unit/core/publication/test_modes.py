@@ -19,17 +19,8 @@ from lakehouse_backfill.errors import (
     TargetChanged,
     Unsupported,
 )
+from tests.support.fakes import steps
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.steps import (
-    accepted_run,
-    approved_run,
-    content_of,
-    planned_run,
-    published_run,
-    roll_back,
-    staged_run,
-    world,
-)
 
 LATER = {"column": "day", "from": "2020-02-01", "to": "2020-02-03"}
 WIDE = {"raw": {"range": {"column": "day", "from": "2019-12-01", "to": "2020-03-01"}}}
@@ -37,17 +28,17 @@ MERGE = {"publish_mode": "merge", "merge": {"version": "amount"}}
 
 
 def planned(found: Context, **changes: Any) -> Plan:
-    return found.runs.plan(planned_run(found, declared(**changes)))
+    return found.runs.plan(steps.planned_run(found, declared(**changes)))
 
 
 def validated(found: Context, **changes: Any) -> tuple[str, dict[str, tuple[bool, str]]]:
-    run_id = staged_run(found, declared(**changes))
+    run_id = steps.staged_run(found, declared(**changes))
     checks = validate(found, run_id, "bob")[1].checks
     return run_id, {check.name: (check.passed, check.detail) for check in checks}
 
 
 def published(found: Context, **changes: Any) -> str:
-    return published_run(found, declared(**changes))
+    return steps.published_run(found, declared(**changes))
 
 
 @pytest.mark.req("U3")
@@ -62,13 +53,13 @@ def test_an_append_to_empty_partitions_is_published_as_one() -> None:
 
 @pytest.mark.req("U3")
 def test_an_append_is_refused_when_rows_came_before_it_was_published() -> None:
-    where, found = world()
+    where, found = steps.world()
     target = {"publish_mode": "append", "partitions": LATER}
-    run_id = accepted_run(found, declared(target=target, sources=WIDE))
+    run_id = steps.accepted_run(found, declared(target=target, sources=WIDE))
     where.write(PRODUCT, "2020-02-01", "live")
     with pytest.raises(TargetChanged):
         publish(found, run_id, "bob")
-    assert content_of(where)["2020-02-01"] == frozenset({"live"})
+    assert steps.content_of(where)["2020-02-01"] == frozenset({"live"})
 
 
 @pytest.mark.req("U1b")
@@ -82,7 +73,7 @@ def test_a_row_repair_proves_that_other_rows_are_unchanged() -> None:
 
 @pytest.mark.req("U1b")
 def test_a_row_repair_that_changed_other_rows_is_rejected_for_good() -> None:
-    _, found = world(touched={"2020-01-03"})
+    _, found = steps.world(touched={"2020-01-03"})
     target = {"row_predicate": {"id": [1, 2]}}
     run_id, gates = validated(found, target=target)
     assert gates["other rows are unchanged"] == (False, "1 partitions differ, first 2020-01-03")
@@ -95,21 +86,21 @@ STRAYS = {"without a warm-up": (0, True), "with one": (1, False)}
 @pytest.mark.req("U1b")
 @pytest.mark.parametrize(("days", "stops"), STRAYS.values(), ids=STRAYS)
 def test_rows_that_are_not_named_stop_a_run_unless_a_warm_up_explains_them(days, stops) -> None:
-    _, found = world(strays=3)
+    _, found = steps.world(strays=3)
     sources = {"raw": {"warm_up_days": days}}
     target = {"row_predicate": {"id": 1}}
-    run_id = approved_run(found, declared(target=target, sources=sources))
+    run_id = steps.approved_run(found, declared(target=target, sources=sources))
     if stops:
         with pytest.raises(ChecksFailed, match="3 rows of the partitions are others"):
             stage(found, run_id, "bob")
     else:
         stage(found, run_id, "bob")
-    assert {record.stray_rows for record in found.ledger.chunks(run_id)} == {3}
+    assert {record.stray_rows for record in found.runs.chunks(run_id)} == {3}
 
 
 @pytest.mark.req("U4")
 def test_a_merge_whose_rows_do_not_add_up_is_rejected() -> None:
-    _, found = world(merged=ChunkCounts(inserted_rows=1, updated_rows=9))
+    _, found = steps.world(merged=ChunkCounts(inserted_rows=1, updated_rows=9))
     _, gates = validated(found, target=MERGE)
     assert gates["changes add up"] == (
         False,
@@ -142,7 +133,7 @@ def test_each_version_gets_a_table_of_its_name_and_the_pointer_moves_between_the
     assert resolve_accepted(found, pinned, strict=True).table in where.tables
     published(found, contract=pinned, target=target)
     assert found.views.views["silver.daily_accepted"][0] == f"{PRODUCT}_v2"
-    roll_back(found, 1, of=pinned)
+    steps.roll_back(found, 1, of=pinned)
     assert resolve_accepted(found, pinned, strict=True) == accepted
     assert where.calls.count("adopt") == 0
 
@@ -153,7 +144,7 @@ def test_a_version_is_not_accepted_while_its_name_is_somebody_elses() -> None:
     where.add(f"{PRODUCT}_v1", **{"2020-01-01": "theirs"})
     found, pinned = context(where), contract(publication="pinned")
     target = {"publish_mode": "versioned"}
-    run_id = accepted_run(found, declared(contract=pinned, target=target))
+    run_id = steps.accepted_run(found, declared(contract=pinned, target=target))
     with pytest.raises(Conflict, match=r"silver\.daily_v1 is already there"):
         publish(found, run_id, "bob")
     assert found.runs.status(run_id).state.value == "accepted"

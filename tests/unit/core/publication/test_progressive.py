@@ -242,7 +242,7 @@ def test_a_step_whose_check_was_cut_off_is_checked_before_the_next_one() -> None
     run_id = accepted_run(found, _wanted(partitions_per_step=2, suites=[{"file": SUITE}]))
 
     class Dead(FakeCompute):
-        def visible(self, *arguments: Any) -> str:
+        def frame(self, *arguments: Any) -> str:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.job_code import MAX_ARCHIVED_CHARACTERS
 from lakehouse_backfill.core.planning.plan import make_plan
@@ -24,32 +25,10 @@ from lakehouse_backfill.domain.checks import MeasureTotal
 from lakehouse_backfill.domain.manifest import PublishWindow
 from lakehouse_backfill.domain.publication import CommitResult, RevertRequest
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import (
-    ApprovalMissing,
-    BackfillError,
-    Blocked,
-    ChecksFailed,
-    ConfigError,
-    EnvironmentDown,
-    IllegalMove,
-    NotFound,
-    OutcomeUnknown,
-    PointerMoved,
-    Unsupported,
-)
+from tests.support.fakes import steps
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.kills import Killed, killed_at, other_process
 from tests.support.fakes.lake import FakeLake
-from tests.support.fakes.steps import (
-    accepted_run,
-    approved_run,
-    pending_of,
-    published_run,
-    roll_back,
-    staged_run,
-    state_of,
-    world,
-)
 
 PINNED = contract(publication="pinned")
 WATCHED = contract(
@@ -99,35 +78,35 @@ def _failing(found: Context, error: BaseException, *, late: bool = False) -> Con
 def _killed_before_the_last_event(found: Context, run_id: str) -> None:
     with pytest.raises(Killed), killed_at("Evidence.record:before"):
         publish(other_process(found), run_id, "bob")
-    assert state_of(found, run_id) is RunState.PUBLISHING
+    assert steps.state_of(found, run_id) is RunState.PUBLISHING
 
 
 @pytest.mark.req("U13")
 def test_a_pinned_run_that_does_not_contain_what_was_accepted_since_is_refused() -> None:
-    where, found = world()
-    first = accepted_run(found, _pinned("2020-01-01", "2020-01-02"))
-    second = accepted_run(found, _pinned("2020-01-04", "2020-01-05"))
+    where, found = steps.world()
+    first = steps.accepted_run(found, _pinned("2020-01-01", "2020-01-02"))
+    second = steps.accepted_run(found, _pinned("2020-01-04", "2020-01-05"))
     publish(found, first, "bob")
-    with pytest.raises(PointerMoved, match="does not contain"):
+    with pytest.raises(errors.PointerMoved, match="does not contain"):
         publish(found, second, "bob")
     assert _readers_see(where, found, "2020-01-01") == {f"{first}/2020-01-01"}
-    assert state_of(found, second) is RunState.ACCEPTED
+    assert steps.state_of(found, second) is RunState.ACCEPTED
 
 
 @pytest.mark.req("U13")
 def test_a_first_pinned_publication_over_later_writes_is_refused() -> None:
-    where, found = world()
-    run_id = accepted_run(found, _pinned("2020-01-01", "2020-01-02"))
+    where, found = steps.world()
+    run_id = steps.accepted_run(found, _pinned("2020-01-01", "2020-01-02"))
     where.write(PRODUCT, "2020-01-05", "live")
-    with pytest.raises(PointerMoved):
+    with pytest.raises(errors.PointerMoved):
         publish(found, run_id, "bob")
 
 
 @pytest.mark.req("U13")
 def test_a_pinned_run_starts_from_the_accepted_snapshot_not_from_the_head() -> None:
-    where, found = world()
-    published_run(found, _pinned("2020-01-01", "2020-01-02"))
-    roll_back(found, of=PINNED)
+    where, found = steps.world()
+    steps.published_run(found, _pinned("2020-01-01", "2020-01-02"))
+    steps.roll_back(found, of=PINNED)
     where.write(PRODUCT, "2020-01-05", "never accepted")
     plan = make_plan(found, _pinned("2020-01-02", "2020-01-03"), "bob", None)
     assert plan.resolved.target.snapshot_id == 1
@@ -135,89 +114,91 @@ def test_a_pinned_run_starts_from_the_accepted_snapshot_not_from_the_head() -> N
 
 @pytest.mark.req("U12")
 def test_a_pinned_product_cannot_go_back_in_some_partitions_only() -> None:
-    where, found = world()
-    run_id = published_run(found, _pinned("2020-01-01", "2020-01-03"))
-    with pytest.raises(Unsupported, match="all partitions at once"):
-        roll_back(found, None, ("2020-01-01",), of=PINNED)
+    where, found = steps.world()
+    run_id = steps.published_run(found, _pinned("2020-01-01", "2020-01-03"))
+    with pytest.raises(errors.Unsupported, match="all partitions at once"):
+        steps.roll_back(found, None, ("2020-01-01",), of=PINNED)
     assert _readers_see(where, found, "2020-01-02") == {f"{run_id}/2020-01-02"}
 
 
 @pytest.mark.req("U12")
 def test_a_reinstated_version_that_is_rolled_back_again_can_be_published_again() -> None:
-    where, found = world()
-    run_id = published_run(found)
+    where, found = steps.world()
+    run_id = steps.published_run(found)
     for version in (0, 1, 0):
-        roll_back(found, version)
-    assert state_of(found, run_id) is RunState.ROLLED_BACK
+        steps.roll_back(found, version)
+    assert steps.state_of(found, run_id) is RunState.ROLLED_BACK
     assert publish(found, run_id, "bob").was_published is False
     assert _files(where, "2020-01-02") == {f"{run_id}/2020-01-02"}
 
 
 @pytest.mark.req("U12")
 def test_going_back_to_a_version_reinstates_every_run_that_readers_see_at_it() -> None:
-    _, found = world()
-    runs = [accepted_run(found)]
+    _, found = steps.world()
+    runs = [steps.accepted_run(found)]
     publish(found, runs[0], "bob")
-    runs.append(accepted_run(found, declared("2020-01-04", "2020-01-05")))
+    runs.append(steps.accepted_run(found, declared("2020-01-04", "2020-01-05")))
     publish(found, runs[1], "bob")
-    roll_back(found, 0)
-    assert [state_of(found, run_id) for run_id in runs] == [RunState.ROLLED_BACK] * 2
-    roll_back(found, 2)
-    assert [state_of(found, run_id) for run_id in runs] == [RunState.PUBLISHED] * 2
+    steps.roll_back(found, 0)
+    assert [steps.state_of(found, run_id) for run_id in runs] == [RunState.ROLLED_BACK] * 2
+    steps.roll_back(found, 2)
+    assert [steps.state_of(found, run_id) for run_id in runs] == [RunState.PUBLISHED] * 2
 
 
 @pytest.mark.req("U12")
 def test_a_run_that_could_not_be_published_again_is_reinstated_by_its_version() -> None:
-    _, found = world()
-    run_id = published_run(found)
-    roll_back(found)
-    with pytest.raises(NotFound):
-        publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
-    roll_back(found, 1)
-    assert state_of(found, run_id) is RunState.PUBLISHED
+    _, found = steps.world()
+    run_id = steps.published_run(found)
+    steps.roll_back(found)
+    with pytest.raises(errors.NotFound):
+        publish(_failing(found, errors.NotFound("a file is gone")), run_id, "bob")
+    steps.roll_back(found, 1)
+    assert steps.state_of(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("U1")
 def test_a_publication_whose_files_are_gone_gives_its_version_back() -> None:
-    _, found = world()
-    run_id = accepted_run(found)
-    with pytest.raises(NotFound):
-        publish(_failing(found, NotFound("a file is gone")), run_id, "bob")
-    assert pending_of(found) is None
-    assert state_of(found, run_id) is RunState.ACCEPTED
+    _, found = steps.world()
+    run_id = steps.accepted_run(found)
+    with pytest.raises(errors.NotFound):
+        publish(_failing(found, errors.NotFound("a file is gone")), run_id, "bob")
+    assert steps.pending_of(found) is None
+    assert steps.state_of(found, run_id) is RunState.ACCEPTED
 
 
 @pytest.mark.req("U12")
-@pytest.mark.parametrize("error", [Unsupported("delete files"), ChecksFailed("no")], ids=str)
-def test_a_rollback_that_is_refused_gives_its_version_back(error: BackfillError) -> None:
-    _, found = world()
-    published_run(found)
+@pytest.mark.parametrize(
+    "error", [errors.Unsupported("delete files"), errors.ChecksFailed("no")], ids=str
+)
+def test_a_rollback_that_is_refused_gives_its_version_back(error: errors.BackfillError) -> None:
+    _, found = steps.world()
+    steps.published_run(found)
     with pytest.raises(type(error)):
-        roll_back(_failing(found, error))
-    assert pending_of(found) is None
+        steps.roll_back(_failing(found, error))
+    assert steps.pending_of(found) is None
 
 
 @pytest.mark.req("U12")
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OutcomeUnknown("?")], ids=repr)
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), errors.OutcomeUnknown("?")], ids=repr)
 @pytest.mark.parametrize("late", [False, True], ids=["before the swap", "after the swap"])
 def test_a_rollback_that_was_cut_off_is_finished_by_the_same_call(error, late) -> None:
-    where, found = world()
-    run_id = published_run(found)
+    where, found = steps.world()
+    run_id = steps.published_run(found)
     with pytest.raises(type(error)):
-        roll_back(_failing(found, error, late=late))
-    with pytest.raises(PointerMoved, match="is being rolled back"):
-        roll_back(found, None, ("2020-01-02",))
+        steps.roll_back(_failing(found, error, late=late))
+    with pytest.raises(errors.PointerMoved, match="is being rolled back"):
+        steps.roll_back(found, None, ("2020-01-02",))
     snapshots = len(where.tables[PRODUCT].contents)
-    assert roll_back(found).publication.version == 0
+    assert steps.roll_back(found).publication.version == 0
     assert len(where.tables[PRODUCT].contents) == snapshots + (not late)
     assert _files(where, "2020-01-02") == {"old-2"}
-    assert state_of(found, run_id) is RunState.ROLLED_BACK
+    assert steps.state_of(found, run_id) is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("U12")
 def test_a_rollback_that_moved_the_pointer_but_did_not_tell_the_run_is_made_good() -> None:
-    _, found = world()
-    run_id = published_run(found)
+    _, found = steps.world()
+    run_id = steps.published_run(found)
     way = plan_rollback(found, PRODUCT, None, ())
     untold = dataclasses.replace(way, runs_rolled_back=(), runs_reinstated=())
     rollback(found, contract(), untold, "killed before it told the run", "ana")
@@ -226,36 +207,36 @@ def test_a_rollback_that_moved_the_pointer_but_did_not_tell_the_run_is_made_good
 
 @pytest.mark.req("U1")
 def test_a_publication_cut_off_before_the_last_event_is_finished_after_another_one() -> None:
-    _, found = world()
-    run_id = accepted_run(found)
-    other = accepted_run(found, declared("2020-01-04", "2020-01-05"))
+    _, found = steps.world()
+    run_id = steps.accepted_run(found)
+    other = steps.accepted_run(found, declared("2020-01-04", "2020-01-05"))
     _killed_before_the_last_event(found, run_id)
     publish(found, other, "bob")
     done = publish(found, run_id, "bob")
     assert (done.was_published, done.publication.version) == (True, 1)
-    assert state_of(found, run_id) is RunState.PUBLISHED
+    assert steps.state_of(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("U12")
 def test_the_rollback_of_a_publication_cut_off_before_the_last_event_reaches_its_run() -> None:
-    _, found = world()
-    run_id = accepted_run(found)
+    _, found = steps.world()
+    run_id = steps.accepted_run(found)
     _killed_before_the_last_event(found, run_id)
-    roll_back(found)
-    assert state_of(found, run_id) is RunState.ROLLED_BACK
+    steps.roll_back(found)
+    assert steps.state_of(found, run_id) is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("V3")
 def test_a_revision_of_what_cannot_be_revised_registers_nothing() -> None:
-    _, found = world()
+    _, found = steps.world()
     other = contract(product="silver.other", table=PRODUCT)
-    run_id = staged_run(found, declared(contract=other, product="silver.other"))
-    with pytest.raises(NotFound):
+    run_id = steps.staged_run(found, declared(contract=other, product="silver.other"))
+    with pytest.raises(errors.NotFound):
         make_plan(found, declared(), "bob", "bf-unknown")
-    with pytest.raises(ConfigError, match="cannot revise"):
+    with pytest.raises(errors.ConfigError, match="cannot revise"):
         make_plan(found, declared(), "bob", run_id)
     decisions.cancel(found, run_id, "ana", "")
-    with pytest.raises(IllegalMove):
+    with pytest.raises(errors.IllegalMove):
         make_plan(found, declared(contract=other, product="silver.other"), "bob", run_id)
 
 
@@ -264,26 +245,26 @@ def test_other_code_than_was_planned_is_neither_staged_nor_validated_if_none_was
     where = lake()
     found = context(where, file_text=lambda file: "x" * (MAX_ARCHIVED_CHARACTERS + 1))
     edited = dataclasses.replace(found, code_hash=lambda file: "edited")
-    run_id = approved_run(found)
-    with pytest.raises(ApprovalMissing, match="changed since"):
+    run_id = steps.approved_run(found)
+    with pytest.raises(errors.ApprovalMissing, match="changed since"):
         stage(edited, run_id, "bob")
-    assert state_of(found, run_id) is RunState.APPROVED
+    assert steps.state_of(found, run_id) is RunState.APPROVED
     assert where.calls.count("open shadow") == 0
     stage(found, run_id, "bob")
-    with pytest.raises(ApprovalMissing, match="changed since"):
+    with pytest.raises(errors.ApprovalMissing, match="changed since"):
         validate(edited, run_id, "bob")
 
 
 @pytest.mark.req("E5")
 def test_a_candidate_that_changed_after_it_was_accepted_is_validated_and_accepted_again() -> None:
-    where, found = world()
-    run_id = accepted_run(found)
+    where, found = steps.world()
+    run_id = steps.accepted_run(found)
     shadow = where.tables[found.runs.plan(run_id).shadow_table]
     shadow.commit(shadow.content(shadow.head))
-    with pytest.raises(ApprovalMissing, match="changed after validation"):
+    with pytest.raises(errors.ApprovalMissing, match="changed after validation"):
         publish(found, run_id, "bob")
     validate(found, run_id, "bob")
-    with pytest.raises(IllegalMove):
+    with pytest.raises(errors.IllegalMove):
         publish(found, run_id, "bob")
     decisions.accept(found, run_id, "ana", "")
     assert publish(found, run_id, "bob").publication.version == 1
@@ -301,7 +282,7 @@ def test_a_first_publication_passes_the_thresholds_of_change() -> None:
     where.tables.pop(PRODUCT)
     found = _totals(where, None, 100)
     watched = WATCHED.model_copy(update={"lineage_columns": False})
-    run_id = staged_run(found, declared(contract=watched))
+    run_id = steps.staged_run(found, declared(contract=watched))
     assert validate(found, run_id, "bob")[1].passed
 
 
@@ -309,7 +290,7 @@ def test_a_first_publication_passes_the_thresholds_of_change() -> None:
 @pytest.mark.parametrize("new", [float("nan"), float("inf")])
 def test_a_total_that_is_no_number_fails_its_threshold_and_is_stored(new: float) -> None:
     found = _totals(lake(), 1.0, new)
-    run_id = staged_run(found, declared(contract=WATCHED))
+    run_id = steps.staged_run(found, declared(contract=WATCHED))
     status, result, _ = validate(found, run_id, "bob")
     assert status.state is RunState.REJECTED
     assert result.totals[0].new == ("NaN" if new != new else "Infinity")
@@ -319,7 +300,7 @@ class _NoViews:
     """A catalog that keeps no views."""
 
     def show(self, view: str, table: str, snapshot_id: int | None) -> None:
-        raise Unsupported(f"{view} was not made")
+        raise errors.Unsupported(f"{view} was not made")
 
 
 @dataclass
@@ -331,7 +312,7 @@ class ViewsDown:
 
     def show(self, view: str, table: str, snapshot_id: int | None) -> None:
         if self.is_down:
-            raise EnvironmentDown(f"{view} was not made")
+            raise errors.EnvironmentDown(f"{view} was not made")
         self.shown.append(snapshot_id)
 
 
@@ -339,13 +320,13 @@ class ViewsDown:
 def test_a_view_that_cannot_be_made_leaves_no_run_half_way() -> None:
     viewed = contract(view="silver.daily_accepted")
     found = context(lake(), views=_NoViews())
-    run_id = accepted_run(found, declared(contract=viewed))
-    with pytest.raises(Unsupported):
+    run_id = steps.accepted_run(found, declared(contract=viewed))
+    with pytest.raises(errors.Unsupported):
         publish(found, run_id, "bob")
-    assert state_of(found, run_id) is RunState.PUBLISHED
-    with pytest.raises(Unsupported):
-        roll_back(found, of=viewed)
-    assert state_of(found, run_id) is RunState.ROLLED_BACK
+    assert steps.state_of(found, run_id) is RunState.PUBLISHED
+    with pytest.raises(errors.Unsupported):
+        steps.roll_back(found, of=viewed)
+    assert steps.state_of(found, run_id) is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("U13", "U2")
@@ -353,21 +334,21 @@ def test_a_rollback_that_was_cut_off_before_its_view_is_named_and_recovered() ->
     views = ViewsDown()
     viewed = contract(view="silver.daily_accepted")
     found = context(lake(), views=views)
-    run_id = accepted_run(found, declared(contract=viewed))
+    run_id = steps.accepted_run(found, declared(contract=viewed))
     publish(found, run_id, "bob")
     views.is_down = True
-    with pytest.raises(EnvironmentDown):
-        roll_back(found, of=viewed)
-    with pytest.raises(Blocked, match=f"{run_id} was not told") as again:
-        roll_back(found, of=viewed, to=0)
+    with pytest.raises(errors.EnvironmentDown):
+        steps.roll_back(found, of=viewed)
+    with pytest.raises(errors.Blocked, match=f"{run_id} was not told") as again:
+        steps.roll_back(found, of=viewed, to=0)
     assert again.value.fix == f"lakehouse-backfill recover {run_id}"
     views.is_down = False
     shown = len(views.shown)
     (outcome,) = recover(found, run_id, "bob")
     assert (outcome.action, outcome.result) == ("tell the run", "rolled_back")
     assert len(views.shown) == shown + 1
-    with pytest.raises(Blocked) as done:
-        roll_back(found, of=viewed, to=0)
+    with pytest.raises(errors.Blocked) as done:
+        steps.roll_back(found, of=viewed, to=0)
     assert done.value.fix == f"lakehouse-backfill versions {PRODUCT}"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish, run_until_decision
@@ -20,28 +21,11 @@ from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import Lease, RunState
-from lakehouse_backfill.errors import (
-    Conflict,
-    EnvironmentDown,
-    PointerMoved,
-    RunMoved,
-    TargetChanged,
-    TooBusy,
-)
+from tests.support.fakes import steps
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, declared
 from tests.support.fakes.kills import Killed, hooked, killed_at, other_process
 from tests.support.fakes.lake import FakeLake, FixedClock
-from tests.support.fakes.steps import (
-    accepted_run,
-    approved_run,
-    content_of,
-    pending_of,
-    published_run,
-    roll_back,
-    state_of,
-    world,
-)
 
 PUBLISHED = [
     "2020-01-02 new", "2020-01-03 new", "live", "version 1", "state published", "publications 1",
@@ -54,7 +38,7 @@ BACK = [
 
 def _facts(where: FakeLake, found: Context, run_id: str) -> list[str]:
     """Say what readers and the logs hold, in words."""
-    now = content_of(where)
+    now = steps.content_of(where)
     pointer = found.versions.pointer(PRODUCT)
     assert pointer.pending is None
     days = [
@@ -80,7 +64,7 @@ def _publish(found: Context, run_id: str) -> None:
 
 def _points(verb: Callable[[Context, str], Any], prepare: Callable[[Context], str]) -> range:
     """Give the number of each moment at which a process may die that runs `verb`."""
-    _, found = world()
+    _, found = steps.world()
     run_id = prepare(found)
     with killed_at("nowhere") as points:
         verb(other_process(found), run_id)
@@ -94,31 +78,31 @@ def _recover(found: Context, run_id: str | None) -> list[str]:
 
 
 @pytest.mark.req("T2", "T3", "X2")
-@pytest.mark.parametrize("dies_at", _points(_run, approved_run))
+@pytest.mark.parametrize("dies_at", _points(_run, steps.approved_run))
 @pytest.mark.parametrize("first", ["run", "recover"])
 def test_a_run_that_died_anywhere_ends_as_if_nothing_had_happened(dies_at: int, first: str) -> None:
-    where, found = world()
-    run_id = approved_run(found)
+    where, found = steps.world()
+    run_id = steps.approved_run(found)
     with pytest.raises(Killed), killed_at(dies_at):
         _run(other_process(found), run_id)
     if first == "recover":
         _recover(found, None)
         assert _recover(found, None) == []
     run_until_decision(found, run_id, "bob")
-    assert state_of(found, run_id) is RunState.VALIDATED
+    assert steps.state_of(found, run_id) is RunState.VALIDATED
     plan = found.runs.plan(run_id)
     staged = [item.chunk_id for item in where.chunks(plan.shadow_table)]
     assert staged == [chunk.chunk_id for chunk in plan.resolved.chunks]
-    assert content_of(where, plan.shadow_table)["2020-01-03"] == {f"{run_id}/2020-01-03"}
-    assert [item.status for item in found.ledger.chunks(run_id)] == ["done", "done"]
+    assert steps.content_of(where, plan.shadow_table)["2020-01-03"] == {f"{run_id}/2020-01-03"}
+    assert [item.status for item in found.runs.chunks(run_id)] == ["done", "done"]
 
 
 @pytest.mark.req("U10", "T4")
-@pytest.mark.parametrize("dies_at", _points(_publish, accepted_run))
+@pytest.mark.parametrize("dies_at", _points(_publish, steps.accepted_run))
 @pytest.mark.parametrize("then", ["publish", "run", "recover", "recover all"])
 def test_a_publication_that_died_anywhere_is_made_exactly_once(dies_at: int, then: str) -> None:
-    where, found = world()
-    run_id = accepted_run(found)
+    where, found = steps.world()
+    run_id = steps.accepted_run(found)
     where.write(PRODUCT, "2020-01-05", "live")
     with pytest.raises(Killed), killed_at(dies_at) as points:
         _publish(other_process(found), run_id)
@@ -128,25 +112,27 @@ def test_a_publication_that_died_anywhere_is_made_exactly_once(dies_at: int, the
         run_until_decision(found, run_id, "bob")
     else:
         _recover(found, None if then == "recover all" else run_id)
-    if state_of(found, run_id) is RunState.ACCEPTED:
+    if steps.state_of(found, run_id) is RunState.ACCEPTED:
         publish(found, run_id, "bob")  # it had not begun
     assert _recover(found, None) == []
     assert _facts(where, found, run_id) == PUBLISHED
 
 
 @pytest.mark.req("U12", "T4")
-@pytest.mark.parametrize("dies_at", _points(lambda mortal, _: roll_back(mortal), published_run))
+@pytest.mark.parametrize(
+    "dies_at", _points(lambda mortal, _: steps.roll_back(mortal), steps.published_run)
+)
 @pytest.mark.parametrize("then", ["rollback", "recover", "recover all"])
 def test_a_rollback_that_died_anywhere_is_made_exactly_once(dies_at: int, then: str) -> None:
-    where, found = world()
-    run_id = published_run(found)
+    where, found = steps.world()
+    run_id = steps.published_run(found)
     where.write(PRODUCT, "2020-01-05", "live")
     with pytest.raises(Killed), killed_at(dies_at) as points:
-        roll_back(other_process(found))
+        steps.roll_back(other_process(found))
     has_begun = len(points) > 1
-    is_over = pending_of(found) is None and has_begun
+    is_over = steps.pending_of(found) is None and has_begun
     if not has_begun or (then == "rollback" and not is_over):
-        roll_back(found)
+        steps.roll_back(found)
     else:
         _recover(found, None if then == "recover all" else run_id)
     assert _recover(found, None) == []
@@ -155,10 +141,10 @@ def test_a_rollback_that_died_anywhere_is_made_exactly_once(dies_at: int, then: 
 
 @pytest.mark.req("U12")
 def test_a_partial_rollback_that_died_is_recovered_for_its_partitions_alone() -> None:
-    where, found = world()
-    run_id = published_run(found)
+    where, found = steps.world()
+    run_id = steps.published_run(found)
     with pytest.raises(Killed), killed_at("Publisher.revert:before"):
-        roll_back(other_process(found), None, ("2020-01-03",))
+        steps.roll_back(other_process(found), None, ("2020-01-03",))
     assert _recover(found, None) == ["finish the rollback"]
     assert _facts(where, found, run_id)[:2] == ["2020-01-02 new", "2020-01-03 old-3"]
     assert found.versions.pointer(PRODUCT).accepted.version == 2
@@ -170,23 +156,23 @@ def test_a_publication_that_is_refused_by_now_is_given_back_by_recover() -> None
     where.write(PRODUCT, "2020-01-02", "live")
     [done] = recover(found, run_id, "ops")
     assert (done.is_done, "live writer" in done.result) == (True, True)
-    assert state_of(found, run_id) is RunState.ACCEPTED
-    assert pending_of(found) is None
-    with pytest.raises(TargetChanged):
+    assert steps.state_of(found, run_id) is RunState.ACCEPTED
+    assert steps.pending_of(found) is None
+    with pytest.raises(errors.TargetChanged):
         publish(found, run_id, "bob")
 
 
 @pytest.mark.req("X9")
 def test_a_living_driver_is_left_alone_until_its_lease_ends_or_it_is_taken_over() -> None:
-    _, found = world()
-    run_id = approved_run(found)
+    _, found = steps.world()
+    run_id = steps.approved_run(found)
     status, plan = found.runs.status(run_id), found.runs.plan(run_id)
     until = FixedClock().now() + timedelta(minutes=1)
     other = dataclasses.replace(found, driver="there:2")
     other.move(status, plan, "begin staging", "eve", lease=Lease(holder="there:2", until=until))
-    with pytest.raises(RunMoved, match=r"there:2, its lease ends 03:05:05Z"):
+    with pytest.raises(errors.RunMoved, match=r"there:2, its lease ends 03:05:05Z"):
         stage(found, run_id, "bob")
-    with pytest.raises(RunMoved):
+    with pytest.raises(errors.RunMoved):
         recover(found, run_id, "ops")
     assert _recover(found, None) == []
     overtaking = dataclasses.replace(found, take_over=True)
@@ -200,13 +186,13 @@ def test_a_living_driver_is_left_alone_until_its_lease_ends_or_it_is_taken_over(
     ids=["a living process", "a process that died", "a lease that ended"],
 )
 def test_only_a_living_driver_with_a_lease_is_left_alone(holder, seconds, refused) -> None:
-    _, found = world()
-    run_id = approved_run(found)
+    _, found = steps.world()
+    run_id = steps.approved_run(found)
     lease = Lease(holder=holder, until=FixedClock().now() + timedelta(seconds=seconds))
     status, plan = found.runs.status(run_id), found.runs.plan(run_id)
     found.move(status, plan, "begin staging", "eve", lease=lease)
     if refused:
-        with pytest.raises(RunMoved, match=refused):
+        with pytest.raises(errors.RunMoved, match=refused):
             stage(found, run_id, "bob")
     else:
         assert stage(found, run_id, "bob")[0].state is RunState.STAGED
@@ -217,8 +203,8 @@ def test_only_a_living_driver_with_a_lease_is_left_alone(holder, seconds, refuse
 @pytest.mark.parametrize("stops_at", range(1, 40))
 def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(verb, stops_at) -> None:
     """The first process is held up at one moment; a second one finishes; the first goes on."""
-    where, found = world()
-    run_id = approved_run(found) if verb == "run" else accepted_run(found)
+    where, found = steps.world()
+    run_id = steps.approved_run(found) if verb == "run" else steps.accepted_run(found)
     second = dataclasses.replace(found, take_over=True, driver="here:2")
     act: Any = run_until_decision if verb == "run" else publish
     points: list[str] = []
@@ -230,7 +216,7 @@ def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(verb
             act(second, run_id, "eve")
             after.append(_everything(where, found))
 
-    with suppress(Conflict), hooked(overtake):
+    with suppress(errors.Conflict), hooked(overtake):
         act(other_process(found, "here:1"), run_id, "bob")
     if after:
         assert _everything(where, found) == after[0]
@@ -239,20 +225,19 @@ def test_a_driver_that_was_overtaken_anywhere_changes_nothing_when_it_wakes(verb
 def _everything(where: FakeLake, found: Context) -> str:
     versions: Any = found.versions
     runs: Any = found.runs
-    ledger: Any = found.ledger
     evidence: Any = found.evidence
     state = {name: (t.contents, t.summaries, t.refs) for name, t in where.tables.items()}
-    return repr((state, versions.rows, runs.log, ledger.rows, evidence.rows))
+    return repr((state, versions.rows, runs.log, runs.chunk_rows, evidence.rows))
 
 
 @pytest.mark.req("X9", "X2")
 def test_a_store_that_is_down_ends_the_lease_with_the_run() -> None:
-    _, found = world()
+    _, found = steps.world()
     compute = found.compute()
-    run_id = approved_run(found)
+    run_id = steps.approved_run(found)
     chunk = found.runs.plan(run_id).resolved.chunks[0].chunk_id
     compute.dies_at = chunk  # type: ignore[attr-defined]
-    with pytest.raises(EnvironmentDown):
+    with pytest.raises(errors.EnvironmentDown):
         stage(found, run_id, "bob")
     status = found.runs.status(run_id)
     assert (status.state, status.driver, status.lease_until) == (RunState.FAILED, None, None)
@@ -264,8 +249,8 @@ def test_a_store_that_is_down_ends_the_lease_with_the_run() -> None:
 
 def _died_publishing(point: str) -> tuple[FakeLake, Context, str]:
     """Give a world in which a publication died at a point."""
-    where, found = world()
-    run_id = accepted_run(found)
+    where, found = steps.world()
+    run_id = steps.accepted_run(found)
     with pytest.raises(Killed), killed_at(point):
         _publish(other_process(found), run_id)
     return where, found, run_id
@@ -276,8 +261,8 @@ def test_what_landed_is_finished_though_the_shadow_is_gone() -> None:
     where, found, run_id = _died_publishing("Publisher.adopt:after")
     where.tables.pop(found.runs.plan(run_id).shadow_table)
     assert _recover(found, run_id) == ["finish the publication"]
-    assert state_of(found, run_id) is RunState.PUBLISHED
-    assert pending_of(found) is None
+    assert steps.state_of(found, run_id) is RunState.PUBLISHED
+    assert steps.pending_of(found) is None
 
 
 @pytest.mark.req("U10")
@@ -286,8 +271,8 @@ def test_what_did_not_land_is_given_back_when_the_shadow_is_gone() -> None:
     where.tables.pop(found.runs.plan(run_id).shadow_table)
     [done] = recover(found, run_id, "ops")
     assert "given back" in done.result
-    assert state_of(found, run_id) is RunState.ACCEPTED
-    assert pending_of(found) is None
+    assert steps.state_of(found, run_id) is RunState.ACCEPTED
+    assert steps.pending_of(found) is None
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
 
 
@@ -297,9 +282,9 @@ def test_recover_does_not_publish_again_what_a_person_rolled_back_meanwhile() ->
     work = iter(_find_actions(found, run_id, dry_run=False))
     found_work = next(work)
     publish(found, run_id, "bob")
-    roll_back(found)
+    steps.roll_back(found)
     assert found_work.execute("ops") == "it went on meanwhile"
-    assert state_of(found, run_id) is RunState.ROLLED_BACK
+    assert steps.state_of(found, run_id) is RunState.ROLLED_BACK
 
 
 @pytest.mark.req("X9", "U10")
@@ -308,11 +293,11 @@ def test_a_busy_table_does_not_release_what_another_process_may_still_land() -> 
 
     class Busy(FakeLake):
         def adopt(self, request: Any) -> Any:
-            raise TooBusy("others kept winning")
+            raise errors.TooBusy("others kept winning")
 
     busy = dataclasses.replace(found, publisher=Busy(where.tables, where.calls))
     token = found.versions.pointer(PRODUCT).pending.token
-    with pytest.raises(TooBusy):
+    with pytest.raises(errors.TooBusy):
         publish(busy, run_id, "bob")
     assert found.versions.pointer(PRODUCT).pending.token == token
     assert publish(found, run_id, "bob").publication.token == token
@@ -320,8 +305,8 @@ def test_a_busy_table_does_not_release_what_another_process_may_still_land() -> 
 
 @pytest.mark.req("E5", "U1")
 def test_rows_written_to_the_shadow_after_the_check_are_not_published() -> None:
-    where, found = world()
-    run_id = accepted_run(found)
+    where, found = steps.world()
+    run_id = steps.accepted_run(found)
     shadow = found.runs.plan(run_id).shadow_table
 
     class Late(FakeLake):
@@ -330,36 +315,36 @@ def test_rows_written_to_the_shadow_after_the_check_are_not_published() -> None:
             return super().adopt(request)
 
     publish(dataclasses.replace(found, publisher=Late(where.tables, where.calls)), run_id, "bob")
-    assert content_of(where)["2020-01-02"] == {f"{run_id}/2020-01-02"}
+    assert steps.content_of(where)["2020-01-02"] == {f"{run_id}/2020-01-02"}
 
 
 @pytest.mark.req("U12")
 def test_a_rollback_to_another_version_does_not_join_one_that_is_under_way() -> None:
-    _, found = world()
-    run_id = published_run(found)
-    published_run(found, declared("2020-01-02", "2020-01-03"))
+    _, found = steps.world()
+    run_id = steps.published_run(found)
+    steps.published_run(found, declared("2020-01-02", "2020-01-03"))
     with pytest.raises(Killed), killed_at("Publisher.revert:before"):
-        roll_back(other_process(found), 1, ("2020-01-02",))
-    with pytest.raises(PointerMoved, match="rolled back to version 1"):
-        roll_back(found, 0, ("2020-01-02",))
+        steps.roll_back(other_process(found), 1, ("2020-01-02",))
+    with pytest.raises(errors.PointerMoved, match="rolled back to version 1"):
+        steps.roll_back(found, 0, ("2020-01-02",))
     assert _recover(found, None) == ["finish the rollback"]
     assert run_id in [row.run_id for row in found.versions.history(PRODUCT)]
 
 
 @pytest.mark.req("U12")
 def test_a_rollback_that_tells_its_runs_late_says_what_the_pointer_says_by_then() -> None:
-    _, found = world()
-    run_id = published_run(found)
-    roll_back(found)
+    _, found = steps.world()
+    run_id = steps.published_run(found)
+    steps.roll_back(found)
     publish(found, run_id, "bob")
     align_run_states(found, (run_id,), (), "ana", "late")
-    assert state_of(found, run_id) is RunState.PUBLISHED
+    assert steps.state_of(found, run_id) is RunState.PUBLISHED
 
 
 @pytest.mark.req("M4")
 def test_a_cancelled_revision_closes_nothing() -> None:
-    _, found = world()
-    run_id = approved_run(found)
+    _, found = steps.world()
+    run_id = steps.approved_run(found)
     revision = make_plan(found, declared("2020-01-02", "2020-01-05"), "bob", run_id)
     mortal = dataclasses.replace(found, runs=_Unsuperseded(found.runs))
     with pytest.raises(Killed):
@@ -367,7 +352,7 @@ def test_a_cancelled_revision_closes_nothing() -> None:
     decisions.cancel(found, revision.run_id, "bob", "")
     assert _recover(found, revision.run_id) == []
     assert _recover(found, None) == []
-    assert state_of(found, run_id) is RunState.APPROVED
+    assert steps.state_of(found, run_id) is RunState.APPROVED
 
 
 class _Unsuperseded:
@@ -385,8 +370,8 @@ class _Unsuperseded:
 
 @pytest.mark.req("X9")
 def test_a_run_that_a_person_cancelled_takes_nothing_more_from_its_living_driver() -> None:
-    where, found = world()
-    run_id = approved_run(found)
+    where, found = steps.world()
+    run_id = steps.approved_run(found)
     person = dataclasses.replace(found, driver="there:2")
 
     class Cancelled(FakeCompute):
@@ -396,16 +381,16 @@ def test_a_run_that_a_person_cancelled_takes_nothing_more_from_its_living_driver
             return record
 
     living = dataclasses.replace(found, compute=lambda: Cancelled(where))
-    with pytest.raises(RunMoved):
+    with pytest.raises(errors.RunMoved):
         stage(living, run_id, "bob")
-    assert state_of(found, run_id) is RunState.CANCELLED
-    assert found.ledger.chunks(run_id) == ()
+    assert steps.state_of(found, run_id) is RunState.CANCELLED
+    assert found.runs.chunks(run_id) == ()
 
 
 @pytest.mark.req("X9")
 def test_the_lease_lives_on_when_a_renewal_fails_in_an_unknown_way() -> None:
-    _, found = world()
-    run_id = approved_run(found)
+    _, found = steps.world()
+    run_id = steps.approved_run(found)
     status = found.drive(found.runs.status(run_id), found.runs.plan(run_id), "begin staging", "bob")
     calls: list[int] = []
 

@@ -33,7 +33,7 @@ def test_the_shadow_gets_the_columns_before_its_first_chunk() -> None:
     request = adopt_request(plan, 1, "token", {}, {})
     assert (request.schema_change, request.base_schema_id) == ((STEP,), 0)
     shadow = where.describe(plan.shadow_table)
-    assert candidate_request(plan, shadow.snapshot_id, 5).change == (STEP,)
+    assert candidate_request(found, plan, shadow.snapshot_id, 5).change == (STEP,)
 
 
 @pytest.mark.req("U1")
@@ -47,15 +47,13 @@ def test_without_a_declared_change_the_shadow_keeps_its_columns() -> None:
 @pytest.mark.req("U1")
 def test_where_rows_are_written_anew_it_is_refused_when_planned() -> None:
     by_rows = ChosenWritePath(way="rewrite", why="Spark Connect")
-    found = replace(context(lake()), ways=lambda table, scope: by_rows)
+    found = replace(context(lake()), choose_write_path=lambda table, scope: by_rows)
     with pytest.raises(Unsupported, match="commits carry no change of columns"):
         make_plan(found, changing(NOTE), "bob", None)
     assert make_plan(found, changing(), "bob", None).way == by_rows
     by_java = ChosenWritePath(way="java", why="format 3")
-    assert (
-        make_plan(replace(found, ways=lambda t, s: by_java), changing(NOTE), "bob", None).way
-        == by_java
-    )
+    found = replace(found, choose_write_path=lambda table, scope: by_java)
+    assert make_plan(found, changing(NOTE), "bob", None).way == by_java
 
 
 @pytest.mark.req("U12")

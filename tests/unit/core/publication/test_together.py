@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.publication.publish import publish, publish_together
 from lakehouse_backfill.core.publication.recover import recover
@@ -15,13 +16,6 @@ from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import (
-    ApprovalMissing,
-    Blocked,
-    IllegalMove,
-    PointerMoved,
-    Unsupported,
-)
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.kills import Killed, killed_at, other_process
@@ -97,7 +91,7 @@ def test_together_twice_changes_nothing() -> None:
 def test_one_that_is_not_accepted_keeps_all_back() -> None:
     _, found, runs = _world()
     decisions.reject(found, runs[1], "ana", "no")
-    with pytest.raises((ApprovalMissing, Blocked)):
+    with pytest.raises((errors.ApprovalMissing, errors.Blocked)):
         publish_together(found, runs, "ana")
     assert _seen(found) == [None, None, None]
     assert state_of(found, runs[0]) is RunState.ACCEPTED
@@ -107,7 +101,7 @@ def test_one_whose_pointer_moved_keeps_all_back() -> None:
     _, found, runs = _world()
     other = _accepted(found, "gold.b", days=("2020-01-05", "2020-01-06"))
     publish(found, other, "ana")
-    with pytest.raises(PointerMoved, match=r"gold\.b"):
+    with pytest.raises(errors.PointerMoved, match=r"gold\.b"):
         publish_together(found, runs, "ana")
     assert _seen(found) == [None, other, None]
     assert _states(found, runs) == {RunState.ACCEPTED}
@@ -117,7 +111,7 @@ def test_a_followed_product_cannot_go_with_others() -> None:
     where, found, runs = _world()
     where.add("silver.f", **OLD)
     follow = _accepted(found, "silver.f", "follow")
-    with pytest.raises(Unsupported, match="is followed"):
+    with pytest.raises(errors.Unsupported, match="is followed"):
         publish_together(found, (*runs, follow), "ana")
     assert _seen(found) == [None, None, None]
 
@@ -153,7 +147,7 @@ def test_a_hook_that_fails_before_keeps_all_back_and_resumes_all() -> None:
     _, found, runs = _world(PRODUCTS[:2], hooks=HOOKS)
     assert isinstance(found.hooks, FakeHooks)
     found.hooks.broken = {"pause"}
-    with pytest.raises(Blocked, match="hook pause failed before_publish"):
+    with pytest.raises(errors.Blocked, match="hook pause failed before_publish"):
         publish_together(found, runs, "ana")
     assert _seen(found) == [None, None, None]
     assert _states(found, runs) == {RunState.ACCEPTED}
@@ -179,9 +173,9 @@ def test_a_view_that_fails_after_the_move_leaves_all_visible() -> None:
 
     class NoViews:
         def show(self, *_: Any) -> None:
-            raise Unsupported("no views here")
+            raise errors.Unsupported("no views here")
 
-    with pytest.raises(Unsupported, match="no views here"):
+    with pytest.raises(errors.Unsupported, match="no views here"):
         publish_together(dataclasses.replace(found, views=NoViews()), runs, "ana")
     assert _seen(found)[:2] == list(runs)
     publish_together(found, runs, "ana")
@@ -191,7 +185,7 @@ def test_a_view_that_fails_after_the_move_leaves_all_visible() -> None:
 def test_one_that_is_published_already_leaves_the_others_as_they_are() -> None:
     _, found, runs = _world()
     publish(found, runs[1], "ana")
-    with pytest.raises(IllegalMove):
+    with pytest.raises(errors.IllegalMove):
         publish_together(found, runs, "ana")
     assert state_of(found, runs[0]) is RunState.ACCEPTED
     assert _seen(found) == [None, runs[1], None]

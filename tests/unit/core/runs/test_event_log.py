@@ -17,7 +17,7 @@ from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.run import Event, Lease, RunState, RunStatus
 from lakehouse_backfill.errors import RunMoved
 from tests.support.examples import plans
-from tests.support.examples.plans import NOON, a_first_event, a_plan
+from tests.support.examples.plans import NOON, a_first_event, a_plan, with_fields
 from tests.support.fakes.control import FakeRuns
 
 LATER = NOON + timedelta(minutes=5)
@@ -175,10 +175,8 @@ def dropped(chains: Chains, run_id: str, index: int) -> Chains:
 
 def resealed(chains: Chains, run_id: str, index: int) -> Chains:
     """Edit an event and give it the hash that fits."""
-    events = list(chains[run_id])
-    edited = events[index].model_copy(update={"actor": "eve"})
-    events[index] = edited.model_copy(update={"hash": event_log.event_seal(edited)})
-    return {**chains, run_id: tuple(events)}
+    edited = with_fields(chains[run_id][index], actor="eve")
+    return replaced(chains, run_id, index, actor="eve", hash=event_log.event_seal(edited))
 
 
 CASES: dict[str, tuple[Callable[[Chains], Chains], str]] = {
@@ -193,7 +191,7 @@ CASES: dict[str, tuple[Callable[[Chains], Chains], str]] = {
     "deleted at the beginning": (lambda log: dropped(log, "a", 0), "a: event 1 is missing"),
     "a run deleted and one forged": (
         lambda log: {"a": log["a"], "x": tuple(
-            one.model_copy(update={"run_id": "x"}) for one in log["b"])},
+            with_fields(one, run_id="x") for one in log["b"])},
         r"x: event 1 \('plan'\) was edited",
     ),
     "inserted twice": (
@@ -204,13 +202,12 @@ CASES: dict[str, tuple[Callable[[Chains], Chains], str]] = {
         lambda log: replaced(log, "a", 1, hash=""), r"a: event 2 \('note 2'\) has no hash",
     ),
     "all hashes taken away": (
-        lambda log: {run: tuple(one.model_copy(update={"hash": "", "previous": "", "actor": "eve"})
-                     for one in chain) for run, chain in log.items()},
+        lambda log: {run: tuple(with_fields(one, actor="eve") for one in chain)
+                     for run, chain in bare(log).items()},
         "the newest events of the runs are not those",
     ),
     "forged without a hash": (
-        lambda log: {**log, "x": (log["b"][0].model_copy(
-            update={"run_id": "x", "hash": "", "previous": ""}),)},
+        lambda log: {**log, "x": (with_fields(log["b"][0], run_id="x", hash="", previous=""),)},
         "5 events were written, and 6 events were there",
     ),
 }  # fmt: skip
@@ -265,9 +262,9 @@ def test_the_seal_moved_event_by_event_is_the_seal_of_all(order: list[str]):
 
 
 def bare(chains: Chains) -> Chains:
-    blank = {"hash": "", "previous": "", "epoch": 0}
     return {
-        run: tuple(one.model_copy(update=blank) for one in chain) for run, chain in chains.items()
+        run: tuple(with_fields(one, hash="", previous="", epoch=0) for one in chain)
+        for run, chain in chains.items()
     }
 
 

@@ -12,13 +12,15 @@ from lakehouse_backfill.core.publication.publish import run_until_decision
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging import checks
 from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, RunState
 from lakehouse_backfill.errors import ChecksFailed
-from tests.support.examples.plans import a_plan
+from tests.support.examples.plans import a_plan, with_fields
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.steps import approved_run, state_of, world
 
-FIRST, SECOND = "c0001-2020-01-02", "c0002-2020-01-03"
+DAYS = ("2020-01-02", "2020-01-03")
+FIRST, SECOND = f"c0001-{DAYS[0]}", f"c0002-{DAYS[1]}"
 OUTPUT = {"file": "expectations/daily.json", "on": "output"}
 
 
@@ -84,7 +86,7 @@ def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> 
     event = found.runs.events(run_id)[-1]
     assert (event.verb, event.detail["chunk_id"]) == ("halt", FIRST)
     assert event.detail["failed"] == ["keys are unique"]
-    (row,) = found.ledger.chunks(run_id)
+    (row,) = found.runs.chunks(run_id)
     assert (row.status, row.problem) == ("failed", refused.value.problem)
     assert state_of(found, run_id) is RunState.HALTED
 
@@ -103,7 +105,7 @@ def test_a_halted_chunk_is_judged_again_not_computed_again_and_a_waiver_lets_it_
     waive(found, run_id, "keys are unique", "ana", "known too")
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
     assert [item for item in compute.staged if item != "load"] == [FIRST, SECOND]
-    rows = found.ledger.chunks(run_id)
+    rows = found.runs.chunks(run_id)
     assert [row.status for row in rows] == ["done", "done"]
     assert all(row.problem.startswith("waived: chunk ") for row in rows)
 
@@ -117,17 +119,17 @@ def test_a_chunk_that_is_good_when_it_is_judged_again_needs_no_waiver() -> None:
         stage(found, run_id, "bob")
     compute.chunk_nulls = 0
     assert stage(found, run_id, "bob")[0].state is RunState.STAGED
-    assert [row.problem for row in found.ledger.chunks(run_id)] == ["", ""]
+    assert [row.problem for row in found.runs.chunks(run_id)] == ["", ""]
 
 
 @pytest.mark.req("Q9")
 def test_suites_of_the_output_judge_the_rows_of_each_chunk() -> None:
-    _, found = world(bad_rows={SECOND})
+    _, found = world(bad_rows={DAYS[1]})
     compute = found.compute()
     run_id = approved_run(found, declared(contract=contract(suites=[OUTPUT])))
-    with pytest.raises(ChecksFailed, match=rf"chunk {SECOND} .* {OUTPUT['file']} on {SECOND}"):
+    with pytest.raises(ChecksFailed, match=rf"chunk {SECOND} .* {OUTPUT['file']} on .*{DAYS[1]}"):
         stage(found, run_id, "bob")
-    assert compute.judged == [f"{OUTPUT['file']} on {FIRST}", f"{OUTPUT['file']} on {SECOND}"]
+    assert [line.rpartition(": ")[2] for line in compute.judged] == list(DAYS)
     compute.bad_rows.clear()
     stage(found, run_id, "bob")
     # What was judged before the halt stays in the evidence.
@@ -138,7 +140,7 @@ def test_suites_of_the_output_judge_the_rows_of_each_chunk() -> None:
 
 @pytest.mark.req("Q9")
 def test_with_counts_only_no_suite_runs_on_a_chunk() -> None:
-    _, found = world(bad_rows={SECOND})
+    _, found = world(bad_rows={DAYS[1]})
     compute = found.compute()
     validation = {"edge_partitions": 1, "chunk_checks": "counts"}
     wanted = declared(contract=contract(suites=[OUTPUT]), validation=validation)
@@ -180,7 +182,7 @@ def test_a_chunk_that_landed_without_its_ledger_row_is_judged_before_it_counts_a
     compute = found.compute()
     run_id = approved_run(found)
     stage(found, run_id, "bob")
-    found.ledger.rows.pop(0)
+    found.runs.chunk_rows.pop(0)
     compute.chunk_duplicates = 1
     with pytest.raises(ChecksFailed, match=FIRST):
         stage(found, run_id, "bob")
@@ -199,90 +201,29 @@ def test_run_tells_which_gates_it_closed() -> None:
 DAY = "2013-02-15"
 
 
-def record(**fields: Any) -> ChunkRecord:
-    """A chunk of one day with ten rows."""
-    said: dict[str, Any] = {
-        "run_id": "bf-1", "chunk_id": "c1", "partitions": (DAY,), "status": "done",
-        "input_rows": 20, "output_rows": 10, "outside_rows": 0, "checksum": "x", "seconds": 1.0,
-        "snapshot_id": 8, "finished_at": datetime(2026, 1, 1, tzinfo=timezone.utc),
-    }  # fmt: skip
-    return ChunkRecord(**(said | fields))
-
-
-def facts(**fields: Any) -> ChunkFacts:
-    """What the shadow holds of it."""
-    return ChunkFacts(**({"rows": {DAY: 10}, "null_keys": {}, "duplicate_keys": 0} | fields))
-
-
-def judged(
-    chunk: ChunkRecord | None = None,
-    seen: ChunkFacts | None = None,
-    rows_before: int = 0,
-    emptied: tuple[str, ...] = (),
-    **changes: Any,
-) -> dict[str, str]:
-    """Give what the failed gates saw, by name."""
-    plan = a_plan()
-    resolved = plan.resolved
-    if "max_rows" in changes:
-        safety = resolved.manifest.safety.model_copy(update={"max_rows": changes["max_rows"]})
-        manifest = resolved.manifest.model_copy(update={"safety": safety})
-        resolved = resolved.model_copy(update={"manifest": manifest})
-    if "warm_up_days" in changes:
-        pin = resolved.sources[0].model_copy(update={"warm_up_days": changes["warm_up_days"]})
-        resolved = resolved.model_copy(update={"sources": (pin,)})
-    plan = plan.model_copy(update={"resolved": resolved})
-    found = checks.judge_chunk(plan, chunk or record(), seen or facts(), rows_before, emptied)
-    return {check.name: check.detail for check in found if not check.passed}
+def outside(rows: int, warm_up_days: int) -> CheckResult:
+    """Judge a chunk of so many rows, and four outside of it."""
+    record = ChunkRecord(
+        run_id="bf-1", chunk_id="c1", partitions=(DAY,), status="done", input_rows=20,
+        output_rows=rows, outside_rows=4, checksum="x", seconds=1.0, snapshot_id=8,
+        finished_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    )  # fmt: skip
+    facts = ChunkFacts(rows={DAY: rows}, null_keys={}, duplicate_keys=0)
+    pin = with_fields(a_plan().resolved.sources[0], warm_up_days=warm_up_days)
+    plan = with_fields(a_plan(), resolved__sources=(pin,))
+    found = {check.name: check for check in checks.judge_chunk(plan, record, facts, 0, ())}
+    return found["rows lie inside the chunk"]
 
 
 @pytest.mark.req("Q9")
-def test_a_good_chunk_passes_every_gate() -> None:
-    assert judged() == {}
-
-
-BAD = [
-    pytest.param({"seen": facts(duplicate_keys=2)},
-                 {"keys are unique": "2 duplicate keys in the chunk"}, id="duplicate keys"),
-    pytest.param({"seen": facts(null_keys={"arrival_date": 3})},
-                 {"keys have no nulls": "3 rows without arrival_date"}, id="null keys"),
-    pytest.param({"rows_before": 95, "max_rows": 100},
-                 {"row count is in range": "105 rows up to this chunk, at most 100"},
-                 id="more rows than allowed, together with earlier chunks"),
-    pytest.param({"emptied": (DAY,)},
-                 {"no partition becomes empty": f"1 become empty, first {DAY}"}, id="emptied"),
-    pytest.param({"seen": facts(rows={DAY: 9})},
-                 {"chunk rows are all stored": "10 computed, 9 stored"}, id="rows are missing"),
-    pytest.param({"chunk": record(outside_rows=4), "warm_up_days": 0},
-                 {"rows lie inside the chunk": "10 inside, 4 outside and left out"},
-                 id="rows outside without a warm-up"),
-]  # fmt: skip
-
-
-@pytest.mark.req("Q9")
-@pytest.mark.parametrize(("given", "failed"), BAD)
-def test_a_bad_chunk_fails_the_gate_and_shows_its_number(given, failed) -> None:
-    assert judged(**given) == failed
-
-
-@pytest.mark.req("Q9")
-def test_rows_of_a_warm_up_fall_outside_by_design() -> None:
-    assert judged(record(outside_rows=4), warm_up_days=1) == {}
-
-
-@pytest.mark.req("Q9")
-@pytest.mark.parametrize(("rows", "blocks"), [(10, False), (0, True)])
-def test_rows_outside_block_only_when_none_lies_inside(rows: int, blocks: bool) -> None:
-    plan = a_plan()
-    pin = plan.resolved.sources[0].model_copy(update={"warm_up_days": 0})
-    resolved = plan.resolved.model_copy(update={"sources": (pin,)})
-    plan = plan.model_copy(update={"resolved": resolved})
-    chunk, seen = record(output_rows=rows, outside_rows=4), facts(rows={DAY: rows} if rows else {})
-    found = {each.name: each for each in checks.judge_chunk(plan, chunk, seen, 0, ())}
-    assert found["rows lie inside the chunk"].blocking is blocks
-
-
-@pytest.mark.req("Q9")
-def test_partitions_without_rows_are_the_empty_ones() -> None:
-    two = record(partitions=(DAY, "2013-02-16"))
-    assert checks.empty_chunk_partitions(two, facts()) == ("2013-02-16",)
+@pytest.mark.parametrize(
+    ("rows", "warm_up_days", "passes", "blocks"),
+    [(10, 1, True, False), (10, 0, False, False), (0, 0, False, True)],
+    ids=["a warm-up, by design", "some inside", "none inside"],
+)
+def test_rows_outside_block_only_without_a_warm_up_and_when_none_lies_inside(
+    rows: int, warm_up_days: int, passes: bool, blocks: bool
+) -> None:
+    found = outside(rows, warm_up_days)
+    assert (found.passed, found.blocking) == (passes, blocks)
+    assert found.detail == f"{rows} inside, 4 outside and left out"

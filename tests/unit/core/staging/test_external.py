@@ -19,6 +19,7 @@ from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ChecksFailed, ConfigError, WriteForbidden
+from tests.support.examples.plans import with_fields
 from tests.support.fakes.context import context, declared, lake
 from tests.support.fakes.lake import FakeLake
 from tests.support.fakes.steps import approved_run, content_of, state_of, world
@@ -43,7 +44,7 @@ def test_what_another_engine_wrote_is_judged_and_published_like_any_run() -> Non
     where.write(shadow, "2020-01-03", "theirs-3")
     status, numbers = shadow_close(found, run_id, "bob")
     assert (status.state, numbers["chunks_done"]) == (RunState.STAGED, 2)
-    assert {record.snapshot_id for record in found.ledger.chunks(run_id)} == {3}
+    assert {record.snapshot_id for record in found.runs.chunks(run_id)} == {3}
     validate(found, run_id, "bob")
     decisions.accept(found, run_id, "ana", "")
     publish(found, run_id, "ana")
@@ -131,8 +132,8 @@ def test_what_each_row_must_say_of_its_origin_is_given_where_the_product_wants_i
     found = context(lake())
     plan = found.runs.plan(approved_run(found, declared(**EXTERNAL)))
     assert publish_modes.expected_lineage(plan) == {}
-    contract = plan.resolved.contract.model_copy(update={"lineage_columns": True})
-    resolved = plan.resolved.model_copy(update={"contract": contract})
-    given = publish_modes.expected_lineage(plan.model_copy(update={"resolved": resolved}))
+    given = publish_modes.expected_lineage(
+        with_fields(plan, resolved__contract__lineage_columns=True)
+    )
     assert {*given, "produced_at"} == set(gates.REQUIRED_LINEAGE)
     assert given["produced_by_run_id"] == plan.run_id

@@ -79,14 +79,15 @@ CASES = [
 
 @pytest.mark.parametrize(("value", "before", "median", "score", "is_anomaly"), CASES)
 def test_the_score_is_the_distance_in_robust_deviations(value, before, median, score, is_anomaly):
-    found = anomalies.score_value(value, before)
-    assert (found.median, found.score, found.is_anomaly) == (median, score, is_anomaly)
+    found = anomalies.score_value("p", value, before)
+    assert (found.median, found.score) == (median, score)
+    assert anomalies.is_anomaly(found) == is_anomaly
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=12), st.floats(0.001, 1000))
 def test_the_score_knows_no_unit(before: list[float], unit: float) -> None:
     value = before[0]
-    one, other = (anomalies.score_value(v, h) for v, h in (
+    one, other = (anomalies.score_value("p", v, h) for v, h in (
         (value, before), (value * unit, [x * unit for x in before]),
     ))  # fmt: skip
     if one.score is None or other.score is None:
@@ -96,7 +97,8 @@ def test_the_score_knows_no_unit(before: list[float], unit: float) -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=12))
 def test_a_number_equal_to_the_median_is_never_an_anomaly(before: list[float]) -> None:
-    assert not anomalies.score_value(anomalies.score_value(0.0, before).median, before).is_anomaly
+    middle = anomalies.score_value("p", 0.0, before).median
+    assert not anomalies.is_anomaly(anomalies.score_value("p", middle, before))
 
 
 def test_fewer_than_eight_earlier_partitions_say_nothing() -> None:
@@ -165,5 +167,6 @@ def test_normal_numbers_are_rarely_called_anomalies_however_short_the_history() 
     chance = random.Random(11)
     for length in (anomalies.MIN_HISTORY, 12, anomalies.MAX_HISTORY):
         drawn = [[chance.gauss(0, 1) for _ in range(length + 1)] for _ in range(3000)]
-        found = sum(anomalies.score_value(one[0], one[1:]).is_anomaly for one in drawn)
+        scored = [anomalies.score_value("p", one[0], one[1:]) for one in drawn]
+        found = sum(map(anomalies.is_anomaly, scored))
         assert found / len(drawn) < 0.01

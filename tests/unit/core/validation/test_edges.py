@@ -17,7 +17,7 @@ from lakehouse_backfill.domain.manifest import InputRange, Validation
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.ports.compute import Staging
-from tests.support.examples.plans import a_plan
+from tests.support.examples.plans import a_plan, with_fields
 from tests.support.fakes.compute import checksum
 
 pytestmark = pytest.mark.req("Q10")
@@ -42,18 +42,20 @@ def _edge(day: str, side: str, changed: int) -> EdgePartition:
 
 def test_the_partitions_around_the_scope_are_looked_at_nearest_first() -> None:
     found = resolve.edge_labels(_scope("2020-01-03", "2020-01-04"), 2)
-    assert found == resolve.EdgeLabels(
-        before=("2020-01-02", "2020-01-01"), inside=(), after=("2020-01-05", "2020-01-06")
-    )
+    assert found == {
+        "before": ("2020-01-02", "2020-01-01"),
+        "inside": (),
+        "after": ("2020-01-05", "2020-01-06"),
+    }
 
 
 def test_a_gap_inside_the_scope_has_edges_too() -> None:
     found = resolve.edge_labels(_scope("2020-01-01", "2020-01-02", "2020-01-06"), 1)
-    assert found.inside == ("2020-01-03", "2020-01-05")
+    assert found["inside"] == ("2020-01-03", "2020-01-05")
 
 
 def test_no_edge_is_looked_at_when_none_is_asked_for() -> None:
-    assert resolve.edge_labels(_scope("2020-01-01"), 0).all_labels == ()
+    assert resolve.edge_labels(_scope("2020-01-01"), 0) == {}
 
 
 def test_an_open_range_names_the_range_that_closes_it() -> None:
@@ -200,9 +202,8 @@ def plan(first: date, stop: date) -> Plan:
     """Days 15 and 16 of February, of an input that is declared from `first` to `stop`."""
     made = a_plan()
     declared = InputRange.model_validate({"column": "day", "from": first, "to": stop})
-    pin = made.resolved.sources[0].model_copy(update={"range": declared, "warm_up_days": 0})
-    resolved = made.resolved.model_copy(update={"sources": (pin,)})
-    return made.model_copy(update={"resolved": resolved})
+    pin = with_fields(made.resolved.sources[0], range=declared, warm_up_days=0)
+    return with_fields(made, resolved__sources=(pin,))
 
 
 def days(first: int, stop: int, step: int = 1) -> tuple[str, ...]:

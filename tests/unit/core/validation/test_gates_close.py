@@ -21,6 +21,7 @@ from lakehouse_backfill.domain.checks import (
     MeasurePoint,
     MeasureTotal,
 )
+from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS, ChunkFacts, RunState
@@ -28,7 +29,7 @@ from lakehouse_backfill.domain.table import Column, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, IllegalMove
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, contract, declared, lake
-from tests.support.fakes.control import FakeLedger
+from tests.support.fakes.control import FakeRuns
 from tests.support.fakes.lake import FakeLake
 
 pytestmark = pytest.mark.req("Q1", "Q8")
@@ -61,8 +62,8 @@ class _LineageLake(FakeLake):
 
 def _lose_a_chunk(found: Context, where: FakeLake, plan: Plan) -> None:
     del where, plan
-    assert isinstance(found.ledger, FakeLedger)
-    found.ledger.rows.pop()
+    assert isinstance(found.runs, FakeRuns)
+    found.runs.chunk_rows.pop()
 
 
 def _fragment(found: Context, where: FakeLake, plan: Plan) -> None:
@@ -73,6 +74,12 @@ def _fragment(found: Context, where: FakeLake, plan: Plan) -> None:
 def _write_live(found: Context, where: FakeLake, plan: Plan) -> None:
     del found
     where.write(plan.resolved.target.table, "2020-01-09", "live", **{"spark.app.id": "app-1"})
+
+
+def _try_to_send(found: Context, where: FakeLake, plan: Plan) -> None:
+    del where
+    tried = {"sink": "network", "what": "socket.connect", "file": "jobs/a.py", "line": 3}
+    found.evidence.record(plan.run_id, "side effects", {"attempts": [tried]}, epoch=0)
 
 
 class _Spark(FakeCompute):
@@ -116,6 +123,13 @@ class _OtherThanSource(FakeCompute):
             )
             for one in asked[1]
         )  # fmt: skip
+
+
+class _RawValues(FakeCompute):
+    """A masked column of the candidate holds raw values; tests/lake measures them."""
+
+    def masked(self, plan: Plan, *asked: Any) -> tuple[MaskedColumn, ...]:
+        return tuple(found.model_copy(update={"raw": 1}) for found in super().masked(plan, *asked))
 
 
 class _NarrowLake(FakeLake):
@@ -166,6 +180,7 @@ def _planned(
     [
         Case("all chunks are staged", change=_lose_a_chunk),
         Case("the run wrote only its shadow", engine=_Spark, change=_write_live),
+        Case("the run wrote only its shadow", change=_try_to_send),
         Case("files have a sensible size", change=_fragment),
         Case("lineage is complete", _NoLineage, _LineageLake, contract={"lineage_columns": True}),
         Case("diff and counts agree", engine=_MiscountingDiff),
@@ -191,6 +206,11 @@ def _planned(
             "values are spread as before",
             engine=_Doubling,
             contract={"watch": {"distributions": "block"}},
+        ),
+        Case(
+            "masked columns hold masked values only",
+            engine=_RawValues,
+            contract={"privacy": {"columns": {"amount": {"mask": "null"}}}},
         ),
     ],
     ids=lambda case: case.gate,
@@ -233,25 +253,25 @@ class _Plentiful(FakeCompute):
 
 @pytest.mark.req("T13")
 @pytest.mark.parametrize(
-    ("gate", "engine"),
+    ("gate", "engine", "detail"),
     [
-        ("chunk rows are all stored", _LosingRows),
-        ("rows lie inside the chunk", _Missing),
-        ("row count is in range", _Plentiful),
+        ("chunk rows are all stored", _LosingRows, "10 computed, 9 stored"),
+        ("rows lie inside the chunk", _Missing, "0 inside, 1 outside and left out"),
+        ("row count is in range", _Plentiful, "30 rows up to this chunk, at most 20"),
     ],
 )
 def test_a_gate_of_a_chunk_that_closes_halts_the_run_before_the_next_chunk(
-    gate: str, engine: type[FakeCompute]
+    gate: str, engine: type[FakeCompute], detail: str
 ) -> None:
     where = FakeLake()
     found, plan = _planned(
         engine, where, {}, safety={"max_rows": 20}, sources={"raw": {"warm_up_days": 0}}
     )
-    with pytest.raises(ChecksFailed, match=gate):
+    with pytest.raises(ChecksFailed, match=f"{gate}: {detail}"):
         stage(found, plan.run_id, "bob")
     assert found.runs.status(plan.run_id).state is RunState.HALTED
     recorded = found.evidence.newest(plan.run_id, "chunk-checks")
     assert recorded is not None
     closed = [one["name"] for one in recorded[1]["chunks"][0]["checks"] if not one["passed"]]
     assert gate in closed
-    assert len(found.ledger.chunks(plan.run_id)) == 1
+    assert len(found.runs.chunks(plan.run_id)) == 1

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.validation.golden import check_golden, check_spots, typed_cell
+from lakehouse_backfill.core.validation.golden import check_rows, typed_cell
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.manifest import SpotCheck
 from lakehouse_backfill.errors import ConfigError
 
 TYPES = {"day": "date", "dest": "string", "flights": "long", "mean": "decimal(10, 2)"}
@@ -22,7 +21,7 @@ ACTUAL = [
 
 
 def golden(*rows: dict[str, str | None]) -> CheckResult:
-    return check_golden(rows, ACTUAL, KEY, TYPES)
+    return check_rows("golden rows", [(KEY, row) for row in rows], ACTUAL, TYPES)
 
 
 @pytest.mark.req("Q5", "T7")
@@ -63,7 +62,7 @@ def test_no_more_than_five_cells_are_named() -> None:
 @pytest.mark.req("Q5", "T7")
 def test_a_key_that_two_rows_hold_fails() -> None:
     row = {"day": "2013-02-15", "dest": "ATL"}
-    found = check_golden([row], [ACTUAL[0], ACTUAL[0]], KEY, TYPES)
+    found = check_rows("golden rows", [(KEY, row)], [ACTUAL[0], ACTUAL[0]], TYPES)
     assert found.detail == "day=2013-02-15, dest=ATL: 2 rows, not one"
 
 
@@ -87,13 +86,13 @@ def test_a_file_that_does_not_fit_the_table_is_refused(row: dict[str, str], word
 
 
 @pytest.mark.req("Q5")
-def test_spot_checks_name_records_by_their_key() -> None:
-    good = SpotCheck(key={"day": date(2013, 2, 15), "dest": "ATL"}, expect={"mean": 1.5})
-    bad = SpotCheck(key={"day": date(2013, 2, 16), "dest": "ATL"}, expect={"flights": 5})
-    assert check_spots([good], ACTUAL, TYPES).passed
-    found = check_spots([good, bad], ACTUAL, TYPES)
+def test_each_expected_row_has_a_key_of_its_own() -> None:
+    good = (KEY, {"day": date(2013, 2, 15), "dest": "ATL", "mean": 1.5})
+    bad = (("flights",), {"flights": 4, "dest": "BOS"})
+    assert check_rows("spot checks", [good], ACTUAL, TYPES).passed
+    found = check_rows("spot checks", [good, bad], ACTUAL, TYPES)
     assert found.passed is False
-    assert found.detail == "day=2013-02-16, dest=ATL: flights is 4, expected 5"
+    assert found.detail == "flights=4: dest is ATL, expected BOS"
 
 
 @pytest.mark.parametrize(

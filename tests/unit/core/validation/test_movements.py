@@ -9,9 +9,8 @@ from lakehouse_backfill.core.validation.movements import (
     describe_movements,
     describe_range,
 )
-from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.table import CatalogMovements, TableMovement
-from tests.support.examples.plans import a_plan
+from tests.support.examples.plans import a_plan, with_fields
 
 PLAN = a_plan()
 TARGET = PLAN.resolved.target.table
@@ -29,15 +28,6 @@ def _moved(
 def _seen(*moved: TableMovement) -> CatalogMovements:
     shadow = _moved(PLAN.shadow_table, "app-1", PLAN.run_id)
     return CatalogMovements(looked_at=3, unreadable=(), is_whole=True, moved=(shadow, *moved))
-
-
-def _external() -> Plan:
-    manifest = PLAN.resolved.manifest
-    transform = manifest.transform.model_copy(update={"writer": "external"})
-    manifest = manifest.model_copy(update={"transform": transform})
-    return PLAN.model_copy(
-        update={"resolved": PLAN.resolved.model_copy(update={"manifest": manifest})}
-    )
 
 
 @pytest.mark.req("E6")
@@ -70,8 +60,9 @@ def test_without_a_named_application_the_gate_says_that_it_compared_nothing() ->
 
 
 def test_another_engine_that_wrote_the_shadow_is_not_judged() -> None:
+    external = with_fields(PLAN, resolved__manifest__transform__writer="external")
     found = _seen(_moved(TARGET, "app-1"))
-    check = check_only_shadow_written(_external(), found, "", is_shared=False)
+    check = check_only_shadow_written(external, found, "", is_shared=False)
     assert (check.passed, "not judged" in check.detail) == (True, True)
 
 

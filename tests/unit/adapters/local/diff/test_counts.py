@@ -1,4 +1,4 @@
-"""Histograms of the local diff: plain and scaled bins."""
+"""Counts and distributions of the local diff."""
 
 from __future__ import annotations
 
@@ -24,22 +24,10 @@ from pyiceberg.types import (
 
 from lakehouse_backfill.adapters.local.diff import counts
 from lakehouse_backfill.adapters.local.diff.columns import DiffColumn, SideName
-from lakehouse_backfill.adapters.local.diff.counts import (
-    BinAccumulator,
-    bin_numbers,
-    count_scaled_bins,
-)
-from lakehouse_backfill.adapters.local.diff.distributions import ArrowProfiler, BinAccumulators
+from lakehouse_backfill.adapters.local.diff.counts import count_bins
+from lakehouse_backfill.adapters.local.diff.distributions import ArrowProfiler
 from lakehouse_backfill.adapters.local.diff.tally import ColumnProfile, Tally
-from lakehouse_backfill.core.comparison.distributions import (
-    Histogram,
-    bin_exponent,
-    describe_numbers,
-    equal_width_bin,
-    mean_shift,
-    scaled_bin,
-    scaled_bin_start,
-)
+from lakehouse_backfill.core.comparison.distributions import bin_of, describe_numbers, mean_shift
 
 pytestmark = pytest.mark.req("Q5")
 TYPES: dict[str, tuple[IcebergType, pa.DataType]] = {
@@ -76,10 +64,9 @@ def test_the_old_side_follows_from_the_new_one_and_from_what_differs(case) -> No
     old, new = _rows(name, [*shared, *gone]), _rows(name, [*shared, *come])
     found: dict[SideName, pa.Table] = {"old": old.slice(len(shared)), "new": new.slice(len(shared))}
     raw: dict[SideName, pa.Table] = {"old": old, "new": new}
-    by_difference, by_itself = _measured(name, raw, found), _measured(name, raw, None)
-    assert by_difference == by_itself
-    for spread, side in zip(by_itself, raw.values(), strict=True):
-        _check(spread, side["c0"].to_pylist())
+    for profiles in (_measured(name, raw, found), _measured(name, raw, None)):
+        for profile, side in zip(profiles, raw.values(), strict=True):
+            _check(profile, side["c0"].to_pylist())
 
 
 def test_a_decimal_is_the_double_that_it_is_written_as() -> None:
@@ -87,23 +74,6 @@ def test_a_decimal_is_the_double_that_it_is_written_as() -> None:
     found = counts.read_numbers(pa.chunked_array([pa.array(values, pa.decimal128(15, 2))]))
     assert found.doubles[0].tolist() == [float(value) for value in values]
     assert (found.low, found.high) == (min(values), max(values))
-
-
-def test_what_is_pending_stays_small_and_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "_PENDING_LIMIT", 500)
-    pending, expected = BinAccumulator(), Histogram()
-    batches = [[1.0], [-(10.0**at) for at in range(90)], *([[float(at % 7)] for at in range(400)])]
-    for values in (*batches, []):
-        found = counts.read_numbers(pa.chunked_array([pa.array(values, pa.float64())]))
-        low, high = (found.low, found.high) if values else (0.0, 1e9)
-        one = bin_numbers(found, low, high)
-        pending.add(one)
-        expected.add(low, high, one.equal.as_dict(), one.scaled.as_dict())
-        assert len(pending.batches) < 40
-    histogram = Histogram()
-    pending.flush_to(histogram)
-    assert histogram == expected
-    assert pending == BinAccumulator()
 
 
 @pytest.mark.parametrize("value", [1234.56, 0.1, 99_999.99, 1e15 / 3])
@@ -121,17 +91,7 @@ def test_sums_beyond_all_numbers_warn_nobody_and_give_no_shift() -> None:
     huge = [np.full(5, sign * 1.7e308) for sign in (1.0, -1.0)]
     beyond = counts.read_numbers(pa.chunked_array(huge)).moments
     assert mean_shift(beyond, counts.read_numbers(pa.chunked_array([[1.0, 2.0]])).moments) is None
-    assert describe_numbers(beyond + beyond)["max"] == 1.7e308
-
-
-@given(st.floats(0.0, 1e30), st.integers(-60, 60))
-def test_a_scaled_bin_lies_in_one_equal_bin_that_is_no_narrower(value: float, more: int) -> None:
-    number = scaled_bin(value)
-    exponent = math.frexp(value)[1] - 9 + abs(more) if value else abs(more)
-    begin = math.floor(math.ldexp(scaled_bin_start(number), -exponent))
-    assert equal_width_bin(number, exponent) == begin
-    if number:
-        assert begin == math.floor(math.ldexp(value, -exponent))
+    assert describe_numbers(beyond + beyond, 0)["max"] == 1.7e308
 
 
 def _rows(name: str, values: list[Any]) -> pa.Table:
@@ -144,13 +104,9 @@ def _measured(
     field = NestedField(1, "v", TYPES[name][0], required=False)
     column = DiffColumn("v", "c0", field, field, "compared")
     tally = Tally([None], (column,), 0)
-    pending = BinAccumulators(BinAccumulator)
-    spreads = ArrowProfiler(tally, raw, pending)
-    spreads.count_values()
-    spreads.count_numbers()
-    spreads.profile_old_side(found)
-    for place, found_bins in pending.items():
-        found_bins.flush_to(tally.profiles[place].histogram)
+    profiler = ArrowProfiler(tally, raw)
+    profiler.profile_new_side()
+    profiler.profile_old_side(found)
     return [tally.profile_of(column, side) for side in raw]
 
 
@@ -162,11 +118,7 @@ def _check(spread: ColumnProfile, values: list[Any]) -> None:
         return
     finite = [float(value) for value in known if math.isfinite(value)]
     assert spread.moments.values == len(finite)
-    if finite:
-        found = spread.histogram
-        exponent = bin_exponent(found.low, found.high)
-        assert found.bins == Counter(math.floor(math.ldexp(each, -exponent)) for each in finite)
-        assert found.scaled == Counter(map(scaled_bin, finite))
+    assert spread.histogram.as_dict() == Counter(map(bin_of, finite))
 
 
 EDGES = [
@@ -178,9 +130,12 @@ EDGES = [
 
 
 @settings(deadline=None)  # The first call loads numpy.
-@example([*EDGES, 0.0, -0.0, 5e-324, 1.7976931348623157e308])
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
-def test_bits_and_rule_count_alike(values: list[float]) -> None:
+@example([*EDGES, 0.0, -0.0, 5e-324, 1.7976931348623157e308], 0.0)
+@given(
+    st.lists(st.floats(-1e300, 1e300)), st.just(0.0) | st.floats(-1e300, 1e300) | st.integers(1, 9)
+)
+def test_bits_and_rule_count_alike(values: list[float], origin: float) -> None:
     cut = len(values) // 2
-    parts = [np.array(some, np.float64) for some in (values[:cut], values[cut:])]
-    assert count_scaled_bins(parts).as_dict() == Counter(map(scaled_bin, values))
+    parts = [pa.array(some, pa.float64()) for some in (values[:cut], values[cut:])]
+    found = count_bins(counts.read_numbers(pa.chunked_array(parts, pa.float64())), origin)
+    assert found.as_dict() == Counter(bin_of(value - origin) for value in values)

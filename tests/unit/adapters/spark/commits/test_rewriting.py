@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.commits.row_rewrite import PreparedRewrite, SparkRewrites
-from lakehouse_backfill.adapters.spark.dataframes import TABLE_MOVED_MARKER
+from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites, translate_conflicts
+from lakehouse_backfill.adapters.spark.dataframes import TABLE_MOVED_MARKER, SparkTables
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import InspectedState, PartitionContent, SwapCommit
 from lakehouse_backfill.errors import TooBusy
@@ -19,7 +19,6 @@ SCOPE = Scope(
 )
 ORDER = SwapCommit(
     base=InspectedState("shadow.r1", "u1", 7, schema_id=0, spec_id=0, last_column_id=1),
-    ranges=(),
     token="t",
     contents=(PartitionContent(scope=SCOPE, table="shadow.r2", snapshot_id=8),),
 )
@@ -48,7 +47,8 @@ class _Spark:
 
 
 def _prepare(**shown: str) -> None:
-    SparkRewrites(lambda: _Spark(**shown), "lake").prepare(ORDER)  # type: ignore[arg-type,return-value]
+    session: Any = _Spark(**shown)
+    SparkRewrites(lambda: SparkTables(session, "lake")).prepare(ORDER)
 
 
 @pytest.mark.req("X9")
@@ -75,14 +75,5 @@ def test_a_table_as_it_was_inspected_is(marks: dict[str, str]) -> None:
     "said", ["[TABLE_ID_MISMATCH] it was dropped", "UUID does not match: u2", TABLE_MOVED_MARKER]
 )
 def test_a_fence_during_the_write_makes_it_look_again(said: str) -> None:
-    class Writer:
-        def option(self, key: str, text: str) -> Writer:
-            return self
-
-        def overwrite(self, rows: Any) -> None:
-            raise RuntimeError(said)
-
-    frame: Any = SimpleNamespace(writeTo=lambda name: Writer())
-    rows: Any = None
-    with pytest.raises(TooBusy):
-        PreparedRewrite("shadow.r1", "lake.shadow.r1", frame, rows, 7, {}).commit()
+    with pytest.raises(TooBusy), translate_conflicts("shadow.r1"):
+        raise RuntimeError(said)

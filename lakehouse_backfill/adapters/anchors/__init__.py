@@ -1,0 +1,1 @@
+"""Anchors: places outside the lake that keep heads of logs."""

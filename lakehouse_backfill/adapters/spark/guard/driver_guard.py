@@ -1,0 +1,206 @@
+"""The guard inside the driver: which code is a job's, and what it tried."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyspark import cloudpickle
+from pyspark.serializers import CloudPickleSerializer
+
+import lakehouse_backfill
+from lakehouse_backfill.adapters.spark.guard import (
+    guarded_command,
+    native_writers,
+    process_guard,
+    worker_guard,
+)
+from lakehouse_backfill.adapters.spark.guard.process_guard import GUARD, MARKER, Place
+from lakehouse_backfill.adapters.spark.session.settings import SENSITIVE_KEYS, is_secret
+from lakehouse_backfill.core.guards.outside.clients import CLIENTS
+from lakehouse_backfill.core.runs.side_effects import describe_attempts
+from lakehouse_backfill.errors import WriteForbidden
+
+#: The text of these modules is sent to workers, in this order.
+_SHIPPED = (process_guard, native_writers, worker_guard)
+#: Errors name this many attempts.
+_NAMED_ATTEMPTS = 5
+_FIX = (
+    "return the rows from the transform and do the rest after the publication, or declare a sink "
+    "in the contract and use context.sink(NAME); files may be written below context.scratch"
+)
+_made_at: WeakKeyDictionary[Any, Place] = WeakKeyDictionary()
+_scratch: list[tempfile.TemporaryDirectory[str]] = []
+
+
+@contextmanager
+def watch_job(folder: Path) -> Iterator[None]:
+    """Stop outside effects of code below `folder`, from now on; the block runs such code.
+
+    Raises WriteForbidden, with all attempts, also when the code swallowed the error of one.
+    """
+    root = f"{folder}/"
+    _register(root)
+    before = len(GUARD.attempts)
+    try:
+        yield
+    except WriteForbidden as error:
+        if not error.data.get("attempts"):
+            raise
+        raise forbidden(_attempts(root, before) or error.data["attempts"]) from error
+    except Exception as error:
+        if attempts := _attempts(root, before) or attempts_in(str(error)):
+            raise forbidden(attempts) from error
+        raise
+    if attempts := _attempts(root, before):
+        raise forbidden(attempts)
+
+
+def require_no_attempts(folder: Path) -> None:
+    """Raise WriteForbidden for attempts of threads that ran after the job's code had returned."""
+    if attempts := _attempts(f"{folder}/", 0):
+        raise forbidden(attempts)
+
+
+def add_own_modules(names: Collection[str]) -> None:
+    """Let jobs import modules of their project, also those with the name of a client."""
+    GUARD.own_modules |= {name.partition(".")[0] for name in names}
+
+
+def trusted() -> Any:
+    """Let this thread act for the toolkit below code of a job, for a block."""
+    return GUARD.trusted()
+
+
+def stop(sink: str, what: str) -> None:
+    """Record an attempt of the job's code that calls, and raise WriteForbidden."""
+    GUARD.stop(sink, what, GUARD.maker(sys._getframe(1)) or ("", 0))
+
+
+def scratch_folder() -> str:
+    """Return the folder in which jobs of this process may write; it goes with the process."""
+    if not _scratch:
+        _scratch.append(tempfile.TemporaryDirectory(prefix="lakehouse-backfill-scratch-"))
+        GUARD.scratch = (str(Path(_scratch[0].name).resolve()),)
+    return GUARD.scratch[0]
+
+
+def attempts_in(text: str) -> list[dict[str, Any]]:
+    """Return the attempts that the error of a Python worker names."""
+    _, found, rest = text.partition(MARKER)
+    if not found:
+        return []
+    try:
+        attempts = json.JSONDecoder().raw_decode(rest)[0]
+    except ValueError:
+        return []
+    return [_shown(one) for one in attempts]
+
+
+def forbidden(attempts: list[dict[str, Any]]) -> WriteForbidden:
+    """Return the error that names what was tried, and where in the job's code."""
+    texts = describe_attempts(attempts)
+    more = len(texts) - _NAMED_ATTEMPTS
+    return WriteForbidden(
+        f"job code tried {'; '.join(texts[:_NAMED_ATTEMPTS])}"
+        + (f"; and {more} more" if more > 0 else ""),
+        state="it was stopped before anything was sent or written",
+        fix=_FIX,
+        data={"attempts": attempts},
+    )
+
+
+def _register(root: str) -> None:
+    scratch_folder()
+    if root not in GUARD.folders:
+        GUARD.folders = (*GUARD.folders, root)
+    if GUARD.is_on:
+        return
+    package = Path(lakehouse_backfill.__file__).parent
+    paths = sysconfig.get_paths()
+    others = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], package}
+    GUARD.other_folders = tuple(f"{folder}/" for folder in sorted(map(str, others)))
+    GUARD.clients = CLIENTS
+    GUARD.client_roots = frozenset(name.partition(".")[0] for name in CLIENTS)
+    GUARD.is_secret = is_secret
+    GUARD.error = lambda attempt: forbidden([attempt])
+    native = native_writers.NativeWriters(GUARD)
+    GUARD.after_import = native.patch
+    native.patch_loaded()
+    process_guard.install()
+    # Executors may lack this package.
+    cloudpickle.register_pickle_by_value(guarded_command)  # type: ignore[no-untyped-call]
+    _guard_pickling()
+    GUARD.is_on = True
+
+
+def _attempts(root: str, first: int) -> list[dict[str, Any]]:
+    """Take the attempts of a folder's code out of the list."""
+    found = [one for one in GUARD.attempts[first:] if one["folder"] == root]
+    for one in found:
+        GUARD.attempts.remove(one)
+    return [_shown(one) for one in found]
+
+
+def _shown(attempt: dict[str, Any]) -> dict[str, Any]:
+    return {name: attempt[name] for name in ("sink", "what", "file", "line")}
+
+
+def _guard_pickling() -> None:
+    original: Callable[..., bytes] = CloudPickleSerializer.dumps
+
+    def dumps(self: Any, obj: Any) -> bytes:
+        return original(self, _guarded(obj, sys._getframe(1)))
+
+    CloudPickleSerializer.dumps = dumps  # type: ignore[method-assign]
+
+
+def _guarded(made: Any, frame: Any) -> Any:
+    """Return the object with the guard, if it is a function that goes to workers."""
+    function = made[0] if isinstance(made, tuple) and made else made
+    if not callable(function):
+        return made
+    place = _place_of(function, frame)
+    if place is None:
+        return guarded_command.GuardedCommand(made, guarded_command.load_own)
+    settings = {
+        "folders": GUARD.folders,
+        "other_folders": GUARD.other_folders,
+        "scratch": GUARD.scratch,
+        "clients": dict(GUARD.clients),
+        "own_modules": GUARD.own_modules,
+        "secret_names": SENSITIVE_KEYS,
+        "made_at": place,
+    }
+    return guarded_command.GuardedCommand(made, guarded_command.load_guarded, _texts(), settings)
+
+
+def _place_of(function: Any, frame: Any) -> Place | None:
+    """Return where a job made the function; None: it is not a job's.
+
+    Spark Connect pickles a function again whenever the frame is used, also by the toolkit.
+    """
+    code = getattr(function, "__code__", None)
+    if code is not None and GUARD.is_job_file(code.co_filename):
+        return code.co_filename, code.co_firstlineno
+    place = GUARD.maker(frame)
+    try:
+        if place is None:
+            return _made_at.get(function)
+        _made_at[function] = place
+    except TypeError:
+        # It can neither be hashed nor referred to: the code that pickles it decides.
+        pass
+    return place
+
+
+def _texts() -> dict[str, str]:
+    return {module.__name__.rpartition(".")[2]: inspect.getsource(module) for module in _SHIPPED}

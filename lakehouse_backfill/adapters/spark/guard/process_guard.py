@@ -1,0 +1,418 @@
+"""Stops outside effects of job code in one process, by Python's audit events and a gate on imports.
+
+Uses the standard library only: its text is sent to Python workers, which may lack this package.
+
+An audit hook cannot be removed, so a process gets one; while `is_on` is false it returns at once.
+Code counts as the job's by its origin: a file of the job on the stack, a thread that such code
+started, or, in a worker, any function that the job sent there. What PySpark, Py4J and the import
+system do themselves passes: the innermost frame decides. Native code raises no audit events; the
+import gate and `native_writers` cover known clients.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+#: Begins the text of an error in a worker; the driver finds the attempts by it.
+MARKER = "lakehouse-backfill side effects: "
+#: Audit events that are looked at, by the kind of sink that they reach.
+EVENTS: Mapping[str, tuple[str, ...]] = {
+    "network": (
+        "socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo",
+        "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo", "urllib.Request",
+        "http.client.connect", "ftplib.connect", "smtplib.connect", "imaplib.open",
+        "poplib.connect", "webbrowser.open", "syslog.openlog", "syslog.syslog",
+    ),
+    "process": (
+        "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork",
+        "os.forkpty", "pty.spawn", "os.kill", "os.killpg",
+    ),
+    "file": (
+        "open", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.link",
+        "os.symlink", "os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr",
+        "os.chdir", "shutil.rmtree",
+    ),
+    "database": ("sqlite3.connect",),
+    "native code": ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.call_function"),
+    "environment": ("os.putenv", "os.unsetenv"),
+}  # fmt: skip
+_SINKS = {event: sink for sink, events in EVENTS.items() for event in events}
+#: What a library may do while it is imported.
+_ALLOWED_ON_IMPORT = frozenset({"native code", "environment"})
+#: A path is refused in any case: the link could lead out of the scratch folder later.
+_ALWAYS_OUTSIDE = frozenset({"os.link", "os.symlink", "os.chdir"})
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+#: Files whose credentials a job must not see, as parts of their paths.
+_SECRET_FILES = (
+    "/environ", "/catalog/profiles.yaml", "/.aws/", "/.pyiceberg.yaml", "/.ssh/", "/.netrc",
+    "/.config/gcloud/", "/.azure/", "/.kube/",
+)  # fmt: skip
+_LIBRARY = os.__file__.removesuffix("os.py")
+#: Modules of the standard library that act for their caller, and text that is executed.
+_TRANSPARENT = frozenset(
+    f"{_LIBRARY}{name}.py"
+    for name in ("socket", "ssl", "tempfile", "threading", "os", "_collections_abc")
+) | {"<frozen os>", "<frozen _collections_abc>", "<string>", __file__}
+_IMPORT_SYSTEM = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+#: Files of PySpark that call functions of the job: an effect right below them is the job's.
+_CALLERS = (
+    "/worker.py", "/util.py", "/sql/worker/", "/sql/udf.py", "/sql/udtf.py", "/core/rdd.py",
+    "/serializers.py", "/cloudpickle/", "/profiler.py",
+)  # fmt: skip
+_CONNECTING = ("local_connect_and_auth", "_create_local_socket", "_load_from_socket")
+
+Place = tuple[str, int]
+
+
+class SideEffectStopped(PermissionError):
+    """An outside effect of job code was stopped in a worker; nothing was sent or written."""
+
+
+class ProcessGuard:
+    """What this process knows of job code: where it lies, and what it tried."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        #: Folders of jobs.
+        self.folders: tuple[str, ...] = ()
+        #: Folders inside them that hold other code.
+        self.other_folders: tuple[str, ...] = ()
+        self.scratch: tuple[str, ...] = ()
+        self.clients: Mapping[str, str] = {}
+        self.client_roots: frozenset[str] = frozenset()
+        #: Modules of projects, which may have the name of a client.
+        self.own_modules: frozenset[str] = frozenset()
+        self.is_secret: Callable[[str], bool] = lambda _: False
+        self.error: Callable[[dict[str, Any]], Exception] = _worker_error
+        #: Called after an import, with the first part of the module's name.
+        self.after_import: Callable[[str], None] = lambda _: None
+        self.attempts: list[dict[str, Any]] = []
+        #: In a worker: where the job made the function that runs now.
+        self.running: Place | None = None
+        self._thread = threading.local()
+
+    @contextmanager
+    def trusted(self) -> Iterator[None]:
+        """Let this thread act for the toolkit, below code of a job."""
+        before = getattr(self._thread, "is_trusted", False)
+        self._thread.is_trusted = True
+        try:
+            yield
+        finally:
+            self._thread.is_trusted = before
+
+    def check_event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Stop what an audit event announces, if job code does it."""
+        if getattr(self._thread, "is_trusted", False):
+            return
+        sink = _SINKS[event]
+        with self.trusted():
+            what = _describe(event, arguments, self.scratch)
+            found = self._origin(sys._getframe(2), sink) if what else None
+        if found is None:
+            return
+        self.stop(sink, what, found)
+
+    def stop(self, sink: str, what: str, place: Place) -> None:
+        """Record the attempt and raise the error of this process."""
+        folder, file = self._inside(place[0])
+        attempt = {"sink": sink, "what": what, "file": file, "line": place[1]}
+        self.attempts.append({**attempt, "folder": folder})
+        raise self.error(attempt)
+
+    def origin(self, frame: FrameType | None) -> Place | None:
+        """Return the line of the job that is the origin of a call; None: it is not the job's."""
+        if getattr(self._thread, "is_trusted", False):
+            return None
+        return self._origin(frame, "")
+
+    def maker(self, frame: FrameType | None) -> Place | None:
+        """Return the line of the job on the stack, also below PySpark's own code."""
+        return None if getattr(self._thread, "is_trusted", False) else self._on_stack(frame, "")
+
+    def check_import(self, name: str, members: tuple[str, ...], frame: FrameType | None) -> None:
+        """Refuse a client that job code itself imports; libraries import what they need."""
+        if name.partition(".")[0] in self.own_modules:
+            return
+        importer = self._direct_caller(frame)
+        if importer is None or getattr(self._thread, "is_trusted", False):
+            return
+        for wanted in (name, *(f"{name}.{member}" for member in members)):
+            parts = wanted.split(".")
+            for length in range(1, len(parts) + 1):
+                sink = self.clients.get(".".join(parts[:length]))
+                if sink:
+                    self.stop(sink, f"to import {wanted}", importer)
+
+    def check_environment(self, name: str, frame: FrameType | None) -> bool:
+        """Return whether a variable is hidden; raises when job code itself names a secret."""
+        if not (self.is_on and self.is_secret(name)) or self.origin(frame) is None:
+            return False
+        caller = self._direct_caller(frame)
+        if caller is not None:
+            self.stop("secret", f"to read the environment variable {name}", caller)
+        return True
+
+    def is_scratch(self, path: Any) -> bool:
+        """Return whether job code may write to a path."""
+        return is_scratch(path, self.scratch)
+
+    def is_job_file(self, file: str) -> bool:
+        """Return whether code of this file is a job's."""
+        return file.startswith(self.folders) and not file.startswith(self.other_folders)
+
+    def _origin(self, frame: FrameType | None, sink: str) -> Place | None:
+        frame = _caller(frame)
+        if frame is not None and _is_infrastructure(frame):
+            return None
+        return self._on_stack(frame, sink)
+
+    def _on_stack(self, frame: FrameType | None, sink: str) -> Place | None:
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if self.is_job_file(file):
+                return file, frame.f_lineno
+            if file in _IMPORT_SYSTEM and sink in _ALLOWED_ON_IMPORT:
+                return None
+            frame = frame.f_back
+        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+        return getattr(thread, "_lhb_origin", None) or self.running
+
+    def _direct_caller(self, frame: FrameType | None) -> Place | None:
+        """Return the line of job code that made the call itself, also through exec."""
+        frame = _caller(frame)
+        if frame is None or not self.is_job_file(frame.f_code.co_filename):
+            return None
+        return frame.f_code.co_filename, frame.f_lineno
+
+    def _inside(self, file: str) -> tuple[str, str]:
+        """Return the folder of the job, and the file's path inside it."""
+        folder = max((one for one in self.folders if file.startswith(one)), key=len, default="")
+        return folder, file[len(folder) :]
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and frame.f_code.co_filename in _TRANSPARENT:
+        frame = frame.f_back
+    return frame
+
+
+def _is_infrastructure(frame: FrameType) -> bool:
+    """Return whether a frame is the import system's, Py4J's, or PySpark's own communication."""
+    file = frame.f_code.co_filename.replace(os.sep, "/")
+    if file == _IMPORT_SYSTEM[1] or "/py4j/" in file:
+        return True
+    _, found, inside = file.rpartition("/pyspark/")
+    if not found:
+        return False
+    if frame.f_code.co_name in _CONNECTING or inside == "daemon.py":
+        return True
+    return not f"/{inside}".startswith(_CALLERS)
+
+
+def _describe(event: str, arguments: tuple[Any, ...], scratch: tuple[str, ...]) -> str:
+    """Return what is tried, without contents or passwords; empty when it is harmless."""
+    if event == "open":
+        return _describe_open(arguments, scratch)
+    sink = _SINKS[event]
+    if sink == "file":
+        paths = _paths(event, arguments)
+        if event not in _ALWAYS_OUTSIDE and all(is_scratch(path, scratch) for path in paths):
+            return ""
+        return f"{event}({', '.join(repr(_text(path)) for path in paths)})"
+    if event == "ctypes.dlopen" and arguments[0] is None:
+        return ""
+    if event == "urllib.Request":
+        return f"a request to {_host(str(arguments[0]))}"
+    if sink == "network" and event.startswith("socket."):
+        address = arguments[-1] if event in _WITH_SOCKET else arguments[:2]
+        shown = address[:2] if isinstance(address, tuple) else address
+        return f"{event} {shown!r}"
+    if event == "subprocess.Popen":
+        return f"subprocess.Popen of {_text(arguments[0])}"
+    return event if sink in ("environment", "native code") else f"{event} {_first(arguments)}"
+
+
+def _paths(event: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the paths of an event; a relative one may begin at an open folder, its last values."""
+    count = 2 if event == "os.rename" else 1
+    folders = arguments[-count:] if event in _WITH_FOLDER else (None,) * count
+    return tuple(map(_at_folder, arguments[:count], folders))
+
+
+def _at_folder(path: Any, folder: Any) -> Any:
+    if not isinstance(folder, int) or folder < 0 or not isinstance(path, (str, bytes)):
+        return path
+    try:
+        return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), _text(path))  # noqa: PTH118, PTH115
+    except OSError:
+        return path
+
+
+#: The last arguments are descriptors of folders, or -1.
+_WITH_FOLDER = ("os.remove", "os.rmdir", "os.mkdir", "os.rename", "os.chmod", "os.utime")
+_WITH_SOCKET = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg")
+
+
+def _describe_open(arguments: tuple[Any, ...], scratch: tuple[str, ...]) -> str:
+    path, mode, flags = (*arguments, None, 0)[:3]
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return ""
+    text = _text(path)
+    if isinstance(mode, str):
+        is_write = any(letter in mode for letter in "wax+")
+    else:
+        is_write = bool((flags or 0) & _WRITE_FLAGS)
+    if is_write:
+        if text == os.devnull or is_scratch(path, scratch):
+            return ""
+        return f"to open {text!r} for writing"
+    # Relative names, and links, may mean them too.
+    full = os.path.realpath(text).replace(os.sep, "/")
+    if any(part in f"{full}/" or full.endswith(part) for part in _SECRET_FILES):
+        is_environment = full.startswith("/proc/") or not full.endswith("/environ")
+        return f"to read {text!r}, which may hold credentials" if is_environment else ""
+    return ""
+
+
+def is_scratch(path: Any, scratch: tuple[str, ...]) -> bool:
+    """Return whether a path lies in a scratch folder, links resolved."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return False
+    full = os.path.realpath(_text(path))
+    return any(full == folder or full.startswith(folder + os.sep) for folder in scratch)
+
+
+def _text(path: Any) -> str:
+    try:
+        return os.fsdecode(path)
+    except (TypeError, ValueError):
+        return type(path).__name__
+
+
+def _host(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
+    return f"{scheme}://{host}"
+
+
+def _first(arguments: tuple[Any, ...]) -> str:
+    # Commands may hold passwords: the program alone is named.
+    text = _text(arguments[0]) if arguments and isinstance(arguments[0], (str, bytes)) else ""
+    return text.split(" ")[0][:80]
+
+
+def _worker_error(attempt: dict[str, Any]) -> Exception:
+    return SideEffectStopped(describe_attempts([attempt]))
+
+
+def describe_attempts(attempts: list[dict[str, Any]]) -> str:
+    """Return the text by which the driver recognises attempts in the error of a worker."""
+    # Imported here: the text is made once, in a worker that fails.
+    import json
+
+    return MARKER + json.dumps(attempts, sort_keys=True)
+
+
+GUARD = ProcessGuard()
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if GUARD.is_on and event in _SINKS:
+        GUARD.check_event(event, arguments)
+
+
+class _GuardedEnviron(os._Environ):  # type: ignore[type-arg]
+    """Hides variables that hold secrets from job code."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if GUARD.is_on and GUARD.check_environment(_text(key), sys._getframe(1)):
+            raise KeyError(key)
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        names = list(super().__iter__())
+        if GUARD.is_on and GUARD.origin(sys._getframe(1)) is not None:
+            names = [name for name in names if not GUARD.is_secret(_text(name))]
+        return iter(names)
+
+    def __repr__(self) -> str:
+        return f"environ({dict(self.items())!r})"
+
+
+def install() -> None:
+    """Install the hook and the gates in this process, once; they act while the guard is on."""
+    if getattr(builtins.__import__, "_lhb_gate", False):
+        return
+    _gate_imports()
+    _gate_fork_exec()
+    _mark_threads()
+    for environ in (os.environ, getattr(os, "environb", None)):
+        if environ is not None:
+            environ.__class__ = _GuardedEnviron
+    sys.addaudithook(_audit)
+
+
+def _gate_imports() -> None:
+    import_, import_module = builtins.__import__, importlib.import_module
+
+    def gated_import(
+        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:  # fmt: skip
+        root = name.partition(".")[0]
+        if GUARD.is_on and level == 0 and root in GUARD.client_roots:
+            GUARD.check_import(name, tuple(fromlist or ()), sys._getframe(1))
+        module = import_(name, globals, locals, fromlist, level)
+        if level == 0:
+            GUARD.after_import(root)
+        return module
+
+    def gated_import_module(name: str, package: str | None = None) -> Any:
+        root = name.partition(".")[0]
+        if GUARD.is_on and root in GUARD.client_roots:
+            GUARD.check_import(name, (), sys._getframe(1))
+        module = import_module(name, package)
+        GUARD.after_import(root)
+        return module
+
+    gated_import._lhb_gate = True  # type: ignore[attr-defined]
+    builtins.__import__ = gated_import
+    importlib.import_module = gated_import_module
+
+
+def _gate_fork_exec() -> None:
+    """`multiprocessing` starts processes below the audit events."""
+    try:
+        import _posixsubprocess
+    except ImportError:
+        return
+    fork_exec = _posixsubprocess.fork_exec
+
+    def gated_fork_exec(*arguments: Any) -> Any:
+        found = GUARD.origin(sys._getframe(1)) if GUARD.is_on else None
+        if found is not None:
+            GUARD.stop("process", "to start a process", found)
+        return fork_exec(*arguments)
+
+    _posixsubprocess.fork_exec = gated_fork_exec
+
+
+def _mark_threads() -> None:
+    """Remember for each thread which line of a job started it."""
+    start = threading.Thread.start
+
+    def marking_start(self: threading.Thread) -> None:
+        found = GUARD.origin(sys._getframe(1)) if GUARD.is_on else None
+        if found is not None:
+            self._lhb_origin = found  # type: ignore[attr-defined]
+        start(self)
+
+    threading.Thread.start = marking_start  # type: ignore[method-assign]

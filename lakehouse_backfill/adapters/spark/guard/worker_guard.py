@@ -1,0 +1,55 @@
+"""The guard inside a Python worker of Spark: one task at a time, all of it a job's or none.
+
+Uses the standard library only: its text is sent to the workers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Install the guard, once for the process, and let it judge as the settings say."""
+    process_guard, guard = modules["process_guard"], modules["process_guard"].GUARD
+    guard.folders = tuple(settings["folders"])
+    guard.other_folders = tuple(settings["other_folders"])
+    guard.scratch = tuple(settings["scratch"])
+    guard.clients = settings["clients"]
+    guard.client_roots = frozenset(name.partition(".")[0] for name in guard.clients)
+    guard.own_modules = frozenset(settings["own_modules"])
+    guard.running = tuple(settings["made_at"])
+    secret = re.compile(settings["secret_names"])
+    guard.is_secret = lambda name: secret.search(name) is not None
+    guard.attempts.clear()
+    for folder in guard.scratch:
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (an executor may lack it)
+    if "native" not in vars(guard):
+        guard.native = modules["native_writers"].NativeWriters(guard)
+        guard.after_import = guard.native.patch
+        process_guard.install()
+        _fail_tasks_with_attempts(guard, process_guard)
+    guard.native.patch_loaded()
+    guard.is_on = True
+
+
+def _fail_tasks_with_attempts(guard: Any, process_guard: Any) -> None:
+    """Fail a task at its end when its code swallowed the error of an attempt."""
+    from pyspark.taskcontext import TaskContext
+
+    owner: Any = TaskContext
+    original = owner._setTaskContext.__func__
+
+    def set_context(cls: Any, context: Any) -> None:
+        if context is None:
+            # The guard stays on: a thread of the job may outlive its task.
+            guard.running = None
+            if guard.attempts:
+                found = [dict(each) for each in guard.attempts]
+                guard.attempts.clear()
+                raise process_guard.SideEffectStopped(process_guard.describe_attempts(found))
+        original(cls, context)
+
+    owner._setTaskContext = classmethod(set_context)

@@ -1,0 +1,129 @@
+"""Translates errors that Spark and Iceberg raise into the package's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+
+from lakehouse_backfill.adapters.spark.session import spark_log
+from lakehouse_backfill.errors import (
+    BackfillError,
+    CatalogDown,
+    ChecksFailed,
+    Conflict,
+    DamagedFile,
+    EnvironmentDown,
+    LostFile,
+    NotFound,
+    Unsupported,
+)
+
+#: The plan holds the hash of the job file: a corrected file needs a revised plan.
+CORRECT_JOB_FIX = "correct the job file, then: lakehouse-backfill plan MANIFEST --revise RUN"
+_NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
+#: (part of the message, error, fix). The first match wins.
+_ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
+    ("Found conflicting files", Conflict, "run the step again"),
+    ("Cannot commit", Conflict, "run the step again"),
+    ("CommitFailedException", Conflict, "run the step again"),
+    ("some, but not all, rows match", Unsupported, "widen target.partitions to whole partitions"),
+    ("NOT_NULL_ASSERT_VIOLATION", ChecksFailed, "give every required column a value"),
+    ("USER_RAISED_EXCEPTION", ChecksFailed, CORRECT_JOB_FIX),
+    ("Failed to open input stream", LostFile, "restore the file, or plan against a newer snapshot"),
+    ("Cannot find snapshot", NotFound, "plan again: the pinned snapshot is gone"),
+    ("TABLE_OR_VIEW_NOT_FOUND", NotFound, "check the table's name"),
+    ("UncheckedSQLException", CatalogDown, "run the step again"),
+    ("JdbcClientPool", CatalogDown, "run the step again"),
+    ("RESTException", CatalogDown, "run the step again"),
+)
+#: What Iceberg's readers say of a file that is not what the table says.
+_DAMAGE_MESSAGES = (
+    "Reached the end of stream",
+    "is not a Parquet file",
+    "ParquetDecodingException",
+    "ParquetCryptoRuntimeException",
+    "Not an Avro data file",
+    "Malformed ORC file",
+)
+#: Names of Spark's errors in the data or in the transform's own expressions.
+_DATA_ERRORS = ("ArithmeticException", "DateTimeException", "NumberFormatException")
+_DATA_CLASSES = (*_DATA_ERRORS, "IllegalArgumentException", "PythonException", "AnalysisException")
+
+
+#: Set once a product with restricted columns is worked on in this process.
+_hides_values = Event()
+
+
+def hide_texts() -> None:
+    """Leave the texts of the engine's errors out of ours from now on: they may quote a value."""
+    _hides_values.set()
+
+
+@contextmanager
+def spark_errors(doing: str) -> Iterator[None]:
+    """Translate Spark's errors into ours; the text starts with `doing`."""
+    try:
+        yield
+    except BackfillError:
+        raise
+    except Exception as error:
+        raise translate_spark_error(error, doing) from error
+
+
+def translate_spark_error(error: Exception, doing: str) -> BackfillError:
+    """Return the error that a user sees for an error of Spark or Iceberg."""
+    # It imports PySpark, which commands that start no Spark do not load.
+    from lakehouse_backfill.adapters.spark.guard import driver_guard
+
+    text = str(error)
+    if attempts := driver_guard.attempts_in(text):
+        return driver_guard.forbidden(attempts)
+    cause = _condition(error) if _hides_values.is_set() else root_cause_line(text)
+    for part, kind, fix in _ERRORS_BY_MESSAGE:
+        if part in text:
+            return kind(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix=fix)
+    if any(part in text for part in _DAMAGE_MESSAGES):
+        return _damaged_file_error(doing, cause)
+    if type(error).__name__ in _DATA_CLASSES or any(name in text for name in _DATA_ERRORS):
+        return ChecksFailed(
+            f"{doing}: the transform failed on the data: {cause}",
+            state=_NOTHING_PUBLISHED,
+            fix=CORRECT_JOB_FIX,
+        )
+    return EnvironmentDown(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix="run the step again")
+
+
+def _damaged_file_error(doing: str, cause: str) -> BackfillError:
+    file = spark_log.last_unreadable_file()
+    if file is not None:
+        return DamagedFile(file, f"{doing}: {cause}")
+    return LostFile(
+        f"{doing}: a data file is damaged: {cause}",
+        state=_NOTHING_PUBLISHED,
+        fix="look for `Error reading file(s)` in the logs of Spark's executors; restore that file "
+        "from the store's own history or from a copy, then run the step again",
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Return the class of an error and its first line, or the class alone: see `hide_texts`."""
+    if _hides_values.is_set():
+        return _condition(error)
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+def _condition(error: Exception) -> str:
+    """Return what an error is, without its text."""
+    condition = getattr(error, "getCondition", lambda: None)()
+    name = f"{type(error).__name__} {condition or ''}".strip()
+    return f"{name}; its text may quote a restricted value, and is not shown"
+
+
+def root_cause_line(text: str) -> str:
+    """Return the line with the cause: the innermost one of a Java stack trace."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    line_with_cause = [*lines[:1], *causes][-1] if lines else "no message"
+    return line_with_cause[:400]

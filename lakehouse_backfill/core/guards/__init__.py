@@ -1,0 +1,1 @@
+"""Guards: what job code may not do, found before it runs."""

@@ -1,0 +1,130 @@
+"""Outside effects that the source of job code names: found when planned, with file and line.
+
+Only what is never a job's business is found. Whether a computed path lies in the scratch folder,
+or what a library does, shows when the code runs: see docs/side-effects.md.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from lakehouse_backfill.core.guards.outside.clients import CLIENTS
+from lakehouse_backfill.core.guards.python_source import PythonSource, Use
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
+from lakehouse_backfill.errors import Fault, WriteForbidden, problem_with_faults
+
+#: By kind of sink: names whose use acts outside; one that ends with `.` means all members.
+NAMES_BY_SINK: Mapping[str, tuple[str, ...]] = {
+    "network": (
+        "urllib.request.", "http.client.", "http.server.", "socketserver.", "webbrowser.",
+        "socket.create_connection", "socket.create_server", "socket.getaddrinfo",
+        "socket.gethostbyname", "socket.gethostbyaddr", "socket.socket().connect",
+        "socket.socket().sendto", "asyncio.open_connection", "asyncio.start_server",
+        "logging.handlers.", "syslog.",
+    ),
+    "process": (
+        "subprocess.", "os.system", "os.popen", "os.fork", "os.forkpty", "os.posix_spawn",
+        "os.posix_spawnp", "os.execv", "os.execve", "os.execvp", "os.execl", "os.spawnv",
+        "os.spawnl", "os.spawnlp", "os.kill", "os.killpg", "pty.spawn",
+        "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell",
+        "concurrent.futures.ProcessPoolExecutor",
+    ),
+    "toolkit": ("sys.modules", "sys.addaudithook", "gc.get_objects", "gc.get_referrers"),
+}  # fmt: skip
+#: Functions that write a file, with the position of the path; only a plain text is judged.
+_FILE_WRITERS = {
+    "logging.FileHandler": 0, "numpy.save": 0, "numpy.savez": 0, "numpy.savetxt": 0,
+    "os.remove": 0, "os.unlink": 0, "os.rmdir": 0, "os.mkdir": 0, "os.makedirs": 0,
+    "os.rename": 1, "os.replace": 1, "shutil.copy": 1, "shutil.copyfile": 1, "shutil.move": 1,
+    "shutil.rmtree": 0,
+}  # fmt: skip
+_FRAME_WRITERS = ("to_csv", "to_parquet", "to_json", "to_pickle", "to_excel", "to_feather")
+_PATH_WRITERS = (".write_text", ".write_bytes", ".unlink", ".mkdir", ".touch", ".rmdir")
+_FIXES = {
+    "toolkit": "read inputs from the parameters of the transform",
+    "file": "return the rows, or write below context.scratch",
+}
+_FIX = "do it after the publication (hooks of the contract), or declare a sink in the contract"
+
+
+def require_no_side_effects(texts: Mapping[str, str], manifest: RunManifest) -> None:
+    """Raise WriteForbidden, with all places, when the code of a run names outside effects."""
+    faults = tuple(find_side_effects(texts, manifest))
+    if faults:
+        raise WriteForbidden(
+            problem_with_faults(f"the job reaches outside in {len(faults)} places", faults),
+            state=NOTHING_PLANNED,
+            fix="write what each line suggests, and plan again",
+            faults=faults,
+        )
+
+
+def find_side_effects(texts: Mapping[str, str], manifest: RunManifest) -> Iterator[Fault]:
+    """Yield each outside effect that running the transform, or importing its code, may have."""
+    transform = manifest.transform
+    python = {file: text for file, text in texts.items() if file.endswith(".py")}
+    if transform.writer == "external" or transform.file not in python:
+        return
+    source = PythonSource(python, transform.file)
+    seen = set()
+    for use in source.uses_of(source.reached(transform.name, transform.version)):
+        sink = _sink_of(use)
+        # One line is one place, whatever else it names.
+        if sink and (use.file, use.line) not in seen:
+            seen.add((use.file, use.line))
+            fix = _FIXES.get(sink, _FIX)
+            yield Fault(use.file, use.line, use.name, f"acts outside (sink: {sink})", fix)
+
+
+def _sink_of(use: Use) -> str | None:
+    # Importing a module of the standard library has no effect; using it has.
+    names = _prefixes(use.name)
+    client = next((CLIENTS[name] for name in names if name in CLIENTS), None)
+    if client is not None:
+        return client
+    if use.kind != "import":
+        for sink, wanted in NAMES_BY_SINK.items():
+            if any(_is_named(use.name, one) for one in wanted):
+                return sink
+    return "file" if use.kind == "call" and _writes_a_named_file(use) else None
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
+def _is_named(name: str, wanted: str) -> bool:
+    if wanted.endswith("."):
+        return name.startswith(wanted)
+    return name == wanted or name.startswith((f"{wanted}.", f"{wanted}["))
+
+
+def _writes_a_named_file(use: Use) -> bool:
+    call = use.node
+    if not isinstance(call, ast.Call):
+        return False
+    if use.name in ("builtins.open", "io.open", "codecs.open"):
+        mode = _text(call, 1, "mode")
+        return mode is not None and bool(set(mode) & set("wax+")) and bool(_text(call, 0, "file"))
+    if use.name in _FILE_WRITERS:
+        return bool(_text(call, _FILE_WRITERS[use.name], "file"))
+    if use.name.endswith(tuple(f".{name}" for name in _FRAME_WRITERS)):
+        return any(_text(call, 0, name) for name in ("path_or_buf", "path", "excel_writer"))
+    return (
+        use.name.startswith("pathlib.Path()")
+        and use.name.endswith(_PATH_WRITERS)
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Call)
+        and len(call.func.value.args) == 1
+        and bool(_text(call.func.value, 0, ""))
+    )
+
+
+def _text(call: ast.Call, position: int, keyword: str) -> str | None:
+    """Return an argument that is a plain text."""
+    named = next((one.value for one in call.keywords if one.arg == keyword), None)
+    given = call.args[position] if len(call.args) > position else named
+    value = getattr(given, "value", None)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,1 @@
+"""Privacy before a run: masks and rules of use."""

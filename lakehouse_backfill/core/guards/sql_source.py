@@ -1,0 +1,146 @@
+"""What makes two runs on the same input differ, found in the text of a query.
+
+sqlglot parses the text; it is loaded only when there is one. Where a query sorts arrays, or has a
+window, the analysed plan decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lakehouse_backfill.core.guards.functions import (
+    ORDERLESS,
+    RANDOM_KINDS,
+    SORTING,
+    SPARK_FUNCTIONS,
+)
+from lakehouse_backfill.domain.guards.determinism import KINDS, Finding, KindName
+
+_NAME = re.compile(r"\w+")
+_INPUTS = re.compile(r"^--\s*inputs\s*:\s*(.*?)\s*$", re.MULTILINE)
+
+
+def scan_sql_file(text: str, file: str) -> tuple[Finding, ...]:
+    """Return what is found in a SQL file of a transform; its inputs are pinned."""
+    declared = _INPUTS.search(text)
+    inputs = {name.strip() for name in declared.group(1).split(",")} if declared else set()
+    found = scan_sql(text, file, 1)
+    return tuple(
+        one for one in found if one.kind != "unpinned_read" or one.found.split()[-1] not in inputs
+    )
+
+
+def scan_sql(text: str, file: str, first_line: int) -> tuple[Finding, ...]:
+    """Return what is found in one query; nothing for a text that is none.
+
+    Such a text is refused where it is executed.
+    """
+    from lakehouse_backfill.core.guards.queries import NotAQuery, parse_query, referenced_tables
+
+    try:
+        query = parse_query(text)
+    except NotAQuery:
+        return ()
+    found: dict[tuple[int, str, str], Finding] = {}
+    for kind, line, what in _SqlScan(query).findings():
+        place = first_line + line - 1
+        found.setdefault(
+            (place, kind, what),
+            Finding(kind=kind, file=file, line=place, found=what, severity=KINDS[kind].severity),
+        )
+    for table in sorted(referenced_tables(query)):
+        line = next(
+            (n for n, row in enumerate(text.splitlines()) if table in row.replace("`", "")), 0
+        )
+        place = first_line + line
+        found[place, "unpinned_read", table] = Finding(
+            kind="unpinned_read", file=file, line=place, found=f"reads {table}"
+        )
+    return tuple(found[key] for key in sorted(found))
+
+
+class _SqlScan:
+    """The rules over one parsed query; each yields kind, line and what is found."""
+
+    def __init__(self, query: object) -> None:
+        from sqlglot import exp
+
+        self._exp = exp
+        self._query = query
+
+    def findings(self) -> Iterator[tuple[KindName, int, str]]:
+        exp = self._exp
+        nodes = list(self._query.walk())  # type: ignore[attr-defined]
+        functions = [(node, _function(node)) for node in nodes if isinstance(node, exp.Func)]
+        sorts = any(name in SORTING for _, name in functions)
+        for node, name in functions:
+            kind = SPARK_FUNCTIONS.get(name)
+            if kind is None or kind == "tied_rank":
+                continue
+            if kind in ("unordered_collection", "unordered_first") and (
+                sorts or self._is_ordered(node)
+            ):
+                continue
+            yield kind, _line(node), f"{name}()"
+            if kind in RANDOM_KINDS and (moved := self._shuffle_by(node)):
+                yield "random_shuffle", _line(node), f"{moved} by {name}()"
+        for node in nodes:
+            if isinstance(node, exp.TableSample):
+                yield "unordered_limit", _line(node.parent or node), "TABLESAMPLE"
+            elif isinstance(node, exp.Limit) and self._is_unordered_limit(node):
+                yield "unordered_limit", _line(node), "LIMIT without ORDER BY"
+
+    def _is_ordered(self, node: object) -> bool:
+        exp = self._exp
+        parent = node.parent  # type: ignore[attr-defined]
+        while parent is not None and not isinstance(parent, exp.Query):
+            if isinstance(parent, (exp.Window, exp.WithinGroup)):
+                return True
+            if isinstance(parent, exp.Func) and _function(parent) in ORDERLESS:
+                return True
+            parent = parent.parent
+        return False
+
+    def _is_unordered_limit(self, node: object) -> bool:
+        query, value = node.parent, node.expression  # type: ignore[attr-defined]
+        is_none = value is not None and value.name == "0"
+        return not is_none and not query.args.get("order")
+
+    def _shuffle_by(self, node: object) -> str:
+        """Return the clause that moves rows by a value; empty when none does."""
+        exp = self._exp
+        clauses = {
+            exp.Group: "GROUP BY", exp.Join: "JOIN", exp.Distribute: "DISTRIBUTE BY",
+            exp.Cluster: "CLUSTER BY",
+        }  # fmt: skip
+        child, parent = node, node.parent  # type: ignore[attr-defined]
+        while parent is not None and not isinstance(parent, exp.Query):
+            if type(parent) in clauses:
+                return clauses[type(parent)]
+            if isinstance(parent, exp.Window) and child in parent.args.get("partition_by", ()):
+                return "PARTITION BY"
+            child, parent = parent, parent.parent
+        return ""
+
+
+def _function(node: object) -> str:
+    """Return the name of a function as Spark writes it."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Anonymous):
+        return node.name.lower()
+    match = _NAME.match(node.sql(dialect="spark"))  # type: ignore[attr-defined]
+    return match.group().lower() if match else ""
+
+
+def _line(node: object) -> int:
+    """Return the line of a node: its own, or that of the first node inside or around it."""
+    for inner in node.walk():  # type: ignore[attr-defined]
+        if line := inner.meta.get("line"):
+            return int(line)
+    parent = node.parent  # type: ignore[attr-defined]
+    lines = (
+        [int(one.meta["line"]) for one in parent.walk() if one.meta.get("line")] if parent else []
+    )
+    return max(lines, default=1)

@@ -1,0 +1,1 @@
+"""Values of the guards: what they find, and what a person allows."""

@@ -1,0 +1,193 @@
+"""Signed statements: what a person, or a CI job, signs when they decide or publish.
+
+A statement is an in-toto Statement v1. Its subjects are the hashes that the act is bound to, its
+predicate says what was done, by whom, and at which place of the log. The signature is over the
+DSSE pre-authentication encoding of it, and is kept in a DSSE envelope.
+
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+https://github.com/secure-systems-lab/dsse/blob/master/protocol.md
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import Event
+from lakehouse_backfill.domain.serialization import Value, canonical_json, digest
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+DECISION_TYPE = "urn:lakehouse-backfill:decision:v1"
+PUBLICATION_TYPE = "urn:lakehouse-backfill:publication:v1"
+#: SSH signatures are made for this namespace: one of another program does not count here.
+NAMESPACE = "lakehouse-backfill"
+#: The field of an event's detail that holds the envelope.
+SIGNATURE = "signature"
+
+SignatureKind = Literal["ssh", "oidc"]
+
+
+class Signature(Value):
+    """One signature: an armored SSH signature, or the OIDC token of a CI job.
+
+    `keyid` is the fingerprint of the SSH key, or the issuer of the token.
+    """
+
+    kind: SignatureKind
+    keyid: str
+    sig: str
+
+
+class Envelope(Value):
+    """A DSSE envelope with one signature; `payload` is the statement in base64."""
+
+    payload_type: str
+    payload: str
+    signature: Signature
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the envelope in the form of the DSSE specification."""
+        encoded = base64.b64encode(self.signature.sig.encode()).decode()
+        signature = {**self.signature.model_dump(), "sig": encoded}
+        return {
+            "payloadType": self.payload_type,
+            "payload": self.payload,
+            "signatures": [signature],
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> Envelope:
+        """Read a stored envelope, which may have been edited; raises ValueError."""
+        try:
+            (found,) = document["signatures"]
+            sig = base64.b64decode(found["sig"], validate=True).decode("ascii")
+            signature = Signature.model_validate({**found, "sig": sig})
+            envelope = cls(
+                payload_type=document["payloadType"],
+                payload=document["payload"],
+                signature=signature,
+            )
+            json.loads(envelope.statement)
+        except (LookupError, TypeError, ValueError, binascii.Error) as error:
+            raise ValueError("it is no DSSE envelope with one signature") from error
+        return envelope
+
+    @property
+    def statement(self) -> bytes:
+        """The statement that was signed, as it was signed."""
+        return base64.b64decode(self.payload, validate=True)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """The bytes that the signature is over."""
+        return pre_authentication_encoding(self.payload_type, self.statement)
+
+
+def pre_authentication_encoding(payload_type: str, payload: bytes) -> bytes:
+    """Return what DSSE signs: type and payload, each with its length."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def statement_bytes(statement: Mapping[str, Any]) -> bytes:
+    """Return the one text of a statement."""
+    return canonical_json(statement).encode()
+
+
+def statement_to_sign(statement: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return a statement in base64, and the bytes that are signed of it."""
+    payload = statement_bytes(statement)
+    encoded = base64.b64encode(payload).decode()
+    return encoded, pre_authentication_encoding(PAYLOAD_TYPE, payload)
+
+
+def decision_statement(event: Event, manifest_hash: str, environment: str) -> dict[str, Any]:
+    """Return what the actor of an event signs.
+
+    It names the event's place in the run's log: its number, and the hash of the event before it.
+    So the signature holds for this run, this environment and this place, and for no other.
+    """
+    detail = json.loads(canonical_json(event.detail))
+    detail.pop(SIGNATURE, None)
+    bound = {"run manifest": manifest_hash}
+    if event.verb == "accept":
+        bound |= {"validation": detail.get("bound_to"), "archive": detail.get("archive")}
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": _subjects(event.run_id, bound),
+        "predicateType": DECISION_TYPE,
+        "predicate": {
+            "decision": event.verb,
+            "by": event.actor,
+            "at": _instant(event.at),
+            "environment": environment,
+            "product": event.product,
+            "run": event.run_id,
+            "sequence": event.seq,
+            "previous": event.previous,
+            "detail": detail,
+        },
+    }
+
+
+def publication_statement(row: Publication, environment: str, at: str) -> dict[str, Any]:
+    """Return what is signed of a publication or a rollback, when its version is reserved.
+
+    The snapshots are not known then; the token names the act, and stands in their summaries.
+    """
+    bound = {
+        "run manifest": row.manifest_hash,
+        "validation": row.result_digest,
+        "archive": row.evidence_digest,
+    }
+    is_rollback = row.run_id is None
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": _subjects(row.run_id or row.product, bound)
+        or [{"name": row.product, "digest": {"sha256": digest({"token": row.token})}}],
+        "predicateType": PUBLICATION_TYPE,
+        "predicate": {
+            "act": "rollback" if is_rollback else "publish",
+            "by": row.by,
+            "at": at,
+            "environment": environment,
+            "product": row.product,
+            "run": row.run_id,
+            "version": row.version,
+            "supersedes": row.supersedes,
+            "returns_to": row.returns_to,
+            "token": row.token,
+            "scope": digest(row.scope),
+            "approved_by": list(row.approved_by),
+            "accepted_by": list(row.accepted_by),
+            "reason": row.reason,
+        },
+    }
+
+
+def _subjects(name: str, bound: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"name": f"{what} of {name}", "digest": {"sha256": found}}
+        for what, found in bound.items()
+        if found
+    ]
+
+
+def _instant(at: datetime) -> str:
+    return at.astimezone(timezone.utc).isoformat()
+
+
+def differing_fields(signed: Any, wanted: Any, path: str = "") -> Iterator[str]:
+    """Name the fields in which a signed statement differs from the one that is needed."""
+    if isinstance(signed, Mapping) and isinstance(wanted, Mapping):
+        for name in sorted({*signed, *wanted}):
+            inner = f"{path}.{name}" if path else name
+            yield from differing_fields(signed.get(name), wanted.get(name), inner)
+    elif signed != wanted:
+        yield path.removeprefix("predicate.")

@@ -1,0 +1,420 @@
+"""Outside effects of job code are stopped, with sink, file and line; honest transforms run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
+from lakehouse_backfill.adapters.spark.staging.jobs import JobContext, load_job
+from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
+from lakehouse_backfill.domain.manifest import TransformRef
+from lakehouse_backfill.errors import BackfillError, WriteForbidden
+from tests.support.spark.lake import Lake, PlanMaker, copy_job, no_secret
+
+
+@dataclass
+class Outside:
+    """A server that counts connections, and a folder that must stay empty."""
+
+    folder: Path
+    port: int
+    seen: list[Any] = field(default_factory=list)
+
+
+@pytest.fixture
+def outside(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Outside]:
+    installed = tmp_path_factory.mktemp("installed")
+    for name in ("kafka", "grpc", "boto3"):  # They are not installed here, and do nothing.
+        (installed / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(installed)
+    monkeypatch.setenv("LHB_TEST_SECRET", "planted")
+    server = socket.create_server(("127.0.0.1", 0))
+    found = Outside(tmp_path_factory.mktemp("outside"), server.getsockname()[1])
+
+    def accept() -> None:
+        while True:
+            connection, peer = server.accept()
+            with connection:
+                if connection.recv(4) == b"stop":
+                    return
+                found.seen.append(peer)
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield found
+    with socket.create_connection(("127.0.0.1", found.port)) as connection:
+        connection.sendall(b"stop")
+    thread.join()
+    server.close()
+
+
+#: Sink, and one line of Python; {port} and {folder} are filled in.
+EFFECTS: dict[str, tuple[str, str]] = {
+    "urllib": ("network", "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}/')"),
+    "raw socket": ("network", "import socket; socket.create_connection(('127.0.0.1', {port}))"),
+    "datagram": (
+        "network",
+        "import socket as s; s.socket(s.AF_INET, s.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))",
+    ),
+    "SMTP": ("network", "import smtplib; smtplib.SMTP('127.0.0.1', {port})"),
+    "webhook": (
+        "network",
+        "import http.client as h; h.HTTPConnection('127.0.0.1', {port}).request('POST', '/', 'x')",
+    ),
+    "DNS look-up": ("network", "import socket; socket.getaddrinfo('example.invalid', 80)"),
+    "secret of the environment": ("secret", "import os; os.environ['LHB_TEST_SECRET']"),
+    "secret by getenv": ("secret", "import os; os.getenv('LHB_TEST_SECRET')"),
+    "secret of a file": ("file", "open('/proc/self/environ').read()"),
+    "subprocess": ("process", "import subprocess; subprocess.run(['touch', '{folder}/a'])"),
+    "os.system": ("process", "import os; os.system('touch {folder}/b')"),
+    "fork": ("process", "import os; os.fork() or os._exit(0)"),
+    "open": ("file", "open('{folder}/c', 'w').write('x')"),
+    "pathlib": ("file", "import pathlib; pathlib.Path('{folder}/d').write_text('x')"),
+    "link": ("file", "import os; os.symlink('{folder}', '/tmp/lhb-link')"),
+    "pandas CSV": ("file", "import pandas as p; p.DataFrame({{'a': [1]}}).to_csv('{folder}/e')"),
+    "pandas Parquet": (
+        "file", "import pandas as p; p.DataFrame({{'a': [1]}}).to_parquet('{folder}/f')",
+    ),
+    "pandas to a store": (
+        "file", "import pandas as p; p.DataFrame({{'a': [1]}}).to_parquet('s3://bucket/f')",
+    ),
+    "pandas to a database": (
+        "file", "import pandas as p; p.DataFrame({{'a': [1]}}).to_sql('t', 'postgresql://db/x')",
+    ),
+    "numpy": ("file", "import numpy; numpy.save('{folder}/g', numpy.zeros(2))"),
+    "numpy tofile": ("file", "import numpy; numpy.zeros(2).tofile('{folder}/g2')"),
+    "logging": ("file", "import logging; logging.FileHandler('{folder}/h')"),
+    "shutil": ("file", "import shutil; shutil.copy(__import__('os').__file__, '{folder}/h2')"),
+    "sqlite3": ("database", "import sqlite3; sqlite3.connect('{folder}/i')"),
+    "PyIceberg append": ("table", "from pyiceberg.catalog import load_catalog"),
+    "PyArrow Parquet": (
+        "file",
+        "import pyarrow as a; a.parquet.write_table(a.table({{'a': [1]}}), '{folder}/j')",
+    ),
+    "PyArrow store": ("file", "import pyarrow.fs as fs; fs.S3FileSystem()"),
+    "PyArrow file": ("file", "import pyarrow as a; a.OSFile('{folder}/k', 'wb')"),
+    "PyArrow IPC": ("file", "import pyarrow as a; a.ipc.new_file('{folder}/l', a.schema([]))"),
+    "DuckDB COPY": ("table", "import duckdb; duckdb.sql(\"COPY (SELECT 1) TO '{folder}/m'\")"),
+    "DuckDB attach": ("table", "import duckdb; duckdb.sql(\"ATTACH '{folder}/n'\")"),
+    "DuckDB by name": ("table", "from importlib import import_module as i; i('duckdb')"),
+    "DuckDB in executed text": ("table", "exec('import duckdb')"),
+    "Kafka": ("topic", "import kafka"),
+    "gRPC": ("network", "import grpc"),
+    "boto3": ("cloud", "import boto3"),
+    "ctypes": ("native code", "import ctypes; ctypes.CDLL(None).system(b'true')"),
+    "process pool": (
+        "process",
+        "from concurrent.futures import ProcessPoolExecutor as P; P(1).submit(print).result()",
+    ),
+    "thread pool": (
+        "network",
+        "from concurrent.futures import ThreadPoolExecutor as P; import socket; "
+        "P(1).submit(socket.create_connection, ('127.0.0.1', {port})).result()",
+    ),
+    "asyncio": (
+        "network", "import asyncio as a; a.run(a.open_connection('127.0.0.1', {port}))",
+    ),
+    "the toolkit": ("toolkit", "from lakehouse_backfill import Project"),
+}  # fmt: skip
+
+
+def _functions(outside: Outside) -> str:
+    """Return a module in which the n-th effect stands in line n; `act` tries and swallows all."""
+    bodies = [text.format(port=outside.port, folder=outside.folder) for _, text in EFFECTS.values()]
+    lines = [f"def attempt_{number}(): {body}" for number, body in enumerate(bodies, 1)]
+    return "\n".join([*lines, f"ATTEMPTS = [{', '.join(f'attempt_{n}' for n in _NUMBERS)}]", _ACT])
+
+
+_NUMBERS = range(1, len(EFFECTS) + 1)
+_ACT = """
+import threading
+
+def swallow(attempt):
+    try:
+        attempt()
+    except Exception:
+        pass
+
+def act():
+    for attempt in ATTEMPTS:
+        swallow(attempt)
+
+def act_in_threads():
+    for attempt in ATTEMPTS:
+        thread = threading.Thread(target=swallow, args=(attempt,))
+        thread.start()
+        thread.join()
+
+def rows(batches):
+    for batch in batches:
+        act()
+        yield batch
+"""
+#: What a transform does with the module `effects` that it imports.
+PLACES: dict[str, tuple[str, ...]] = {
+    "the transform": ("effects.act()", "return src"),
+    "a thread": ("effects.act_in_threads()", "return src"),
+    "a UDF": ("return src.withColumn('v', F.udf(lambda v: effects.act() or v, 'bigint')('v'))",),
+    "a thread of a UDF": (
+        "return src.withColumn('v', F.udf(lambda v: effects.act_in_threads() or v, 'bigint')('v'))",
+    ),
+    "a pandas UDF": (
+        "return src.withColumn('v', F.pandas_udf(lambda v: effects.act() or v, 'bigint')('v'))",
+    ),
+    "mapInPandas": ("return src.mapInPandas(effects.rows, src.schema)",),
+    "mapInArrow": ("return src.mapInArrow(effects.rows, src.schema)",),
+    "an Arrow UDF in a grouping": (
+        "return src.groupBy('k').applyInPandas(lambda g: effects.act() or g, src.schema)",
+    ),
+}
+
+
+def run(lake: Lake, job: str, **modules: str) -> list[Any]:
+    """Run a job on one row for each of four keys and collect its result, as staging does."""
+    lake.job(job)
+    for name, text in modules.items():
+        lake.job(text, f"jobs/{name}.py")
+    wanted = TransformRef(name="copy", version="1.0.0", file="jobs/job.py")
+    context = JobContext("bf-1", "backfill", datetime(2024, 1, 1, tzinfo=timezone.utc), "1.0.0", {})
+    loaded = load_job(lake.spark, lake.project, wanted, {"src"})
+    frame = lake.spark.range(4, numPartitions=1).selectExpr("id AS k", "id AS v")
+    with spark_errors("computing"):
+        return sorted(tuple(row) for row in loaded.run(context, {"src": frame}).collect())
+
+
+def sinks_by_line(error: WriteForbidden, file: str) -> dict[int, str]:
+    """Return the sink of the first attempt of each line."""
+    found: dict[int, str] = {}
+    for attempt in error.data["attempts"]:
+        assert attempt["file"] == file
+        found.setdefault(attempt["line"], attempt["sink"])
+    return found
+
+
+@pytest.mark.req("E1", "T6")
+@pytest.mark.parametrize("place", PLACES)
+def test_each_outside_effect_is_stopped_with_sink_file_and_line(
+    lake: Lake, outside: Outside, place: str
+) -> None:
+    job = copy_job(*PLACES[place], above="import effects")
+    lake.create_daily("live", 1)
+    tables = {
+        name: lake.catalog.load_table(name) for name in lake.catalog.list_tables(lake.namespace)
+    }
+    heads = {name: table.metadata for name, table in tables.items()}
+    with pytest.raises(WriteForbidden) as caught:
+        run(lake, job, effects=_functions(outside))
+    found = sinks_by_line(caught.value, "jobs/effects.py")
+    wanted = dict(zip(_NUMBERS, ((what, sink) for what, (sink, _) in EFFECTS.items()), strict=True))
+    missed = {what: found.get(n) for n, (what, sink) in wanted.items() if found.get(n) != sink}
+    assert missed == {}
+    assert outside.seen == []
+    assert list(outside.folder.iterdir()) == []
+    assert {name: lake.catalog.load_table(name).metadata for name in heads} == heads
+
+
+#: Function bodies of transforms that do nothing outside, and what stands above them.
+HONEST: dict[str, tuple[str, tuple[str, ...]]] = {
+    "expressions": ("", ("return src.withColumn('v', F.col('v') + 1)",)),
+    "SQL": ("", ("return src.sparkSession.sql('SELECT k, v + 1 AS v FROM {s}', s=src)",)),
+    "a UDF": ("", ("return src.withColumn('v', F.udf(lambda v: v + 1, 'bigint')('v'))",)),
+    "a pandas UDF": (
+        "import pandas as pd",
+        ("f = F.pandas_udf(lambda v: v + 1, 'bigint')", "return src.withColumn('v', f('v'))"),
+    ),
+    "NumPy in a UDF": (
+        "import numpy as np",
+        ("f = F.udf(lambda v: int(np.int64(v) + 1), 'bigint')",
+         "return src.withColumn('v', f('v'))"),
+    ),
+    "mapInPandas": (
+        "def rows(frames):\n    for one in frames:\n        yield one.assign(v=one.v + 1)",
+        ("return src.mapInPandas(rows, src.schema)",),
+    ),
+    "mapInArrow": (
+        "import pyarrow as pa\nimport pyarrow.compute as pc\n"
+        "def rows(batches):\n    for b in batches:\n"
+        "        yield pa.record_batch([b['k'], pc.add(b['v'], 1)], names=['k', 'v'])",
+        ("return src.mapInArrow(rows, src.schema)",),
+    ),
+    "groups of pandas": (
+        "", ("return src.groupBy('k').applyInPandas(lambda g: g.assign(v=g.v + 1), src.schema)",),
+    ),
+    "Arrow on the driver": (
+        "import pyarrow as pa",
+        ("found = src.toArrow()", "v = pa.compute.add(found['v'], 1)",
+         "return src.sparkSession.createDataFrame(pa.table({'k': found['k'], 'v': v}))"),
+    ),
+    "pandas on the driver": (
+        "import pandas",
+        ("found = src.toPandas()", "found['v'] += 1",
+         "return src.sparkSession.createDataFrame(found)"),
+    ),
+    "packaged data": (
+        "from importlib.resources import files",
+        ("found = files('sqlglot').joinpath('__init__.py').read_bytes()",
+         "return src.withColumn('v', F.col('v') + F.lit(int(len(found) > 0)))"),
+    ),
+    "time zones": (
+        "from zoneinfo import ZoneInfo\nfrom datetime import datetime",
+        ("hour = datetime(2024, 1, 1, tzinfo=ZoneInfo('UTC')).hour",
+         "return src.withColumn('v', F.col('v') + 1 + hour)"),
+    ),
+    "sqlglot": (
+        "import sqlglot",
+        ("text = sqlglot.transpile('SELECT k, v + 1 AS v FROM src', write='spark')[0]",
+         "src.createOrReplaceTempView('src')", "return src.sparkSession.sql(text)"),
+    ),
+    "a module of the project": (
+        "from steps import plus", ("return src.withColumn('v', F.udf(plus, 'bigint')('v'))",),
+    ),
+    "threads": (
+        "from concurrent.futures import ThreadPoolExecutor",
+        ("with ThreadPoolExecutor(2) as pool:",
+         "    counts = list(pool.map(lambda _: src.count(), 'ab'))",
+         "return src.withColumn('v', F.col('v') + counts[0] - 3)"),
+    ),
+    "a scratch file": (
+        "import os",
+        ("with open(os.path.join(context.scratch, 'one.txt'), 'w') as file:",
+         "    file.write('1')", "plus = int(open(os.path.join(context.scratch, 'one.txt')).read())",
+         "return src.withColumn('v', F.col('v') + plus)"),
+    ),
+    "a folder of its own in scratch": (
+        "import shutil, tempfile",
+        ("with tempfile.TemporaryDirectory(dir=context.scratch) as folder:",
+         "    open(folder + '/one.txt', 'w').close()",
+         "shutil.rmtree(tempfile.mkdtemp(dir=context.scratch))",
+         "return src.withColumn('v', F.col('v') + 1)"),
+    ),
+    "an environment variable": (
+        "import os",
+        ("plus = len(os.environ.get('NONE_SUCH', '1'))",
+         "return src.withColumn('v', F.col('v') + plus)"),
+    ),
+    "asyncio and logging": (
+        "import asyncio, logging\nasync def one():\n"
+        "    logging.getLogger('job').info('x')\n    return 1",
+        ("plus = asyncio.run(one())", "return src.withColumn('v', F.col('v') + plus)"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.req("E1")
+@pytest.mark.parametrize("kind", HONEST)
+def test_an_honest_transform_runs(lake: Lake, kind: str) -> None:
+    above, body = HONEST[kind]
+    found = run(
+        lake, copy_job(*body, above=above), steps="def plus(value):\n    return value + 1\n"
+    )
+    assert found == [(number, number + 1) for number in range(4)]
+
+
+def test_the_environment_as_text_shows_no_secret(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LHB_TEST_SECRET", "planted")
+    found = run(
+        lake,
+        copy_job(
+            "plus = 0 if 'planted' in repr(os.environ) else 1",
+            "return src.withColumn('v', F.col('v') + plus)",
+            above="import os",
+        ),
+    )
+    assert found == [(number, number + 1) for number in range(4)]
+    assert "planted" in repr(os.environ)
+
+
+@pytest.mark.req("E1")
+@pytest.mark.parametrize("policy", ["forbid", "dedupe"])
+def test_a_transform_reaches_a_declared_sink_only_as_the_policy_says(
+    lake: Lake, daily: Callable[..., PlanMaker], policy: str
+) -> None:
+    sent: list[tuple[str, str, dict[str, Any]]] = []
+
+    class Sinks:
+        def refusal(self, name: str) -> str:
+            return f"a message to {name}" if policy == "forbid" else ""
+
+        def send(self, name: str, key: str, payload: Any) -> None:
+            socket.create_connection(server.getsockname()).close()
+            sent.append((name, key, payload))
+
+    job = copy_job(
+        "try:", "    context.sink('crm').send('day', {'n': 1})",
+        "except PermissionError: pass", "return src",
+    )  # fmt: skip
+    plan = daily(job).make()
+    epochs: list[int | None] = []
+
+    def sinks(_plan: Any, epoch: int | None) -> Sinks:
+        epochs.append(epoch)
+        return Sinks()
+
+    staging = SparkStaging(lake.tables, lambda _: lake.project, no_secret, sinks)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if policy == "forbid":
+            with pytest.raises(WriteForbidden, match=r"message to crm .* at jobs/job\.py:8"):
+                staging.stage(plan, plan.resolved.chunks[0], 3)
+        else:
+            staging.stage(plan, plan.resolved.chunks[0], 3)
+    assert sent == ([("crm", "day", {"n": 1})] if policy == "dedupe" else [])
+    assert epochs == [3]
+
+
+@pytest.mark.req("E1")
+def test_a_worker_reaches_no_sink(lake: Lake) -> None:
+    job = copy_job(
+        "sink = context.sink('crm')",
+        "send = F.udf(lambda v: sink.send(str(v), {}) or v, 'bigint')",
+        "return src.withColumn('v', send('v'))",
+    )
+    with pytest.raises(BackfillError, match="no message can be sent to the sink crm"):
+        run(lake, job)
+
+
+def test_the_toolkit_is_not_stopped_while_a_job_is_known(lake: Lake, tmp_path: Path) -> None:
+    run(lake, copy_job("return src"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname()).close()
+    (tmp_path / "own.txt").write_text("x")
+    import pyarrow as pa
+
+    pa.OSFile(str(tmp_path / "own.arrow"), "wb").close()
+    written = lake.spark.range(1).mapInArrow(_write_beside(tmp_path), "id long").collect()
+    assert [row["id"] for row in written] == [0]
+    assert (tmp_path / "worker.txt").exists()
+
+
+def _write_beside(folder: Path) -> Callable[[Any], Any]:
+    def rows(batches: Any) -> Any:
+        for batch in batches:
+            (folder / "worker.txt").write_text("x")
+            yield batch
+
+    return rows
+
+
+def test_a_thread_that_outlives_the_transform_fails_the_chunk(
+    lake: Lake, daily: Callable[..., PlanMaker], outside: Outside
+) -> None:
+    late = (
+        "import threading, time\ndef late():\n    time.sleep(0.1)\n"
+        f"    open('{outside.folder}/late', 'w')\n"
+    )
+    plan = daily(copy_job("threading.Thread(target=late).start()", "return src", above=late)).make()
+    with pytest.raises(WriteForbidden, match=r"jobs/job\.py:7"):
+        lake.stage(plan)
+    assert list(outside.folder.iterdir()) == []

@@ -1,0 +1,280 @@
+"""A whole life of a product with restricted columns, by the command line, in a process of its own.
+
+python -m tests.support.spark.private_lives FOLDER
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.project import Project
+
+PRODUCT, SOURCE = "gold.people", "raw.people"
+#: No planted text is without it, and nothing else holds it.
+MARK = "qzx7"
+KEY_VARIABLE = "LHB_TEST_MASK_KEY"
+DAYS = tuple(date(2024, 1, day) for day in range(1, 6))
+PEOPLE = 50
+
+JOB = """
+from lakehouse_backfill.transforms import transform
+
+@transform(name="people", version="1.0.0", inputs=("src",))
+def job(context, src):
+    return src.select("day", "person", "email", "city", "note", "home", "amount")
+"""
+FAILING_JOB = JOB.replace("people", "failing", 1).replace(
+    '"email", "city"', 'src.email.cast("int").cast("string").alias("email"), "city"'
+)
+SUITE = {
+    "name": "people",
+    "expectations": [
+        {"type": "expect_column_values_to_match_regex",
+         "kwargs": {"column": "person", "regex": "^nobody$"}, "severity": "warning"},
+        {"type": "expect_column_distinct_values_to_be_in_set",
+         "kwargs": {"column": "person", "value_set": ["nobody"]}},
+        {"type": "expect_column_values_to_be_unique",
+         "kwargs": {"column": "city"}, "severity": "warning"},
+    ],
+}  # fmt: skip
+COLUMNS = [
+    ("day", "date"), ("person", "string"), ("email", "string"), ("city", "string"),
+    ("note", "string"),
+    ("home", "struct<8: street: optional string, 9: town: optional string>"), ("amount", "long"),
+]  # fmt: skip
+RESTRICTED = ("person", "email", "note", "home")
+SCHEMA = pa.schema([
+    ("day", pa.date32()), ("person", pa.string()), ("email", pa.string()), ("city", pa.string()),
+    ("note", pa.string()),
+    ("home", pa.struct([("street", pa.string()), ("town", pa.string())])),
+    ("amount", pa.int64()),
+])  # fmt: skip
+
+
+def value_of(kind: str, number: int, version: int) -> str:
+    """One planted value; short, as Iceberg cuts its bounds after 16 characters."""
+    return f"{MARK}{kind}{version}{number:05d}"
+
+
+def rows(version: int) -> pa.Table:
+    """Rows with 3 planted values each, which another version changes for every second row."""
+    found = []
+    for at, day in enumerate(DAYS):
+        for number in range(at * PEOPLE, (at + 1) * PEOPLE):
+            changed = version if number % 2 else 1
+            found.append({
+                "day": day, "person": value_of("p", number, 1),
+                "email": value_of("e", number, changed), "city": f"town {number % 7}",
+                "note": value_of("n", number, changed),
+                "home": {"street": value_of("s", number, changed), "town": f"town {number % 7}"},
+                "amount": number + changed,
+            })  # fmt: skip
+    return pa.Table.from_pylist(found, schema=SCHEMA)
+
+
+class Life:
+    """The project's folder, the commands that were given, and what they printed."""
+
+    def __init__(self, folder: Path, *, has_event_log: bool) -> None:
+        self.folder = folder
+        self.outputs = folder / "outputs"
+        for name in ("outputs", "events", "local", "jobs", "expectations", "catalog/contracts"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        secret = f"{MARK}-the-password"
+        events = {
+            "spark.eventLog.enabled": str(has_event_log).lower(),
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": f"file://{folder}/events",
+        }
+        profile = {
+            "catalog": {
+                "name": "lake", "type": "sql", "uri": f"sqlite:///{folder}/catalog.db",
+                "warehouse": f"file://{folder}/warehouse", "credential": secret,
+            },
+            "spark": {
+                "spark.master": "local[2]", "spark.sql.shuffle.partitions": "2",
+                "spark.hadoop.fs.s3a.secret.key": secret,
+                "spark.local.dir": f"{folder}/local",
+                "spark.sql.adaptive.enabled": "false",
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                **events,
+            },
+        }  # fmt: skip
+        self.write("catalog/profiles.yaml", yaml.safe_dump({
+            "api_version": "lakehouse-backfill/v1", "default": "dev", "profiles": {"dev": profile},
+        }))  # fmt: skip
+        self.write("jobs/people.py", JOB)
+        self.write("jobs/failing.py", FAILING_JOB)
+        self.write("expectations/people.json", json.dumps(SUITE))
+        self.contract(PRODUCT, {
+            "person": {"classification": "restricted"},
+            "email": {"classification": "restricted", "mask": "hash"},
+            "note": {"classification": "restricted", "mask": "truncate", "length": 3},
+            "home": {"classification": "restricted"},
+        })  # fmt: skip
+        self.contract(SOURCE, {name: {"classification": "restricted"} for name in RESTRICTED})
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def contract(self, table: str, columns: dict[str, Any]) -> None:
+        declared = {
+            "api_version": "lakehouse-backfill/v1", "product": table, "table": table,
+            "description": "People.", "owner": "lead", "key": ["day", "person"],
+            "partitioning": [{"column": "day"}], "lineage_columns": False,
+            "columns": [{"name": name, "type": kind} for name, kind in COLUMNS],
+            "consumers": [], "classification": "internal", "retention_days": "unlimited",
+            "measures": [{"name": "amount", "sum": "amount"}],
+            "corrections": {"table": "gold.people_events"},
+            "privacy": {
+                "columns": columns,
+                "key": {"env": KEY_VARIABLE, "version": "1"},
+                "purposes": {"repair": ["ann"]},
+            },
+        }  # fmt: skip
+        self.write(f"catalog/contracts/{table}.yaml", yaml.safe_dump(declared))
+
+    def manifest(self, name: str, reason: str, **changes: Any) -> str:
+        declared = {
+            "api_version": "lakehouse-backfill/v1",
+            "run": {
+                "requested_by": "ann", "reason": reason, "reason_code": "bug_fix",
+                "purpose": "repair", **changes.pop("run", {}),
+            },
+            "product": PRODUCT,
+            "transform": {
+                "name": name, "version": "1.0.0", "file": f"jobs/{name}.py",
+            },
+            "sources": {"src": {
+                "table": SOURCE,
+                "range": {"column": "day", "from": "2023-12-01", "to": "2024-02-01"},
+            }},
+            "target": {
+                "partitions": {"column": "day", "from": "2024-01-01", "to": "2024-01-06"},
+                **changes.pop("target", {}),
+            },
+            "validation": {"edge_partitions": 0, **changes.pop("validation", {})},
+        } | changes  # fmt: skip
+        self.write(f"jobs/{name}.yaml", yaml.safe_dump(declared))
+        return f"jobs/{name}.yaml"
+
+    def give(self, *command: str, code: int | None = 0, as_json: bool = True) -> dict[str, Any]:
+        """Give a command, keep what it prints, and return its data."""
+        number = len(list(self.outputs.iterdir()))
+        out, err, ended = io.StringIO(), io.StringIO(), 0
+        words = ["--project", str(self.folder), *(["--json"] if as_json else []), *command]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                app(words, prog_name="lakehouse-backfill")
+            except SystemExit as stop:
+                ended = int(stop.code or 0)
+        text = f"{' '.join(command)}\n{out.getvalue()}\n{err.getvalue()}"
+        self.write(f"outputs/{number:02d}.txt", text)
+        assert code is None or ended == code, text
+        return json.loads(out.getvalue()) if as_json else {}
+
+    def pour(self, version: int) -> None:
+        catalog = Project.open(self.folder).wiring.catalog
+        catalog.create_namespace_if_not_exists("raw")
+        properties = {"write.metadata.metrics.default": "counts"}
+        table = catalog.create_table_if_not_exists(SOURCE, SCHEMA, properties=properties)
+        table.overwrite(rows(version))
+
+    def plan(self, manifest: str) -> str:
+        run = str(self.give("plan", manifest, "--by", "ann")["data"]["run_id"])
+        self.give("approve", run, "--by", "lead")
+        return run
+
+    def publish(self, run: str) -> None:
+        self.give("accept", run, "--by", "lead")
+        self.give("publish", run, "--by", "lead")
+
+
+def live(folder: Path) -> None:
+    """Create the product, restate it with failing checks, correct it, roll it back."""
+    life = Life(folder, has_event_log=True)
+    project = Project.open(folder)
+    project.wiring.create_lake()
+    life.pour(1)
+    first = life.plan(life.manifest("people", "the beginning"))
+    life.give("run", first)
+    life.publish(first)
+    life.pour(2)
+    wrong = [
+        f"{day},{value_of('p', number, 1)},{value_of('n', number, 9)}"
+        for number, day in ((1, DAYS[0]), (PEOPLE + 1, DAYS[1]))
+    ]
+    life.write("expectations/golden.csv", "\n".join(["day,person,note", *wrong]) + "\n")
+    second = life.plan(life.manifest(
+        "people", "corrected mails",
+        validation={
+            "golden": "expectations/golden.csv", "suites": [{"file": "expectations/people.json"}],
+        },
+    ))  # fmt: skip
+    life.give("stage", second)
+    life.give("validate", second, code=3)
+    for words in (("diff", second, "--samples", "200"), ("diff", second, "--attribute")):
+        life.give(*words)
+        life.give(*words, as_json=False)
+    life.give("diff", second, "--engine", "spark")
+    listed = life.give("waive", second, "--list", code=None)
+    gates = [check["name"] for check in listed["data"]["gates"]] if listed.get("data") else []
+    assert gates, listed
+    for gate in gates:
+        life.give("waive", second, gate, "--by", "lead", "--reason", "a test")
+    life.give("dual-read", second, "--reader", "bi", "--columns", "person,note")
+    life.publish(second)
+    old = Project.open(folder).wiring.catalog.load_table(PRODUCT).snapshots()[-2].snapshot_id
+    for words in (
+        ("status", second), ("log", second), ("chunks", second), ("evidence", second),
+        ("verify", second, "--deep"), ("verify", second), ("reproduce", second),
+        ("versions", PRODUCT), ("audit", "verify"), ("validate", f"{PRODUCT}@accepted"),
+        ("diff", f"{PRODUCT}@{old}", PRODUCT), ("reconcile", PRODUCT, PRODUCT),
+        ("rollback", PRODUCT, "--reason", "wrong", "--by", "lead"),
+        ("maintain", "--dry-run"),
+    ):  # fmt: skip
+        life.give(*words)
+    events = life.plan(life.manifest(
+        "people", "events", target={"publish_mode": "correction_events"},
+    ))  # fmt: skip
+    life.give("run", events)
+    life.publish(events)
+    look_at_processes()
+
+
+def fail(folder: Path) -> None:
+    """Stage a job whose error quotes a value; without an event log, which would hold it too."""
+    life = Life(folder, has_event_log=False)
+    run = life.plan(life.manifest("failing", "fails"))
+    failed = life.give("stage", run, code=None)
+    assert not failed["ok"], failed
+    assert "CAST_INVALID_INPUT" in json.dumps(failed), failed
+    life.give("status", run)
+    life.give("evidence", run, code=None)
+
+
+def look_at_processes() -> None:
+    for path in [
+        *Path("/proc").glob("[0-9]*/cmdline"), *Path(tempfile.gettempdir()).glob("hsperf*/*"),
+    ]:  # fmt: skip
+        with contextlib.suppress(OSError):
+            assert MARK.encode() not in path.read_bytes(), path
+
+
+if __name__ == "__main__":
+    os.environ[KEY_VARIABLE] = f"{MARK}-secret-of-the-masks"
+    {"live": live, "fail": fail}[sys.argv[2]](Path(sys.argv[1]))

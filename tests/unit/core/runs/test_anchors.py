@@ -1,0 +1,104 @@
+"""Heads of logs outside the lake: a history that was made anew as a whole is found."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.evidence.verify import audit_all
+from lakehouse_backfill.core.publication.recover import recover
+from lakehouse_backfill.core.runs import anchors
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.identity.anchor import AnchorRecord
+from lakehouse_backfill.domain.run import Event, RunState
+from lakehouse_backfill.errors import ConfigError, EnvironmentDown
+from tests.support.fakes import steps
+from tests.support.fakes.context import PRODUCT
+from tests.support.fakes.identity import FakeAnchor
+
+E4 = pytest.mark.req("E4")
+
+
+def anchored() -> tuple[Context, str, FakeAnchor]:
+    """A published run whose heads are in an anchor."""
+    anchor = FakeAnchor()
+    found = dataclasses.replace(steps.world()[1], anchor=anchor)
+    run_id = steps.published_run(found)
+    anchors.keep_heads(found, [run_id], [PRODUCT])
+    return found, run_id, anchor
+
+
+def by_eve(events: list[Event]) -> list[Event]:
+    return [
+        event.model_copy(update={"actor": "eve"}) if event.verb == "approve" else event
+        for event in events
+    ]
+
+
+@E4
+def test_a_log_that_was_made_anew_as_a_whole_is_found_by_the_anchor_alone() -> None:
+    found, run_id, _ = anchored()
+    assert audit_all(found, with_anchor=True).first_bad is None
+    steps.rewrite_log(found, run_id, by_eve)
+    assert audit_all(found).first_bad is None
+    verdict = audit_all(found, with_anchor=True)
+    assert f"{run_id}: the hash of number" in str(verdict.first_bad)
+    assert "its history was rewritten" in str(verdict.first_bad)
+
+
+@E4
+def test_a_log_that_is_shorter_than_the_anchor_says_is_found() -> None:
+    found, run_id, _ = anchored()
+    steps.rewrite_log(found, run_id, lambda events: events[:-1])
+    runs: Any = found.runs
+    runs.statuses[run_id] = runs.statuses[run_id].model_copy(update={"state": RunState.PUBLISHING})
+    verdict = audit_all(found, with_anchor=True)
+    assert "the newest were removed" in str(verdict.first_bad)
+
+
+@E4
+def test_a_run_that_was_removed_as_a_whole_is_found() -> None:
+    found, run_id, anchor = anchored()
+    chains, products = found.audit.chains(), found.audit.products()
+    records = anchor.records()
+    assert anchors.find_fault(records, "dev", chains, products) is None
+    without = {name: chain for name, chain in chains.items() if name != run_id}
+    assert f"{run_id} has 0 events" in str(anchors.find_fault(records, "dev", without, products))
+    assert "rows of versions" in str(anchors.find_fault(records, "dev", chains, {}))
+    # A record of another environment is not about this lake.
+    assert anchors.find_fault(records, "prod", {}, {}) is None
+
+
+@E4
+def test_a_failed_record_after_a_publication_is_told_and_recover_writes_it() -> None:
+    found, run_id, anchor = anchored()
+    anchor.kept.clear()
+    anchor.is_down = True
+    with pytest.raises(EnvironmentDown, match="it is done, but its record was not kept") as caught:
+        anchors.keep_heads(found, [run_id], [PRODUCT])
+    assert caught.value.fix.endswith(f"lakehouse-backfill recover {run_id}")
+    assert "stays so" in caught.value.state
+    anchor.is_down = False
+    planned = recover(found, run_id, "bob", dry_run=True)
+    assert [one.action for one in planned] == ["anchor the log", "anchor the log"]
+    recover(found, run_id, "bob")
+    assert len(anchor.kept) == 2
+    assert recover(found, None, "bob") == ()
+    assert audit_all(found, with_anchor=True).anchored == 2
+
+
+def test_without_an_anchor_a_comparison_is_refused_and_nothing_is_kept() -> None:
+    found = steps.world()[1]
+    run_id = steps.published_run(found)
+    anchors.keep_heads(found, [run_id], [PRODUCT])
+    with pytest.raises(ConfigError, match="names no anchor"):
+        audit_all(found, with_anchor=True)
+
+
+@E4
+def test_a_record_of_another_environment_does_not_stand_in_for_one() -> None:
+    found = AnchorRecord(kind="run", subject="r", count=2, head="h", environment="dev", at="")
+
+    assert found.name != found.model_copy(update={"environment": "prod"}).name

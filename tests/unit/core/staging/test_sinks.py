@@ -1,0 +1,148 @@
+"""Messages of job code to sinks: what each policy does, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.side_effects import recorded_messages
+from lakehouse_backfill.core.staging import sinks
+from lakehouse_backfill.core.staging.sinks import RunSinks
+from lakehouse_backfill.domain.contract import Hook, HookCall
+from lakehouse_backfill.errors import ConfigError, EnvironmentDown, LimitExceeded, NotFound
+from tests.support.fakes.context import context, contract, declared, lake
+
+LIVE, SANDBOX = "https://crm.example.org/hook", "https://test.example.org/hook"
+CRM = {
+    "name": "crm", "type": "ticket", "webhook": LIVE, "sandbox": SANDBOX,
+    "answers": "jobs/answers.json",
+}  # fmt: skip
+MESSAGE = ("order-1", {"text": "late"})
+pytestmark = pytest.mark.req("E1")
+
+
+class _Receiver:
+    """Receives messages; refuses the first ones."""
+
+    def __init__(self, refuses: int = 0) -> None:
+        self.refuses = refuses
+        self.got: list[tuple[str | None, str]] = []
+
+    def call(self, hook: Hook, message: dict[str, Any]) -> HookCall:
+        is_ok = self.refuses <= 0
+        self.refuses -= 1
+        self.got.append((hook.webhook, message["idempotency_key"]))
+        detail = "HTTP 200" if is_ok else "HTTP 503"
+        return HookCall(hook=hook.name, on=hook.on, is_ok=is_ok, detail=detail, seconds=0)
+
+
+def run_with(policy: str, receiver: _Receiver, epoch: int | None = 0) -> tuple[Context, RunSinks]:
+    found = context(
+        lake(),
+        hooks=receiver,
+        file_text=lambda file: (
+            json.dumps({"order-1": {"ticket": 7}}) if file.endswith(".json") else "# code"
+        ),
+    )
+    wanted = declared(
+        contract=contract(sinks=[CRM], roles={"approve": ["ana"]}),
+        safety={"sinks": {"crm": policy}},
+    )
+    plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
+    return found, RunSinks(found, plan, epoch)
+
+
+def outcomes(found: Context) -> list[tuple[str, str]]:
+    run_id = found.runs.list()[0].run_id
+    return [(one["policy"], one["outcome"]) for one in recorded_messages(found, run_id)]
+
+
+def test_a_forbidden_message_is_refused() -> None:
+    receiver = _Receiver()
+    _, crm = run_with("forbid", receiver)
+    assert crm.refusal("crm") == "a message to the ticket crm, which this run forbids"
+    assert receiver.got == []
+
+
+def test_a_mocked_sink_answers_from_its_file_and_nothing_is_sent() -> None:
+    receiver = _Receiver()
+    found, crm = run_with("mock", receiver)
+    assert (crm.refusal("crm"), crm.send("crm", *MESSAGE)) == ("", {"ticket": 7})
+    assert crm.send("crm", *MESSAGE) == {"ticket": 7}
+    assert (receiver.got, outcomes(found)) == ([], [("mock", "mocked")])
+    with pytest.raises(ConfigError, match="has no answer"):
+        crm.send("crm", "order-2", {})
+
+
+def test_a_sandbox_gets_messages_instead_of_the_sink() -> None:
+    receiver = _Receiver()
+    found, crm = run_with("sandbox", receiver)
+    assert crm.send("crm", *MESSAGE) is None
+    assert (receiver.got, outcomes(found)) == ([(SANDBOX, "order-1")], [("sandbox", "sent")])
+
+
+def test_a_deduplicated_message_is_sent_once_also_by_another_process() -> None:
+    receiver = _Receiver()
+    found, crm = run_with("dedupe", receiver)
+    crm.send("crm", *MESSAGE)
+    crm.send("crm", *MESSAGE)
+    RunSinks(found, crm._plan, 0).send("crm", *MESSAGE)
+    assert (receiver.got, outcomes(found)) == ([(LIVE, "order-1")], [("dedupe", "sent")])
+
+
+def test_a_message_that_was_not_accepted_is_sent_again_with_the_same_key() -> None:
+    receiver = _Receiver(refuses=1)
+    found, crm = run_with("dedupe", receiver)
+    with pytest.raises(EnvironmentDown, match="HTTP 503"):
+        crm.send("crm", *MESSAGE)
+    assert outcomes(found) == [("dedupe", "failed")]
+    crm.send("crm", *MESSAGE)
+    assert receiver.got == [(LIVE, "order-1"), (LIVE, "order-1")]
+    assert outcomes(found) == [("dedupe", "sent")]
+
+
+@pytest.mark.parametrize("policy", ["dedupe", "sandbox", "mock"])
+def test_what_only_checks_a_run_sends_and_records_nothing(policy: str) -> None:
+    receiver = _Receiver()
+    found, checking = run_with(policy, receiver, epoch=None)
+    answer = checking.send("crm", *MESSAGE)
+    assert answer == ({"ticket": 7} if policy == "mock" else None)
+    assert (receiver.got, outcomes(found)) == ([], [])
+
+
+def test_one_key_is_one_message() -> None:
+    receiver = _Receiver()
+    _, crm = run_with("dedupe", receiver)
+    crm.send("crm", *MESSAGE)
+    with pytest.raises(ConfigError, match="two messages with one key"):
+        crm.send("crm", "order-1", {"text": "early"})
+    assert len(receiver.got) == 1
+
+
+def test_an_undeclared_sink_is_not_found() -> None:
+    _, crm = run_with("dedupe", _Receiver())
+    with pytest.raises(NotFound, match="declares no sink mail"):
+        crm.refusal("mail")
+
+
+def test_keys_and_contents_are_recorded_as_digests_only() -> None:
+    found, crm = run_with("dedupe", _Receiver())
+    crm.send("crm", "person-4711", {"mail": "eva@example.org"})
+    text = json.dumps(recorded_messages(found, found.runs.list()[0].run_id))
+    assert "4711" not in text
+    assert "eva" not in text
+
+
+def test_more_messages_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "MAX_MESSAGES", 2)
+    receiver = _Receiver()
+    _, crm = run_with("dedupe", receiver)
+    for number in range(2):
+        crm.send("crm", str(number), {})
+    with pytest.raises(LimitExceeded, match="more than 2 messages"):
+        crm.send("crm", "2", {})
+    assert len(receiver.got) == 2
