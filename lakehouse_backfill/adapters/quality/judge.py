@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from importlib import import_module
 from io import StringIO
@@ -178,6 +178,8 @@ def _short_text(value: Any) -> str:
 
 
 _GX_MODULE = "great_expectations"
+# What it imports of Spark, and takes as not installed when that import fails.
+_SPARK_MODULES = ("pyspark.sql", "pyspark.ml.feature", "pyspark.sql.connect.session")
 _IMPORT_THREADS: list[Thread] = []
 
 
@@ -275,8 +277,16 @@ def _select_columns(frame: Frame, columns: tuple[str, ...]) -> Frame:
 
 
 def start_gx_import() -> None:
-    """Begin to import Great Expectations (seconds) in the background, e.g. while Spark starts."""
+    """Begin to import Great Expectations (seconds) in the background, e.g. while Spark starts.
+
+    The modules of PySpark import each other in circles: two threads that import them at a time
+    get halves of them. So what both need of it is imported first, on the caller's thread.
+    """
     if not _IMPORT_THREADS:
+        for module in _SPARK_MODULES:
+            # Spark Connect needs packages that are not always installed.
+            with suppress(ImportError):
+                import_module(module)
         _IMPORT_THREADS.append(
             Thread(target=import_module, args=(_GX_MODULE,), name="import-gx", daemon=True)
         )
