@@ -167,6 +167,25 @@ class Project:
             return done
         return self._pages.add_existing_link(done, plan.revises)
 
+    def try_partition(
+        self, manifest_file: str | Path, partition: str | None = None, by: str | None = None
+    ) -> runs.TryResult:
+        """Compute one partition of a run manifest in a scratch table; judge, compare, remove it.
+
+        Nothing is registered, so what was computed can never be published. Raises what `plan`
+        raises, NotFound (no such partition), Unsupported (nothing to try).
+        """
+        from lakehouse_backfill.core.evidence.trial import try_partition
+        from lakehouse_backfill.core.planning.plan import make_plan
+
+        who, context = resolve_actor(by), self.wiring.context
+        declared = self.wiring.load_declaration(Path(manifest_file))
+        with locate_errors(self.folder / declared.manifest_file, self.folder):
+            plan = make_plan(context, declared, who, None)
+        self._load_engine()
+        found = try_partition(context, plan, partition, who)
+        return results.runs.TryResult.of(plan.product, plan.manifest_file, found)
+
     def approve(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
         """Approve the intent; the decision is bound to the manifest hash."""
         from lakehouse_backfill.core.approval import decisions

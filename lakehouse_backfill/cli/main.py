@@ -104,10 +104,12 @@ def _add(group: typer.Typer, name: str, command: Callable[..., Result], phase: s
     group.command(name, help=_help_text(command), rich_help_panel=phase or None)(command)
 
 
+#: Commands whose names are words of Python.
+_COMMAND_NAMES = {"try_manifest": "try"}
 _BEFORE, _DURING, _AFTER, _REPAIR = PHASES
 for _phase, _commands in (
     (_BEFORE, (before.init, before.doctor, before.demo)),
-    (_BEFORE, (before.new, before.schema, before.plan, before.approve)),
+    (_BEFORE, (before.new, before.schema, before.try_manifest, before.plan, before.approve)),
     (_DURING, (during.run, during.stage, during.validate, during.status, during.log)),
     (_DURING, (during.chunks, during.cancel)),
     (_AFTER, (after.diff,)),
@@ -117,7 +119,8 @@ for _phase, _commands in (
     (_REPAIR, (repair.rollback, repair.recover, repair.maintain)),
 ):
     for _command in _commands:
-        _add(app, _command.__name__.replace("_", "-"), _command, _phase)
+        _name = _COMMAND_NAMES.get(_command.__name__, _command.__name__.replace("_", "-"))
+        _add(app, _name, _command, _phase)
 _GROUPS: tuple[tuple[str, str, str, dict[str, Callable[..., Result]]], ...] = (
     ("product", _BEFORE, "Draft a contract: product add.", {"add": before.product_add}),
     (

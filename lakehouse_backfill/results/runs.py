@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.status import SafetySummary
@@ -41,6 +41,9 @@ from lakehouse_backfill.errors import (
 )
 from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.comparison import DiffResult
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.core.evidence.trial import TrialOutcome
 
 
 class PlannedPin(Record):
@@ -245,6 +248,60 @@ class ValidateResult(RunResult):
         if self.passed:
             return None
         return closed_gates_error(self.run_id, self.checks, self.manifest_file)
+
+
+class TryResult(Result):
+    """One partition, computed and judged before any approval; nothing of it is kept.
+
+    `outside_rows` were computed for other partitions, and left out. `not_judged` names what only
+    the whole result of a run shows.
+    """
+
+    product: str
+    manifest_file: str
+    partition: str
+    input_rows: int
+    output_rows: int
+    outside_rows: int
+    seconds: float
+    passed: bool
+    checks: tuple[CheckResult, ...]
+    diff: DiffResult
+    totals: tuple[MeasureTotal, ...]
+    not_judged: tuple[str, ...]
+
+    @classmethod
+    def of(cls, product: str, manifest_file: str, found: TrialOutcome) -> TryResult:
+        """Describe a trial."""
+        record = found.record
+        return cls.from_fields(
+            found,
+            product=product,
+            manifest_file=manifest_file,
+            input_rows=record.input_rows,
+            output_rows=record.output_rows,
+            outside_rows=record.outside_rows,
+            seconds=record.seconds,
+            passed=not _closed_gates(found.checks),
+            diff=DiffResult.of(found.diff),
+            warnings=found.notes,
+        )
+
+    @property
+    def command(self) -> str:
+        """Return the command that tries the partition again."""
+        return command_line("try", self.manifest_file, "--partition", self.partition)
+
+    def error(self) -> BackfillError | None:
+        """Return ChecksFailed when the partition failed a blocking check."""
+        if self.passed:
+            return None
+        return ChecksFailed(
+            f"{self.product} {self.partition}, as tried: "
+            f"{_describe_closed(_closed_gates(self.checks))}",
+            state="nothing was registered or published; the scratch table is removed",
+            fix=f"correct the job or its input, then {self.command}",
+        )
 
 
 class RejudgeResult(Result):

@@ -255,7 +255,7 @@ def dual_read(
     ] = None,
     by: ByOption = None,
 ) -> Result:
-    """Compare a reader's query on the accepted version and on the candidate.
+    """Compare a reader's query on old and candidate rows.
 
     Runs it twice in DuckDB, which reaches nothing but the relation `product`; starts no JVM. The
     comparison is bound to exactly this candidate and is part of the evidence.

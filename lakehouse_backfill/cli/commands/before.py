@@ -117,6 +117,28 @@ def schema(
     return SchemaResult(kind=kind, schema=json_schema(kind))
 
 
+def try_manifest(
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The run manifest's file.")],
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="P", help="The partition; the first one if left out."),
+    ] = None,
+    by: ByOption = None,
+) -> Result:
+    """Compute one partition and compare it with what readers see.
+
+    Needs no approval: the scratch table can never be published, and is removed. Exit code 3 when
+    a check fails.
+
+    Examples:
+      lakehouse-backfill try jobs/orders/january.yaml
+      lakehouse-backfill try jobs/orders/january.yaml --partition 2026-01-17
+    """
+    project = current_project(computes=True)
+    file = manifest.resolve() if manifest.is_file() else manifest
+    return project.try_partition(file, partition, acting_person(by))
+
+
 def plan(
     manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The run manifest's file.")],
     revise: Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from lakehouse_backfill.cli.render import gates
+from lakehouse_backfill.cli.render import compare, gates
 from lakehouse_backfill.cli.render.gates import render_failed_gates
 from lakehouse_backfill.cli.render.page import (
     BAD,
@@ -19,6 +19,7 @@ from lakehouse_backfill.cli.render.page import (
     verdict_mark,
 )
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
+from lakehouse_backfill.errors import plan_command
 
 if TYPE_CHECKING:
     from lakehouse_backfill.domain.run import Event
@@ -110,6 +111,21 @@ def _moved_tables(page: TextPage, found: Mapping[str, Any] | None) -> None:
         last_snapshot_id=lambda one: str(one["last_snapshot_id"]),
     )
     page.facts((("tables looked at", describe_range(found)),))
+
+
+def render_try(page: TextPage, result: runs.TryResult) -> None:
+    """Draw the rows of the partition, its checks, and what would change."""
+    page.line(f"{result.product} {result.partition}, tried: nothing of it is kept", "bold")
+    counts = "rows read: input_rows | rows computed: output_rows | rows outside, left out: "
+    page.facts(read_fields(result, f"{counts}outside_rows | seconds"))
+    gates.render_gates(page, result.checks)
+    gates.render_row_counts(page, result.diff.summary)
+    page.records("totals of the partition", "measure: name | old | new", result.totals)
+    compare.render_changed_columns(page, result.diff)
+    if result.not_judged:
+        page.line()
+        page.line(f"not judged on one partition: {', '.join(result.not_judged)}")
+    page.next_command(plan_command(result.manifest_file) if result.passed else result.command)
 
 
 def render_rejudge(page: TextPage, result: runs.RejudgeResult) -> None:

@@ -36,6 +36,8 @@ from lakehouse_backfill.domain.table import StoredCheck
 
 #: The epoch of a scratch table's only writer.
 SCRATCH_EPOCH = 1
+#: Names the process that computes in a scratch table.
+DRIVER_PROPERTY = "lakehouse-backfill.scratch-driver"
 
 
 @dataclass
@@ -87,7 +89,11 @@ def open_scratch_table(context: Context, plan: Plan, purpose: str) -> Iterator[S
     target, base = plan.resolved.target.table, _base_snapshot(context, plan)
     table = f"{plan.shadow_table}__{purpose}_{uuid4().hex[:8]}"
     scratch = ScratchTable(context, plan.model_copy(update={"shadow_table": table}))
-    properties = {"lakehouse-backfill.run-id": plan.run_id, "lakehouse-backfill.scratch": purpose}
+    properties = {
+        "lakehouse-backfill.run-id": plan.run_id,
+        "lakehouse-backfill.scratch": purpose,
+        DRIVER_PROPERTY: context.driver,
+    }
     contract = plan.resolved.contract
     if contract.restricted_columns:
         properties |= masks.metrics_properties(contract, context.tables.describe(target))

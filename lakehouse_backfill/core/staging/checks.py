@@ -134,6 +134,10 @@ class ChunkChecks:
         self._judged[chunk.chunk_id] = (judged, checks)
         return judged
 
+    def results_of(self, chunk_id: str) -> tuple[CheckResult, ...]:
+        """Return the checks of a chunk that was judged."""
+        return tuple(self._judged[chunk_id][1])
+
     def require_passed(self, record: ChunkRecord) -> None:
         """Raise ChecksFailed, naming chunk, gates, numbers and what to type, for a failed one."""
         if record.status == "done":
@@ -231,11 +235,7 @@ def judge_inputs(
         if not decisions.unwaived_failures(before, judged, waived):
             return
     with context.journal.bind(**plan.labels).span("judge input"):
-        results = (
-            *_completeness_results(compute, plan),
-            *_input_suite_results(compute, plan),
-            *(_assumption_result(compute, plan, one) for one in plan.resolved.contract.assumptions),
-        )
+        results = check_inputs(compute, plan)
     if results:
         document = {"checks": _check_documents(results)}
         digest = context.evidence.record(plan.run_id, INPUT_CHECKS, document, epoch)
@@ -250,6 +250,15 @@ def judge_inputs(
                 f"{decisions.waive_instructions(plan.run_id, closed)}",
                 stop=decisions.stop_detail(judged, digest, closed),
             )
+
+
+def check_inputs(compute: ComputePorts, plan: Plan) -> tuple[CheckResult, ...]:
+    """Return the results on the pinned input: completeness, suites and assumptions."""
+    return (
+        *_completeness_results(compute, plan),
+        *_input_suite_results(compute, plan),
+        *(_assumption_result(compute, plan, one) for one in plan.resolved.contract.assumptions),
+    )
 
 
 def _completeness_results(compute: ComputePorts, plan: Plan) -> Iterator[CheckResult]:

@@ -6,6 +6,7 @@ are put together at run time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lakehouse_backfill.core.guards.analysed_plan import find_in_plan
@@ -16,7 +17,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.ports.compute import ComputePorts
+from lakehouse_backfill.ports.compute import ComputePorts, Staging
 
 #: Evidence of a run in whose plans something was found, or couldn't be looked for.
 DETERMINISM = "determinism"
@@ -24,6 +25,21 @@ NOT_LOOKED_AT = (
     "the analysed plan was not looked at: the engine doesn't give it (Spark Connect, or a plan too "
     "deep to write out); types, orders and reads that are put together at run time are not judged"
 )
+
+
+def find_in_chunk(
+    staging: Staging, plan: Plan, chunk: Chunk, texts: Mapping[str, str]
+) -> tuple[Finding, ...] | None:
+    """Return what the analysed plan of a chunk shows, with the reasons that the manifest gives.
+
+    `texts` are the files of the job, in which facts of the plan are located. None when the engine
+    doesn't give the plan.
+    """
+    text, manifest = staging.analysed_plan(plan, chunk), plan.resolved.manifest
+    if text is None:
+        return None
+    facts = find_in_plan(text)
+    return with_allowances(locate_facts(facts, texts, manifest.transform), manifest)
 
 
 @dataclass
@@ -43,17 +59,12 @@ class PlanJudge:
         if chunk.chunk_id in self._judged:
             return
         self._judged.add(chunk.chunk_id)
-        text = self.compute.staging.analysed_plan(self.plan, chunk)
-        if text is None:
-            self._note_not_looked_at()
-            return
-        facts = find_in_plan(text)
-        if not facts:
-            return
-        manifest = self.plan.resolved.manifest
         kept = job_code.archived_code(self.context, self.plan.code_of or self.plan.run_id)
         texts = {one["file"]: one["text"] for one in kept if one["text"] is not None}
-        found = with_allowances(locate_facts(facts, texts, manifest.transform), manifest)
+        found = find_in_chunk(self.compute.staging, self.plan, chunk, texts)
+        if found is None:
+            self._note_not_looked_at()
+            return
         if new := [one for one in found if one not in self._recorded]:
             self._recorded.update(new)
             findings = [one.model_dump(mode="json") for one in new]

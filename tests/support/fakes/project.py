@@ -72,6 +72,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "notes": ["each chunk is one commit"],
         "warnings": ["finance does not tolerate restatement"],
     },
+    "try_partition": {
+        "product": "silver.arrivals_daily", "manifest_file": "run.yaml",
+        "partition": "2013-02-15", "input_rows": 900, "output_rows": 30, "outside_rows": 2,
+        "seconds": 1.5, "passed": True, "checks": CHECKS[:1], "diff": {"summary": SUMMARY},
+        "totals": [{"name": "flights", "old": 31, "new": 30}],
+        "not_judged": ["golden rows"],
+    },
     "approve": {
         **RUN,
         "state": "approved",

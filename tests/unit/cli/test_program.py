@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "plan",
         (Path("run.yaml"), "bf-0", "ana", True, True, True),
     ),
+    "try run.yaml --partition p --by ana": (
+        "try_partition",
+        (Path("run.yaml"), "p", "ana"),
+    ),
     "approve bf-1 --by ana": ("approve", ("bf-1", "ana", "")),
     "accept bf-1 --by ana --reason right": ("accept", ("bf-1", "ana", "right")),
     "reject bf-1 --by ana --reason wrong": ("reject", ("bf-1", "ana", "wrong")),
