@@ -319,6 +319,15 @@ def test_products_do_not_touch_each_other(versions: Versions):
     assert bare(versions.history("gold.other")) == (other,)
 
 
+def test_rows_of_a_table_are_those_of_all_its_products_newest_first(versions: Versions):
+    mine = a_row(1, "publish")
+    other = a_row(3, "publish", "gold.other", scope=None, run_id=None, table=mine.table)
+    elsewhere = a_row(4, "publish", "gold.third", scope=None, run_id=None)
+    put(versions, mine, other, elsewhere)
+    assert bare(versions.of_table(mine.table)) == (other, mine)
+    assert versions.of_table("gold.none") == ()
+
+
 @pytest.mark.req("U2")
 def test_pointers_of_several_products_move_in_one_commit(versions: Versions):
     rows = (a_row(1, "publish"), a_row(4, "publish", "gold.other", run_id=None))

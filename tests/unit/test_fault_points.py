@@ -95,7 +95,7 @@ READING = {
         "scope_field",
         "positions",
     },
-    "Versions": {"history", "pending", "pointer", "pointers", "whole_pointer"},
+    "Versions": {"history", "of_table", "pending", "pointer", "pointers", "whole_pointer"},
     "Views": set(),
     "Workers": {"cogroup", "count", "run_all", "scan"},
 }

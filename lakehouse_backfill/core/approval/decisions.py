@@ -180,6 +180,7 @@ def accept(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
 def reject(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record that a person says no; nothing is deleted."""
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    roles.require_plan_environment(plan, context.profile.environment)
     roles.require_role(plan.resolved.contract, "accept", by, context.profile.environment)
     return context.move(status, plan, "reject", by, reason=reason)
 
@@ -190,6 +191,7 @@ def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     Raises NotAllowed unless `by` requested or planned the run, or may approve or publish it.
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    roles.require_plan_environment(plan, context.profile.environment)
     requester = plan.resolved.manifest.run.requested_by
     if by != plan.created_by:
         roles.require_any_role(

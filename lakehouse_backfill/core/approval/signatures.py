@@ -18,6 +18,7 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.core.planning.catch_up import require_same_intent
 from lakehouse_backfill.core.runs import event_log, roles, signers
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity import statement
 from lakehouse_backfill.domain.identity.statement import Envelope
@@ -157,7 +158,8 @@ def require_signed_run(
     for contract in _contracts(context, plan):
         roles.require_role(contract, "publish", by, context.profile.environment)
     pending = context.versions.pointer(plan.product).pending
-    if pending is None or pending.run_id != plan.run_id:
+    is_own = pending is not None and pending.run_id == plan.run_id
+    if pending is None or not is_own or pending_publication_fault(context, plan, pending):
         # A publication that was interrupted is signed by who began it.
         signers.require_signer(context.identity, context.profile, "publish")
     for verb, bound_to in (("approve", plan.manifest_hash), ("accept", digest)):
@@ -238,11 +240,44 @@ def _refusal(plan: Plan, problem: str) -> ApprovalMissing:
     )
 
 
-def require_no_wrong_signature(context: Context, row: Publication) -> None:
-    """Raise NotAllowed when the version that a rollback leads to is signed wrongly.
+def pending_publication_fault(context: Context, plan: Plan, pending: Publication) -> str:
+    """Return why a publication that was begun is not finished in the name of who began it.
 
-    A version that is not signed at all may be of an older release; its absence stops no rollback.
+    Empty where no signature is required, or where somebody with the role signed it.
     """
+    if not signers.is_signature_required(context.profile, plan):
+        return ""
+    verdict = check_publication(context, pending)
+    for contract in _contracts(context, plan):
+        verdict = _with_role(verdict, contract, "publish", context.profile.environment)
+    return "" if verdict.is_signed else str(verdict)
+
+
+def pending_rollback_fault(context: Context, contract: Contract, pending: Publication) -> str:
+    """Return the same of a rollback that was begun."""
+    if not context.profile.requires_signatures:
+        return ""
+    verdict = check_publication(context, pending)
+    verdict = _with_role(verdict, contract, "rollback", context.profile.environment)
+    return "" if verdict.is_signed else str(verdict)
+
+
+def require_rollback_allowed(context: Context, product: str, way: RollbackTarget) -> None:
+    """Raise NotAllowed when a rollback is one of another environment, or to a wrong signature.
+
+    It undoes, or leads to, runs that were planned or versions that were signed in prod. A version
+    that is not signed at all may be of an older release; its absence stops no rollback.
+    """
+    rows, profile = (way.publication, *way.undone), context.profile
+    if not signers.is_strong(profile):
+        for run_id in dict.fromkeys(row.run_id for row in rows if row.run_id):
+            roles.require_plan_environment(context.runs.plan(run_id), profile.environment)
+        for table in dict.fromkeys(row.table for row in rows):
+            signers.require_bound_environment(profile, context.versions, product, table)
+    _require_no_wrong_signature(context, way.publication)
+
+
+def _require_no_wrong_signature(context: Context, row: Publication) -> None:
     if not row.signature or not context.profile.requires_signatures:
         return
     verdict = check_publication(context, row)

@@ -88,6 +88,8 @@ def _publish_and_check(
     context: Context, plans: list[Plan], by: str, group: tuple[str, ...], detail: dict[str, Any]
 ) -> dict[str, PublishOutcome]:
     """Publish runs; then run the checks and hooks of all, and raise the first failure."""
+    for plan in plans:
+        roles.require_plan_environment(plan, context.profile.environment)
     if group:
         detail = {GROUP_DETAIL: list(group), **detail}
     with ExitStack() as leases:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import uuid4
 
 from lakehouse_backfill.core.approval import signatures
@@ -100,9 +101,10 @@ def apply_rollback(
             f"{contract.product} is pinned: its pointer moves for all partitions at once",
             fix="roll the whole version back, or restate some partitions",
         )
-    signatures.require_no_wrong_signature(context, way.publication)
+    signatures.require_rollback_allowed(context, contract.product, way)
     act = _Rollback(context, contract, way, reason, by)
     draft = act.draft()
+    act.replace_unsigned(draft)
     row = act.reserve(draft)
     swap = act.restore_or_release(row, draft)
     rollback_content.drop_rollback_shadow(context, row)
@@ -178,11 +180,46 @@ class _Rollback:
             version = current.last_version + 1 if self.way.is_partial else self.way.version
             return (self.signed(draft.model_copy(update={"version": version})),)
 
-        def is_mine(pending: Publication) -> bool:
-            # The same rollback by any process: it was interrupted, or it is still in progress.
-            return pointer.is_same_rollback(pending, draft, is_partial=self.way.is_partial)
+        # The same rollback by any process: it was interrupted, or it is still in progress.
+        return reserve.when_pointer_is_free(
+            self.context, draft.product, decide, partial(self.is_same, draft)
+        )
 
-        return reserve.when_pointer_is_free(self.context, draft.product, decide, is_mine)
+    def is_same(self, draft: Publication, pending: Publication) -> bool:
+        """Return whether a pending row is this rollback, begun by any process."""
+        return pointer.is_same_rollback(pending, draft, is_partial=self.way.is_partial)
+
+    def replace_unsigned(self, draft: Publication) -> None:
+        """Release the same rollback that somebody began and nobody vouches for.
+
+        One that has landed is signed anew instead, by this process. Raises ApprovalMissing without
+        a key, NotAllowed without the role; what has not landed is released all the same.
+        """
+        context, contract = self.context, self.contract
+        begun = context.versions.pointer(draft.product).pending
+        if begun is None or not self.is_same(draft, begun):
+            return
+        fault = signatures.pending_rollback_fault(context, contract, begun)
+        if not fault:
+            return
+        has_landed = context.publisher.find(begun.table, begun.token) is not None
+        if not has_landed:
+            reserve.release_version(context, begun, begun.epoch)
+        try:
+            signers.require_signer(context.identity, context.profile, "rollback")
+            roles.require_role(contract, "rollback", self.by, context.profile.environment)
+        except Blocked as error:
+            error.state = f"{begun.table} is rolled back; no version was accepted"
+            if not has_landed:
+                error.state = "nothing was rolled back; what was begun is released"
+            raise
+        if has_landed:
+            kept = {"version": begun.version, "token": begun.token, "epoch": begun.epoch}
+            row = self.signed(draft.model_copy(update=kept))
+            context.versions.move(
+                draft.product,
+                lambda now: (row,) if now.pending and now.pending.token == row.token else (),
+            )
 
     def restore_or_release(self, row: Publication, draft: Publication) -> CommitResult:
         """Restore the partitions; release the reserved version when that is refused."""
@@ -322,7 +359,7 @@ def rollback_together(
                 "by a commit of its own",
                 fix=f"lakehouse-backfill rollback {contract.product} --reason TEXT",
             )
-        signatures.require_no_wrong_signature(context, way.publication)
+        signatures.require_rollback_allowed(context, contract.product, way)
     acts = {
         contract.product: _Rollback(context, contract, way, reason, by) for contract, way in ways
     }

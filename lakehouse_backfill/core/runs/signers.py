@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Profile
@@ -11,7 +12,8 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.serialization import canonical_json
-from lakehouse_backfill.errors import ApprovalMissing
+from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
+from lakehouse_backfill.ports.control import Versions
 from lakehouse_backfill.ports.identity import Identity
 
 #: Decisions, and moves that carry a decision over, which are signed by who makes them.
@@ -78,6 +80,54 @@ def unsigned_error(act: str, profile: Profile) -> ApprovalMissing:
         fix="lakehouse-backfill --sign-with KEY …: your SSH key or an Ed25519 key file, or `oidc` "
         "in a CI job; docs/security.md",
     )
+
+
+#: Acts that make a version what consumers read.
+_ACCEPTING_ACTS = frozenset({"publish", "rollback"})
+
+
+def require_bound_environment(
+    profile: Profile, versions: Versions, product: str, table: str
+) -> None:
+    """Raise NotAllowed when product or table were signed in prod, and the profile is weaker.
+
+    A profile is weaker when it is of another environment, or when its signatures are optional:
+    docs/decisions/0016. Nothing is read for any other profile.
+    """
+    if is_strong(profile):
+        return
+    for row in (*versions.history(product), *versions.of_table(table)):
+        bound_to = signed_environment(row) if row.action in _ACCEPTING_ACTS else None
+        if bound_to not in FOUR_EYES_ENVIRONMENTS:
+            continue
+        weakness = f"the profile is of {profile.environment}"
+        if profile.environment == bound_to:
+            weakness = "the signatures of this profile are optional"
+        raise NotAllowed(
+            f"version {row.version} of {row.product} in {row.table} was signed in {bound_to}, and "
+            f"{weakness}",
+            state="nothing was published or rolled back",
+            fix=f"name a profile of {bound_to} that requires signatures with --profile",
+        )
+
+
+def is_strong(profile: Profile) -> bool:
+    """Return whether a profile is of prod and requires signatures."""
+    return profile.environment in FOUR_EYES_ENVIRONMENTS and profile.requires_signatures
+
+
+def signed_environment(row: Publication) -> str | None:
+    """Return the environment that the signature of a row names; None when there is no signature.
+
+    A signature that cannot be read binds as one of prod does: somebody edited the row.
+    """
+    if not row.signature:
+        return None
+    try:
+        signed = json.loads(Envelope.from_json(json.loads(row.signature)).statement)
+        return str(signed["predicate"]["environment"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return FOUR_EYES_ENVIRONMENTS[0]
 
 
 def _sign(identity: Identity, document: dict[str, object], by: str, at: datetime) -> Envelope:

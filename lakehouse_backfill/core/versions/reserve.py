@@ -38,6 +38,8 @@ def reserve_version(
         pending, accepted = current.pending, current.accepted
         if pending is not None and pending.epoch == wanted.epoch:
             return ()
+        if pending is not None and pending.token == wanted.token:
+            return (wanted,)
         if pending is not None:
             # An earlier lease can then neither finish nor release the reservation.
             event_log.require_current_epoch(str(pending.run_id), wanted.epoch, pending.epoch)

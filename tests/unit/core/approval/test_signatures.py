@@ -37,6 +37,12 @@ from tests.support.fakes import steps
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared
 from tests.support.fakes.lake import FixedClock
+from tests.support.fakes.signed import (
+    accepted,
+    accepted_but_for_acceptance,
+    prod_world,
+    published,
+)
 
 E4 = pytest.mark.req("E4")
 LEAD = contract(roles={"approve": ["ana"], "accept": ["ana"]})
@@ -45,31 +51,6 @@ LEAD = contract(roles={"approve": ["ana"], "accept": ["ana"]})
 @pytest.fixture
 def keys(tmp_path: Path) -> Keyring:
     return Keyring(tmp_path, "ana", "bob", "eve")
-
-
-def prod_world(keys: Keyring, **engine: Any) -> Context:
-    """A lake in prod; bob's process, without a key."""
-    return keys.acting(steps.world(**engine)[1], None, profile=PROD)
-
-
-def approved(keys: Keyring, found: Context, wanted: Any = None) -> str:
-    run_id = steps.planned_run(found, wanted)
-    decisions.approve(keys.acting(found, "ana"), run_id, "ana", "fine")
-    return run_id
-
-
-def accepted(keys: Keyring, found: Context, wanted: Any = None) -> str:
-    run_id = approved(keys, found, wanted)
-    stage(found, run_id, "bob")
-    validate(found, run_id, "bob")
-    decisions.accept(keys.acting(found, "ana"), run_id, "ana", "fine")
-    return run_id
-
-
-def published(keys: Keyring, found: Context) -> str:
-    run_id = accepted(keys, found)
-    publish(keys.acting(found, "bob"), run_id, "bob")
-    return run_id
 
 
 def refused(keys: Keyring, found: Context, run_id: str, match: str) -> BackfillError:
@@ -157,13 +138,6 @@ def test_prod_records_no_act_without_a_key(keys: Keyring, act: str) -> None:
     assert caught.value.exit_code == 3
     assert "--sign-with KEY" in caught.value.fix
     assert (found.runs.status(run_id), found.versions.history(PRODUCT)) == before
-
-
-def accepted_but_for_acceptance(keys: Keyring, found: Context) -> str:
-    run_id = approved(keys, found)
-    stage(found, run_id, "bob")
-    validate(found, run_id, "bob")
-    return run_id
 
 
 @E4
