@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.project import Project
@@ -135,13 +136,13 @@ def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> No
     why = "accepted because checks passed, not because a job finished"
     with narrator.step("Validate and accept", why) as tell:
         result = project.validate(run_id, DEMO_PERSON)
-        failed = [check.name for check in result.checks if not check.passed]
-        passed = len(result.checks) - len(failed)
+        failed = gate_registry.describe_checks(one for one in result.checks if not one.passed)
+        quiet = sum(1 for one in result.checks if one.passed)
         _require(result.passed, f"validation failed: {failed}")
         project.accept(run_id, DEMO_PERSON)
         found = result.diff.summary
         tell(
-            f"{passed} checks passed; {found.changed:,} rows change, "
+            f"{quiet} checks found nothing wrong; {found.changed:,} rows change, "
             f"{found.added:,} come, {found.removed:,} go, {found.unchanged:,} stay",
             "lakehouse-backfill reject RUN",
         )

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
+from lakehouse_backfill.domain.serialization import show_nested
+
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
     from jinja2.bccache import Bucket
@@ -46,6 +48,7 @@ def render(template: str, **values: Any) -> Markup:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from lakehouse_backfill.core.runs.gate_registry import gate_question
     from lakehouse_backfill.domain.partitions import describe_labels
 
     environment = Environment(
@@ -70,7 +73,11 @@ def _environment() -> Environment:
         "field": _field_text,
         "or_dash": lambda value: value or NO_VALUE,
     }
-    environment.globals |= {"table": PageTable, "max_fields": MAX_FIELDS}
+    environment.globals |= {
+        "table": PageTable,
+        "max_fields": MAX_FIELDS,
+        "gate_question": gate_question,
+    }
     return environment
 
 
@@ -105,7 +112,7 @@ def _join_named(values: Mapping[str, Any], separator: str = ", ", *, numbers: bo
     """Write names with their values, those without a value left out."""
     pairs = [(name, value) for name, value in values.items() if value]
     return separator.join(
-        f"{name} {format_number(value) if numbers else value}" for name, value in pairs
+        f"{name} {format_number(value) if numbers else show_nested(value)}" for name, value in pairs
     )
 
 

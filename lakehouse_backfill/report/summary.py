@@ -49,8 +49,26 @@ def heading_facts(dossier: Dossier) -> dict[str, Any]:
             one.name for one in resolved.contract.consumers or () if not one.tolerates_restatement
         ],
         "max_names": _MAX_NAMES,
+        "outside": _outside_text(dossier),
         "answers": (_size_answer(dossier), _safety_answer(dossier), _approval_answer(dossier)),
     }
+
+
+#: The gate that compares what the run may not change.
+_OUTSIDE_GATE = "nothing outside the partitions changed"
+
+
+def _outside_text(dossier: Dossier) -> Markup | str:
+    """Say whether anything else changes, as far as that was compared."""
+    checks = dossier.validation.checks if dossier.validation else ()
+    found = next((check for check in checks if check.name == _OUTSIDE_GATE), None)
+    if found is None:
+        return "Nothing else may change; that was not compared yet."
+    if found.passed:
+        return f"Nothing outside these partitions changes: {found.detail}."
+    return Markup('<span class="bad">✗ Files outside these partitions differ: {}</span>').format(
+        found.detail
+    )
 
 
 def _state_text(dossier: Dossier) -> str:
@@ -93,28 +111,27 @@ def _size_answer(dossier: Dossier) -> Answer:
 
 def _safety_answer(dossier: Dossier) -> Answer:
     question, safety = "Is it safe?", dossier.safety_summary
-    counted = [each for each in dossier.verdicts if each.check.blocking]
-    if dossier.validation is None and not counted:
+    verdicts = dossier.verdicts
+    if dossier.validation is None and not verdicts:
         is_untouched = dossier.run.state not in (
             RunState.PUBLISHING, RunState.PUBLISH_HALTED, RunState.PUBLISHED, RunState.ROLLED_BACK,
         )  # fmt: skip
         big = _mark("good", "✓ nothing is published") if is_untouched else "unknown"
         return Answer(question, big, (safety.is_safe,))
-    failed = [each for each in counted if each.is_open]
+    failed = [each for each in verdicts if each.is_open]
     lines = [f"Failed: {_verdict_name(each)}" for each in failed[:_MAX_NAMES]]
-    waived = [(each, each.waiver.by) for each in counted if each.waiver]
+    waived = [(each, each.waiver.by) for each in verdicts if each.waiver]
     lines += [f"Waived by {who}: {_verdict_name(each)}" for each, who in waived[:_MAX_NAMES]]
     if dossier.validation is None:
         lines.append("The output is not validated yet.")
-    passed = sum(1 for each in counted if each.check.passed)
-    text = f"{passed:,} of {len(counted):,} checks passed"
+    text = dossier.verdict_counts
     if dossier.run.state is RunState.ROLLED_BACK:
         # That it passed its checks is not what matters of a run that was rolled back.
         big, lines = _mark("warn", "↩ rolled back"), [text, *lines]
     elif failed:
         big = _mark("bad", f"✗ {text}")
-    elif passed < len(counted):
-        big = _mark("warn", f"! {text}, {len(counted) - passed} waived")
+    elif waived:
+        big = _mark("warn", f"! {text}")
     else:
         big = _mark("good", f"✓ {text}")
     lines += [f"Data: {safety.is_safe}.", f"Readers see: {safety.readers_see}."]
@@ -122,7 +139,7 @@ def _safety_answer(dossier: Dossier) -> Answer:
 
 
 def _verdict_name(verdict: CheckVerdict) -> str:
-    return f"{verdict.check.name} ({verdict.subject})"
+    return f"{verdict.title} ({verdict.subject})"
 
 
 def _approval_answer(dossier: Dossier) -> Answer:

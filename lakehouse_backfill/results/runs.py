@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.core.planning import publish_modes, row_changes
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.validation.movements import newest_movements
 from lakehouse_backfill.core.validation.suites import (
     AcceptedValidation,
@@ -362,7 +363,7 @@ def _describe_closed(closed: list[CheckResult]) -> str:
     if not closed:
         return "gates are closed"
     count = "1 gate is" if len(closed) == 1 else f"{len(closed)} gates are"
-    return f"{count} closed: {', '.join(check.name for check in closed)}"
+    return f"{count} closed: {', '.join(map(gate_registry.check_title, closed))}"
 
 
 def closed_gates_error(
@@ -384,7 +385,9 @@ def _waive_hint(run: str, closed: list[CheckResult]) -> str:
         return f"; which gates: {command_line('status', run)}"
     if not all(check.waivable for check in closed):
         return ""
-    waive = command_line("waive", run, closed[0].name, "--by", "WHO", "--reason", "TEXT")
+    waive = command_line(
+        "waive", run, gate_registry.check_title(closed[0]), "--by", "WHO", "--reason", "TEXT"
+    )
     return f"; or, for the record: {waive}"
 
 

@@ -199,7 +199,7 @@ def test_the_first_bad_chunk_stops_a_run_until_it_is_waived(runs: Runs) -> None:
     run_id = runs.approved(config={"twice": True})
     with pytest.raises(ChecksFailed) as stopped:
         runs.project.run(run_id, "ann")
-    assert "(2024-01-06) failed 1 of its checks: keys are unique: 4 duplicate keys" in (
+    assert "(2024-01-06) failed 1 of its checks: Is every key unique? 4 duplicate keys" in (
         stopped.value.problem
     )
     ledger = runs.project.chunks(run_id).chunks

@@ -79,7 +79,7 @@ def test_nothing_scrolls_sideways(
 @pytest.mark.req("O4", "Q8")
 def test_a_waiver_stands_below_its_verdict_on_a_phone(browser: Browser, page: Path) -> None:
     tab = browser.open(page, 375, 812)
-    lower = """(() => { const said = document.querySelector('#checks td .warn');
+    lower = """(() => { const said = document.querySelector('#checks td .by');
       const verdict = said.parentElement.querySelector('.mark');
       return [said.getBoundingClientRect().top >= verdict.getBoundingClientRect().bottom,
               verdict.getClientRects().length]; })()"""

@@ -165,8 +165,10 @@ def format_cell(value: Any) -> Text:
     return Text(write(value))
 
 
-def _join_named(values: Mapping[Any, Any]) -> str:
-    return ", ".join(f"{clean_text(key)}={clean_text(inner)}" for key, inner in values.items())
+def _join_nested(value: Any) -> str:
+    from lakehouse_backfill.domain.serialization import show_nested
+
+    return clean_text(show_nested(value)) or "-"
 
 
 #: How a value of this type is written; the first that fits.
@@ -176,9 +178,9 @@ _WRITERS: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (float, lambda value: f"{value:,.3f}".rstrip("0").rstrip(".")),
     (datetime, lambda value: str(format_moment(value))),
     (Enum, lambda value: clean_text(value.value)),
-    (Mapping, _join_named),
-    (list, lambda values: ", ".join(map(clean_text, values)) or "-"),
-    (tuple, lambda values: ", ".join(map(clean_text, values)) or "-"),
+    (Mapping, _join_nested),
+    (list, _join_nested),
+    (tuple, _join_nested),
 )
 
 

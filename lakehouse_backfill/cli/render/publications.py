@@ -169,8 +169,10 @@ _GROUP_COLUMNS = "product | run: run_id | output version: version | snapshot: sn
 
 def _post_publish_table(page: TextPage, result: publications.PublishResult) -> None:
     """Draw the checks and hooks that followed, each with how it ended."""
-    rows = [
-        ("check", check.name, "passed" if check.passed else "FAILED", check.detail)
+    from lakehouse_backfill.core.runs import gate_registry
+
+    rows: list[tuple[str, str, str, str]] = [
+        ("check", gate_registry.check_title(check), gate_registry.find_verdict(check), check.detail)
         for check in result.checks_after or ()
     ]
     rows += [

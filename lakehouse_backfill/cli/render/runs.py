@@ -232,8 +232,16 @@ def _state_cell(item: RunResult | runs.RunLine) -> Text:
 
 
 def _waivers(page: TextPage, waivers: Sequence[Mapping[str, Any]]) -> None:
-    columns = "failed gate: gate | of: scope | by | signature | at | reason"
-    page.records("passed although they failed", columns, waivers, most=None, reason=_reason)
+    from lakehouse_backfill.core.runs import gate_registry
+
+    page.records(
+        "passed although they failed",
+        "failed check: gate | of: scope | by | signature | at | reason",
+        waivers,
+        most=None,
+        reason=_reason,
+        gate=lambda one: gate_registry.gate_question(one["gate"], one.get("group") or ""),
+    )
 
 
 def _reason(item: Mapping[str, Any]) -> str | None:
@@ -241,7 +249,14 @@ def _reason(item: Mapping[str, Any]) -> str | None:
 
 
 def _detail_cell(event: Event) -> Text:
-    there = {key: value for key, value in event.detail.items() if value not in (None, "", [], {})}
+    from lakehouse_backfill.core.runs import gate_registry
+
+    told = gate_registry.with_questions(event.detail)
+    there = {key: value for key, value in told.items() if value not in (None, "", [], {})}
     if there.pop(SIGNATURE, None):
         there[SIGNATURE] = "stored; lakehouse-backfill verify checks it"
-    return format_cell({key: shorten_hash(value) for key, value in there.items()})
+    return format_cell({key: _shorten_text(value) for key, value in there.items()})
+
+
+def _shorten_text(value: Any) -> Any:
+    return shorten_hash(value) if isinstance(value, str) else value

@@ -124,7 +124,7 @@ def waive_command(run_id: str, gate: str) -> str:
 
 def waive_instructions(run_id: str, closed: Iterable[CheckResult]) -> str:
     """Return the command for the first gate that may be waived, and what lists the others."""
-    found = [check.name for check in closed if check.waivable]
+    found = [gate_registry.check_title(check) for check in closed if check.waivable]
     if not found:
         return "none of these gates may be waived"
     more = f" (all: lakehouse-backfill waive {run_id} --list)" if len(found) > 1 else ""
@@ -239,10 +239,10 @@ def require_gates_open(
     closed = unwaived_failures(validation.checks, subject, waivers_in_force(events))
     if closed:
         raise errors.ChecksFailed(
-            f"{run_id}: {', '.join(check.name for check in closed)} failed",
+            f"{run_id}: a check failed: {gate_registry.describe_checks(closed)}",
             state="nothing was decided or published",
             fix=f"lakehouse-backfill plan MANIFEST --revise {run_id}; or, for the record: "
-            + waive_command(run_id, closed[0].name),
+            + waive_command(run_id, gate_registry.check_title(closed[0])),
         )
 
 
@@ -259,6 +259,7 @@ class FailedGate:
     """A gate that stopped a run; `command` waives it, `why_not` says why none does."""
 
     name: str
+    question: str
     group: str
     scope: str
     detail: str
@@ -281,12 +282,15 @@ def failed_gates(context: Context, run_id: str) -> tuple[FailedGate, ...]:
         gates.append(
             FailedGate(
                 name=check.name,
+                question=gate_registry.check_title(check),
                 group=check.group,
                 scope=judged.scope,
                 detail=check.detail,
                 waived_by=waiver.by if waiver else None,
                 why_not=why_not,
-                command=None if why_not or waiver else waive_command(run_id, check.name),
+                command=None
+                if why_not or waiver
+                else waive_command(run_id, gate_registry.check_title(check)),
             )
         )
     return tuple(gates)
@@ -342,9 +346,10 @@ def _waivable_checks(
             fix=f"lakehouse-backfill log {run_id}, to see who stopped it and why",
         )
     judged, failed = stopped
-    checks = [check for check in failed if check.name == gate.strip()]
+    wanted = gate.strip()
+    checks = [one for one in failed if wanted in (gate_registry.check_title(one), one.name)]
     if not checks:
-        names = "; ".join(dict.fromkeys(check.name for check in failed))
+        names = "; ".join(dict.fromkeys(map(gate_registry.check_title, failed)))
         raise errors.NotFound(
             f"{run_id} failed no gate that is called {gate!r}; it failed: {names}",
             fix=f"lakehouse-backfill waive {run_id} --list",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.publication.publication import AcceptedRun
-from lakehouse_backfill.core.runs import hooks
+from lakehouse_backfill.core.runs import gate_registry, hooks
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.suites import suite_parameters
 from lakehouse_backfill.core.versions import pointer, steps
@@ -92,7 +92,7 @@ def _judge_step(run: AcceptedRun, step: steps.PublishStep) -> None:
     document = {"steps": [records[number] for number in sorted(records)]}
     digest = context.evidence.record(plan.run_id, ROLLOUT_STEPS, document, run.status.epoch)
     if failed:
-        names = "; ".join(f"{check.name} ({check.detail})" for check in failed)
+        names = gate_registry.describe_checks(failed)
         problem = f"{plan.run_id}: {step} failed its check: {names}"
         context.move(
             run.status, plan, "halt publication", run.by,

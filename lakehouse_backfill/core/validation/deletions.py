@@ -259,7 +259,7 @@ def deletion_checks(
     named = context.row_reader.tombstoned_rows(state, plan.resolved.scope.partitions, left_out)
     where = f" in {partitions.describe_labels(named.partitions)}" if named.rows else ""
     left_out_rows = sum(chunk.left_out_rows or 0 for chunk in context.runs.chunks(plan.run_id))
-    detail = f"{named.rows} rows{where}; {left_out_rows} were left out"
+    detail = f"{named.rows:,} rows{where}; {left_out_rows:,} were left out"
     return [gate_registry.fault_count_result("no deleted row is written", named.rows, detail)]
 
 

@@ -94,12 +94,15 @@ ANSWERS: dict[str, dict[str, Any]] = {
         **RUN,
         "state": "halted",
         "gates": [
-            {"name": "keys are unique", "group": "diff", "scope": "c0001-2013-02-15",
+            {"name": "keys are unique", "question": "Is every key unique?", "group": "diff",
+             "scope": "c0001-2013-02-15",
              "detail": "3 duplicate keys in the chunk", "waived_by": None, "why_not": "",
-             "command": "lakehouse-backfill waive bf-1 'keys are unique' --by WHO --reason TEXT"},
+             "command": "lakehouse-backfill waive bf-1 'Is every key unique?' --by WHO "
+             "--reason TEXT"},
             {"name": "spot checks", "group": "golden", "scope": "c0001-2013-02-15",
              "detail": "1 row missing", "waived_by": "ana", "why_not": "", "command": None},
-            {"name": "chunk rows are all stored", "group": "technical",
+            {"name": "chunk rows are all stored",
+             "question": "Is every computed row of the chunk stored?", "group": "technical",
              "scope": "c0001-2013-02-15", "detail": "9 computed, 8 stored", "waived_by": None,
              "why_not": "its rows are not what was computed", "command": None},
         ],

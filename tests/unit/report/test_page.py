@@ -120,7 +120,8 @@ def test_the_first_screen_answers_what_how_much_safe_and_who(document: dict[str,
         "✓ published as version 3", "45 partitions", "2013-02-15 to 2013-03-31",
         "changed, 270 added, 355 removed", "flights: 44,370 → 44,332 (\N{MINUS SIGN}38)",
         "fares: 43,533.00 → 44,343.25 (+810.25)", "Waived by lead: mean delay moves",
-        "! 7 of 8 checks passed, 1 waived", "! Restatement not tolerated by yearly report",
+        "! 8 of 10 checks passed, 1 waived, 1 failed without blocking",
+        "! Restatement not tolerated by yearly report",
         "Result accepted by lead", "Published by release-bot",
     ):  # fmt: skip
         assert text in first_screen
@@ -173,8 +174,8 @@ def test_a_failed_check_is_named_on_the_first_screen(document: dict[str, Any]) -
     document["validation"]["checks"][1] |= {"passed": False, "detail": "3 duplicate keys"}
     document["run"]["state"] = "rejected"
     first_screen = render_page(document).split("</header>")[0]
-    assert "✗ 6 of 8 checks passed" in first_screen
-    assert "Failed: keys are unique" in first_screen
+    assert "✗ 7 of 10 checks passed, 1 failed, 1 waived, 1 failed without blocking" in first_screen
+    assert "Failed: Is every key unique?" in first_screen
 
 
 def test_an_open_edge_names_the_range_that_closes_it(document: dict[str, Any]) -> None:
@@ -259,8 +260,8 @@ def test_a_part_that_nobody_foresaw_as_large_is_left_to_the_archive(document) ->
 @pytest.mark.req("O4", "Q8")
 def test_a_waiver_stands_beside_its_check_and_among_the_decisions(document: dict[str, Any]) -> None:
     page = render_page(document)
-    said = "! waived by lead: the old days were wrong by this much"
-    assert f'failed</span><div class="warn">{said}</div>' in page
+    said = "by lead: the old days were wrong by this much"
+    assert f'! waived</span><div class="by soft">{said}</div>' in page
     assert ">waive</td>" in page
 
 
@@ -268,7 +269,7 @@ def test_a_waiver_stands_beside_its_check_and_among_the_decisions(document: dict
 def test_a_waiver_of_an_earlier_result_does_not_count(document: dict[str, Any]) -> None:
     document["waivers"][0]["bound_to"] = "0" * 64
     first_screen, rest = render_page(document).split("</header>")
-    assert "✗ 7 of 8 checks passed" in first_screen
+    assert "✗ 8 of 10 checks passed, 1 failed, 1 failed without blocking" in first_screen
     assert "waived by" not in rest
 
 
@@ -277,7 +278,7 @@ def test_a_failed_check_of_a_chunk_names_the_chunk(document: dict[str, Any]) -> 
     document["chunk_checks"][1]["checks"][0] |= {"passed": False, "detail": "0 rows"}
     document["run"]["state"] = "halted"
     first_screen, rest = render_page(document).split("</header>")
-    assert "✗ 6 of 8 checks passed" in first_screen
+    assert "✗ 7 of 10 checks passed, 1 failed, 1 waived, 1 failed without blocking" in first_screen
     assert "Failed: rows were written (chunk c002)" in first_screen
     row = rest.split("rows were written</td>")[1].split("</tr>")[0]
     assert ">chunk c002</td>" in row
@@ -291,7 +292,7 @@ def test_a_waiver_of_a_chunk_holds_for_its_checksum_only(document: dict[str, Any
     waiver = {"gate": "rows were written", "group": "technical", "scope": "c002", "by": "eva"}
     waiver |= {"at": document["run"]["at"], "reason": "a quiet day"}
     document["waivers"] = [waiver | {"bound_to": f"c002@{chunk['checksum']}"}]
-    assert "! waived by eva: a quiet day" in render_page(document)
+    assert ">by eva: a quiet day" in render_page(document)
     chunk["checksum"] = "another"
     assert "waived by eva" not in render_page(document)
 
@@ -362,3 +363,39 @@ def test_long_values_are_cut_with_their_length() -> None:
     table = PageTable({"Reason": "wide"})
     table.row("x" * 1_500)
     assert f">{'x' * 400}… (1,500 characters)</td>" in table.__html__()
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        ({}, "Nothing outside these partitions changes: 321 files shared, 0 differ."),
+        ({"passed": False, "detail": "320 files shared, 2 differ"},
+         "✗ Files outside these partitions differ: 320 files shared, 2 differ"),
+        ({"name": "another"}, "Nothing else may change; that was not compared yet."),
+    ],
+    ids=["equal", "differ", "not looked at"],
+)  # fmt: skip
+def test_that_nothing_else_changes_is_said_where_it_was_compared(
+    document: dict[str, Any], found: dict[str, Any], sentence: str
+) -> None:
+    document["validation"]["checks"][2] |= found
+    assert sentence in render_page(document).split("</header>")[0]
+
+
+def test_the_section_of_checks_counts_as_the_first_screen_does(document: dict[str, Any]) -> None:
+    document["validation"]["checks"][0] |= {"judged": False, "detail": "nothing to look at"}
+    first_screen, rest = render_page(document).split("</header>")
+    counts = "7 of 10 checks passed, 1 waived, 1 failed without blocking, 1 not judged"
+    assert f"! {counts}" in first_screen
+    assert f"<p>{counts}. " in rest
+    assert '<span class="mark soft">○ not judged</span>' in rest
+
+
+def test_the_log_on_the_page_shows_no_code(document: dict[str, Any]) -> None:
+    document["events"][0]["detail"] = {
+        "failed": ["edges are closed"], "spent": {"suites_s": 1.5, "runs": [{"a": 1}, {"a": 2}]},
+    }  # fmt: skip
+    log = render_page(document).split('<section id="work">')[1]
+    assert (
+        "failed Does anything beyond the range change?; spent suites_s=1.5, runs (a=1; a=2)" in log
+    )
