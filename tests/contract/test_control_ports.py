@@ -99,6 +99,7 @@ def test_a_registered_run_gives_back_its_plan_status_and_first_event(runs: Runs)
     loaded = runs.plan("bf-1")
     assert loaded == plan
     assert loaded.resolved.manifest_hash == plan.manifest_hash
+    assert loaded.registered_digest == plan.registered_digest
 
 
 @pytest.mark.req("V3")

@@ -56,7 +56,7 @@ class People:
         return ended.data
 
     def accepted(self) -> None:
-        planned = self.must(None, "plan", self.manifest, by="bob")
+        planned = self.must("bob", "plan", self.manifest)
         self.lab.run = planned["run_id"]
         self.must("ana", "approve", self.lab.run)
         for verb in ("stage", "validate"):
@@ -139,10 +139,10 @@ def test_a_signed_run_is_published_verified_anchored_and_rolled_back(people: Peo
     people.must("bob", "publish", run)
     checks = people.must(None, "verify", run)["checks"]
     signed = [one["ok"] for one in checks if one["name"].startswith("signature")]
-    assert signed == [True, True, True]
+    assert signed == [True, True, True, True]
     people.must("ana", "rollback", TARGET, "--reason", "trial")
     found = people.must(None, "audit", "verify", "--anchor")
-    assert (found["intact"], found["signed"], found["unsigned"]) == (True, 4, 0)
+    assert (found["intact"], found["signed"], found["unsigned"]) == (True, 5, 0)
     # Accepted, published, rolled back: three heads of the run, two of the product.
     assert found["anchored"] == 5
     told = people.must(None, "status", run)["runs"][0]["approvals"]
@@ -229,7 +229,7 @@ def test_the_page_and_the_log_describe_signatures_and_do_not_show_them(people: P
     people.must("bob", "publish", run)
     events = people.must(None, "log", run)["events"]
     stored = [one["detail"]["signature"] for one in events if "signature" in one["detail"]]
-    assert len(stored) == 2
+    assert len(stored) == 3
     page = Path(people.must(None, "evidence", run)["report"]).read_text(encoding="utf-8")
     assert page.count("signed by ED25519 SHA256:") >= 3
     for envelope in stored:

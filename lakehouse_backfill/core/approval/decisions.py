@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.core.approval import acceptance
+from lakehouse_backfill.core.approval import acceptance, signatures
 from lakehouse_backfill.core.planning import checklist, job_code
 from lakehouse_backfill.core.planning.plan import find_conflicting_runs
 from lakehouse_backfill.core.runs import event_log, gate_registry, lifecycle, roles
@@ -137,7 +137,8 @@ VALIDATION = "validation"
 def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record the decision on the intent, bound to the manifest hash.
 
-    Raises NotAllowed, Blocked (open checklist), Conflict (an overlapping open run).
+    Raises NotAllowed, Blocked (open checklist), Conflict (an overlapping open run); ApprovalMissing
+    and Tampered when the plan is not signed as it has to be, or not the one that was registered.
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     require_decider(context, plan, "approve", by)
@@ -150,6 +151,7 @@ def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     environments = (plan.resolved.environment, context.profile.environment)
     job_code.require_committed(plan.resolved.git_commit, *environments)
     lifecycle.require_legal_move(status, "approve")
+    signatures.require_registered_plan(context, plan, context.runs.events(run_id))
     for conflict in find_conflicting_runs(context, plan.resolved, {run_id, plan.revises}):
         raise errors.Conflict(
             f"{run_id} overlaps open run {conflict.run_id} ({conflict.state}) in "
@@ -166,6 +168,7 @@ def accept(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     require_decider(context, plan, "accept", by)
     lifecycle.require_legal_move(status, "accept")
     events = trusted_events(context, status)
+    signatures.require_registered_plan(context, plan, events)
     found = logged_validation(context, events, run_id)
     if found is None:
         raise errors.ApprovalMissing(
@@ -311,6 +314,7 @@ def waive(context: Context, run_id: str, gate: str, by: str, reason: str) -> Run
     context.require_no_other_driver(status)
     events = trusted_events(context, status)
     roles.require_approval(events, plan)
+    signatures.require_registered_plan(context, plan, events)
     judged, checks = _waivable_checks(context, plan, events, gate)
     waivers = waivers_in_force(events)
     for group in dict.fromkeys(check.group for check in checks):

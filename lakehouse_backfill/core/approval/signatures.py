@@ -28,7 +28,7 @@ from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 
 UNSIGNED = "not signed: the name was given by --by"
-#: Decision -> the role that it needs.
+#: Decision -> the role that it needs; a plan needs none.
 _ROLES = {
     "approve": "approve",
     "accept": "accept",
@@ -91,7 +91,7 @@ def check_event(
     context: Context, events: tuple[Event, ...], event: Event, manifest_hash: str,
     now: datetime | None = None,
 ) -> SignatureVerdict:  # fmt: skip
-    """Check the signature of a decision; with `now` its key must hold at that time too."""
+    """Check the signature of a plan or decision; with `now` its key must hold then too."""
     what = f"{event.verb} (event {event.seq} of {event.run_id})"
     stored = event.detail.get(statement.SIGNATURE)
     if not stored:
@@ -144,15 +144,68 @@ def _check(
     return SignatureVerdict(found.what, found.by, checked.key)
 
 
+def require_registered_plan(context: Context, plan: Plan, events: tuple[Event, ...]) -> None:
+    """Raise unless the plan is the one that was registered and, where required, signed.
+
+    Raises Tampered when it is another one; ApprovalMissing when it is not signed, or wrongly;
+    NotAllowed when it was signed by somebody else than who planned it.
+    """
+    event = next((event for event in events if event.verb == "plan"), None)
+    registered = event.detail.get(signers.REGISTERED) if event else None
+    if registered not in (None, plan.registered_digest):
+        raise errors.Tampered(
+            f"the plan of {plan.run_id} is not the one that was registered",
+            state="nothing was computed, decided or published",
+            fix=f"put the row of {plan.run_id} in pipeline_run back from an earlier snapshot of "
+            "that table",
+        )
+    if not signers.is_signature_required(context.profile, plan):
+        return
+    fault = f"plan of {plan.run_id}: {UNSIGNED}"
+    if event is not None and registered is not None:
+        verdict = check_event(context, events, event, plan.manifest_hash, context.clock.now())
+        fault = "" if verdict.is_signed else str(verdict)
+    if fault or event is None:
+        raise ApprovalMissing(
+            fault,
+            state="nothing was computed, decided or published",
+            fix=f"{errors.command_line('cancel', plan.run_id)} --by WHO; then plan again with "
+            "--sign-with KEY: docs/security.md",
+        )
+    _require_planner(context, plan, event.actor)
+
+
+def _require_planner(context: Context, plan: Plan, signer: str) -> None:
+    """Raise NotAllowed unless who signed a plan made it; or follows live data, with the role."""
+    if plan.resolved.catch_up is not None:
+        for contract in _contracts(context, plan):
+            roles.require_role(contract, "publish", signer, context.profile.environment)
+    elif signer != plan.created_by:
+        raise NotAllowed(
+            f"{signer} signed the plan {plan.run_id}, and {plan.created_by} made it",
+            state="nothing was computed, decided or published",
+            fix=f"{errors.command_line('cancel', plan.run_id)} --by WHO; then plan again",
+        )
+
+
+def require_signed_intent(context: Context, plan: Plan, events: tuple[Event, ...]) -> None:
+    """Raise unless plan and approval, from which a run is computed, are signed where required."""
+    require_registered_plan(context, plan, events)
+    if signers.is_signature_required(context.profile, plan):
+        _require_signed_decision(context, plan, events, "approve", plan.manifest_hash)
+
+
 def require_signed_run(
     context: Context, plan: Plan, events: tuple[Event, ...], digest: str, by: str
 ) -> None:
     """Raise unless everything that opens a publication by `by` is signed by people with the roles.
 
-    The approval, the acceptance of the result `digest`, and all waivers in force. Nothing is
-    checked where signatures are optional. Raises ApprovalMissing for a decision that is not
-    signed, or wrongly; NotAllowed for a signer, or a publisher, without the role.
+    The plan, the approval, the acceptance of the result `digest`, and all waivers in force. Where
+    signatures are optional, only the plan is compared with what was registered. Raises
+    ApprovalMissing for a decision that is not signed, or wrongly; NotAllowed for a signer, or a
+    publisher, without the role.
     """
+    require_registered_plan(context, plan, events)
     if not signers.is_signature_required(context.profile, plan):
         return
     for contract in _contracts(context, plan):
@@ -211,6 +264,7 @@ def _require_signed_origin(context: Context, plan: Plan, event: Event, verb: str
     if successors != [plan.run_id]:
         raise _refusal(plan, f"{plan.run_id} is not the run that followed {first.run_id}")
     event_log.require_intact_log(context.runs.status(first.run_id), events)
+    require_registered_plan(context, first, events)
     bound_to = first.manifest_hash if verb == "approve" else catch_up.accepted_digest
     _require_signed_decision(context, first, events, verb, bound_to)
 
@@ -304,7 +358,7 @@ def run_verdicts(
     found = [
         _with_role(
             check_event(context, events, event, manifest_hash),
-            contract, _ROLES[event.verb], environment,
+            contract, _ROLES.get(event.verb, ""), environment,
         )
         for event in events
         if event.verb in signers.SIGNED_VERBS
@@ -319,7 +373,7 @@ def run_verdicts(
 def _with_role(
     verdict: SignatureVerdict, contract: Contract | None, role: str, environment: str
 ) -> SignatureVerdict:
-    holders = contract.holders(role, environment) if contract else ()
+    holders = contract.holders(role, environment) if contract and role else ()
     if verdict.is_unsigned or verdict.fault or not holders or verdict.by in holders:
         return verdict
     fault = f"{verdict.by} signed it, and has not the role {role}: {', '.join(holders)}"

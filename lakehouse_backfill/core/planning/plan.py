@@ -28,7 +28,7 @@ from lakehouse_backfill.core.planning import (
     schema_changes,
     write_path,
 )
-from lakehouse_backfill.core.runs import lifecycle
+from lakehouse_backfill.core.runs import lifecycle, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, steps
 from lakehouse_backfill.domain import partitions, table
@@ -214,19 +214,28 @@ def _privacy_notes(
 def register_plan(context: Context, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
     """Pin the snapshots and register the run; the same open plan again changes nothing.
 
-    Order: pins, code, run, then the run that this one revises is superseded.
+    Order: pins, code, run, then the run that this one revises is superseded. Raises ApprovalMissing
+    and NotAllowed where plans are signed, and `by` cannot sign this one.
     """
     known = _find_status(context, plan.run_id)
     if known is not None and known.state in lifecycle.OPEN_STATES:
         return context.runs.plan(plan.run_id), known
+    roles.require_plan_environment(plan, context.profile.environment)
+    signers.require_planner(context.identity, context.profile, plan, by)
     pins.pin_snapshots(context, plan)
     job_code.archive_code(context, plan)
     now = context.clock.now()
     draft = RunStatus(run_id=plan.run_id, product=plan.product, state=RunState.DRAFT, seq=0, at=now)
-    detail = {"manifest_hash": plan.manifest_hash, "revises": plan.revises}
+    detail = {
+        "manifest_hash": plan.manifest_hash,
+        "revises": plan.revises,
+        signers.REGISTERED: plan.registered_digest,
+    }
     mode = plan.resolved.manifest.run.mode
     event = lifecycle.next_event(draft, "plan", actor=by, mode=mode, at=now, detail=detail)
-    status = context.runs.register(plan, event)
+    named = event.model_copy(update={"product": plan.product})
+    signed = signers.sign_event(context.identity, context.profile, plan, named)
+    status = context.runs.register(plan, signed)
     context.journal.bind(**plan.labels).log(
         "run planned", partitions=len(plan.resolved.scope.partitions)
     )

@@ -12,14 +12,19 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.serialization import canonical_json
-from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
+from lakehouse_backfill.errors import ApprovalMissing, NotAllowed, plan_command
 from lakehouse_backfill.ports.control import Versions
 from lakehouse_backfill.ports.identity import Identity
 
-#: Decisions, and moves that carry a decision over, which are signed by who makes them.
+#: Plans, decisions, and moves that carry a decision over: signed by who makes them.
 SIGNED_VERBS = frozenset(
-    {"approve", "accept", "waive", "accept difference", "carry approval", "carry acceptance"}
-)
+    {
+        "plan", "approve", "accept", "waive", "accept difference", "carry approval",
+        "carry acceptance",
+    }
+)  # fmt: skip
+#: The field of a plan's first event that holds what was registered.
+REGISTERED = "registered"
 #: Signed where a key is given. It is never required: whoever sees a fault may stop a run.
 _STOPS = frozenset({"reject"})
 
@@ -72,11 +77,28 @@ def require_signer(identity: Identity, profile: Profile, act: str) -> None:
         raise unsigned_error(act, profile)
 
 
+def require_planner(identity: Identity, profile: Profile, plan: Plan, by: str) -> None:
+    """Raise unless `by` may register the plan: with a key, and in their own name, where required.
+
+    A revision that follows live data is registered by who publishes, in the planner's name.
+    """
+    if not is_signature_required(profile, plan):
+        return
+    require_signer(identity, profile, "plan")
+    if plan.resolved.catch_up is None and by != plan.created_by:
+        raise NotAllowed(
+            f"{plan.created_by} made the plan {plan.run_id}, and did not sign it: {by} cannot "
+            "sign it for them",
+            state="nothing was registered",
+            fix=f"{plan_command(plan.manifest_file, plan.revises or '')} --by {plan.created_by}",
+        )
+
+
 def unsigned_error(act: str, profile: Profile) -> ApprovalMissing:
     """Build the error for an act without a key, where a signature is required."""
     return ApprovalMissing(
         f"'{act}' has to be signed in {profile.environment}, and nothing was given to sign with",
-        state="nothing was decided or published",
+        state="nothing was registered, decided or published",
         fix="lakehouse-backfill --sign-with KEY …: your SSH key or an Ed25519 key file, or `oidc` "
         "in a CI job; docs/security.md",
     )

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.core.planning import publish_modes, resolve, write_path
 from lakehouse_backfill.core.planning.job_code import require_approved_files
@@ -139,6 +139,7 @@ def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSe
     status = context.runs.status(plan.run_id)
     events = decisions.trusted_events(context, status)
     roles.require_approval(events, plan)
+    signatures.require_signed_intent(context, plan, events)
     require_approved_files(context, plan)
     require_pinned_snapshots(context, plan)
     masks.require_same_key(plan, context.secrets)

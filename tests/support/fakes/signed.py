@@ -9,6 +9,8 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
+from lakehouse_backfill.domain.identity import statement
+from lakehouse_backfill.domain.run import Event
 from tests.support.examples.keys import PROD, Keyring
 from tests.support.fakes import steps
 
@@ -18,8 +20,12 @@ def prod_world(keys: Keyring, **engine: Any) -> Context:
     return keys.acting(steps.world(**engine)[1], None, profile=PROD)
 
 
+def planned(keys: Keyring, found: Context, wanted: Any = None) -> str:
+    return steps.planned_run(keys.acting(found, "bob"), wanted)
+
+
 def approved(keys: Keyring, found: Context, wanted: Any = None) -> str:
-    run_id = steps.planned_run(found, wanted)
+    run_id = planned(keys, found, wanted)
     decisions.approve(keys.acting(found, "ana"), run_id, "ana", "fine")
     return run_id
 
@@ -43,3 +49,17 @@ def accepted_but_for_acceptance(keys: Keyring, found: Context) -> str:
     stage(found, run_id, "bob")
     validate(found, run_id, "bob")
     return run_id
+
+
+def signed_anew(keys: Keyring, who: str, event: Event, manifest_hash: str) -> Event:
+    """The event as `who` signs it with their own key, going around the verbs."""
+    detail = {name: each for name, each in event.detail.items() if name != statement.SIGNATURE}
+    bare = event.model_copy(update={"actor": who, "detail": detail})
+    document = statement.decision_statement(bare, manifest_hash, "prod")
+    payload, message = statement.statement_to_sign(document)
+    envelope = statement.Envelope(
+        payload_type=statement.PAYLOAD_TYPE,
+        payload=payload,
+        signature=keys.identity(who).sign(message, who, bare.at),
+    )
+    return bare.model_copy(update={"detail": {**detail, statement.SIGNATURE: envelope.to_json()}})
