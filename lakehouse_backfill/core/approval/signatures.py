@@ -277,6 +277,10 @@ def _require_valid(context: Context, plan: Plan, events: tuple[Event, ...], even
         roles.require_role(contract, _ROLES[event.verb], event.actor, context.profile.environment)
         if event.verb not in _CARRYING:
             roles.require_four_eyes(plan, context.profile.environment, event.actor, contract)
+            if roles.is_four_eyes_required(plan, context.profile.environment, contract):
+                first = next(one for one in events if one.verb == "plan")
+                planning = check_event(context, events, first, plan.manifest_hash).key
+                roles.require_two_keys(plan.product, verdict.key, planning)
 
 
 def _contracts(context: Context, plan: Plan) -> Iterator[Contract]:

@@ -114,6 +114,9 @@ class Context:
         )
         placed = event.model_copy(update={"product": plan.product, "previous": status.head})
         event = signers.sign_event(self.identity, self.profile, plan, placed)
+        if verb in signers.FOUR_EYES_VERBS and event != placed:
+            events = self.runs.events(plan.run_id)
+            signers.require_second_key(self.identity, self.profile, plan, event, events)
         if self._ends_a_lease(status, event, lease):
             # Fence first: after a crash between move and fence, the old driver could still write.
             self.runs.fence(plan.run_id, event.seq)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import datetime
 
+from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Profile
 from lakehouse_backfill.domain.identity import statement
 from lakehouse_backfill.domain.identity.statement import PAYLOAD_TYPE, Envelope
@@ -25,6 +27,8 @@ SIGNED_VERBS = frozenset(
 )  # fmt: skip
 #: The field of a plan's first event that holds what was registered.
 REGISTERED = "registered"
+#: Decisions that another key has to make than the plan's, where four eyes are required.
+FOUR_EYES_VERBS = frozenset({"approve", "accept", "waive", "accept difference"})
 #: Signed where a key is given. It is never required: whoever sees a fault may stop a run.
 _STOPS = frozenset({"reject"})
 
@@ -57,6 +61,25 @@ def sign_event(identity: Identity, profile: Profile, plan: Plan, event: Event) -
     return event.model_copy(
         update={"detail": {**event.detail, statement.SIGNATURE: envelope.to_json()}}
     )
+
+
+def require_second_key(
+    identity: Identity, profile: Profile, plan: Plan, event: Event, events: Iterable[Event]
+) -> None:
+    """Raise NotAllowed when a decision is signed with the key that signed the plan.
+
+    Only where four eyes are required, and both are signed; names are compared elsewhere.
+    """
+    first = next((one for one in events if one.verb == "plan"), None)
+    stored = first.detail.get(statement.SIGNATURE) if first else None
+    contract = plan.resolved.contract
+    if not stored or not roles.is_four_eyes_required(plan, profile.environment, contract):
+        return
+    planned, decided = (
+        identity.check(Envelope.from_json(one.detail[statement.SIGNATURE]), one.actor, one.at).key
+        for one in (first or event, event)
+    )
+    roles.require_two_keys(contract.product, decided, planned)
 
 
 def sign_publication(
