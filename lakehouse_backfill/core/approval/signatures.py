@@ -206,6 +206,7 @@ def require_signed_run(
     publisher, without the role.
     """
     require_registered_plan(context, plan, events)
+    _require_approved_intent(context, plan, events)
     if not signers.is_signature_required(context.profile, plan):
         return
     for contract in _contracts(context, plan):
@@ -220,6 +221,21 @@ def require_signed_run(
     for event in event_log.events_since_rejection(events):
         if event.verb in ("waive", "accept difference"):
             _require_valid(context, plan, events, event)
+
+
+def _require_approved_intent(context: Context, plan: Plan, events: tuple[Event, ...]) -> None:
+    """Raise ApprovalMissing unless a carried-over approval was given to what the plan does.
+
+    The plan is compared with the one that people approved, however many revisions lie between.
+    """
+    approved, seen = plan, {plan.run_id}
+    while any(e.verb == "carry approval" for e in event_log.events_since_rejection(events)):
+        origin = approved.resolved.catch_up.of if approved.resolved.catch_up else approved.run_id
+        if origin in seen:
+            raise _refusal(plan, f"{approved.run_id} follows no other run, and took its approval")
+        seen.add(origin)
+        approved, events = context.runs.plan(origin), context.runs.events(origin)
+        require_same_intent(approved, plan)
 
 
 def _require_signed_decision(

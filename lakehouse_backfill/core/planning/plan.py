@@ -33,6 +33,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, steps
 from lakehouse_backfill.domain import partitions, table
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
+from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.manifest import RunManifest, require_supported, unplannable
 from lakehouse_backfill.domain.partitions import ColumnType, PartitionTransform, ScopeField
 from lakehouse_backfill.domain.plan import (
@@ -40,6 +41,7 @@ from lakehouse_backfill.domain.plan import (
     Plan,
     PreviousCodePin,
     ResolvedManifest,
+    SourcePin,
     TargetPin,
 )
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, RunState, RunStatus
@@ -142,6 +144,8 @@ class DeclaredRun:
     previous_code: PreviousCodePin | None = None
     #: The contracts of the project that the inputs' tables have, by table.
     input_contracts: Mapping[str, Contract] = field(default_factory=dict)
+    #: For a revision: what was approved of its inputs' privacy, by name, instead of contracts.
+    input_privacy: Mapping[str, InputPrivacy | None] | None = None
 
 
 def make_plan(
@@ -166,7 +170,7 @@ def make_plan(
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
-    sources = pins.resolve_sources(context, manifest, declared.input_contracts)
+    sources = _resolve_sources(context, declared)
     notes = resolve.check_input_ranges(manifest, scope, sources)
     notes += resolve.completeness_notes(manifest, declared.contract, sources)
     notes += steps.check_progressive(manifest, declared.contract, scope)
@@ -194,6 +198,12 @@ def make_plan(
     job_code.require_code_of_version(context, resolved)
     notes += job_code.check_previous_code(resolved) + _target_notes(context, resolved, base)
     return _complete_plan(context, resolved, declared, by, revise, notes)
+
+
+def _resolve_sources(context: Context, declared: DeclaredRun) -> tuple[SourcePin, ...]:
+    return pins.resolve_sources(
+        context, declared.manifest, declared.input_contracts, declared.input_privacy
+    )
 
 
 def _privacy_notes(
@@ -321,7 +331,8 @@ def _complete_plan(
             resolved, estimate, findings, are_signed=context.profile.requires_signatures
         ),
         notes=notes + _partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
-        warnings=estimates.estimate_warnings(context, resolved, found),
+        warnings=estimates.estimate_warnings(context, resolved, found)
+        + catch_up.revision_warnings(context, resolved, revise),
         manifest_file=declared.manifest_file,
         findings=findings,
         shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",

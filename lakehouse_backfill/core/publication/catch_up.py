@@ -195,6 +195,7 @@ def _declaration_of(plan: Plan) -> DeclaredRun:
         lock_hash=resolved.lock_hash,
         files=resolved.files,
         previous_code=resolved.previous_code,
+        input_privacy={pin.name: pin.privacy for pin in resolved.sources},
     )
 
 
