@@ -19,6 +19,7 @@ from pyspark.serializers import CloudPickleSerializer
 import lakehouse_backfill
 from lakehouse_backfill.adapters.spark.guard import (
     guarded_command,
+    import_gate,
     native_writers,
     process_guard,
     worker_guard,
@@ -30,7 +31,7 @@ from lakehouse_backfill.core.runs.side_effects import describe_attempts
 from lakehouse_backfill.errors import WriteForbidden
 
 #: The text of these modules is sent to workers, in this order.
-_SHIPPED = (process_guard, native_writers, worker_guard)
+_SHIPPED = (process_guard, import_gate, native_writers, worker_guard)
 #: Errors name this many attempts.
 _NAMED_ATTEMPTS = 5
 _FIX = (
@@ -135,6 +136,8 @@ def _register(root: str) -> None:
     native = native_writers.NativeWriters(GUARD)
     GUARD.after_import = native.patch
     native.patch_loaded()
+    GUARD.loaded_file = import_gate.loaded_file
+    import_gate.install(GUARD)
     process_guard.install()
     # Executors may lack this package.
     cloudpickle.register_pickle_by_value(guarded_command)  # type: ignore[no-untyped-call]
@@ -158,20 +161,22 @@ def _guard_pickling() -> None:
     original: Callable[..., bytes] = CloudPickleSerializer.dumps
 
     def dumps(self: Any, obj: Any) -> bytes:
-        return original(self, _guarded(obj, sys._getframe(1)))
+        settings = _settings_for(obj, sys._getframe(1))
+        if settings is None:
+            return original(self, obj)
+        guarded = guarded_command.GuardedCommand(_texts(), settings, original(self, obj))
+        return original(self, guarded)
 
     CloudPickleSerializer.dumps = dumps  # type: ignore[method-assign]
 
 
-def _guarded(made: Any, frame: Any) -> Any:
-    """Return the object with the guard, if it is a function that goes to workers."""
+def _settings_for(made: Any, frame: Any) -> dict[str, Any] | None:
+    """Return what the guard must know in a worker; None: the object is no function of a job."""
     function = made[0] if isinstance(made, tuple) and made else made
-    if not callable(function):
-        return made
-    place = _place_of(function, frame)
+    place = _place_of(function, frame) if callable(function) else None
     if place is None:
-        return guarded_command.GuardedCommand(made, guarded_command.load_own)
-    settings = {
+        return None
+    return {
         "folders": GUARD.folders,
         "other_folders": GUARD.other_folders,
         "scratch": GUARD.scratch,
@@ -180,7 +185,6 @@ def _guarded(made: Any, frame: Any) -> Any:
         "secret_names": SENSITIVE_KEYS,
         "made_at": place,
     }
-    return guarded_command.GuardedCommand(made, guarded_command.load_guarded, _texts(), settings)
 
 
 def _place_of(function: Any, frame: Any) -> Place | None:

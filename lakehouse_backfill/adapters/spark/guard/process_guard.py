@@ -1,18 +1,16 @@
-"""Stops outside effects of job code in one process, by Python's audit events and a gate on imports.
+"""Stops outside effects of job code in one process, by Python's audit events.
 
 Uses the standard library only: its text is sent to Python workers, which may lack this package.
 
 An audit hook cannot be removed, so a process gets one; while `is_on` is false it returns at once.
 Code counts as the job's by its origin: a file of the job on the stack, a thread that such code
 started, or, in a worker, any function that the job sent there. What PySpark, Py4J and the import
-system do themselves passes: the innermost frame decides. Native code raises no audit events; the
-import gate and `native_writers` cover known clients.
+system do themselves passes: the innermost frame decides. Native code raises no audit events;
+`import_gate` and `native_writers` cover known clients.
 """
 
 from __future__ import annotations
 
-import builtins
-import importlib
 import os
 import sys
 import threading
@@ -44,6 +42,8 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "native code": ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.call_function"),
     "environment": ("os.putenv", "os.unsetenv"),
 }  # fmt: skip
+#: Events that tell of code that is loaded.
+_LOADING = frozenset({"exec", "import"})
 _SINKS = {event: sink for sink, events in EVENTS.items() for event in events}
 #: What a library may do while it is imported.
 _ALLOWED_ON_IMPORT = frozenset({"native code", "environment"})
@@ -67,6 +67,8 @@ _CALLERS = (
     "/worker.py", "/util.py", "/sql/worker/", "/sql/udf.py", "/sql/udtf.py", "/core/rdd.py",
     "/serializers.py", "/cloudpickle/", "/profiler.py",
 )  # fmt: skip
+#: Functions of PySpark's broadcast variables that unpickle what a job has made.
+_LOADS_BROADCAST = ("load", "load_from_path", "value")
 _CONNECTING = ("local_connect_and_auth", "_create_local_socket", "_load_from_socket")
 
 Place = tuple[str, int]
@@ -92,6 +94,11 @@ class ProcessGuard:
         self.own_modules: frozenset[str] = frozenset()
         self.is_secret: Callable[[str], bool] = lambda _: False
         self.error: Callable[[dict[str, Any]], Exception] = _worker_error
+        #: Refuses clients by name and members, and by the file that is loaded: `import_gate`.
+        self.check_import: Callable[[str, tuple[str, ...], FrameType | None], None]
+        self.check_file: Callable[[str, FrameType | None], None] = lambda _file, _frame: None
+        #: Returns the file whose code an event is about to run: `import_gate`.
+        self.loaded_file: Callable[[str, tuple[Any, ...]], str] = lambda _event, _arguments: ""
         #: Called after an import, with the first part of the module's name.
         self.after_import: Callable[[str], None] = lambda _: None
         self.attempts: list[dict[str, Any]] = []
@@ -102,16 +109,36 @@ class ProcessGuard:
     @contextmanager
     def trusted(self) -> Iterator[None]:
         """Let this thread act for the toolkit, below code of a job."""
-        before = getattr(self._thread, "is_trusted", False)
+        before = self.is_trusted()
         self._thread.is_trusted = True
         try:
             yield
         finally:
             self._thread.is_trusted = before
 
+    def is_trusted(self) -> bool:
+        """Return whether this thread acts for the toolkit."""
+        return getattr(self._thread, "is_trusted", False)
+
+    @contextmanager
+    def acting_for(self, place: Place) -> Iterator[None]:
+        """Count what this thread does in the block as the job's; it unpickles what the job made."""
+        before = getattr(self._thread, "place", None)
+        self._thread.place = place
+        try:
+            yield
+        finally:
+            self._thread.place = before
+
+    def thread_origin(self) -> Place | None:
+        """Return the line of the job for which this thread works when the stack has none."""
+        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+        started = getattr(thread, "_lhb_origin", None)
+        return started or getattr(self._thread, "place", None) or self.running
+
     def check_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Stop what an audit event announces, if job code does it."""
-        if getattr(self._thread, "is_trusted", False):
+        if self.is_trusted():
             return
         sink = _SINKS[event]
         with self.trusted():
@@ -130,27 +157,13 @@ class ProcessGuard:
 
     def origin(self, frame: FrameType | None) -> Place | None:
         """Return the line of the job that is the origin of a call; None: it is not the job's."""
-        if getattr(self._thread, "is_trusted", False):
+        if self.is_trusted():
             return None
         return self._origin(frame, "")
 
     def maker(self, frame: FrameType | None) -> Place | None:
         """Return the line of the job on the stack, also below PySpark's own code."""
-        return None if getattr(self._thread, "is_trusted", False) else self._on_stack(frame, "")
-
-    def check_import(self, name: str, members: tuple[str, ...], frame: FrameType | None) -> None:
-        """Refuse a client that job code itself imports; libraries import what they need."""
-        if name.partition(".")[0] in self.own_modules:
-            return
-        importer = self._direct_caller(frame)
-        if importer is None or getattr(self._thread, "is_trusted", False):
-            return
-        for wanted in (name, *(f"{name}.{member}" for member in members)):
-            parts = wanted.split(".")
-            for length in range(1, len(parts) + 1):
-                sink = self.clients.get(".".join(parts[:length]))
-                if sink:
-                    self.stop(sink, f"to import {wanted}", importer)
+        return None if self.is_trusted() else self._on_stack(frame, "")
 
     def check_environment(self, name: str, frame: FrameType | None) -> bool:
         """Return whether a variable is hidden; raises when job code itself names a secret."""
@@ -171,7 +184,9 @@ class ProcessGuard:
 
     def _origin(self, frame: FrameType | None, sink: str) -> Place | None:
         frame = _caller(frame)
-        if frame is not None and _is_infrastructure(frame):
+        # A project may lie in a folder that is called `pyspark`.
+        is_jobs = frame is None or self.is_job_file(frame.f_code.co_filename)
+        if frame is not None and not is_jobs and _is_infrastructure(frame):
             return None
         return self._on_stack(frame, sink)
 
@@ -183,8 +198,7 @@ class ProcessGuard:
             if file in _IMPORT_SYSTEM and sink in _ALLOWED_ON_IMPORT:
                 return None
             frame = frame.f_back
-        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
-        return getattr(thread, "_lhb_origin", None) or self.running
+        return self.thread_origin()
 
     def _direct_caller(self, frame: FrameType | None) -> Place | None:
         """Return the line of job code that made the call itself, also through exec."""
@@ -215,6 +229,8 @@ def _is_infrastructure(frame: FrameType) -> bool:
         return False
     if frame.f_code.co_name in _CONNECTING or inside == "daemon.py":
         return True
+    if inside == "core/broadcast.py":
+        return frame.f_code.co_name not in _LOADS_BROADCAST
     return not f"/{inside}".startswith(_CALLERS)
 
 
@@ -326,8 +342,12 @@ GUARD = ProcessGuard()
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if GUARD.is_on and event in _SINKS:
+    if not GUARD.is_on:
+        return
+    if event in _SINKS:
         GUARD.check_event(event, arguments)
+    elif event in _LOADING and (file := GUARD.loaded_file(event, arguments)):
+        GUARD.check_file(file, sys._getframe(1))
 
 
 class _GuardedEnviron(os._Environ):  # type: ignore[type-arg]
@@ -350,42 +370,12 @@ class _GuardedEnviron(os._Environ):  # type: ignore[type-arg]
 
 def install() -> None:
     """Install the hook and the gates in this process, once; they act while the guard is on."""
-    if getattr(builtins.__import__, "_lhb_gate", False):
-        return
-    _gate_imports()
     _gate_fork_exec()
     _mark_threads()
     for environ in (os.environ, getattr(os, "environb", None)):
         if environ is not None:
             environ.__class__ = _GuardedEnviron
     sys.addaudithook(_audit)
-
-
-def _gate_imports() -> None:
-    import_, import_module = builtins.__import__, importlib.import_module
-
-    def gated_import(
-        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
-    ) -> Any:  # fmt: skip
-        root = name.partition(".")[0]
-        if GUARD.is_on and level == 0 and root in GUARD.client_roots:
-            GUARD.check_import(name, tuple(fromlist or ()), sys._getframe(1))
-        module = import_(name, globals, locals, fromlist, level)
-        if level == 0:
-            GUARD.after_import(root)
-        return module
-
-    def gated_import_module(name: str, package: str | None = None) -> Any:
-        root = name.partition(".")[0]
-        if GUARD.is_on and root in GUARD.client_roots:
-            GUARD.check_import(name, (), sys._getframe(1))
-        module = import_module(name, package)
-        GUARD.after_import(root)
-        return module
-
-    gated_import._lhb_gate = True  # type: ignore[attr-defined]
-    builtins.__import__ = gated_import
-    importlib.import_module = gated_import_module
 
 
 def _gate_fork_exec() -> None:

@@ -29,6 +29,8 @@ def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     if "native" not in vars(guard):
         guard.native = modules["native_writers"].NativeWriters(guard)
         guard.after_import = guard.native.patch
+        guard.loaded_file = modules["import_gate"].loaded_file
+        modules["import_gate"].install(guard)
         process_guard.install()
         _fail_tasks_with_attempts(guard, process_guard)
     guard.native.patch_loaded()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 CLIENTS_BY_SINK: Mapping[str, tuple[str, ...]] = {
     "table": (
         "pyiceberg", "deltalake", "delta", "hudi", "daft", "lance", "lancedb", "ray", "polars",
-        "duckdb", "datafusion", "chdb",
+        "duckdb", "_duckdb", "datafusion", "chdb",
     ),
     "file": (
         "pyarrow.fs", "pyarrow.parquet", "pyarrow.dataset", "pyarrow.csv", "pyarrow.feather",
