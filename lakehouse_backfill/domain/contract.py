@@ -446,6 +446,12 @@ class Profile(Value):
         None, description="Where heads of logs are kept, so that a rewritten history is found."
     )
 
+    secret_variables: tuple[Name, ...] = Field(
+        (),
+        description="Environment variables that job code must not see, besides those whose names "
+        "or values say so.",
+    )
+
     @property
     def requires_signatures(self) -> bool:
         """Whether decisions have to be signed."""

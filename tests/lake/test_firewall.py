@@ -90,7 +90,7 @@ EFFECTS: dict[str, tuple[str, str]] = {
         "file", "import pandas as p; p.DataFrame({{'a': [1]}}).to_parquet('s3://bucket/f')",
     ),
     "pandas to a database": (
-        "file", "import pandas as p; p.DataFrame({{'a': [1]}}).to_sql('t', 'postgresql://db/x')",
+        "database", "import pandas as p; p.DataFrame({{'a': [1]}}).to_sql('t', 'postgresql://db/x')",
     ),
     "numpy": ("file", "import numpy; numpy.save('{folder}/g', numpy.zeros(2))"),
     "numpy tofile": ("file", "import numpy; numpy.zeros(2).tofile('{folder}/g2')"),

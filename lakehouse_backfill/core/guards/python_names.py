@@ -17,8 +17,14 @@ from lakehouse_backfill.core.guards.python_scopes import (
 UNKNOWN = ""
 #: An expression that may mean more names than this has no known meaning.
 _MOST_NAMES = 256
-#: Functions that import the module that their text names.
-IMPORTERS = ("importlib.import_module", "builtins.__import__")
+#: Functions that import the module that their text names, or find it for a loader.
+IMPORTERS = (
+    "importlib.import_module", "importlib.__import__", "importlib.util.find_spec",
+    "importlib.util.spec_from_file_location", "builtins.__import__", "pkgutil.resolve_name",
+    "pkgutil.get_loader", "pkgutil.find_loader", "runpy.run_module",
+)  # fmt: skip
+#: Functions that run the text that they are given.
+EXECUTORS = ("builtins.exec", "builtins.eval", "builtins.compile")
 
 
 class NameResolver:
@@ -72,7 +78,7 @@ class NameResolver:
             bases = self._names(node.args[0], scope, seen)
             return frozenset(name for base in bases for name in self._member(base, text, seen))
         if functions.intersection(IMPORTERS) and (text := text_argument(node, 0)):
-            return frozenset({self._modules.find(text, scope.file)})
+            return frozenset({self._modules.find(text.replace(":", "."), scope.file)})
         if "functools.partial" in functions and node.args:
             return self._names(node.args[0], scope, seen)
         return frozenset(f"{name}()" for name in functions)

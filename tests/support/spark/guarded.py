@@ -41,6 +41,7 @@ def try_lines(
     *,
     in_worker: bool = False,
     environment: Mapping[str, str] | None = None,
+    declared: Sequence[str] = (),
 ) -> list[Tried]:
     """Run each line as a function of a job; what it returns goes into `result`.
 
@@ -52,6 +53,7 @@ def try_lines(
     bodies = [f"def attempt_{number}{line}" for number, line in enumerate(whole, 1)]
     file.write_text("\n".join(bodies) + "\n")
     question: dict[str, Any] = {"project": str(project), "count": len(lines)}
+    question["declared"] = list(declared)
     if in_worker:
         pickled = _process("pickle", question, environment)
         return _tried(_process("worker", {"pickled": pickled}, environment))
@@ -91,6 +93,7 @@ def _in_driver(question: Mapping[str, Any]) -> list[Any]:
     from lakehouse_backfill.errors import WriteForbidden
 
     project, answers = Path(question["project"]), []
+    driver_guard.declare_secrets(question["declared"])
     module = _job_module(project)
     for number in range(1, question["count"] + 1):
         attempts, result = [], ""
@@ -111,6 +114,7 @@ def _pickled(question: Mapping[str, Any]) -> list[Any]:
     from lakehouse_backfill.adapters.spark.guard import driver_guard
 
     project, texts = Path(question["project"]), []
+    driver_guard.declare_secrets(question["declared"])
     module = _job_module(project)
     for number in range(1, question["count"] + 1):
         with driver_guard.watch_job(project):

@@ -82,8 +82,8 @@ class NativeWriters:
             module = sys.modules.get(name)
             if name not in self._is_done and module is not None and _is_loaded(module):
                 self._is_done.add(name)
-                for member, check in _CHECKS[root][name]:
-                    self._check_first(module, member, check)
+                for member, check, sink in _CHECKS[root][name]:
+                    self._check_first(module, member, check, sink)
 
     def patch_loaded(self) -> None:
         """Patch what the process has loaded before."""
@@ -120,7 +120,7 @@ class NativeWriters:
 
         return get
 
-    def _check_first(self, module: Any, member: str, is_outside: _Check) -> None:
+    def _check_first(self, module: Any, member: str, is_outside: _Check, sink: str) -> None:
         named, _, name = member.rpartition(".")
         owner = getattr(module, named, None) if named else module
         # A class may inherit it.
@@ -134,7 +134,7 @@ class NativeWriters:
             if guard.is_on and is_outside(guard, arguments, keywords):
                 place = guard.origin(sys._getframe(1))
                 if place is not None:
-                    guard.stop("file", f"{module.__name__}.{shown}", place)
+                    guard.stop(sink, f"{module.__name__}.{shown}", place)
             return original(*arguments, **keywords)
 
         setattr(owner, name, call)
@@ -191,22 +191,22 @@ def _is_written_handle(guard: Any, arguments: tuple[Any, ...], named: Mapping[st
     return "w" in str(mode) and _path_outside(0)(guard, arguments, named)
 
 
-def _checks() -> dict[str, dict[str, list[tuple[str, _Check]]]]:
-    """Return by package and module what is checked before which member."""
-    found: dict[str, dict[str, list[tuple[str, _Check]]]] = {"pyarrow": {}, "pandas": {}}
+def _checks() -> dict[str, dict[str, list[tuple[str, _Check, str]]]]:
+    """Return by package and module what is checked before which member, and its sink."""
+    found: dict[str, dict[str, list[tuple[str, _Check, str]]]] = {"pyarrow": {}, "pandas": {}}
 
-    def add(module: str, member: str, check: _Check) -> None:
-        found[module.partition(".")[0]].setdefault(module, []).append((member, check))
+    def add(module: str, member: str, check: _Check, sink: str = "file") -> None:
+        found[module.partition(".")[0]].setdefault(module, []).append((member, check, sink))
 
     for module, writers in PATH_WRITERS.items():
         for member, position in writers.items():
             add(module, member, _path_outside(position))
     for module, readers in ADDRESS_READERS.items():
         for member, position in readers.items():
-            add(module, member, _is_address(position))
+            add(module, member, _is_address(position), "network")
     for module, calls in CLIENT_CALLS.items():
         for member in calls:
-            add(module, member, _always)
+            add(module, member, _always, "database")
     add("pyarrow.lib", "memory_map", _is_written_map)
     add("pandas.io.parquet", "_get_path_or_handle", _is_written_handle)
     return found

@@ -50,7 +50,7 @@ _ALLOWED_ON_IMPORT = frozenset({"native code", "environment"})
 #: A path is refused in any case: the link could lead out of the scratch folder later.
 _ALWAYS_OUTSIDE = frozenset({"os.link", "os.symlink", "os.chdir"})
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-#: Files whose credentials a job must not see, as parts of their paths.
+#: Files whose credentials a job must not see: folders, and ends of paths.
 _SECRET_FILES = (
     "/environ", "/catalog/profiles.yaml", "/.aws/", "/.pyiceberg.yaml", "/.ssh/", "/.netrc",
     "/.config/gcloud/", "/.azure/", "/.kube/",
@@ -92,7 +92,6 @@ class ProcessGuard:
         self.client_roots: frozenset[str] = frozenset()
         #: Modules of projects, which may have the name of a client.
         self.own_modules: frozenset[str] = frozenset()
-        self.is_secret: Callable[[str], bool] = lambda _: False
         self.error: Callable[[dict[str, Any]], Exception] = _worker_error
         #: Refuses clients by name and members, and by the file that is loaded: `import_gate`.
         self.check_import: Callable[[str, tuple[str, ...], FrameType | None], None]
@@ -165,15 +164,6 @@ class ProcessGuard:
         """Return the line of the job on the stack, also below PySpark's own code."""
         return None if self.is_trusted() else self._on_stack(frame, "")
 
-    def check_environment(self, name: str, frame: FrameType | None) -> bool:
-        """Return whether a variable is hidden; raises when job code itself names a secret."""
-        if not (self.is_on and self.is_secret(name)) or self.origin(frame) is None:
-            return False
-        caller = self._direct_caller(frame)
-        if caller is not None:
-            self.stop("secret", f"to read the environment variable {name}", caller)
-        return True
-
     def is_scratch(self, path: Any) -> bool:
         """Return whether job code may write to a path."""
         return is_scratch(path, self.scratch)
@@ -200,7 +190,7 @@ class ProcessGuard:
             frame = frame.f_back
         return self.thread_origin()
 
-    def _direct_caller(self, frame: FrameType | None) -> Place | None:
+    def direct_caller(self, frame: FrameType | None) -> Place | None:
         """Return the line of job code that made the call itself, also through exec."""
         frame = _caller(frame)
         if frame is None or not self.is_job_file(frame.f_code.co_filename):
@@ -293,7 +283,7 @@ def _describe_open(arguments: tuple[Any, ...], scratch: tuple[str, ...]) -> str:
         return f"to open {text!r} for writing"
     # Relative names, and links, may mean them too.
     full = os.path.realpath(text).replace(os.sep, "/")
-    if any(part in f"{full}/" or full.endswith(part) for part in _SECRET_FILES):
+    if any(part in full if part.endswith("/") else full.endswith(part) for part in _SECRET_FILES):
         is_environment = full.startswith("/proc/") or not full.endswith("/environ")
         return f"to read {text!r}, which may hold credentials" if is_environment else ""
     return ""
@@ -350,31 +340,10 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         GUARD.check_file(file, sys._getframe(1))
 
 
-class _GuardedEnviron(os._Environ):  # type: ignore[type-arg]
-    """Hides variables that hold secrets from job code."""
-
-    def __getitem__(self, key: Any) -> Any:
-        if GUARD.is_on and GUARD.check_environment(_text(key), sys._getframe(1)):
-            raise KeyError(key)
-        return super().__getitem__(key)
-
-    def __iter__(self) -> Iterator[Any]:
-        names = list(super().__iter__())
-        if GUARD.is_on and GUARD.origin(sys._getframe(1)) is not None:
-            names = [name for name in names if not GUARD.is_secret(_text(name))]
-        return iter(names)
-
-    def __repr__(self) -> str:
-        return f"environ({dict(self.items())!r})"
-
-
 def install() -> None:
     """Install the hook and the gates in this process, once; they act while the guard is on."""
     _gate_fork_exec()
     _mark_threads()
-    for environ in (os.environ, getattr(os, "environb", None)):
-        if environ is not None:
-            environ.__class__ = _GuardedEnviron
     sys.addaudithook(_audit)
 
 

@@ -21,8 +21,10 @@ def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     guard.client_roots = frozenset(name.partition(".")[0] for name in guard.clients)
     guard.own_modules = frozenset(settings["own_modules"])
     guard.running = tuple(settings["made_at"])
+    secrets = modules["environment_gate"].SECRETS
     secret = re.compile(settings["secret_names"])
-    guard.is_secret = lambda name: secret.search(name) is not None
+    secrets.is_secret_name = lambda name: secret.search(name) is not None
+    secrets.declared = frozenset(settings["secret_variables"])
     guard.attempts.clear()
     for folder in guard.scratch:
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (an executor may lack it)
@@ -31,6 +33,7 @@ def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         guard.after_import = guard.native.patch
         guard.loaded_file = modules["import_gate"].loaded_file
         modules["import_gate"].install(guard)
+        modules["environment_gate"].install(guard, secrets)
         process_guard.install()
         _fail_tasks_with_attempts(guard, process_guard)
     guard.native.patch_loaded()

@@ -14,11 +14,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from lakehouse_backfill.adapters.spark.guard.environment_gate import SECRETS
 from lakehouse_backfill.adapters.spark.session import spark_log
 from lakehouse_backfill.adapters.spark.session.java import JavaRuntime, require_java
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
     SparkSettings,
+    is_secret,
     may_hold_secret,
 )
 from lakehouse_backfill.adapters.spark.session.spark_errors import hide_texts, spark_errors
@@ -153,6 +155,8 @@ def open_session(profile: Profile, project: Path) -> SparkSession:
     """
     global _sessions_opened  # One session at a time; objects of an earlier session are invalid.
     settings = SparkSettings.from_profile(profile, project)
+    SECRETS.declared |= frozenset(profile.secret_variables)
+    SECRETS.settings |= {key: text for key, text in settings.options.items() if is_secret(key)}
     with _LOCK:
         session = _OPEN_SESSIONS.get("session")
         if session is None:

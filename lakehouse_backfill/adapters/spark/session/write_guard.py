@@ -49,8 +49,8 @@ _WRITE_MEMBERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "createTable", "createExternalTable", "dropGlobalTempView", "recoverPartitions",
             "setCurrentCatalog", "setCurrentDatabase",
         )),
-        ("conf", "RuntimeConfig", ("set", "unset")),
-        ("conf", "RuntimeConf", ("set", "unset")),
+        ("conf", "RuntimeConfig", ("set", "unset", "getAll")),
+        ("conf", "RuntimeConf", ("set", "unset", "getAll")),
         ("session", "SparkSession", ("stop", "copyFromLocalToFs", "addArtifacts")),
     )),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import re
 import sys
@@ -127,8 +128,9 @@ def _pickling_by_value(names: set[str]) -> Iterator[None]:
 
 #: Names outside the public API: they bypass the guard, and do not exist on Spark Connect.
 FORBIDDEN_NAMES = frozenset(
-    {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "sparkContext", "SparkContext", "rdd"}
-)
+    {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "sparkContext", "SparkContext", "rdd",
+     "_jc", "_jconf", "_jwrite", "_jreader", "_jcatalog", "_jgd", "_jrdd", "_judf", "_java_obj"}
+)  # fmt: skip
 _REFLECTION = re.compile(rf"\b({'|'.join(REFLECTION_FUNCTIONS)})\s*\(", re.IGNORECASE)
 
 
@@ -202,12 +204,15 @@ class JobSink:
         """Send a message as the run's policy says; return the answer of a mocked sink, else None.
 
         `key` names what the message is about: the same key is the same message. Raises
-        WriteForbidden, before anything is sent, when the policy is `forbid`, or in a worker.
+        WriteForbidden, before anything is sent, when the policy is `forbid`, in a worker, or for
+        the value of a secret.
         """
         if self._sinks is None:
             raise self._unreachable()
         if refusal := self._sinks.refusal(self._name):
             driver_guard.stop(self._name, refusal)
+        text = f"{key} {json.dumps(payload, ensure_ascii=False, default=str)}"
+        driver_guard.require_no_secret(self._name, text)
         with driver_guard.trusted(), write_guard.allow_own_writes():
             return self._sinks.send(self._name, key, payload)
 
