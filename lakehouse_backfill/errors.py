@@ -1,7 +1,6 @@
-"""Every user-facing error, and the command lines that the `fix` of an error shows.
+"""Every user-facing error.
 
-An error has the problem, the state of the data, the fix, a code and an exit code. In a command line
-each word is quoted, so that the line can be copied into a shell.
+An error has the problem, the state of the data, the fix, a code and an exit code.
 
 BackfillError                      code               exit
 ├── ConfigError                    invalid-config      2   declarations are wrong
@@ -31,29 +30,12 @@ BackfillError                      code               exit
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lakehouse_backfill.fault_points import describe_commits
-
-PROGRAM = "lakehouse-backfill"
-#: Placeholder for the run manifest's file where it is unknown.
-MANIFEST_PLACEHOLDER = "MANIFEST"
-
-
-def command_line(*words: str) -> str:
-    """Return the line that a shell reads as the program and exactly these words."""
-    return " ".join([PROGRAM, *(shlex.quote(word) for word in words)])
-
-
-def plan_command(manifest_file: str = MANIFEST_PLACEHOLDER, revise: str = "") -> str:
-    """Return the command that plans a run manifest, revising the run `revise` if given."""
-    # A file name that begins with a dash would be parsed as an option.
-    file = f"./{manifest_file}" if manifest_file.startswith("-") else manifest_file
-    return command_line("plan", file, *(("--revise", revise) if revise else ()))
 
 
 class BackfillError(Exception):
@@ -88,6 +70,11 @@ class BackfillError(Exception):
         self.field = field
         self.faults = faults
         self.data: dict[str, Any] = dict(data or {})
+
+    def complete_commands(self, complete: Callable[[str], str]) -> None:
+        """Complete the commands of the texts: see `Invocation.complete`."""
+        self.problem, self.state = complete(self.problem), complete(self.state)
+        self.fix = complete(self.fix)
 
     def __str__(self) -> str:
         lines = [f"{self.code}: {self.problem}", f"  state: {self.state}"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from importlib import import_module
-from inspect import isfunction
+from inspect import isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -19,9 +19,16 @@ from lakehouse_backfill.adapters.system.process import (
 )
 from lakehouse_backfill.config.faults import locate_errors
 from lakehouse_backfill.domain.table import TableRef
-from lakehouse_backfill.errors import ChecksFailed, ConfigError, EnvironmentDown, NotFound
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ChecksFailed,
+    ConfigError,
+    EnvironmentDown,
+    NotFound,
+)
 from lakehouse_backfill.fault_points import forget_commits
 from lakehouse_backfill.ports.system import Progress
+from lakehouse_backfill.results.base import complete_commands
 from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
@@ -57,18 +64,29 @@ _Class = TypeVar("_Class")
 
 
 def _begins_commands(project: type[_Class]) -> type[_Class]:
-    """Make each public method a command of its own, unless it is called inside another one."""
+    """Make each public method a command of its own, unless it is called inside another one.
+
+    The commands in its result, or in its error, reach the same project and profile.
+    """
     depth = 0
 
     def as_command(method: Callable[..., Any]) -> Callable[..., Any]:
+        takes_run = tuple(signature(method).parameters)[1:2] == ("run",)
+
         @wraps(method)
-        def command(*arguments: Any, **named: Any) -> Any:
+        def command(self: Any, *arguments: Any, **named: Any) -> Any:
             nonlocal depth
-            if depth == 0:
-                forget_commits()
+            if depth:
+                return method(self, *arguments, **named)
+            forget_commits()
             depth += 1
+            run = named.get("run", (*arguments, None)[0]) if takes_run else None
+            complete = partial(self.wiring.invocation.complete, run=run or "")
             try:
-                return method(*arguments, **named)
+                return complete_commands(method(self, *arguments, **named), complete)
+            except BackfillError as error:
+                error.complete_commands(complete)
+                raise
             finally:
                 depth -= 1
                 if depth == 0:
@@ -103,7 +121,9 @@ class Project:
     ) -> Project:
         """Open the project in `folder`. Reads its profiles only; connects on first use.
 
-        Raises ConfigError when the profiles are wrong or `profile` is not among them.
+        Without a `profile`, the environment variable LAKEHOUSE_BACKFILL_PROFILE names it, or the
+        profiles' own `default`. Raises ConfigError when the profiles are wrong, or when there is no
+        such profile.
         """
         return Project(Adapters.open(Path(folder), profile, progress))
 
@@ -138,7 +158,7 @@ class Project:
 
     def plan(
         self,
-        manifest_file: str | Path,
+        manifest_file: str | Path | None = None,
         revise: str | None = None,
         by: str | None = None,
         *,
@@ -148,12 +168,18 @@ class Project:
     ) -> runs.PlanResult:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
+        Without a file, the file of the run to `revise` is planned again.
+
         Raises ConfigError, NotFound, Unsupported, LimitExceeded, NonDeterministic, ChecksFailed (a
         proof).
         """
         from lakehouse_backfill.core.planning import plan as stage
 
         who, context = resolve_actor(by), self.wiring.context
+        if manifest_file is None:
+            if revise is None:
+                raise ConfigError("no run manifest is named", fix="name its file")
+            manifest_file = context.runs.plan(revise).manifest_file
         declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
             plan = stage.make_plan(context, declared, who, revise)

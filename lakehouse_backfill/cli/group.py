@@ -24,6 +24,7 @@ from lakehouse_backfill.cli.json_output import (
     output_to_stdout,
     write_json,
 )
+from lakehouse_backfill.command_lines import PROFILE_VARIABLE, PROJECT_VARIABLE, Invocation
 from lakehouse_backfill.errors import BackfillError
 from lakehouse_backfill.fault_points import describe_commits
 
@@ -56,6 +57,19 @@ class SplitArguments:
     def wants_traceback(self) -> bool:
         """Whether errors of ours are to be shown with their traceback."""
         return "--debug" in self.program_options
+
+    @property
+    def invocation(self) -> Invocation:
+        """What printed commands need to reach the same lake; options win over the environment."""
+        given = {
+            "--project": os.environ.get(PROJECT_VARIABLE, ""),
+            "--profile": os.environ.get(PROFILE_VARIABLE, ""),
+        }
+        for place, word in enumerate(self.program_options, start=1):
+            name, _, value = word.partition("=")
+            if name in PROGRAM_OPTIONS:
+                given[name] = value or "".join(self.program_options[place : place + 1])
+        return Invocation.of(given["--project"], given["--profile"])
 
     def command_name(self, groups: Container[str]) -> str:
         """Name the command as it was typed: `plan`, `product add`, or empty."""
@@ -166,6 +180,7 @@ class BackfillGroup(TyperGroup):
         return words.command_name(groups)
 
     def _report_error(self, words: SplitArguments, error: BackfillError) -> None:
+        error.complete_commands(words.invocation.complete)
         if words.wants_traceback or os.environ.get(DEBUG_VARIABLE):
             sys.stderr.write(clean_text(traceback.format_exc()))
         if words.wants_json and not isinstance(error, OutputLost):

@@ -20,6 +20,7 @@ from lakehouse_backfill.cli.session import (
     open_project,
     tune_gc,
 )
+from lakehouse_backfill.command_lines import PROFILE_VARIABLE, PROJECT_VARIABLE
 from lakehouse_backfill.results.base import Result
 
 app = typer.Typer(
@@ -61,15 +62,13 @@ def program(
     *,
     project: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR", envvar="LAKEHOUSE_BACKFILL_PROJECT", help="The project's folder."
-        ),
+        typer.Option(metavar="DIR", envvar=PROJECT_VARIABLE, help="The project's folder."),
     ] = Path(),
     profile: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            envvar="LAKEHOUSE_BACKFILL_PROFILE",
+            envvar=PROFILE_VARIABLE,
             help="The lake, as catalog/profiles.yaml names it.",
         ),
     ] = None,

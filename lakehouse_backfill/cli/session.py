@@ -19,6 +19,7 @@ import typer
 
 from lakehouse_backfill.cli.group import clean_text
 from lakehouse_backfill.cli.json_output import build_envelope, output_to_stdout, write_json
+from lakehouse_backfill.command_lines import Invocation
 
 if TYPE_CHECKING:
     from lakehouse_backfill.ports.system import Progress
@@ -171,14 +172,17 @@ class Session:
 
         Raises OutputLost where stdout is closed or cannot be written: the command has ended.
         """
+        invocation = Invocation.of(self.folder, self.profile)
         error = result.error()
+        if error is not None:
+            error.complete_commands(invocation.complete)
         with output_to_stdout():
             if self.json:
                 write_json(build_envelope(command, result.to_dict(), error), sys.stdout)
             else:
                 from lakehouse_backfill.cli.render import render_result
 
-                render_result(result, sys.stdout)
+                render_result(result, sys.stdout, invocation)
             sys.stdout.flush()
         if not self.json:
             for warning in result.warnings:

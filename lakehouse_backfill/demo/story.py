@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
@@ -123,7 +124,7 @@ def _plan(narrator: Narrator, project: Project, revises: str) -> str:
         tell(
             f"{len(planned.partitions)} partitions in {len(planned.chunks)} chunks; "
             f"reads at most {planned.estimate.input_rows:,} rows",
-            "lakehouse-backfill cancel RUN",
+            command_line("cancel", planned.run_id),
         )
     return planned.run_id
 
@@ -132,7 +133,7 @@ def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> No
     why = "the output goes to a shadow table; readers see nothing of it"
     with narrator.step("Stage in chunks", why) as tell:
         staged = project.stage(run_id, DEMO_PERSON)
-        tell(f"{staged.rows:,} rows in {staged.chunks_done} chunks", "cancel RUN")
+        tell(f"{staged.rows:,} rows in {staged.chunks_done} chunks", command_line("cancel", run_id))
     why = "accepted because checks passed, not because a job finished"
     with narrator.step("Validate and accept", why) as tell:
         result = project.validate(run_id, DEMO_PERSON)
@@ -144,7 +145,7 @@ def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> No
         tell(
             f"{quiet} checks found nothing wrong; {found.changed:,} rows change, "
             f"{found.added:,} come, {found.removed:,} go, {found.unchanged:,} stay",
-            "lakehouse-backfill reject RUN",
+            command_line("reject", run_id, "--reason", "TEXT"),
         )
 
 

@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.evidence.status import evidence_document
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.table import StoredCheck
-from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown, command_line
+from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
 from lakehouse_backfill.report import break_glass, changes, lineage, summary
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.html import render, show_invisible

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.core.planning import publish_modes, row_changes
@@ -33,13 +34,7 @@ from lakehouse_backfill.domain.table import (
     TableInfo,
     describe_schema_step,
 )
-from lakehouse_backfill.errors import (
-    MANIFEST_PLACEHOLDER,
-    BackfillError,
-    ChecksFailed,
-    command_line,
-    plan_command,
-)
+from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.comparison import DiffResult
 
@@ -375,7 +370,7 @@ def closed_gates_error(
         f"{run}: {_describe_closed(closed)}",
         state="nothing was published; the shadow table is kept",
         fix=f"{command_line('evidence', run)}, then "
-        f"{plan_command(manifest_file or MANIFEST_PLACEHOLDER, run)}" + _waive_hint(run, closed),
+        f"{plan_command(manifest_file, run)}" + _waive_hint(run, closed),
     )
 
 

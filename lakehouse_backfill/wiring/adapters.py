@@ -12,7 +12,6 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.system.journal import JsonJournal
 from lakehouse_backfill.adapters.system.process import (
     NullProgress,
@@ -22,6 +21,12 @@ from lakehouse_backfill.adapters.system.process import (
     is_driver_alive,
     read_committed_code,
     this_driver,
+)
+from lakehouse_backfill.command_lines import (
+    DEFAULT_INVOCATION,
+    PROFILE_VARIABLE,
+    Invocation,
+    command_line,
 )
 from lakehouse_backfill.config.contracts import (
     find_contract,
@@ -61,36 +66,51 @@ STATE_FOLDER = ".lakehouse-backfill"
 LOCK_FILE = "requirements.lock"
 
 
+def _require_project(folder: Path) -> None:
+    """Raise NotFound unless the folder is that of a project."""
+    if not folder.is_dir():
+        raise NotFound(f"{folder} is no folder", fix=command_line("init", str(folder)))
+    if not (folder / PROFILES_FILE).is_file():
+        # Without this, a command in the wrong folder would make an empty lake and see no runs.
+        raise NotFound(
+            f"{folder} is no project: it has no {PROFILES_FILE.as_posix()}",
+            fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
+            f"a new one: {command_line('init', str(folder))}",
+        )
+
+
 class Adapters:
     """The adapters of one project folder and profile, each made on first use."""
 
     def __init__(
-        self, folder: Path, profile: Profile, progress: Progress, profile_name: str = ""
+        self,
+        folder: Path,
+        profile: Profile,
+        progress: Progress,
+        profile_name: str = "",
+        invocation: Invocation = DEFAULT_INVOCATION,
     ) -> None:
         """Use `Wiring.open`."""
         self.folder = folder
         self.profile = profile
         self.profile_name = profile_name
         self.progress = progress
+        #: What printed commands need to reach the same lake.
+        self.invocation = invocation
         #: What decisions are signed with: a key file, or `oidc`.
         self.signing_key: str | None = os.environ.get(SIGNING_KEY_VARIABLE) or None
 
     @staticmethod
     def open(folder: Path, profile: str | None, progress: Progress | None) -> Adapters:
         """Read the project's profiles and choose one; nothing is connected yet."""
+        profile = profile or os.environ.get(PROFILE_VARIABLE) or None
+        invocation = Invocation.of(folder, profile)
         folder = folder.resolve()
-        if not folder.is_dir():
-            raise NotFound(f"{folder} is no folder", fix=errors.command_line("init", str(folder)))
-        if not (folder / PROFILES_FILE).is_file():
-            # Without this, a command in the wrong folder would make an empty lake and see no runs.
-            raise NotFound(
-                f"{folder} is no project: it has no {PROFILES_FILE.as_posix()}",
-                fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
-                f"a new one: {errors.command_line('init', str(folder))}",
-            )
+        _require_project(folder)
         profiles = load_profiles(folder)
         chosen = choose_profile(profiles, profile, folder)
-        return Adapters(folder, chosen, progress or NullProgress(), profile or profiles.default)
+        name = profile or profiles.default
+        return Adapters(folder, chosen, progress or NullProgress(), name, invocation)
 
     @cached_property
     def catalog(self) -> Any:

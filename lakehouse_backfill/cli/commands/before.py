@@ -140,7 +140,12 @@ def try_manifest(
 
 
 def plan(
-    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The run manifest's file.")],
+    manifest: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MANIFEST]", help="The run manifest's file; with --revise, the run's own."
+        ),
+    ] = None,
     revise: Annotated[
         str | None, typer.Option(metavar="RUN", help="The run that this plan replaces.")
     ] = None,
@@ -167,10 +172,13 @@ def plan(
       lakehouse-backfill plan jobs/orders/january.yaml
       lakehouse-backfill plan jobs/orders/january.yaml --dry-run
       lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
+      lakehouse-backfill plan --revise bf-4f1c09a2d7
     """
+    if manifest is None and revise is None:
+        raise typer.BadParameter("name the run manifest's file, or a run with --revise")
     project = current_project(computes=prove_warm_up or prove_determinism)
     who = acting_person(by)
-    file = manifest.resolve() if manifest.is_file() else manifest
+    file = manifest.resolve() if manifest and manifest.is_file() else manifest
     return project.plan(
         file,
         revise,

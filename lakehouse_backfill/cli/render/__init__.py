@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lakehouse_backfill.cli.render import compare, gates, plans, publications, runs
 from lakehouse_backfill.cli.render.page import TextPage
+from lakehouse_backfill.command_lines import DEFAULT_INVOCATION, Invocation
 
 if TYPE_CHECKING:
     from lakehouse_backfill.results.base import Result
@@ -52,6 +53,8 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
 }
 
 
-def render_result(result: Result, stream: TextIO) -> None:
+def render_result(
+    result: Result, stream: TextIO, invocation: Invocation = DEFAULT_INVOCATION
+) -> None:
     """Draw a result on `stream`: no colour where it is no terminal."""
-    VIEWS[type(result).__name__](TextPage(stream), result)
+    VIEWS[type(result).__name__](TextPage(stream, invocation), result)

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakehouse_backfill.cli.group import clean_text
+from lakehouse_backfill.command_lines import DEFAULT_INVOCATION, Invocation
 
 #: Where nobody says how wide the reader's screen is, as in a pipe or a log file.
 DEFAULT_WIDTH = 110
@@ -35,9 +36,10 @@ class _Console(Console):
 class TextPage:
     """Draws on one stream. Markup and control characters in values are shown, never obeyed."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, invocation: Invocation = DEFAULT_INVOCATION) -> None:
         """Take the width of the terminal, or a fixed one where there is none."""
         self.stream = stream
+        self._invocation = invocation
         width = None if stream.isatty() or "COLUMNS" in os.environ else DEFAULT_WIDTH
         self._console = _Console(
             file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
@@ -52,7 +54,7 @@ class TextPage:
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one line."""
-        self.draw(Text(clean_text(text), style=style))
+        self.draw(Text(clean_text(self._invocation.complete(text)), style=style))
 
     def facts(self, facts: Iterable[tuple[str, Any]]) -> None:
         """Write `name  value` lines; facts that are None are left out."""
@@ -128,7 +130,8 @@ class TextPage:
         if command:
             self.line()
             self.line("next:", WEAK)
-            self.draw(Text(f"  {clean_text(command)}", style=STRONG), is_whole=True)
+            whole = clean_text(self._invocation.complete(command))
+            self.draw(Text(f"  {whole}", style=STRONG), is_whole=True)
 
 
 def read_fields(

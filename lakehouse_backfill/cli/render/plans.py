@@ -21,7 +21,7 @@ from lakehouse_backfill.cli.render.page import (
     relative_path,
     verdict_mark,
 )
-from lakehouse_backfill.errors import command_line, plan_command
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.results.base import to_plain
 
 if TYPE_CHECKING:

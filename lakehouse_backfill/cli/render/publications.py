@@ -12,7 +12,7 @@ from lakehouse_backfill.cli.render.page import (
     read_fields,
 )
 from lakehouse_backfill.cli.render.runs import next_command
-from lakehouse_backfill.errors import command_line
+from lakehouse_backfill.command_lines import command_line
 
 if TYPE_CHECKING:
     from lakehouse_backfill.domain.table import StoredCheck

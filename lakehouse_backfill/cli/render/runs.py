@@ -18,8 +18,8 @@ from lakehouse_backfill.cli.render.page import (
     shorten_hash,
     verdict_mark,
 )
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
-from lakehouse_backfill.errors import plan_command
 
 if TYPE_CHECKING:
     from lakehouse_backfill.domain.run import Event
@@ -191,9 +191,8 @@ def next_command(result: RunResult) -> str:
     """Return what to type next, by the run's state."""
     from lakehouse_backfill.core.evidence.status import summarise_safety
     from lakehouse_backfill.domain.run import RunState
-    from lakehouse_backfill.errors import MANIFEST_PLACEHOLDER
 
-    file = getattr(result, "manifest_file", "") or MANIFEST_PLACEHOLDER
+    file = getattr(result, "manifest_file", "")
     return summarise_safety(
         RunState(result.state), result.run_id, result.product, manifest_file=file
     ).next_command

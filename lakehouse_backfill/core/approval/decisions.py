@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import acceptance, signatures
 from lakehouse_backfill.core.planning import checklist, job_code
 from lakehouse_backfill.core.planning.plan import find_conflicting_runs
@@ -146,7 +147,7 @@ def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     if open_questions:
         raise errors.Blocked(
             f"{run_id}: the checklist has no answer to {'; '.join(open_questions)}",
-            fix=f"write the answers, then {errors.plan_command(plan.manifest_file, run_id)}",
+            fix=f"write the answers, then {plan_command(plan.manifest_file, run_id)}",
         )
     environments = (plan.resolved.environment, context.profile.environment)
     job_code.require_committed(plan.resolved.git_commit, *environments)
@@ -244,7 +245,7 @@ def require_gates_open(
         raise errors.ChecksFailed(
             f"{run_id}: a check failed: {gate_registry.describe_checks(closed)}",
             state="nothing was decided or published",
-            fix=f"lakehouse-backfill plan MANIFEST --revise {run_id}; or, for the record: "
+            fix=f"{plan_command(revise=run_id)}; or, for the record: "
             + waive_command(run_id, gate_registry.check_title(closed[0])),
         )
 
@@ -362,7 +363,7 @@ def _waivable_checks(
     if reasons:
         raise errors.Blocked(
             f"{gate} cannot be waived: {reasons[0]}",
-            fix=errors.plan_command(plan.manifest_file, run_id),
+            fix=plan_command(plan.manifest_file, run_id),
         )
     return judged, checks
 

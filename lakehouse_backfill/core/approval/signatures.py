@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.planning.catch_up import require_same_intent
 from lakehouse_backfill.core.runs import event_log, roles, signers
 from lakehouse_backfill.core.runs.context import Context
@@ -309,7 +310,7 @@ def _refusal(plan: Plan, problem: str) -> ApprovalMissing:
     return ApprovalMissing(
         problem,
         state="nothing was published",
-        fix=f"{errors.plan_command(plan.manifest_file, plan.run_id)}, and let it be approved and "
+        fix=f"{plan_command(plan.manifest_file, plan.run_id)}, and let it be approved and "
         "accepted with signatures: docs/security.md",
     )
 
@@ -359,7 +360,7 @@ def _require_no_wrong_signature(context: Context, row: Publication) -> None:
         raise NotAllowed(
             f"{verdict}; nobody vouches for that version",
             state="nothing was rolled back",
-            fix=f"lakehouse-backfill verify {row.run_id or 'RUN'}, or roll back to another version",
+            fix=f"{command_line('versions', row.product)}; roll back to another version",
         )
 
 

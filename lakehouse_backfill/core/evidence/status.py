@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import PROGRAM, command_line, plan_command
 from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
 from lakehouse_backfill.core.planning import publish_modes
@@ -49,7 +49,7 @@ _SAFE = "this run has published nothing"
 _NOT_LOOKED_AT = f"{_SAFE}; whether others changed the target was not looked at"
 
 _SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
-    S.DRAFT: (_SAFE, _OLD, "plan {manifest}"),
+    S.DRAFT: (_SAFE, _OLD, "recover {run}"),
     S.PLANNED: (_SAFE, _OLD, "approve {run} --by WHO"),
     S.APPROVED: (_SAFE, _OLD, "run {run}"),
     S.STAGING: (_SAFE, _OLD, "run {run}"),
@@ -64,23 +64,23 @@ _SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     S.PUBLISH_HALTED: (
         "yes: each step was one commit, and what it replaced is pinned and can come back",
         "the steps of this run that were published; the other partitions as before",
-        "publish {run}   (goes on when the cause is gone)",
+        "publish {run}   # goes on when the cause is gone",
     ),
     S.PUBLISHED: (
         "yes: the old partitions are pinned and can come back",
         "the restated partitions of this run",
-        "rollback {product} --reason TEXT   (only if you want them back)",
+        "rollback {product} --reason TEXT   # only if you want them back",
     ),
     S.ROLLED_BACK: (
         "yes: the old partitions are back",
         "the version from before this run",
-        "publish {run}   (publishes it again)",
+        "publish {run}   # publishes it again",
     ),
-    S.FAILED: (_SAFE, _OLD, "run {run}   (redoes only unfinished chunks)"),
-    S.HALTED: (_SAFE, _OLD, "plan {manifest} --revise {run}"),
+    S.FAILED: (_SAFE, _OLD, "run {run}   # redoes only unfinished chunks"),
+    S.HALTED: (_SAFE, _OLD, "{replan}"),
     S.PAUSED: (_SAFE, _OLD, "run {run}"),
-    S.REJECTED: (_SAFE, _OLD, "plan {manifest} --revise {run}"),
-    S.CANCELLED: (_SAFE, _OLD, "plan {manifest}"),
+    S.REJECTED: (_SAFE, _OLD, "{replan}"),
+    S.CANCELLED: (_SAFE, _OLD, "{plan}"),
     S.SUPERSEDED: (_SAFE, "what the run that replaced it says", "status"),
 }
 
@@ -95,12 +95,12 @@ _FIRST_ROWS_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     S.PUBLISHED: (
         "yes: nothing was there before, so nothing was replaced",
         "the first rows of these partitions, by this run",
-        "rollback {product} --reason TEXT   (only to empty these partitions again)",
+        "rollback {product} --reason TEXT   # only to empty these partitions again",
     ),
     S.ROLLED_BACK: (
         "yes: the partitions are empty again, as before",
         "no rows in these partitions, as before this run",
-        "publish {run}   (publishes it again)",
+        "publish {run}   # publishes it again",
     ),
 }
 _NO_ROWS = "no rows in these partitions, as before; nothing of this run"
@@ -114,9 +114,9 @@ _TABLE_NOT_LOOKED_AT = "; by its log: the table was not looked at"
 #: The next command where another engine writes the shadow.
 _EXTERNAL_COMMANDS = {
     S.APPROVED: "shadow open {run}",
-    S.PAUSED: "shadow close {run}   (once it is written)",
+    S.PAUSED: "shadow close {run}   # once it is written",
     S.FAILED: "shadow close {run}",
-    S.HALTED: "shadow close {run}   (once it is corrected)",
+    S.HALTED: "shadow close {run}   # once it is corrected",
 }
 
 #: States in which a run has a driver, and what the driver does.
@@ -141,7 +141,7 @@ def summarise_safety(
     version: int = 0,
     driver: str | None = None,
     is_driven: bool = False,
-    manifest_file: str = errors.MANIFEST_PLACEHOLDER,
+    manifest_file: str = "",
     was_empty: bool = False,
     is_external: bool = False,
     after_acceptance: str | None = None,
@@ -157,7 +157,7 @@ def summarise_safety(
     is_safe, readers_see, command = _summary_texts(state, was_empty=was_empty)
     activity = _DRIVER_ACTIVITY.get(state, "validating")
     if is_driven:
-        command = f"status {{run}}   ({driver} is {activity} it)"
+        command = f"status {{run}}   # {driver} is {activity} it"
     elif driver is not None:
         is_safe += f"; {driver} was {activity} it and is gone"
         if state in _DRIVER_ACTIVITY:
@@ -168,10 +168,13 @@ def summarise_safety(
         command = _EXTERNAL_COMMANDS.get(state, command)
     if gone:
         readers_see += f", except {partitions.describe_labels(gone)}, rolled back since"
-        command = f"rollback {{product}} --to {version} --reason TEXT   (brings them back)"
-    arguments = {"run": run_id, "product": product, "manifest": manifest_file}
-    quoted = {name: shlex.quote(argument) for name, argument in arguments.items()}
-    text = f"{errors.PROGRAM} {command.format(**quoted)}"
+        command = f"rollback {{product}} --to {version} --reason TEXT   # brings them back"
+    replan = plan_command(manifest_file, run_id)
+    plan = plan_command(manifest_file) if manifest_file else command_line("status", run_id)
+    texts = {"run": shlex.quote(run_id), "product": shlex.quote(product)}
+    whole = {"plan": plan, "replan": replan}
+    lines = {name: line.removeprefix(f"{PROGRAM} ") for name, line in whole.items()}
+    text = f"{PROGRAM} {command.format(**texts, **lines)}"
     return SafetySummary(is_safe=is_safe, readers_see=readers_see, next_command=text)
 
 
@@ -212,7 +215,7 @@ def summarise_run_safety(
     summary = summarise_safety(
         status.state, status.run_id, status.product, gone=rolled_back, version=version,
         driver=status.driver, is_driven=context.is_driven_elsewhere(status),
-        manifest_file=plan.manifest_file if plan else errors.MANIFEST_PLACEHOLDER,
+        manifest_file=plan.manifest_file if plan else "",
         was_empty=was_empty,
         is_external=plan is not None and publish_modes.is_externally_written(plan),
         after_acceptance=_after_acceptance(context, status, plan),
@@ -347,10 +350,10 @@ def _after_acceptance(context: Context, status: RunStatus, plan: Plan | None) ->
     if status.state is not RunState.ACCEPTED or plan is None:
         return None
     if publish_modes.is_never_published(plan):
-        return "evidence {run}   (it is never published)"
+        return "evidence {run}   # it is never published"
     newest = context.runs.events(status.run_id)[-1]
     if newest.detail.get("stopped_by") == TargetChanged.code:
-        return "plan {manifest} --revise {run}   (its partitions changed since it was planned)"
+        return "{replan}   # its partitions changed since it was planned"
     return None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
 from lakehouse_backfill.core.comparison.fingerprints import partition_balances
 from lakehouse_backfill.core.evidence.reproduce import (
@@ -119,7 +120,7 @@ def _require_possible(plan: Plan) -> None:
         raise errors.Unsupported(
             f"{plan.manifest_file} cannot be tried: {because}",
             state=_NOTHING_DONE,
-            fix=errors.plan_command(plan.manifest_file),
+            fix=plan_command(plan.manifest_file),
         )
 
 

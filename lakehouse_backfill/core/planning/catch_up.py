@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import CatchUp, Drift, ExcludedRows
@@ -136,7 +136,7 @@ def next_catch_up_attempt(plan: Plan) -> int:
             f"{plan.run_id} caught up {done} times, and live commits changed its partitions again",
             state="nothing was published; what was staged is kept",
             fix="too busy: pause the writer, or use safety.publish_window; then "
-            + errors.command_line("publish", plan.run_id),
+            + command_line("publish", plan.run_id),
         )
     return done + 1
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin
@@ -210,7 +210,7 @@ def require_pinned_snapshots(
         raise NotFound(
             f"{plan.run_id} reads what has expired since it was planned: {names}",
             state="nothing more was computed; chunks that are staged are kept",
-            fix=f"{errors.plan_command(plan.manifest_file, plan.run_id)}, to pin what is there now",
+            fix=f"{plan_command(plan.manifest_file, plan.run_id)}, to pin what is there now",
         )
 
 

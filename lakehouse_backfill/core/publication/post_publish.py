@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.publication import rollback
 from lakehouse_backfill.core.runs import gate_registry, hooks
@@ -231,11 +231,11 @@ def _checks_failed_error(
     details = gate_registry.describe_checks(failed)
     if not is_seen:
         state = f"version {row.version} was rolled back; readers see what they saw before"
-        fix = errors.plan_command(plan.manifest_file, plan.run_id)
+        fix = plan_command(plan.manifest_file, plan.run_id)
     elif refused is not None:
         reason = f"it could not be rolled back: {refused.problem}"
         state = f"version {row.version} is published, and readers see it; {reason}"
-        fix = refused.fix or errors.plan_command(plan.manifest_file, plan.run_id)
+        fix = refused.fix or plan_command(plan.manifest_file, plan.run_id)
     else:
         state = f"version {row.version} is published, and readers see it"
         fix = f"lakehouse-backfill rollback {plan.product} --reason TEXT, if it is wrong"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from uuid import uuid4
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import acceptance, signatures
 from lakehouse_backfill.core.approval.decisions import (
     logged_validation,
@@ -256,9 +256,7 @@ def require_published_rows_match(context: Context, plan: Plan, row: Publication)
     compared = document.get("verified") or {}
     if document.get("token") != row.token or compared.get("passed") is not False:
         return
-    back = errors.command_line(
-        "rollback", plan.product, "--to", str(row.supersedes or 0), "--reason"
-    )
+    back = command_line("rollback", plan.product, "--to", str(row.supersedes or 0), "--reason")
     raise ChecksFailed(
         f"{row.table} does not hold what was accepted: {compared['detail']}",
         state=f"version {row.version} of {plan.product} is published, and readers see it",

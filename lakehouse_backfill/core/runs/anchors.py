@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import PROGRAM
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import EventChains, ProductRows
 from lakehouse_backfill.domain.identity.anchor import AnchorRecord
@@ -44,7 +45,7 @@ def keep_heads(context: Context, run_ids: Iterable[str], products: Iterable[str]
             f"it is done, but its record was not kept outside the lake: {error.problem}",
             state="what was decided, published or rolled back stays so; until it is anchored, a "
             "rewritten log of it is not found",
-            fix=f"{error.fix}; then {errors.PROGRAM} {again}",
+            fix=f"{error.fix}; then {PROGRAM} {again}",
         ) from error
 
 

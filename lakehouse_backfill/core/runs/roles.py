@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract
 from lakehouse_backfill.domain.plan import Plan
@@ -143,7 +143,7 @@ def require_decision(
     verb: str,
     bound_to: str,
     run_id: str,
-    manifest_file: str = errors.MANIFEST_PLACEHOLDER,
+    manifest_file: str = "",
 ) -> None:
     """Raise ApprovalMissing unless `verb` was decided on exactly `bound_to`."""
     if decision_makers(events, verb, bound_to):
@@ -152,7 +152,7 @@ def require_decision(
     if rejected:
         raise ApprovalMissing(
             f"{rejected[-1].actor} rejected {run_id}: {rejected[-1].detail.get('reason') or '-'}",
-            fix=f"{errors.plan_command(manifest_file, run_id)}, and let that be approved",
+            fix=f"{plan_command(manifest_file, run_id)}, and let that be approved",
         )
     raise ApprovalMissing(
         f"{run_id}: nobody made the decision '{verb}' on what is about to happen "

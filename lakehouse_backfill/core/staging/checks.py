@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.planning import resolve
@@ -145,7 +145,7 @@ class ChunkChecks:
             record.problem,
             state="the run is halted: this chunk stays in the shadow, later ones were not "
             "computed; readers see what they saw before",
-            fix=f"correct job or input: {errors.plan_command(self.plan.manifest_file, run_id)}; "
+            fix=f"correct job or input: {plan_command(self.plan.manifest_file, run_id)}; "
             f"or let it pass, for the record: {decisions.waive_instructions(run_id, closed)}",
             stop=decisions.stop_detail(judged, self._store_verdicts(record.epoch), closed),
         )
@@ -237,7 +237,7 @@ def judge_inputs(
         digest = context.evidence.record(plan.run_id, INPUT_CHECKS, document, epoch)
         closed = decisions.unwaived_failures(results, judged, waived)
         if closed:
-            replan = errors.plan_command(plan.manifest_file, plan.run_id)
+            replan = plan_command(plan.manifest_file, plan.run_id)
             raise ChecksFailed(
                 f"the pinned input failed {len(closed)} of {len(results)} checks: "
                 f"{gate_registry.describe_checks(closed)}",

@@ -108,9 +108,11 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
 GROUPS = ("product", "audit", "shadow")
 
 
-def invoke(line: str | list[str], project: FakeProject | None = None) -> Result:
+def invoke(
+    line: str | list[str], project: FakeProject | None = None, env: dict[str, str] | None = None
+) -> Result:
     words, opener = line.split() if isinstance(line, str) else line, (project or FakeProject()).open
-    return CliRunner().invoke(app, words, obj=opener, prog_name="lakehouse-backfill")
+    return CliRunner().invoke(app, words, obj=opener, prog_name="lakehouse-backfill", env=env or {})
 
 
 def answer(result: Result) -> dict[str, Any]:
@@ -220,6 +222,34 @@ def test_an_error_ends_as_text_with_its_exit_code_or_as_the_json_object(error, c
     found = answer(invoke("status --json", FakeProject(error)))
     assert (found["error"]["code"], found["data"]) == (code, {})
     assert {"code", "problem", "state", "fix"} <= found["error"].keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "environment"),
+    [
+        ("--profile prod --project here status", {}),
+        ("status --profile=prod --project=here", {}),
+        ("status", {"LAKEHOUSE_BACKFILL_PROFILE": "prod", "LAKEHOUSE_BACKFILL_PROJECT": "here"}),
+        ("--profile prod status", {"LAKEHOUSE_BACKFILL_PROFILE": "dev",
+                                   "LAKEHOUSE_BACKFILL_PROJECT": "here"}),
+    ],
+    ids=["before", "after", "environment", "option wins"],
+)  # fmt: skip
+def test_printed_commands_name_project_and_profile(line: str, environment: dict[str, str]) -> None:
+    error = PointerMoved("moved", state="see lakehouse-backfill status",
+                         fix="lakehouse-backfill plan --revise bf-1")  # fmt: skip
+    options = "--project here --profile prod"
+    failed = invoke(line, FakeProject(error), env=environment).stderr
+    assert failed.splitlines()[1:] == [
+        f"  state: see lakehouse-backfill {options} status",
+        f"  fix:   lakehouse-backfill {options} plan --revise bf-1",
+    ]
+    assert answer(invoke(f"{line} --json", FakeProject(error), env=environment))["error"][
+        "fix"
+    ] == (f"lakehouse-backfill {options} plan --revise bf-1")
+    approval = line.replace("status", "approve bf-1")
+    shown = invoke(approval, FakeProject(), env=environment).stdout
+    assert shown.splitlines()[-1].strip() == f"lakehouse-backfill {options} run bf-1"
 
 
 def test_faults_of_declarations_are_fields_in_json() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from threading import Event
 
 from lakehouse_backfill.adapters.spark.session import spark_log
+from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.errors import (
     BackfillError,
     CatalogDown,
@@ -20,7 +21,7 @@ from lakehouse_backfill.errors import (
 )
 
 #: The plan holds the hash of the job file: a corrected file needs a revised plan.
-CORRECT_JOB_FIX = "correct the job file, then: lakehouse-backfill plan MANIFEST --revise RUN"
+CORRECT_JOB_FIX = f"correct the job file, then: {plan_command(revise=RUN_PLACEHOLDER)}"
 _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
 #: (part of the message, error, fix). The first match wins.
 _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
