@@ -17,6 +17,7 @@ from lakehouse_backfill.adapters.system.process import (
     require_valid_reason,
     resolve_actor,
 )
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.config.faults import locate_errors
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import (
@@ -189,6 +190,10 @@ class Project:
         if not dry_run:
             plan, status = stage.register_plan(context, plan, who)
         done = results.runs.PlanResult.of(plan, status, proof, repeated)
+        if status is None:
+            done = replace(done, next_command=plan_command(plan.manifest_file, revise or ""))
+        else:
+            done = replace(done, next_command=self._next_command(plan.run_id))
         if dry_run or not plan.revises:
             return done
         return self._pages.add_existing_link(done, plan.revises)
@@ -223,7 +228,9 @@ class Project:
         from lakehouse_backfill.core.staging.stage import stage
 
         status, numbers = self._computed(stage, run, by, take_over=take_over)
-        done = results.runs.StageResult(**results.runs.run_fields(status), **numbers)
+        done = results.runs.StageResult(
+            **results.runs.run_fields(status), **numbers, next_command=self._next_command(run)
+        )
         return self._pages.add_existing_link(self._noted(done, run), run)
 
     def shadow_open(self, run: str, by: str, *, take_over: bool = False) -> runs.ShadowOpenResult:
@@ -241,7 +248,9 @@ class Project:
         from lakehouse_backfill.core.staging.external import shadow_close
 
         status, numbers = self._computed(shadow_close, run, by, take_over=take_over)
-        done = results.runs.StageResult(**results.runs.run_fields(status), **numbers)
+        done = results.runs.StageResult(
+            **results.runs.run_fields(status), **numbers, next_command=self._next_command(run)
+        )
         return self._pages.add_existing_link(done, run)
 
     def validate(self, run: str, by: str, *, take_over: bool = False) -> runs.ValidateResult:
@@ -255,7 +264,7 @@ class Project:
         file = self.wiring.context.runs.plan(run).manifest_file
         events = self.wiring.context.runs.events(run)
         found = results.runs.ValidateResult.of(status, validation, digest, file, events)
-        return self._pages.add_links(found, run)
+        return self._pages.add_links(replace(found, next_command=self._next_command(run)), run)
 
     def rejudge(
         self, product: str, suites: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
@@ -278,6 +287,7 @@ class Project:
         found = results.runs.RunProgressResult(**done)
         if found.run_id != run:
             self._pages.update_existing(run)
+        found = replace(found, next_command=self._next_command(found.run_id))
         linked = self._pages.add_links(self._noted(found, run), found.run_id)
         if found.state == "published":
             self._keep_heads(found.run_id, products=(found.product,))
@@ -464,11 +474,13 @@ class Project:
         self._keep_heads(run)
         return done
 
-    def cancel(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
-        """Close a run before publication."""
+    def cancel(
+        self, run: str, by: str, reason: str = "", *, take_over: bool = False
+    ) -> runs.DecisionResult:
+        """Close a run before publication; one that a living process drives, with `take_over`."""
         from lakehouse_backfill.core.approval import decisions
 
-        return self._decided(decisions.cancel, run, by, reason)
+        return self._decided(decisions.cancel, run, by, reason, take_over=take_over)
 
     def waive(
         self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
@@ -812,13 +824,20 @@ class Project:
             raise
 
     def _decided(
-        self, decide: Decision, run: str, by: str, reason: str, *, is_page_new: bool = True
+        self,
+        decide: Decision,
+        run: str,
+        by: str,
+        reason: str,
+        *,
+        is_page_new: bool = True,
+        take_over: bool = False,
     ) -> runs.DecisionResult:
         """Decide on a run; write its page, or only write it again where it may not exist yet."""
         from lakehouse_backfill.core.approval import decisions
         from lakehouse_backfill.core.evidence.status import approval_records, waiver_records
 
-        context = self.wiring.context
+        context = self._context(take_over=take_over)
         decided = decide(context, run, resolve_actor(by), require_valid_reason(reason)).run_id
         status, plan = context.runs.status(decided), context.runs.plan(decided)
         events = context.runs.events(decided)
@@ -830,7 +849,7 @@ class Project:
             manifest_file=plan.manifest_file,
         )
         link = self._pages.add_links if is_page_new else self._pages.add_existing_link
-        return link(done, decided)
+        return link(replace(done, next_command=self._next_command(decided)), decided)
 
     def _computed(
         self, compute: Callable[[Context, str, str], Found], run: str, by: str, *, take_over: bool
@@ -854,6 +873,13 @@ class Project:
             raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
         contract = find_contract_of_table(self.wiring.folder, right.table, left.table)
         return TableSides(left, right, contract)
+
+    def _next_command(self, run: str) -> str:
+        """Return what to type next for a run, by where it stands now."""
+        from lakehouse_backfill.core.evidence.status import summarise_run_safety
+
+        context = self.wiring.context
+        return summarise_run_safety(context, context.runs.status(run)).next_command
 
     def _noted(self, done: AnyResult, run: str) -> AnyResult:
         """Add what the files of the run's code are by now, where that is not what runs."""

@@ -138,3 +138,4 @@ class RunResult(Result):
     run_id: str
     product: str
     state: str
+    next_command: str | None = optional()

@@ -83,6 +83,7 @@ class PlanResult(Result):
     undo: str
     warm_up_proof: Mapping[str, Any] | None
     determinism_proof: Mapping[str, Any] | None
+    next_command: str | None = optional()
 
     @classmethod
     def of(
@@ -181,7 +182,6 @@ class WaiveResult(RunResult):
     """The gates that stopped a run, which were waived, and how the others can be."""
 
     gates: tuple[FailedGate, ...]
-    next_command: str | None = optional()
 
     @classmethod
     def of(cls, status: RunStatus, gates: tuple[FailedGate, ...]) -> WaiveResult:

@@ -117,12 +117,33 @@ def test_results_and_errors_of_the_python_api_name_project_and_profile(tmp_path:
     assert missing.value.fix == f"lakehouse-backfill {options} status"
 
 
+def test_planning_a_rejected_intent_again_offers_its_revision_and_no_approval(
+    tmp_path: Path,
+) -> None:
+    case = Case(tmp_path)
+    case.project.reject(case.run, "ana", "no")
+    again = case.project.plan("m.yaml", by="bob")
+    assert (again.run_id, again.state) == (case.run, "rejected")
+    assert again.next_command == (
+        f"lakehouse-backfill plan m.yaml --revise {case.run}   # once manifest or code is corrected"
+    )
+    with pytest.raises(ConfigError, match="there is nothing to revise"):
+        case.project.plan("m.yaml", case.run, by="bob", dry_run=True)
+
+
+def test_a_dry_run_of_a_plan_is_followed_by_the_plan(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    dry = case.project.plan("m.yaml", by="bob", dry_run=True)
+    assert dry.next_command == "lakehouse-backfill plan m.yaml"
+
+
 def test_a_run_is_revised_from_its_own_file(tmp_path: Path) -> None:
     case = Case(tmp_path)
     asked: list[Path] = []
     declare = case.wiring.load_declaration
     case.wiring.load_declaration = lambda file: asked.append(file) or declare(file)  # type: ignore[method-assign,func-returns-value]
-    case.project.plan(revise=case.run, by="bob")
+    with pytest.raises(ConfigError, match="there is nothing to revise"):
+        case.project.plan(revise=case.run, by="bob")
     assert asked == [Path(case.context.runs.plan(case.run).manifest_file)]
     with pytest.raises(ConfigError, match="no run manifest is named"):
         case.project.plan()

@@ -115,15 +115,22 @@ def chunks(run: RunArgument) -> Result:
     return current_project().chunks(run)
 
 
-def cancel(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
+def cancel(
+    run: RunArgument,
+    by: ByOption = None,
+    reason: ReasonOption = "",
+    *,
+    take_over: TakeOverOption = False,
+) -> Result:
     """Close a run before publication.
 
-    Readers see no change; the shadow table and the evidence are kept.
+    Readers see no change; the shadow table and the evidence are kept. A run that a living process
+    works on is refused without --take-over.
 
     Examples:
       lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"
     """
-    return current_project().cancel(run, acting_person(by), reason)
+    return current_project().cancel(run, acting_person(by), reason, take_over=take_over)
 
 
 def shadow_open(

@@ -58,11 +58,8 @@ def render_plan(page: TextPage, result: PlanResult) -> None:
     page.records("non-determinism that does not block", columns, result.findings)
     overlaps = "run: run_id | state | in: partitions"
     page.records("overlaps with open runs", overlaps, result.conflicts)
-    page.next_command(
-        command_line("approve", result.run_id, "--by", "WHO")
-        if result.state
-        else "the same command without --dry-run"
-    )
+    approve = command_line("approve", result.run_id, "--by", "WHO")
+    page.next_command(result.next_command or (approve if result.state else None))
 
 
 def _intent_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:

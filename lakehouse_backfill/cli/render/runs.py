@@ -45,7 +45,7 @@ def render_waive(page: TextPage, result: runs.WaiveResult) -> None:
     if not result.gates:
         page.line("no gate keeps this run where it is")
     render_failed_gates(page, result.gates)
-    page.next_command(result.next_command or next_command(result))
+    page.next_command(next_command(result))
 
 
 def render_run(page: TextPage, result: runs.RunProgressResult) -> None:
@@ -188,7 +188,9 @@ def render_recover(page: TextPage, result: RecoverResult) -> None:
 
 
 def next_command(result: RunResult) -> str:
-    """Return what to type next, by the run's state."""
+    """Return what to type next: as the verb found it, else by the run's state."""
+    if result.next_command:
+        return result.next_command
     from lakehouse_backfill.core.evidence.status import summarise_safety
     from lakehouse_backfill.domain.run import RunState
 

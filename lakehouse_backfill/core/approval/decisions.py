@@ -192,7 +192,8 @@ def reject(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
 def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Close a run before publication; its shadow and evidence stay.
 
-    Raises NotAllowed unless `by` requested or planned the run, or may approve or publish it.
+    Raises NotAllowed unless `by` requested or planned the run, or may approve or publish it,
+    RunMoved while another living process drives it, unless it is taken over.
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     roles.require_plan_environment(plan, context.profile.environment)
@@ -202,6 +203,8 @@ def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
             plan.resolved.contract, ("approve", "publish"), requester, by,
             context.profile.environment,
         )  # fmt: skip
+    lifecycle.require_legal_move(status, "cancel")
+    context.require_no_other_driver(status)
     return context.move(status, plan, "cancel", by, reason=reason)
 
 

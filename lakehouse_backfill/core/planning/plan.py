@@ -12,6 +12,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.findings import judge_code
 from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
@@ -315,6 +316,7 @@ def _complete_plan(
     write_path.require_fitting_write_path(resolved.manifest, resolved.target.table, chosen)
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
+    _require_changed_intent(context, run_id, revise, declared.manifest_file)
     name = resolved.contract.table.rpartition(".")[2]
     return Plan(
         run_id=run_id,
@@ -336,6 +338,23 @@ def _complete_plan(
         manifest_file=declared.manifest_file,
         findings=findings,
         shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
+    )
+
+
+def _require_changed_intent(
+    context: Context, run_id: str, revise: str | None, manifest_file: str
+) -> None:
+    """Raise ConfigError when a plan would revise the open run of exactly the same intent."""
+    if run_id != revise:
+        return
+    state = context.runs.status(run_id).state.value
+    again = f"{command_line('cancel', run_id)}, then {plan_command(manifest_file)}"
+    raise errors.ConfigError(
+        f"{manifest_file} says what {run_id} was planned from: neither manifest, code nor pinned "
+        "inputs have changed, so there is nothing to revise",
+        state=f"nothing was registered; {run_id} stays {state}",
+        fix=f"correct the manifest or its files, then give the same command again; to run the same "
+        f"intent once more: {again}",
     )
 
 

@@ -42,7 +42,7 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "approve bf-1 --by ana": ("approve", ("bf-1", "ana", "")),
     "accept bf-1 --by ana --reason right": ("accept", ("bf-1", "ana", "right")),
     "reject bf-1 --by ana --reason wrong": ("reject", ("bf-1", "ana", "wrong")),
-    "cancel bf-1 --by ana": ("cancel", ("bf-1", "ana", "")),
+    "cancel bf-1 --by ana": ("cancel", ("bf-1", "ana", "", False)),
     "waive bf-1 keys_unique --by ana --reason known": (
         "waive",
         ("bf-1", "keys_unique", "ana", "known"),
