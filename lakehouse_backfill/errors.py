@@ -35,6 +35,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from lakehouse_backfill.command_lines import command_line as command_line
+from lakehouse_backfill.command_lines import plan_command as plan_command
 from lakehouse_backfill.fault_points import describe_commits
 
 

@@ -134,11 +134,14 @@ class Project:
         # The ports of a context are fixed: the next command makes them with the key.
         self.wiring.__dict__.pop("context", None)
 
-    def doctor(self) -> proof.DoctorResult:
-        """Check Java, jars, catalog and permissions, and try out what the catalog keeps."""
+    def doctor(self, *, spark: bool = False) -> proof.DoctorResult:
+        """Check Java, jars, catalog and permissions, and try out what the catalog keeps.
+
+        With `spark`, a session is started and reads the catalog too.
+        """
         from lakehouse_backfill.onboarding import run_doctor
 
-        return run_doctor(self.wiring)
+        return run_doctor(self.wiring, with_spark=spark)
 
     def add_product(self, table: str, owner: str | None = None) -> proof.ProductDraft:
         """Draft a contract from an existing table, with tested key candidates."""

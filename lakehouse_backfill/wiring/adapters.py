@@ -409,7 +409,9 @@ def control_ports(catalog: Any, profile: Profile) -> dict[str, Any]:
 
 def views_port(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> Views:
     """REST catalogs make views without a JVM, for Spark and Trino; the others by Spark."""
-    if profile.catalog.get("type") == "rest":
+    from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
+
+    if with_pyiceberg_settings(profile).catalog.get("type") == "rest":
         from lakehouse_backfill.adapters.iceberg.views import RestViews
 
         return RestViews(catalog)

@@ -37,16 +37,21 @@ def init(
     return InitResult(project=str(folder), files=tuple(make(folder)))
 
 
-def doctor() -> Result:
+def doctor(
+    *,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Start Spark too, and read the catalog by it.")
+    ] = False,
+) -> Result:
     """Check Java, jars, catalog and permissions.
 
     Each fault is printed with its fix. Exit code 6 when there is one.
 
     Examples:
       lakehouse-backfill doctor
-      lakehouse-backfill --profile prod doctor
+      lakehouse-backfill --profile prod doctor --spark
     """
-    return current_project().doctor()
+    return current_project(computes=spark).doctor(spark=spark)
 
 
 def demo(

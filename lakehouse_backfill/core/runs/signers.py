@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from datetime import datetime
 
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Profile
 from lakehouse_backfill.domain.identity import statement
@@ -14,7 +15,7 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.serialization import canonical_json
-from lakehouse_backfill.errors import ApprovalMissing, NotAllowed, plan_command
+from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 from lakehouse_backfill.ports.control import Versions
 from lakehouse_backfill.ports.identity import Identity
 

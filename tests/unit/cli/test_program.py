@@ -25,7 +25,8 @@ from tests.support.fakes.project import CHECKS, FakeProject
 REPOSITORY = Path(__file__).parents[3]
 #: Every command with what it needs, and the call of the project that it makes.
 COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "doctor": ("doctor", ()),
+    "doctor": ("doctor", (False,)),
+    "doctor --spark": ("doctor", (True,)),
     "product add silver.a --owner ana": ("add_product", ("silver.a", "ana")),
     "new silver.a --from 1 --to 2 --reason why --reason-code late_data --by ana": (
         "new_manifest",

@@ -71,11 +71,11 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
     return session
 
 
-def check_server(session: SparkSession, catalog: str) -> str:
-    """List the catalog on the server, return its version; raise Blocked without SQL extensions."""
+def check_session(session: SparkSession, catalog: str) -> str:
+    """List the catalog in the session, return its version; raise Blocked without SQL extensions."""
     from lakehouse_backfill.adapters.spark.dataframes import quote_identifier
 
-    with spark_errors("asking Spark Connect for the catalog"):
+    with spark_errors("asking Spark for the catalog"):
         session.sql(f"SHOW NAMESPACES IN {quote_identifier(catalog)}").collect()
         extensions = str(session.conf.get("spark.sql.extensions", ""))
     if ICEBERG_EXTENSIONS not in extensions:
