@@ -362,7 +362,8 @@ def read_data_file(
 def _read_group(table: Table, parquet: Any, group: int, names: list[str]) -> pa.Table:
     import pyarrow as pa
 
-    held = [name for name in names if name in parquet.schema_arrow.names]
+    stored = set(parquet.schema_arrow.names)
+    held = [name for name in names if name in stored]
     found = parquet.read_row_group(group, columns=held, use_threads=False)
     schema = _arrow_schema(table, names)
     columns = [
