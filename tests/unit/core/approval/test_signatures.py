@@ -122,6 +122,23 @@ def test_prod_publishes_what_is_approved_accepted_and_published_with_signatures(
 
 
 @E4
+def test_an_audit_checks_the_signatures_of_the_logs_that_it_verified(keys: Keyring) -> None:
+    """A second read could find other rows, which nothing has verified."""
+    found = prod_world(keys)
+    published(keys, found)
+    audit: Any = found.audit
+    reads, read_chains = [], audit.chains
+
+    def chains() -> Any:
+        reads.append(read_chains())
+        return reads[-1]
+
+    audit.chains = chains
+    assert audit_all(found).first_bad is None
+    assert len(reads) == 1
+
+
+@E4
 @pytest.mark.parametrize("act", ["plan", "approve", "accept", "publish", "rollback"])
 def test_prod_records_no_act_without_a_key(keys: Keyring, act: str) -> None:
     found = prod_world(keys)
