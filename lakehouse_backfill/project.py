@@ -638,17 +638,23 @@ class Project:
         return status.evidence_document(self.wiring.context, run)
 
     def preview_rollback(
-        self, product: str, to: int | None = None, partitions: tuple[str, ...] = ()
+        self,
+        product: str,
+        to: int | None = None,
+        partitions: tuple[str, ...] = (),
+        by: str | None = None,
     ) -> publications.RollbackPreviewResult:
-        """Describe what `rollback` would do; nothing is changed."""
-        from lakehouse_backfill.core.publication import rollback as stage
-        from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
+        """Describe what `rollback` by this person would do; nothing is changed.
+
+        Raises what `rollback` raises before it changes anything, such as NotAllowed.
+        """
+        from lakehouse_backfill.core.publication.rollback import plan_rollback
+        from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 
         context, contract = self.wiring.context, self.wiring.contract(product)
-        target = stage.plan_rollback(context, product, to, tuple(partitions))
-        rewritten = plan_rewrites(context, contract, target)
-        columns = stage.remaining_column_changes(context, target)
-        return results.publications.RollbackPreviewResult.of(product, rewritten, columns)
+        target = plan_rollback(context, product, to, tuple(partitions))
+        found = preview_rollback(context, contract, target, resolve_actor(by))
+        return results.publications.RollbackPreviewResult.of(product, found)
 
     def rollback(
         self,
@@ -669,7 +675,9 @@ class Project:
             done = stage.rollback(
                 context, contract, target, require_valid_reason(reason), resolve_actor(by)
             )
-        linked = self._pages.add_links(results.publications.RollbackResult.of(done), *runs)
+        columns = stage.remaining_column_changes(context, target)
+        result = results.publications.RollbackResult.of(done, columns)
+        linked = self._pages.add_links(result, *runs)
         self._keep_heads(*runs, products=(product,))
         return linked
 
@@ -683,6 +691,7 @@ class Project:
     ) -> publications.RollbackTogetherResult:
         """Move several pinned products back to their previous version by one commit."""
         from lakehouse_backfill.core.publication import rollback
+        from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 
         context = self.wiring.context
         contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
@@ -690,8 +699,11 @@ class Project:
             (found, rollback.plan_rollback(context, found.product, None, ())) for found in contracts
         )
         if dry_run:
+            who = resolve_actor(by)
             would = tuple(
-                results.publications.RollbackPreviewResult.of(found.product, target)
+                results.publications.RollbackPreviewResult.of(
+                    found.product, preview_rollback(context, found, target, who)
+                )
                 for found, target in targets
             )
             return results.publications.RollbackTogetherResult(rolled_back=would)

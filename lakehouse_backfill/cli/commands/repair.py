@@ -53,7 +53,7 @@ def rollback(
             tuple(products), reason, acting_person(by), dry_run=dry_run
         )
     if dry_run:
-        return project.preview_rollback(products[0], to, only)
+        return project.preview_rollback(products[0], to, only, acting_person(by))
     return project.rollback(products[0], to, only, reason, acting_person(by))
 
 

@@ -189,19 +189,35 @@ def render_rollback(page: TextPage, result: publications.RollbackResult) -> None
         result, f"product | partitions | {_SWAP} | reason", reason=lambda one: one.reason or None
     )
     page.facts(facts)
+    _columns_stay(page, result.columns_stay)
     page.next_command(command_line("versions", result.product))
 
 
 def render_rollback_preview(page: TextPage, result: publications.RollbackPreviewResult) -> None:
     """Draw what would come back."""
     page.line(f"would be rolled back to version {result.version}; nothing was changed", "bold")
-    page.facts(read_fields(result, "product | partitions | runs undone: runs_undone"))
+    shown = (
+        "product | partitions that change: partitions | as they would be already: unchanged | "
+        "runs undone: runs_undone | runs that readers get again: runs_reinstated"
+    )
+    page.facts(
+        read_fields(
+            result, shown,
+            partitions=lambda one: format_partitions(one.partitions),
+            unchanged=lambda one: format_partitions(one.unchanged) if one.unchanged else None,
+            runs_reinstated=lambda one: one.runs_reinstated or None,
+        )
+    )  # fmt: skip
     for item in result.rewritten:
         page.line(f"rewritten: {format_partitions(item.partitions)}, because {item.because}")
-    if result.columns_stay:
-        columns = ", ".join(result.columns_stay)
-        page.line(f"columns stay: {columns}; old rows read null in new columns")
+    _columns_stay(page, result.columns_stay)
     page.next_command(command_line("versions", result.product))
+
+
+def _columns_stay(page: TextPage, columns: Sequence[str] | None) -> None:
+    """Say that rows go back, and columns do not."""
+    if columns:
+        page.line(f"columns stay: {', '.join(columns)}; old rows read null in new columns")
 
 
 def render_rollback_together(page: TextPage, result: publications.RollbackTogetherResult) -> None:

@@ -85,23 +85,23 @@ def rollback(
     reserved; shadow, if any; swap; pointer moved; view refreshed; undone runs moved; hooks. The
     same call finishes a rollback that was interrupted.
     """
+    require_rollback_role(context, contract, by)
+    return apply_rollback(context, contract, way, reason, by)
+
+
+def require_rollback_role(context: Context, contract: Contract, by: str) -> None:
+    """Raise NotAllowed without the role, ApprovalMissing without a key where one is required."""
     roles.require_role(contract, "rollback", by, context.profile.environment)
     pending = context.versions.pointer(contract.product).pending
     if pending is None:  # a rollback that was interrupted is signed by who began it
         signers.require_signer(context.identity, context.profile, "rollback")
-    return apply_rollback(context, contract, way, reason, by)
 
 
 def apply_rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> RollbackOutcome:
     """Roll back like `rollback`, but without its role check: the caller has checked the role."""
-    if way.is_partial and contract.publication == "pinned":
-        raise Unsupported(
-            f"{contract.product} is pinned: its pointer moves for all partitions at once",
-            fix="roll the whole version back, or restate some partitions",
-        )
-    signatures.require_rollback_allowed(context, contract.product, way)
+    require_rollback_allowed(context, contract, way)
     act = _Rollback(context, contract, way, reason, by)
     draft = act.draft()
     act.replace_unsigned(draft)
@@ -114,6 +114,16 @@ def apply_rollback(
     )
     act.follow_up(publication)
     return RollbackOutcome(publication, swap)
+
+
+def require_rollback_allowed(context: Context, contract: Contract, way: RollbackTarget) -> None:
+    """Raise Unsupported for some partitions of a pinned product, NotAllowed by signatures."""
+    if way.is_partial and contract.publication == "pinned":
+        raise Unsupported(
+            f"{contract.product} is pinned: its pointer moves for all partitions at once",
+            fix="roll the whole version back, or restate some partitions",
+        )
+    signatures.require_rollback_allowed(context, contract.product, way)
 
 
 def call_after_rollback_hooks(context: Context, row: Publication) -> None:

@@ -122,7 +122,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "preview_publish": {**RUN, "dry_run": True, "version": 2, "table": "silver.arrivals_daily",
                         "partitions": ["2013-02-15"], "publish_mode": "replace", "steps": []},
     "preview_rollback": {"product": "silver.arrivals_daily", "dry_run": True, "version": 0,
-                         "partitions": ["2013-02-15"], "runs_undone": ["bf-1"],
+                         "partitions": ["2013-02-15"], "unchanged": ["2013-02-16"],
+                         "runs_undone": ["bf-1"], "runs_reinstated": [],
                          "rewritten": [
                              {"partitions": ["2013-02-15"],
                               "because": "delete files hid rows of it"},

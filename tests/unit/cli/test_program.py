@@ -91,7 +91,7 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "versions silver.a": ("versions", ("silver.a",)),
     "rollback silver.a --to 3 --partitions p,q --partitions r --reason why --by ana --dry-run": (
         "preview_rollback",
-        ("silver.a", 3, ("p", "q", "r")),
+        ("silver.a", 3, ("p", "q", "r"), "ana"),
     ),
     "recover bf-1 --by ana": ("recover", ("bf-1", "ana", False, False)),
     "recover --all --by ana --dry-run": ("recover", (None, "ana", True, False)),
