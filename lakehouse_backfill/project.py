@@ -577,7 +577,10 @@ class Project:
             raise
         return results.publications.VersionsResult(
             product=product,
-            versions=tuple(results.publications.VersionLine.of(row) for row in rows),
+            versions=tuple(
+                results.publications.VersionLine.of(row, is_accepted=number == 0)
+                for number, row in enumerate(rows)
+            ),
         )
 
     def accepted(

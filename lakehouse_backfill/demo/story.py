@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lakehouse_backfill.adapters.spark.session.java import require_java
 from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.config.profiles import EMBEDDED_PROFILE
 from lakehouse_backfill.core.runs import gate_registry
-from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project
+from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project, require_demo_data
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.results.proof import DemoResult
@@ -54,8 +56,11 @@ def run_demo(folder: Path, echo: Echo) -> DemoResult:
     """
     folder = folder.resolve()
     narrator = Narrator(echo)
+    require_demo_data()
+    require_java()
     copy_project(folder)
-    project = Project.open(folder)
+    # By name: a variable of the environment may name a profile that the demo does not have.
+    project = Project.open(folder, EMBEDDED_PROFILE)
     lake = DemoLake(project)
     _build(narrator, lake, folder)
     first = _try_short_range(narrator, project)

@@ -181,7 +181,7 @@ class RollbackTogetherResult(Result):
 
 
 class VersionLine(Record):
-    """One accepted version; `partitions` is their number."""
+    """One accepted version; `partitions` is their number, `is_accepted`: readers get it now."""
 
     version: int
     action: str
@@ -195,12 +195,14 @@ class VersionLine(Record):
     supersedes: int | None
     partitions: int
     reason: str
+    is_accepted: bool
 
     @classmethod
-    def of(cls, row: publication.Publication) -> VersionLine:
+    def of(cls, row: publication.Publication, *, is_accepted: bool) -> VersionLine:
         """Describe a row of the pointer's table."""
         return cls.from_fields(
             row,
+            is_accepted=is_accepted,
             accepted_at=row.at,
             accepted_by=row.accepted_by or (row.by,),
             published_by=row.by,

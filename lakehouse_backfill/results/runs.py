@@ -132,11 +132,12 @@ def _planned_pins(resolved: plans.ResolvedManifest) -> tuple[PlannedPin, ...]:
 
 
 class StageResult(RunResult):
-    """What was staged."""
+    """What was staged; `chunks_before` were done when the call began."""
 
     chunks_done: int
     chunks_redone: int
     rows: int
+    chunks_before: int | None = optional()
 
 
 class ShadowOpenResult(RunResult):
@@ -340,6 +341,7 @@ class RunProgressResult(RunResult):
     chunks_done: int
     chunks_redone: int
     rows: int
+    chunks_before: int | None = optional()
     checks: tuple[CheckResult, ...] | None = optional()
     manifest_file: str
 

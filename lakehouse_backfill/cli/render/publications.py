@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from lakehouse_backfill.cli.render.page import (
+    GOOD,
     TextPage,
     format_identity,
     format_partitions,
@@ -233,11 +236,12 @@ def render_versions(page: TextPage, result: publications.VersionsResult) -> None
     """Draw the accepted versions, newest first."""
     page.records(
         result.product,
-        "version | action | run: run_id | snapshot: snapshot_id | accepted at: accepted_at | "
-        "by: accepted_by | partitions | supersedes",
+        ": is_accepted | version | action | run: run_id | snapshot: snapshot_id | "
+        "accepted at: accepted_at | by: accepted_by | partitions",
         result.versions,
         most=50,
         is_copied=True,
+        is_accepted=lambda row: Text("now" if row.is_accepted else "", style=GOOD),
         version=lambda row: format_identity(row.version),
         partitions=lambda row: row.partitions,
     )

@@ -64,7 +64,10 @@ def render_stage(page: TextPage, result: runs.StageResult) -> None:
 
 def _staged(page: TextPage, result: runs.StageResult | runs.RunProgressResult) -> None:
     _headline(page, result)
-    counts = "chunks done: chunks_done | chunks redone: chunks_redone | rows"
+    counts = (
+        "chunks done: chunks_done | done before this call: chunks_before | "
+        "chunks redone: chunks_redone | rows"
+    )
     page.facts(read_fields(result, counts))
 
 

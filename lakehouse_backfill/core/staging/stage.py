@@ -113,10 +113,13 @@ def stage_run(
     `committed` is called after the shadow was fenced: nobody else writes there any more.
     """
     with staging_session(context, plan, by) as session:
-        done, redone = _stage_chunks(context, plan, session, committed)
+        done, before = _stage_chunks(context, plan, session, committed)
     rows = sum(record.output_rows for record in done)
     status = context.move(session.status, plan, "finish staging", by, chunks=len(done), rows=rows)
-    return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
+    redone = len(done) - before if before else 0
+    numbers = {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
+    is_resumed = before and not publish_modes.is_externally_written(plan)
+    return status, numbers | ({"chunks_before": before} if is_resumed else {})
 
 
 @dataclass(frozen=True)
@@ -200,8 +203,7 @@ def _stage_chunks(
         context.progress.advance(1, record.output_rows)
     context.progress.finish()
     checks.finish(lease.epoch)
-    fresh = sum(chunk.chunk_id not in committed for chunk in plan.resolved.chunks)
-    return done, fresh if committed else 0
+    return done, sum(chunk.chunk_id in committed for chunk in plan.resolved.chunks)
 
 
 def _judge_first_plan(context: Context, plan: Plan, session: StagingSession) -> None:

@@ -221,7 +221,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "versions": [
             {"version": 1, "run_id": "bf-1", "table": "silver.arrivals_daily", "snapshot_id": 99,
              "action": "publish", "accepted_at": "2026-03-01T12:00:00Z", "accepted_by": ["ana"],
-             "supersedes": 0, "partitions": 45},
+             "supersedes": 0, "partitions": 45, "is_accepted": True},
+            {"version": 0, "run_id": None, "table": "silver.arrivals_daily", "snapshot_id": 98,
+             "action": "baseline", "accepted_at": "2026-02-01T12:00:00Z", "accepted_by": ["ana"],
+             "supersedes": None, "partitions": 0, "is_accepted": False},
         ],
     },
     "recover": {

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse_backfill.config.contracts import load_contract
@@ -138,6 +138,8 @@ def test_a_drafted_manifest_loads_with_the_newest_transform(tmp_path: Path) -> N
     assert "sources.rates: which table is it, and which column cuts it by time?" in draft.questions
 
 
+# Without a deadline: the first example loads the templates, which a busy machine may do slowly.
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=40).filter(lambda text: text.strip() and text.isprintable()))
 def test_a_draft_keeps_any_text_as_it_was_given(reason: str) -> None:
     found = minimal_contract("day", "date")

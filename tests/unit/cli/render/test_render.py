@@ -174,4 +174,20 @@ def test_ids_that_are_typed_again_are_not_broken_on_a_narrow_screen(monkeypatch)
     monkeypatch.setenv("COLUMNS", "50")
     assert "snapshot     7420231112223334445" in drawn("versions", data)
     monkeypatch.setenv("COLUMNS", "200")
-    assert "supersedes" in drawn("versions", data).splitlines()[2]
+    assert "partitions" in drawn("versions", data).splitlines()[2]
+
+
+def test_versions_are_one_table_with_a_mark_on_what_readers_get(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    wide = {"run_id": "bf-4f1c09a2d7", "snapshot_id": 7420231112223334445, "action": "rollback"}
+    rows = [row | wide for row in ANSWERS["versions"]["versions"]]
+    lines = drawn("versions", {"product": "silver.a", "versions": rows}).splitlines()
+    assert [line.split()[0] for line in lines if " 2026-0" in line] == ["now", "0"]
+    assert sum("version" in line for line in lines) == 1
+
+
+def test_a_resumed_run_says_how_much_was_done_before() -> None:
+    assert "done before this call  3" in drawn("stage", {**ANSWERS["stage"], "chunks_before": 3})
+    assert "before" not in drawn("stage")
