@@ -33,11 +33,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, ClassVar
 
 from lakehouse_backfill.command_lines import command_line as command_line
 from lakehouse_backfill.command_lines import plan_command as plan_command
 from lakehouse_backfill.fault_points import describe_commits
+
+#: Set once a product with restricted columns is worked on in this process.
+_hides_texts = Event()
+
+
+def hide_texts() -> None:
+    """Leave the texts of other libraries' errors out of ours from now on: they may quote a value.
+
+    Holds for the process, which works on restricted columns.
+    """
+    _hides_texts.set()
+
+
+def hides_texts() -> bool:
+    """Return whether texts that may quote a value of a restricted column are left out."""
+    return _hides_texts.is_set()
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of another library's error, as far as ours may show it."""
+    if hides_texts():
+        return f"{type(error).__name__}; its text may quote a restricted value, and is not shown"
+    return str(error)
 
 
 class BackfillError(Exception):

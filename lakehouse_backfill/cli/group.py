@@ -25,7 +25,7 @@ from lakehouse_backfill.cli.json_output import (
     write_json,
 )
 from lakehouse_backfill.command_lines import PROFILE_VARIABLE, PROJECT_VARIABLE, Invocation
-from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.errors import BackfillError, hides_texts, text_of
 from lakehouse_backfill.fault_points import describe_commits
 
 
@@ -182,7 +182,7 @@ class BackfillGroup(TyperGroup):
     def _report_error(self, words: SplitArguments, error: BackfillError) -> None:
         error.complete_commands(words.invocation.complete)
         if words.wants_traceback or os.environ.get(DEBUG_VARIABLE):
-            sys.stderr.write(clean_text(traceback.format_exc()))
+            sys.stderr.write(clean_text(_traceback_text()))
         if words.wants_json and not isinstance(error, OutputLost):
             try:
                 with output_to_stdout():
@@ -221,9 +221,24 @@ def _interrupted_error() -> Interrupted:
     )
 
 
+def _traceback_text() -> str:
+    """Return the traceback with its causes; without their texts where these may quote a value."""
+    if not hides_texts():
+        return traceback.format_exc()
+    parts, error = [], sys.exc_info()[1]
+    while error is not None:
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        parts.append(f"{frames}{type(error).__name__}; {_HIDDEN_TEXTS}\n")
+        error = error.__cause__ or error.__context__
+    return "\n".join(parts)
+
+
+_HIDDEN_TEXTS = "texts of errors may quote a restricted value, and are not shown"
+
+
 def _bug_error(error: Exception) -> BackfillError:
     return BackfillError(
-        f"{type(error).__name__}: {error}",
+        text_of(error) if hides_texts() else f"{type(error).__name__}: {error}",
         state=f"{describe_commits()}; lakehouse-backfill status tells where things stand",
         fix="give the command again with --debug, and report what it shows",
     )

@@ -133,9 +133,12 @@ class Adapters:
     def spark(self) -> Any:
         """The Spark session of the profile; starts a JVM."""
         from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
-        from lakehouse_backfill.adapters.spark.session.session import open_session
+        from lakehouse_backfill.adapters.spark.session.session import hide_values, open_session
 
-        return open_session(with_pyiceberg_settings(self.profile), self.folder)
+        session = open_session(with_pyiceberg_settings(self.profile), self.folder)
+        if any(contract.restricted_columns for contract in self.valid_contracts()):
+            hide_values()
+        return session
 
     @cached_property
     def context(self) -> Context:
@@ -280,7 +283,6 @@ class Adapters:
         from lakehouse_backfill.adapters.spark.attribution.attribution import SparkAttributing
         from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
         from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
-        from lakehouse_backfill.adapters.spark.session.session import hide_values
         from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
         from lakehouse_backfill.adapters.spark.views import ensure_view
         from lakehouse_backfill.adapters.system.code_archive import CodeArchive
@@ -290,8 +292,6 @@ class Adapters:
 
         catalog, control = self.profile.catalog["name"], self.profile.control_namespace
         tables = self._spark_tables()
-        if any(contract.restricted_columns for contract in self.valid_contracts()):
-            hide_values()
         kept = partial(archived_texts, self.context)
         code = CodeArchive(self.folder, self.folder / STATE_FOLDER / "code", kept)
         try:

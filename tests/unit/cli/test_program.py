@@ -19,7 +19,7 @@ from lakehouse_backfill.cli.group import SplitArguments, split_arguments
 from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.cli.session import REASON_CODES, keep_freed_memory
 from lakehouse_backfill.domain.manifest import ReasonCode
-from lakehouse_backfill.errors import ConfigError, Fault, PointerMoved
+from lakehouse_backfill.errors import ConfigError, Fault, PointerMoved, hide_texts
 from tests.support.fakes.project import CHECKS, FakeProject
 
 REPOSITORY = Path(__file__).parents[3]
@@ -262,6 +262,20 @@ def test_faults_of_declarations_are_fields_in_json() -> None:
 
 def test_debug_shows_the_traceback_of_a_bug() -> None:
     assert "Traceback" in invoke("--debug status", FakeProject(ValueError("odd"))).stderr
+
+
+@pytest.mark.req("E7")
+@pytest.mark.parametrize("words", ["status", "--json status", "--debug status"])
+def test_no_text_of_a_bug_or_of_its_causes_is_shown_where_values_are_hidden(words: str) -> None:
+    error = ValueError("ana@secret.example")
+    error.__cause__ = KeyError("bob@secret.example")
+    hide_texts()
+
+    shown = invoke(words, FakeProject(error))
+
+    assert shown.exit_code == 1
+    assert "ValueError" in shown.output + shown.stderr
+    assert "secret.example" not in shown.output + shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from lakehouse_backfill.adapters.spark.guard.process_guard import GUARD, MARKER,
 from lakehouse_backfill.adapters.spark.session.settings import SENSITIVE_KEYS, is_secret
 from lakehouse_backfill.core.guards.outside.clients import CLIENTS
 from lakehouse_backfill.core.runs.side_effects import describe_attempts
-from lakehouse_backfill.errors import WriteForbidden
+from lakehouse_backfill.errors import WriteForbidden, hides_texts
 
 #: The text of these modules is sent to workers, in this order.
 _SHIPPED = (process_guard, import_gate, environment_gate, native_writers, worker_guard)
@@ -148,6 +148,7 @@ def _register(root: str) -> None:
     GUARD.other_folders = tuple(f"{folder}/" for folder in sorted(map(str, others)))
     GUARD.clients = CLIENTS
     GUARD.client_roots = frozenset(name.partition(".")[0] for name in CLIENTS)
+    GUARD.hides_arguments = hides_texts
     native = native_writers.NativeWriters(GUARD)
     GUARD.after_import = native.patch
     native.patch_loaded()
@@ -198,6 +199,7 @@ def _settings_for(made: Any, frame: Any) -> dict[str, Any] | None:
         "folders": GUARD.folders,
         "other_folders": GUARD.other_folders,
         "scratch": GUARD.scratch,
+        "hides_arguments": hides_texts(),
         "clients": dict(GUARD.clients),
         "own_modules": GUARD.own_modules,
         "secret_names": SENSITIVE_KEYS,

@@ -21,6 +21,8 @@ from typing import Any
 
 #: Begins the text of an error in a worker; the driver finds the attempts by it.
 MARKER = "lakehouse-backfill side effects: "
+#: Stands for the arguments of an attempt, where they may hold a restricted value.
+HIDDEN_ARGUMENTS = "whose arguments may hold a restricted value, and are not shown"
 #: Audit events that are looked at, by the kind of sink that they reach.
 EVENTS: Mapping[str, tuple[str, ...]] = {
     "network": (
@@ -83,6 +85,8 @@ class ProcessGuard:
 
     def __init__(self) -> None:
         self.is_on = False
+        #: Whether arguments, which may hold a restricted value, are left out of attempts.
+        self.hides_arguments: Callable[[], bool] = lambda: False
         #: Folders of jobs.
         self.folders: tuple[str, ...] = ()
         #: Folders inside them that hold other code.
@@ -145,7 +149,7 @@ class ProcessGuard:
             found = self._origin(sys._getframe(2), sink) if what else None
         if found is None:
             return
-        self.stop(sink, what, found)
+        self.stop(sink, f"{event}, {HIDDEN_ARGUMENTS}" if self.hides_arguments() else what, found)
 
     def stop(self, sink: str, what: str, place: Place) -> None:
         """Record the attempt and raise the error of this process."""

@@ -17,6 +17,7 @@ def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     guard.folders = tuple(settings["folders"])
     guard.other_folders = tuple(settings["other_folders"])
     guard.scratch = tuple(settings["scratch"])
+    guard.hides_arguments = lambda: settings["hides_arguments"]
     guard.clients = settings["clients"]
     guard.client_roots = frozenset(name.partition(".")[0] for name in guard.clients)
     guard.own_modules = frozenset(settings["own_modules"])

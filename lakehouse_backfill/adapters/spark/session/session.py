@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,9 +24,15 @@ from lakehouse_backfill.adapters.spark.session.settings import (
     is_secret,
     may_hold_secret,
 )
-from lakehouse_backfill.adapters.spark.session.spark_errors import hide_texts, spark_errors
+from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, EnvironmentDown
+from lakehouse_backfill.errors import (
+    BackfillError,
+    Blocked,
+    ConfigError,
+    EnvironmentDown,
+    hide_texts,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -237,19 +244,67 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
 
 
 def hide_values() -> None:
-    """Keep values out of errors and logs of this process, which works on restricted columns.
+    """Keep values out of errors, logs and the event log of this process's session from now on.
 
-    The texts of Spark's errors may quote a value, and Spark's own log repeats them for each task.
-    Iceberg's errors stay in the log: they name files.
+    Called before anything of a product with restricted columns is read. Errors of tasks, and plans,
+    may quote a value: Spark writes both to its event log, its web pages and the logs of driver and
+    executors. Event log and pages end; Spark's loggers are switched off, also in executors that
+    start later. Iceberg's errors stay in the driver's log: they name files.
+
+    Raises Blocked where a Spark Connect server keeps such logs: they are not ours to end.
     """
     from pyspark import SparkContext
 
     hide_texts()
-    context = SparkContext._active_spark_context
-    jvm = None if context is None else context._jvm
-    if jvm is not None:
-        log4j = jvm.org.apache.logging.log4j
-        log4j.core.config.Configurator.setLevel("org.apache.spark", log4j.Level.OFF)
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        _require_silent_server()
+        return
+    scala = context._jsc.sc()
+    if scala.eventLogger().isDefined():
+        scala.listenerBus().removeListener(scala.eventLogger().get())
+    if scala.ui().isDefined():
+        scala.ui().get().stop()
+    # It also goes to the executors.
+    context.setLogLevel("OFF")
+    log4j = context._jvm.org.apache.logging.log4j
+    levels = {"org.apache.spark": log4j.Level.OFF, "org.apache.iceberg": log4j.Level.ERROR}
+    for name, level in levels.items():
+        log4j.core.config.Configurator.setLevel(name, level)
+
+
+#: Settings of a server, which it takes only when it starts, and the value without values in logs.
+_SILENT_SERVER = {
+    "spark.eventLog.enabled": "false", "spark.ui.enabled": "false", "spark.log.level": "OFF",
+}  # fmt: skip
+#: What Spark does without them.
+_SPARK_DEFAULTS = {
+    "spark.eventLog.enabled": "false", "spark.ui.enabled": "true", "spark.log.level": "WARN",
+}  # fmt: skip
+
+
+def _require_silent_server() -> None:
+    session = _OPEN_SESSIONS.get("session")
+    if session is not None:
+        with spark_errors("asking Spark Connect for its logs"):
+            require_silent_server(session.conf.get)
+
+
+def require_silent_server(setting: Callable[[str, str], str | None]) -> None:
+    """Raise Blocked, with the options to start it with, unless a server keeps no values."""
+    loud = [
+        f"--conf {name}={wanted}"
+        for name, wanted in _SILENT_SERVER.items()
+        # What it does not say, it does as Spark's defaults say.
+        if str(setting(name, _SPARK_DEFAULTS[name])).upper() != wanted.upper()
+    ]
+    if loud:
+        raise Blocked(
+            "the Spark Connect server writes errors of tasks, and plans, to its logs or pages, and "
+            "they may quote values of restricted columns",
+            state="nothing was computed; readers see what they saw before",
+            fix=f"start the server with {' '.join(loud)}",
+        )
 
 
 def _silence_query_loggers() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event
 
 from lakehouse_backfill.adapters.spark.session import spark_log
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
@@ -18,6 +17,7 @@ from lakehouse_backfill.errors import (
     LostFile,
     NotFound,
     Unsupported,
+    hides_texts,
 )
 
 #: The plan holds the hash of the job file: a corrected file needs a revised plan.
@@ -52,15 +52,6 @@ _DATA_ERRORS = ("ArithmeticException", "DateTimeException", "NumberFormatExcepti
 _DATA_CLASSES = (*_DATA_ERRORS, "IllegalArgumentException", "PythonException", "AnalysisException")
 
 
-#: Set once a product with restricted columns is worked on in this process.
-_hides_values = Event()
-
-
-def hide_texts() -> None:
-    """Leave the texts of the engine's errors out of ours from now on: they may quote a value."""
-    _hides_values.set()
-
-
 @contextmanager
 def spark_errors(doing: str) -> Iterator[None]:
     """Translate Spark's errors into ours; the text starts with `doing`."""
@@ -69,7 +60,11 @@ def spark_errors(doing: str) -> Iterator[None]:
     except BackfillError:
         raise
     except Exception as error:
-        raise translate_spark_error(error, doing) from error
+        translated = translate_spark_error(error, doing)
+        if hides_texts():
+            # A traceback would show the text of the cause.
+            raise translated from None
+        raise translated from error
 
 
 def translate_spark_error(error: Exception, doing: str) -> BackfillError:
@@ -80,7 +75,7 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
     text = str(error)
     if attempts := driver_guard.attempts_in(text):
         return driver_guard.forbidden(attempts)
-    cause = _condition(error) if _hides_values.is_set() else root_cause_line(text)
+    cause = _condition(error) if hides_texts() else root_cause_line(text)
     for part, kind, fix in _ERRORS_BY_MESSAGE:
         if part in text:
             return kind(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix=fix)
@@ -108,8 +103,8 @@ def _damaged_file_error(doing: str, cause: str) -> BackfillError:
 
 
 def first_line(error: Exception) -> str:
-    """Return the class of an error and its first line, or the class alone: see `hide_texts`."""
-    if _hides_values.is_set():
+    """Return the class of an error and its first line, or the class alone: `errors.hide_texts`."""
+    if hides_texts():
         return _condition(error)
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"

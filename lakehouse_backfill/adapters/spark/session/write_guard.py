@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from lakehouse_backfill.adapters.spark.session.settings import is_secret
-from lakehouse_backfill.errors import WriteForbidden
+from lakehouse_backfill.errors import WriteForbidden, hides_texts
 from lakehouse_backfill.fault_points import is_own_commit
 
 #: PySpark's two APIs, as parts of the names of modules.
@@ -187,7 +187,8 @@ def _forbid(owner: type, member: str) -> None:
         return
 
     def check(_self: Any, *args: Any, **_: Any) -> None:
-        target = f"({args[0]!r})" if args and isinstance(args[0], str) else ""
+        is_shown = args and isinstance(args[0], str) and not hides_texts()
+        target = f"({args[0]!r})" if is_shown else ""
         _refuse_unless_trusted(f"{what}{target}")
 
     _check_first(owner, member, check)
@@ -203,7 +204,9 @@ def _check_sql(_session: Any, sqlQuery: str, *_: Any, **__: Any) -> None:  # noq
         parse_query(sqlQuery)
     except NotAQuery as error:
         excerpt = " ".join(sqlQuery.split())[:80]
-        raise _write_forbidden(f"SparkSession.sql({excerpt!r}): {error}") from error
+        # The text is put together by the job, and may hold a value.
+        shown = "SparkSession.sql" if hides_texts() else f"SparkSession.sql({excerpt!r}): {error}"
+        raise _write_forbidden(shown) from (None if hides_texts() else error)
 
 
 def _check_builder(builder: Any) -> None:

@@ -35,7 +35,14 @@ from lakehouse_backfill.core.guards.queries import (
 )
 from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.domain.partitions import Bound
-from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, NotFound, WriteForbidden
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ConfigError,
+    Fault,
+    NotFound,
+    WriteForbidden,
+    hides_texts,
+)
 from lakehouse_backfill.transforms import TransformInfo, transform_info
 
 #: By folder: the modules that were imported from it, by name.
@@ -276,7 +283,10 @@ class Job:
         except BackfillError:
             raise
         except Exception as error:
-            raise _job_failed(f"transform {self.info.name} failed", self.file, error) from error
+            failed = _job_failed(f"transform {self.info.name} failed", self.file, error)
+            if hides_texts():
+                raise failed from None
+            raise failed from error
         if not hasattr(output, "writeTo"):
             raise ConfigError(
                 f"transform {self.info.name} gave {type(output).__name__} instead of a DataFrame",
