@@ -17,6 +17,11 @@ from lakehouse_backfill.core.guards.python_scopes import (
 UNKNOWN = ""
 #: An expression that may mean more names than this has no known meaning.
 _MOST_NAMES = 256
+#: What `import *` of Spark's functions puts in place of a builtin.
+_SPARK_FUNCTIONS = frozenset({"pyspark.sql.functions", "pyspark.sql.connect.functions"})
+_SPARK_SHADOWS = frozenset(
+    {"abs", "ascii", "bin", "filter", "hash", "hex", "max", "min", "pow", "round", "slice", "sum"}
+)
 #: Functions that import the module that their text names, or find it for a loader.
 IMPORTERS = (
     "importlib.import_module", "importlib.__import__", "importlib.util.find_spec",
@@ -99,7 +104,8 @@ class NameResolver:
             place = place.parent
         starred = [self._member(module, name, seen) for module in scope.module.stars]
         found = frozenset().union(*starred) - {UNKNOWN}
-        if hasattr(builtins, name):
+        is_shadowed = name in _SPARK_SHADOWS and _SPARK_FUNCTIONS.intersection(scope.module.stars)
+        if hasattr(builtins, name) and not is_shadowed:
             found |= {f"builtins.{name}"}
         return found or frozenset({UNKNOWN})
 
