@@ -24,6 +24,10 @@ from lakehouse_backfill.core.evidence.reproduce import (
 )
 from lakehouse_backfill.core.guards.findings import require_none_blocking
 from lakehouse_backfill.core.guards.outside.sinks import effective_policy
+from lakehouse_backfill.core.guards.privacy.column_flow import (
+    require_declared_flow,
+    restricted_flow,
+)
 from lakehouse_backfill.core.planning import job_code, publish_modes, resolve
 from lakehouse_backfill.core.runs import gate_registry, roles
 from lakehouse_backfill.core.runs.context import Context
@@ -138,10 +142,13 @@ class _Trial:
         """Compute the partition into the scratch table, once its analysed plan was judged."""
         staging, plan = self.context.compute().staging, scratch.plan
         texts = job_code.code_texts(self.context, plan.resolved)
-        found = find_in_chunk(staging, plan, self.chunk, texts)
+        text = staging.analysed_plan(plan, self.chunk)
+        state = "no row was written; nothing was registered"
+        require_declared_flow(plan.resolved, restricted_flow(plan.resolved, text), state=state)
+        found = find_in_chunk(text, plan, texts)
         if found is None:
             self.notes.append(NOT_LOOKED_AT)
-        require_none_blocking(found or (), state="no row was written; nothing was registered")
+        require_none_blocking(found or (), state=state)
         self.records.append(scratch.compute(self.chunk))
         self.context.progress.advance(1, self.records[-1].output_rows)
 
