@@ -58,9 +58,9 @@ def watch_job(folder: Path) -> Iterator[None]:
     try:
         yield
     except WriteForbidden as error:
-        if not error.data.get("attempts"):
-            raise
-        raise forbidden(_attempts(root) or error.data["attempts"]) from error
+        if attempts := _attempts(root) or error.data.get("attempts"):
+            raise forbidden(attempts) from error
+        raise
     except Exception as error:
         if attempts := _attempts(root) or attempts_in(str(error)):
             raise forbidden(attempts) from error

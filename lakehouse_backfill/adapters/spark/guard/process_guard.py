@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -64,6 +65,8 @@ _TRANSPARENT = frozenset(
     for name in ("socket", "ssl", "tempfile", "threading", "os", "_collections_abc")
 ) | {"<frozen os>", "<frozen _collections_abc>", "<string>", __file__}
 _IMPORT_SYSTEM = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+#: Methods of loaders that read or write a file for their caller.
+_FILE_METHODS = ("get_data", "set_data", "_cache_bytecode", "_write_atomic")
 #: Files of PySpark that call functions of the job: an effect right below them is the job's.
 _CALLERS = (
     "/worker.py", "/util.py", "/sql/worker/", "/sql/udf.py", "/sql/udtf.py", "/core/rdd.py",
@@ -108,6 +111,9 @@ class ProcessGuard:
         #: In a worker: where the job made the function that runs now.
         self.running: Place | None = None
         self._thread = threading.local()
+        #: Which files are a job's, as found for these folders.
+        self._known: dict[str, bool] = {}
+        self._known_for: tuple[str, ...] = ()
 
     @contextmanager
     def trusted(self) -> Iterator[None]:
@@ -144,19 +150,31 @@ class ProcessGuard:
         if self.is_trusted():
             return
         sink = _SINKS[event]
-        with self.trusted():
-            what = _describe(event, arguments, self.scratch)
-            found = self._origin(sys._getframe(2), sink) if what else None
+        # The stack first: to resolve a path costs more, and most files are the toolkit's own.
+        found = self._origin(sys._getframe(2), sink)
         if found is None:
             return
-        self.stop(sink, f"{event}, {HIDDEN_ARGUMENTS}" if self.hides_arguments() else what, found)
+        with self.trusted():
+            what = _describe(event, arguments, self.scratch)
+        if what:
+            shown = f"{event}, {HIDDEN_ARGUMENTS}" if self.hides_arguments() else what
+            self.stop(sink, shown, found)
 
     def stop(self, sink: str, what: str, place: Place) -> None:
         """Record the attempt and raise the error of this process."""
+        raise self.error(self._record(sink, what, place))
+
+    def note(self, sink: str, what: str, frame: FrameType | None) -> None:
+        """Record an attempt that other code refuses, if a line of a job is its origin."""
+        place = self.maker(frame) if self.is_on else None
+        if place is not None:
+            self._record(sink, what, place)
+
+    def _record(self, sink: str, what: str, place: Place) -> dict[str, Any]:
         folder, file = self._inside(place[0])
         attempt = {"sink": sink, "what": what, "file": file, "line": place[1]}
         self.attempts.append({**attempt, "folder": folder})
-        raise self.error(attempt)
+        return attempt
 
     def origin(self, frame: FrameType | None) -> Place | None:
         """Return the line of the job that is the origin of a call; None: it is not the job's."""
@@ -174,20 +192,30 @@ class ProcessGuard:
 
     def is_job_file(self, file: str) -> bool:
         """Return whether code of this file is a job's."""
-        return file.startswith(self.folders) and not file.startswith(self.other_folders)
+        if self._known_for is not self.folders:
+            self._known, self._known_for = {}, self.folders
+        found = self._known.get(file)
+        if found is None:
+            found = file.startswith(self.folders) and not file.startswith(self.other_folders)
+            self._known[file] = found
+        return found
 
     def _origin(self, frame: FrameType | None, sink: str) -> Place | None:
         frame = _caller(frame)
         # A project may lie in a folder that is called `pyspark`.
-        is_jobs = frame is None or self.is_job_file(frame.f_code.co_filename)
-        if frame is not None and not is_jobs and _is_infrastructure(frame):
-            return None
+        if frame is not None and not self.is_job_file(frame.f_code.co_filename):
+            code = frame.f_code
+            imports = code.co_filename == _IMPORT_SYSTEM[1] and _imports(frame)
+            if imports or _is_engine(code.co_filename, code.co_name):
+                return None
         return self._on_stack(frame, sink)
 
     def _on_stack(self, frame: FrameType | None, sink: str) -> Place | None:
+        known = self._known
         while frame is not None:
             file = frame.f_code.co_filename
-            if self.is_job_file(file):
+            is_jobs = known.get(file)
+            if self.is_job_file(file) if is_jobs is None else is_jobs:
                 return file, frame.f_lineno
             if file in _IMPORT_SYSTEM and sink in _ALLOWED_ON_IMPORT:
                 return None
@@ -213,18 +241,26 @@ def _caller(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _is_infrastructure(frame: FrameType) -> bool:
-    """Return whether a frame is the import system's, Py4J's, or PySpark's own communication."""
-    file = frame.f_code.co_filename.replace(os.sep, "/")
-    if file == _IMPORT_SYSTEM[1] or "/py4j/" in file:
+def _imports(frame: FrameType) -> bool:
+    """Return whether a frame of the import system imports; else its caller uses it for files."""
+    while frame.f_back is not None and frame.f_back.f_code.co_filename in _IMPORT_SYSTEM:
+        frame = frame.f_back
+    return frame.f_code.co_name not in _FILE_METHODS
+
+
+@lru_cache(4096)
+def _is_engine(path: str, function: str) -> bool:
+    """Return whether a function is Py4J's, or PySpark's own communication."""
+    file = path.replace(os.sep, "/")
+    if "/py4j/" in file:
         return True
     _, found, inside = file.rpartition("/pyspark/")
     if not found:
         return False
-    if frame.f_code.co_name in _CONNECTING or inside == "daemon.py":
+    if function in _CONNECTING or inside == "daemon.py":
         return True
     if inside == "core/broadcast.py":
-        return frame.f_code.co_name not in _LOADS_BROADCAST
+        return function not in _LOADS_BROADCAST
     return not f"/{inside}".startswith(_CALLERS)
 
 

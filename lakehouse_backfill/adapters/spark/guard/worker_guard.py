@@ -14,8 +14,8 @@ from typing import Any
 def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Install the guard, once for the process, and let it judge as the settings say."""
     process_guard, guard = modules["process_guard"], modules["process_guard"].GUARD
-    guard.folders = tuple(settings["folders"])
     guard.other_folders = tuple(settings["other_folders"])
+    guard.folders = tuple(settings["folders"])
     guard.scratch = tuple(settings["scratch"])
     guard.hides_arguments = lambda: settings["hides_arguments"]
     guard.clients = settings["clients"]

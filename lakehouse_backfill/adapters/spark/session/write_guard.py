@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 
+from lakehouse_backfill.adapters.spark.guard.process_guard import GUARD
 from lakehouse_backfill.adapters.spark.session.settings import is_secret
 from lakehouse_backfill.errors import WriteForbidden, hides_texts
 from lakehouse_backfill.fault_points import is_own_commit
@@ -61,6 +62,8 @@ _CATALOG_MEMBERS = (
 )  # fmt: skip
 #: Options of a builder that is only used to get the session.
 _HARMLESS_OPTIONS = frozenset({"spark.app.name", "spark.master"})
+
+_READ_SETTING = "to read the setting"
 
 _lock = threading.Lock()
 _guard_depth = 0
@@ -217,7 +220,7 @@ def _check_builder(builder: Any) -> None:
 
 def _check_get(_configuration: Any, key: str, *_: Any, **__: Any) -> None:
     if is_secret(str(key)):
-        _refuse_unless_trusted(f"to read the setting {key}")
+        _refuse_unless_trusted(f"{_READ_SETTING} {key}")
 
 
 def _check_commit(what: str) -> Callable[..., None]:
@@ -238,6 +241,9 @@ def _refuse_unless_trusted(what: str) -> None:
 
 
 def _write_forbidden(what: str, state: str = "nothing was sent or written") -> WriteForbidden:
+    """Return the error; the attempt counts also when the job swallows it."""
+    sink = "secret" if what.startswith(_READ_SETTING) else "table"
+    GUARD.note(sink, what, sys._getframe(1))
     return WriteForbidden(
         f"the job tried {what}; a transform returns a DataFrame and writes nothing itself",
         state=state,

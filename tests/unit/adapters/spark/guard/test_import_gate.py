@@ -133,3 +133,16 @@ def test_a_project_in_a_folder_called_as_the_engine_is_guarded(tmp_path: Path) -
     lines = [f"open('{tmp_path}/a', 'w')", "import socket; socket.getaddrinfo('a.invalid', 1)"]
     found = try_lines(project, lines)
     assert [one.sinks for one in found] == [{"file"}, {"network"}]
+
+
+@pytest.mark.req("T6")
+def test_a_loader_writes_and_reads_no_file_for_a_job(tmp_path: Path) -> None:
+    loader = "import importlib.machinery as m; l = m.SourceFileLoader('a', 'b'); "
+    lines = [
+        loader + f"l.set_data('{tmp_path}/a', b'x')",
+        loader + f"l._cache_bytecode('a', '{tmp_path}/a', b'x')",
+        loader + "return l.get_data('/proc/self/environ')",
+    ]
+    found = try_lines(tmp_path / "project", lines)
+    assert [one.sinks for one in found] == [{"file"}] * 3
+    assert not (tmp_path / "a").exists()
