@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import acceptance, signatures
+from lakehouse_backfill.core.guards.outside.inverses import undo_messages
 from lakehouse_backfill.core.planning import checklist, job_code
 from lakehouse_backfill.core.planning.plan import find_conflicting_runs
 from lakehouse_backfill.core.runs import event_log, gate_registry, lifecycle, roles
@@ -205,7 +206,9 @@ def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
         )  # fmt: skip
     lifecycle.require_legal_move(status, "cancel")
     context.require_no_other_driver(status)
-    return context.move(status, plan, "cancel", by, reason=reason)
+    status = context.move(status, plan, "cancel", by, reason=reason)
+    undo_messages(context, run_id)
+    return status
 
 
 def trusted_events(context: Context, status: RunStatus) -> tuple[Event, ...]:

@@ -27,6 +27,7 @@ from lakehouse_backfill.core.comparison.diff import (
 from lakehouse_backfill.core.planning import job_code, publish_modes
 from lakehouse_backfill.core.planning.pins import expired_pins
 from lakehouse_backfill.core.publication.dual_read import staged_candidate
+from lakehouse_backfill.core.runs import side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.catch_up import Drift, TableState
@@ -280,8 +281,10 @@ def _attribute_partition(
         keys={pin.name: asked.keys[pin.table] for pin in past.pins if pin.table in asked.keys},
         samples=asked.samples,
     )
+    seq = context.runs.status(plan.run_id).seq
     try:
-        swapped = context.compute().attributing.swap(request)
+        with side_effects.record_attempts_of_check(context, plan.run_id, "attribution", seq):
+            swapped = context.compute().attributing.swap(request)
     except (errors.EnvironmentDown, errors.LostFile):
         raise
     except errors.BackfillError as error:

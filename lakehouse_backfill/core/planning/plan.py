@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.findings import judge_code
+from lakehouse_backfill.core.guards.outside.inverses import undo_messages
 from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
 from lakehouse_backfill.core.guards.privacy import masks, rules
@@ -129,6 +130,7 @@ def supersede_revised_run(context: Context, plan: Plan, by: str) -> None:
     if status.state is RunState.SUPERSEDED:
         return
     context.move(status, context.runs.plan(plan.revises), "supersede", by, by_run=plan.run_id)
+    undo_messages(context, plan.revises)
 
 
 @dataclass(frozen=True)

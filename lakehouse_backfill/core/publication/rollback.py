@@ -12,6 +12,7 @@ from functools import partial
 from uuid import uuid4
 
 from lakehouse_backfill.core.approval import signatures
+from lakehouse_backfill.core.guards.outside.inverses import undo_messages
 from lakehouse_backfill.core.publication import rollback_content
 from lakehouse_backfill.core.publication.expose import (
     is_rollback_of_events,
@@ -281,9 +282,11 @@ class _Rollback:
         return CommitResult.of_pointer(row.table, row.snapshot_id, before)
 
     def follow_up(self, row: Publication) -> None:
-        """Show the view, move the runs to their new states and call the hooks."""
+        """Show the view, move the runs to their new states, undo messages and call the hooks."""
         left, returned = self.way.runs_rolled_back, self.way.runs_reinstated
         show_and_align(self.context, self.contract, left, returned, self.by, self.reason)
+        for run_id in left:
+            undo_messages(self.context, run_id)
         call_after_rollback_hooks(self.context, row)
 
 

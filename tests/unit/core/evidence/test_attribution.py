@@ -131,7 +131,9 @@ def test_named_code_that_fails_explains_nothing_and_is_named(
     run_id = staged_run(_with_repository(found), named_code())
 
     def writes(request: Any) -> Never:
-        raise WriteForbidden(f"{request.old.resolved.manifest.transform.file} tried to write")
+        file = request.old.resolved.manifest.transform.file
+        tried = {"sink": "network", "what": "socket.connect", "file": file, "line": 3}
+        raise WriteForbidden(f"{file} tried to write", data={"attempts": [tried]})
 
     monkeypatch.setattr(where, "drifts", lambda *_: _raise(NotFound("the commits are gone")))
     compute.swap = writes  # type: ignore[method-assign]
@@ -141,6 +143,12 @@ def test_named_code_that_fails_explains_nothing_and_is_named(
     assert (part.basis, part.made_by, part.not_reproduced) == ("none", None, None)
     assert part.named_code == str(NAMED)
     assert part.notes[-1] == "jobs/old.py tried to write"
+    (attempt,) = status.evidence_document(found, run_id)["attempts"]
+    assert (attempt["file"], attempt["line"], attempt["during"]) == (
+        "jobs/old.py",
+        3,
+        "attribution",
+    )
 
 
 def _raise(error: Exception) -> Never:
