@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -193,19 +194,34 @@ def test_a_history_that_was_rewritten_as_a_whole_is_found_by_the_anchor(people: 
     assert "its history was rewritten" in ended.error["problem"]
 
 
+@contextmanager
+def anchor_down(people: People) -> Iterator[None]:
+    hidden = people.repository.with_name("hidden")
+    people.repository.rename(hidden)
+    yield
+    hidden.rename(people.repository)
+
+
+def test_publish_waits_for_an_anchor_that_is_down(people: People) -> None:
+    run, before = people.lab.run, people.head()
+    with anchor_down(people):
+        ended = people.types("bob", "publish", run)
+    assert ended.code == 6, ended.said
+    assert "nothing was published: the anchor could not be asked" in ended.error["state"]
+    assert people.must(None, "status", run)["runs"][0]["state"] == "accepted"
+    assert people.head() == before
+
+
 def test_an_anchor_that_is_down_is_told_after_the_act_and_recover_repairs_it(
     people: People,
 ) -> None:
     run = people.lab.run
-    hidden = people.repository.with_name("hidden")
-    people.repository.rename(hidden)
-    try:
-        ended = people.types("bob", "publish", run)
-        assert ended.code == 6
-        assert "it is done, but its record was not kept" in ended.error["problem"]
-        assert people.must(None, "status", run)["runs"][0]["state"] == "published"
-    finally:
-        hidden.rename(people.repository)
+    people.must("bob", "publish", run)
+    with anchor_down(people):
+        ended = people.types("ana", "rollback", TARGET, "--reason", "trial")
+    assert ended.code == 6, ended.said
+    assert "it is done, but its record was not kept" in ended.error["problem"]
+    assert people.must(None, "status", run)["runs"][0]["state"] == "rolled_back"
     actions = people.must("bob", "recover", run)["actions"]
     assert {one["action"] for one in actions} == {"anchor the log"}
     assert people.must(None, "audit", "verify", "--anchor")["intact"]

@@ -21,7 +21,7 @@ from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.dual_read import require_dual_reads
 from lakehouse_backfill.core.publication.rollback import publication_group
-from lakehouse_backfill.core.runs import hooks, lifecycle, roles, signers
+from lakehouse_backfill.core.runs import anchors, hooks, lifecycle, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.versions import reserve, steps
@@ -290,6 +290,9 @@ def check_publishable(
     roles.require_decision(events, "accept", digest, plan.run_id)
     require_gates_open(events, plan.run_id, digest, validation)
     signatures.require_signed_run(context, plan, events, digest, by)
+    followed = plan.resolved.catch_up
+    runs = (plan.run_id, *((followed.of,) if followed else ()))
+    anchors.require_kept_history(context, plan.product, runs)
     shadow = context.tables.describe(plan.shadow_table)
     if shadow is None or shadow.snapshot_id != validation.shadow_snapshot_id:
         raise ApprovalMissing(
