@@ -9,7 +9,8 @@ that is still to come also now: a key that was revoked since opens nothing any m
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -19,10 +20,11 @@ from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.planning.catch_up import require_same_intent
 from lakehouse_backfill.core.runs import event_log, roles, signers
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import reserve
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity import statement
-from lakehouse_backfill.domain.identity.statement import Envelope
+from lakehouse_backfill.domain.identity.statement import Envelope, SignedTable
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
@@ -89,60 +91,95 @@ def log_time(events: Iterable[Event], event: Event) -> datetime:
 
 
 def check_event(
-    context: Context, events: tuple[Event, ...], event: Event, manifest_hash: str,
-    now: datetime | None = None,
-) -> SignatureVerdict:  # fmt: skip
-    """Check the signature of a plan or decision; with `now` its key must hold then too."""
-    what = f"{event.verb} (event {event.seq} of {event.run_id})"
-    stored = event.detail.get(statement.SIGNATURE)
+    context: Context,
+    events: tuple[Event, ...],
+    event: Event,
+    manifest_hash: str,
+    to_come: tuple[Plan, datetime] | None = None,
+) -> SignatureVerdict:
+    """Check the signature of a plan or decision.
+
+    Where an act is `to_come`, the key must hold at that time too, and the statement has to name the
+    table of the plan. A statement of an older release names none, and vouches for the past only.
+    """
+    found = SignatureVerdict(f"{event.verb} (event {event.seq} of {event.run_id})", event.actor)
+    stored, environment = event.detail.get(statement.SIGNATURE), context.profile.environment
     if not stored:
-        return SignatureVerdict(what, event.actor)
-    wanted = statement.decision_statement(event, manifest_hash, context.profile.environment)
-    at = log_time(events, event)
-    return _check(context, SignatureVerdict(what, event.actor), stored, wanted, (at, now))
+        return found
+    planned = signers.planned_table(context.profile, to_come[0]) if to_come else None
+
+    def wanted(signed: Mapping[str, Any]) -> dict[str, Any]:
+        table = planned or statement.signed_table(signed)
+        return statement.decision_statement(event, manifest_hash, environment, table)
+
+    moments = (log_time(events, event), *((to_come[1],) if to_come else ()))
+    return _check(context, found, stored, wanted, moments)
 
 
-def check_publication(context: Context, row: Publication) -> SignatureVerdict:
-    """Check the signature of a row that was published or rolled back."""
+def check_publication(
+    context: Context, row: Publication, *, is_pending: bool = False
+) -> SignatureVerdict:
+    """Check the signature of a row that was published or rolled back, or that is pending.
+
+    Its statement has to name the table, as in `check_event`, but the catalog's name may be another
+    one now, and a statement of an older release vouches for what was done.
+    """
     act = "publish" if row.run_id is not None else "rollback"
     found = SignatureVerdict(f"{act} (version {row.version} of {row.product})", row.by)
     if not row.signature:
         return found
     try:
         stored = json.loads(row.signature)
-        signed = json.loads(Envelope.from_json(stored).statement)
-        at = str(signed["predicate"]["at"])
-    except (ValueError, LookupError, TypeError):
-        return SignatureVerdict(found.what, row.by, fault="its signature cannot be read")
-    wanted = statement.publication_statement(row, context.profile.environment, at)
-    return _check(context, found, stored, wanted, (row.at, None))
+    except (ValueError, RecursionError):
+        return replace(found, fault="its signature cannot be read")
+
+    def wanted(signed: Mapping[str, Any]) -> dict[str, Any]:
+        environment, at = context.profile.environment, str(signed["predicate"]["at"])
+        table = _acted_table(context, row)
+        named = None if is_pending else statement.signed_table(signed)
+        if not is_pending and (named is None or table is None):
+            table = named
+        elif named and table:
+            table = table.model_copy(update={"catalog": named.catalog})
+        return statement.publication_statement(row, environment, at, table)
+
+    return _check(context, found, stored, wanted, (row.at,))
+
+
+def _acted_table(context: Context, row: Publication) -> SignedTable | None:
+    with suppress(errors.NotFound, errors.Tampered):
+        return reserve.acted_table(context, row)
+    return None  # the audit names a plan that is gone or edited
 
 
 def _check(
     context: Context,
     found: SignatureVerdict,
     stored: Any,
-    wanted: Mapping[str, Any],
-    times: tuple[datetime, datetime | None],
+    wanted: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    moments: tuple[datetime, ...],
 ) -> SignatureVerdict:
     try:
         envelope = Envelope.from_json(stored)
     except ValueError as error:
-        return SignatureVerdict(found.what, found.by, fault=f"its signature is damaged: {error}")
-    if envelope.statement != statement.statement_bytes(wanted):
-        signed = json.loads(envelope.statement)
-        fields = ", ".join(statement.differing_fields(signed, wanted)) or "its form"
+        return replace(found, fault=f"its signature is damaged: {error}")
+    signed = json.loads(envelope.statement)
+    try:
+        needed = wanted(signed)
+    except (ValueError, LookupError, TypeError):
+        return replace(found, fault="its signature is damaged: it is over no statement")
+    if envelope.statement != statement.statement_bytes(needed):
+        fields = ", ".join(statement.differing_fields(signed, needed)) or "its form"
         fault = f"the signature is for something else; it differs in {fields}"
-        return SignatureVerdict(found.what, found.by, fault=fault)
-    moments = [moment for moment in times if moment is not None]
+        return replace(found, fault=fault)
     if envelope.signature.kind == "oidc":
         # A token lasts for minutes; whether its subject is still listed is looked at now anyway.
         moments = moments[:1]
     for moment in moments:
         checked = context.identity.check(envelope, found.by, moment)
         if checked.fault:
-            return SignatureVerdict(found.what, found.by, checked.key, checked.fault)
-    return SignatureVerdict(found.what, found.by, checked.key)
+            return replace(found, key=checked.key, fault=checked.fault)
+    return replace(found, key=checked.key)
 
 
 def require_registered_plan(context: Context, plan: Plan, events: tuple[Event, ...]) -> None:
@@ -164,7 +201,8 @@ def require_registered_plan(context: Context, plan: Plan, events: tuple[Event, .
         return
     fault = f"plan of {plan.run_id}: {UNSIGNED}"
     if event is not None and registered is not None:
-        verdict = check_event(context, events, event, plan.manifest_hash, context.clock.now())
+        to_come = plan, context.clock.now()
+        verdict = check_event(context, events, event, plan.manifest_hash, to_come)
         fault = "" if verdict.is_signed else str(verdict)
     if fault or event is None:
         raise ApprovalMissing(
@@ -287,7 +325,8 @@ def _require_signed_origin(context: Context, plan: Plan, event: Event, verb: str
 
 
 def _require_valid(context: Context, plan: Plan, events: tuple[Event, ...], event: Event) -> None:
-    verdict = check_event(context, events, event, plan.manifest_hash, context.clock.now())
+    to_come = plan, context.clock.now()
+    verdict = check_event(context, events, event, plan.manifest_hash, to_come)
     if not verdict.is_signed:
         raise _refusal(plan, str(verdict))
     for contract in _contracts(context, plan):
@@ -322,7 +361,7 @@ def pending_publication_fault(context: Context, plan: Plan, pending: Publication
     """
     if not signers.is_signature_required(context.profile, plan):
         return ""
-    verdict = check_publication(context, pending)
+    verdict = check_publication(context, pending, is_pending=True)
     for contract in _contracts(context, plan):
         verdict = _with_role(verdict, contract, "publish", context.profile.environment)
     return "" if verdict.is_signed else str(verdict)
@@ -332,7 +371,7 @@ def pending_rollback_fault(context: Context, contract: Contract, pending: Public
     """Return the same of a rollback that was begun."""
     if not context.profile.requires_signatures:
         return ""
-    verdict = check_publication(context, pending)
+    verdict = check_publication(context, pending, is_pending=True)
     verdict = _with_role(verdict, contract, "rollback", context.profile.environment)
     return "" if verdict.is_signed else str(verdict)
 

@@ -178,8 +178,9 @@ class _Rollback:
 
     def signed(self, row: Publication) -> Publication:
         """Return the row, signed by who rolls back, where they have a key."""
-        context = self.context
-        return signers.sign_publication(context.identity, context.profile, row, context.clock.now())
+        context, now = self.context, self.context.clock.now()
+        table = partial(reserve.acted_table, context, row)
+        return signers.sign_publication(context.identity, context.profile, row, now, table)
 
     def reserve(self, draft: Publication) -> Publication:
         """Reserve the version, or resume the same rollback of any process."""

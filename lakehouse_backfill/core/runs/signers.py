@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Profile
 from lakehouse_backfill.domain.identity import statement
-from lakehouse_backfill.domain.identity.statement import PAYLOAD_TYPE, Envelope
+from lakehouse_backfill.domain.identity.statement import PAYLOAD_TYPE, Envelope, SignedTable
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
@@ -57,7 +57,9 @@ def sign_event(identity: Identity, profile: Profile, plan: Plan, event: Event) -
         if event.verb in SIGNED_VERBS and is_signature_required(profile, plan):
             raise unsigned_error(event.verb, profile)
         return event
-    document = statement.decision_statement(event, plan.manifest_hash, profile.environment)
+    document = statement.decision_statement(
+        event, plan.manifest_hash, profile.environment, planned_table(profile, plan)
+    )
     envelope = _sign(identity, document, event.actor, event.at)
     return event.model_copy(
         update={"detail": {**event.detail, statement.SIGNATURE: envelope.to_json()}}
@@ -83,14 +85,26 @@ def require_second_key(
     roles.require_two_keys(contract.product, decided, planned)
 
 
+def planned_table(profile: Profile, plan: Plan) -> SignedTable:
+    """Return the table that a plan changes, as it was when it was planned."""
+    target, catalog = plan.resolved.target, profile.catalog.get("name", "")
+    return SignedTable(
+        catalog=catalog, name=target.table, uuid=target.uuid, base_snapshot_id=target.snapshot_id
+    )
+
+
 def sign_publication(
-    identity: Identity, profile: Profile, row: Publication, at: datetime
+    identity: Identity,
+    profile: Profile,
+    row: Publication,
+    at: datetime,
+    table: Callable[[], SignedTable | None],
 ) -> Publication:
     """Return the row of a publication or rollback with its signed statement; as `sign_event`."""
     if not identity.has_signer():
         require_signer(identity, profile, "rollback" if row.run_id is None else "publish")
         return row
-    document = statement.publication_statement(row, profile.environment, at.isoformat())
+    document = statement.publication_statement(row, profile.environment, at.isoformat(), table())
     envelope = _sign(identity, document, row.by, at)
     return row.model_copy(update={"signature": canonical_json(envelope.to_json())})
 

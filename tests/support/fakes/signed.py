@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.signers import planned_table
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.identity import statement
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from tests.support.examples.keys import PROD, Keyring
 from tests.support.fakes import steps
@@ -51,15 +54,26 @@ def accepted_but_for_acceptance(keys: Keyring, found: Context) -> str:
     return run_id
 
 
-def signed_anew(keys: Keyring, who: str, event: Event, manifest_hash: str) -> Event:
-    """The event as `who` signs it with their own key, going around the verbs."""
-    detail = {name: each for name, each in event.detail.items() if name != statement.SIGNATURE}
-    bare = event.model_copy(update={"actor": who, "detail": detail})
-    document = statement.decision_statement(bare, manifest_hash, "prod")
+def envelope_of(keys: Keyring, who: str, document: dict[str, Any], at: datetime) -> dict[str, Any]:
+    """The envelope of a statement that `who` signs."""
     payload, message = statement.statement_to_sign(document)
-    envelope = statement.Envelope(
+    return statement.Envelope(
         payload_type=statement.PAYLOAD_TYPE,
         payload=payload,
-        signature=keys.identity(who).sign(message, who, bare.at),
-    )
-    return bare.model_copy(update={"detail": {**detail, statement.SIGNATURE: envelope.to_json()}})
+        signature=keys.identity(who).sign(message, who, at),
+    ).to_json()
+
+
+def signed_anew(
+    keys: Keyring, who: str, event: Event, plan: Plan, *, is_older: bool = False
+) -> Event:
+    """The event as `who` signs it with their own key, going around the verbs.
+
+    With `is_older` as an older release signed it: the statement names no table.
+    """
+    detail = {name: each for name, each in event.detail.items() if name != statement.SIGNATURE}
+    bare = event.model_copy(update={"actor": who, "detail": detail})
+    table = None if is_older else planned_table(PROD, plan)
+    document = statement.decision_statement(bare, plan.manifest_hash, "prod", table)
+    envelope = envelope_of(keys, who, document, bare.at)
+    return bare.model_copy(update={"detail": {**detail, statement.SIGNATURE: envelope}})

@@ -128,8 +128,8 @@ def test_a_forged_row_of_a_plan_is_neither_approved_nor_run_nor_published(
 def test_a_plan_that_somebody_else_signed_is_refused(keys: Keyring, verb: str) -> None:
     found = prod_world(keys)
     run_id, call = act(keys, found, verb)
-    manifest_hash = found.runs.plan(run_id).manifest_hash
-    edit_first(found, run_id, lambda event: signed_anew(keys, "eve", event, manifest_hash))
+    plan = found.runs.plan(run_id)
+    edit_first(found, run_id, lambda event: signed_anew(keys, "eve", event, plan))
     with pytest.raises(NotAllowed, match=f"eve signed the plan {run_id}, and bob made it"):
         call()
 

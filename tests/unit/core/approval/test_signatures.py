@@ -254,7 +254,7 @@ def test_a_manifest_that_was_changed_after_the_approval_is_not_published(keys: K
     # Bob planned it, and has a key: the approval is still one of another plan.
     steps.rewrite_log(
         found, run_id,
-        edit_of("plan", lambda event: signed_anew(keys, "bob", event, changed.manifest_hash)),
+        edit_of("plan", lambda event: signed_anew(keys, "bob", event, changed)),
     )  # fmt: skip
     refused(keys, found, run_id, r"approve .*differs in detail.bound_to, previous, subject")
 
@@ -365,7 +365,7 @@ def test_four_eyes_hold_for_signers_who_went_around_the_verb(keys: Keyring) -> N
     run_id = accepted(keys, found)
     plan = found.runs.plan(run_id)
     event = found.runs.events(run_id)[1]
-    forged = signed_anew(keys, "bob", event, plan.manifest_hash)
+    forged = signed_anew(keys, "bob", event, plan)
     steps.rewrite_log(found, run_id, edit_of("approve", lambda _: forged))
     refused(keys, found, run_id, "needs four eyes")
 
