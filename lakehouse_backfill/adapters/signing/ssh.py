@@ -45,6 +45,9 @@ def check(signers: Path, armored: str, message: bytes, by: str, at: datetime) ->
 
     A line counts when it names `by` and the key, allows the namespace, and is valid at that time.
     """
+    if "\0" in by or any("\ud800" <= letter <= "\udfff" for letter in by):
+        # ssh-keygen gets the name as an argument.
+        return CheckedSignature("", "the name of who signed is none")
     moment = at.astimezone(timezone.utc).strftime("%Y%m%d%H%M%S")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "signature")
@@ -58,7 +61,8 @@ def check(signers: Path, armored: str, message: bytes, by: str, at: datetime) ->
         if alone.returncode:
             return CheckedSignature("", "the signature is not one of this statement")
         key = _key_of(alone.stdout)
-        owners = _run(("-Y", "find-principals", *listed, *asked), b"").stdout.decode().splitlines()
+        named = _run(("-Y", "find-principals", *listed, *asked), b"").stdout
+    owners = named.decode("utf-8", "replace").splitlines()
     if owners and by not in owners:
         return CheckedSignature(key, f"the key {key} is that of {', '.join(owners)}, not of {by}")
     why = _validity_problem(done.stderr)
@@ -137,7 +141,7 @@ def _validity_problem(errors: bytes) -> str:
 
 def _key_of(output: bytes) -> str:
     """Return type and fingerprint of the key from `Good … signature … with TYPE key SHA256:…`."""
-    kind, _, fingerprint = output.decode().strip().rpartition(" key ")
+    kind, _, fingerprint = output.decode("utf-8", "replace").strip().rpartition(" key ")
     return f"{kind.rpartition(' ')[2]} {fingerprint}"
 
 

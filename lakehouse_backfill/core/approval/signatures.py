@@ -80,7 +80,7 @@ def describe_stored(stored: Any) -> str:
         return UNSIGNED
     try:
         envelope = Envelope.from_json(json.loads(stored) if isinstance(stored, str) else stored)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"the signature cannot be read: {error}"
     return f"signed by {envelope.signature.keyid}; verify checks it"
 

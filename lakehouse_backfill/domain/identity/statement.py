@@ -90,7 +90,7 @@ class Envelope(Value):
                 signature=signature,
             )
             json.loads(envelope.statement)
-        except (LookupError, TypeError, ValueError, binascii.Error) as error:
+        except (LookupError, TypeError, ValueError, RecursionError, binascii.Error) as error:
             raise ValueError("it is no DSSE envelope with one signature") from error
         return envelope
 
