@@ -158,6 +158,30 @@ def test_publish_in_prod_without_a_key_or_as_somebody_else_is_exit_code_3(people
     assert people.must(None, "status", run)["runs"][0]["state"] == "accepted"
 
 
+def test_plan_in_prod_without_a_key_is_exit_code_3_and_writes_nothing(people: People) -> None:
+    before = people.must(None, "audit", "verify")["events"]
+    other = people.lab.manifest("other.yaml", "2024-01-06", "2024-01-08")
+    ended = people.types(None, "plan", other, by="bob")
+    assert ended.code == 3, ended.said
+    assert "'plan' has to be signed in prod" in ended.error["problem"]
+    assert people.must(None, "audit", "verify")["events"] == before
+
+
+def test_a_profile_of_dev_is_no_way_around_the_signatures_of_prod(people: People) -> None:
+    run, profiles = people.lab.run, people.lab.folder / "catalog" / "profiles.yaml"
+    whole = profiles.read_text()
+    body = whole.split("  lab:\n")[1].replace("environment: prod", "environment: dev")
+    profiles.write_text(f"{whole}  trial:\n{body}")
+    dev = ("--profile", "trial")
+    try:
+        for words in (("publish", run), ("reject", run, "--reason", "x"), ("cancel", run)):
+            assert "was planned in prod" in people.refused(*dev, *words)
+        people.must("bob", "publish", run)
+        assert "was planned in prod" in people.refused(*dev, "rollback", TARGET, "--reason", "x")
+    finally:
+        profiles.write_text(whole)
+
+
 @pytest.mark.parametrize("how", ["unsigned", "wrongly signed", "revoked"])
 def test_publish_of_an_approval_that_is_not_signed_well_is_exit_code_3(
     people: People, how: str

@@ -359,9 +359,16 @@ def pending_publication_fault(context: Context, plan: Plan, pending: Publication
 
     Empty where no signature is required, or where somebody with the role signed it.
     """
+    return published_fault(context, plan, pending, is_pending=True)
+
+
+def published_fault(
+    context: Context, plan: Plan, row: Publication, *, is_pending: bool = False
+) -> str:
+    """Return the same of a version that readers see."""
     if not signers.is_signature_required(context.profile, plan):
         return ""
-    verdict = check_publication(context, pending, is_pending=True)
+    verdict = check_publication(context, row, is_pending=is_pending)
     for contract in _contracts(context, plan):
         verdict = _with_role(verdict, contract, "publish", context.profile.environment)
     return "" if verdict.is_signed else str(verdict)

@@ -227,7 +227,11 @@ def _check_plan(
         plan = context.runs.plan(run_id)
     except (Tampered, NotFound) as error:
         return None, failed_check(name, error.problem)
-    hashes = [str(event.detail.get("manifest_hash")) for event in events if event.verb == "plan"]
+    first = [event.detail for event in events if event.verb == "plan"]
+    registered = first[0].get(signers.REGISTERED) if first else None
+    if registered not in (None, plan.registered_digest):
+        return plan, failed_check(name, "it is not the one that was registered")
+    hashes = [str(detail.get("manifest_hash")) for detail in first]
     return plan, check_equal(
         name, hashes[0] if hashes else None, plan.resolved.manifest_hash,
         "its manifest hash, worked out again, against the first event of the log",

@@ -30,7 +30,13 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.run import Event, RunStatus
-from lakehouse_backfill.errors import ApprovalMissing, BackfillError, Blocked, ChecksFailed
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    BackfillError,
+    Blocked,
+    ChecksFailed,
+    NotAllowed,
+)
 
 
 def next_opening(window: PublishWindow, now: datetime) -> datetime | None:
@@ -110,6 +116,20 @@ class DrivenRun:
         """The pending row of the run, if it has one."""
         pending = self.context.versions.pointer(self.plan.product).pending
         return pending if pending is not None and pending.run_id == self.plan.run_id else None
+
+    def require_vouched(self, row: Publication) -> None:
+        """Raise NotAllowed when readers see a version that nobody with the role signed.
+
+        Only where signatures are required: the run is not finished in the name of who wrote it.
+        """
+        fault = signatures.published_fault(self.context, self.plan, row)
+        if fault:
+            back = str(row.supersedes or 0)
+            raise NotAllowed(
+                f"{fault}; {self.plan.run_id} is not finished",
+                state=f"readers see version {row.version} of {row.product}",
+                fix=command_line("rollback", row.product, "--to", back, "--reason", "TEXT"),
+            )
 
     def _signed_anew(self, pending: Publication) -> Publication:
         """Return a landed reservation that nobody vouches for as this process signs it.

@@ -175,6 +175,7 @@ def _publish_or_resume(driver: _Driver) -> dict[str, PublishOutcome]:
         run = driver.driven.get(plan.run_id)
         if run is not None:
             # It crashed after the pointer moved and before the run's last event.
+            run.require_vouched(visible[plan.run_id])
             run.finish(visible[plan.run_id])
         else:
             reserve.refresh_view(driver.context, plan.resolved.contract)

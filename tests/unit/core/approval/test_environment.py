@@ -18,6 +18,7 @@ from lakehouse_backfill.core.runs.signers import require_bound_environment, sign
 from lakehouse_backfill.core.versions.reserve import sign_row
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 from tests.support.examples.keys import Keyring
 from tests.support.fakes import steps
@@ -242,3 +243,29 @@ def test_a_rollback_that_nobody_signed_is_not_finished(keys: Keyring, has_landed
     row = newest_row(found)
     assert (row.action, row.by) == ("rollback", "bob")
     assert signed_environment(row) == "prod"
+
+
+@E4
+def test_a_version_that_readers_see_and_nobody_signed_finishes_no_run(keys: Keyring) -> None:
+    found = prod_world(keys)
+    run_id = accepted(keys, found)
+    evidence: Any = found.evidence
+    record = evidence.record
+
+    def die(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    evidence.record = die
+    with pytest.raises(KeyboardInterrupt):
+        publish(in_dev(found, LAX), run_id, "bob")
+    evidence.record = record
+    again = after_death(found)
+    assert newest_row(found).action == "publish"
+    with pytest.raises(NotAllowed, match=f"not signed.*; {run_id} is not finished") as seen:
+        recover(again, run_id, "carl")
+    assert seen.value.state == f"readers see version 1 of {PRODUCT}"
+    assert seen.value.fix == f"lakehouse-backfill rollback {PRODUCT} --to 0 --reason TEXT"
+    assert steps.state_of(found, run_id) is RunState.PUBLISHING
+    bob = keys.acting(again, "bob")
+    rollback(bob, contract(), plan_rollback(bob, PRODUCT, 0, ()), "nobody signed it", "bob")
+    assert steps.state_of(found, run_id) is RunState.ROLLED_BACK

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.evidence.verify import verify
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
@@ -161,6 +162,8 @@ def test_a_forged_row_of_a_plan_is_found_in_dev_too() -> None:
     runs.plans[run_id] = runs.plans[run_id].model_copy(update={"created_by": "eve"})
     with pytest.raises(Tampered, match="is not the one that was registered"):
         decisions.approve(found, run_id, "ana", "")
+    check = next(one for one in verify(found, run_id).checks if one.name == "plan")
+    assert (check.ok, check.because) == (False, "it is not the one that was registered")
 
 
 class LaterClock(FixedClock):
