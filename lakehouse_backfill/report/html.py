@@ -6,6 +6,7 @@ Jinja2 escapes every value. Numbers, moments and long texts are written the same
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Mapping
@@ -67,6 +68,7 @@ def _environment() -> Environment:
         "signed": format_signed,
         "moment": format_moment,
         "shorten": shorten,
+        "breakable": allow_breaks,
         "labels": lambda labels: describe_labels(tuple(labels)),
         "uncut": escape,
         "named": _join_named,
@@ -137,6 +139,29 @@ def show_invisible(text: str) -> str:
         if not one.isprintable() and one not in "\n\t" and unicodedata.category(one) != "Zs"
     }
     return text.replace("\r\n", "\n").translate(hidden)
+
+
+#: A name is broken into lines behind one of these; a longer part without any breaks anywhere.
+_BREAKS = re.compile(r"(?<=[._])(?<!\d\.)(?=[^._\s])")
+_MIN_BREAKABLE, _MAX_UNBROKEN = 13, 24
+
+
+def allow_breaks(value: Any) -> Markup:
+    """Let a name be broken into lines behind its dots and underscores, and nowhere else.
+
+    Parts that no line could hold are broken anywhere all the same.
+    """
+    text = str(_shown(value))
+    words = re.split(r"(\s+)", text)
+    return Markup("").join(map(_breakable_word, words))
+
+
+def _breakable_word(word: str) -> Markup:
+    parts = _BREAKS.split(word) if len(word) >= _MIN_BREAKABLE else [word]
+    inner = Markup("<wbr>").join(parts)
+    if len(parts) < 2 or max(map(len, parts)) > _MAX_UNBROKEN:
+        return inner
+    return Markup('<span class="nb">{}</span>').format(inner)
 
 
 def shorten(text: str, length: int) -> str:
@@ -219,4 +244,5 @@ def _cell(title: str, kind: str, value: Any) -> Markup:
     if kind in ("n", "word") and is_plain and len(str(value)) > _LONG_WORD:
         kind = f"{kind} long"
     style = Markup(' class="{}"').format(kind) if kind else ""
-    return Markup('<td data-label="{}"{}>{}</td>').format(title, style, _shown(value))
+    shown = allow_breaks(value) if is_plain and isinstance(value, str) else _shown(value)
+    return Markup('<td data-label="{}"{}>{}</td>').format(title, style, shown)

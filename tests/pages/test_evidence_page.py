@@ -112,16 +112,94 @@ def test_a_script_that_got_into_the_page_would_not_run(
     assert all("Content Security Policy" in text for text in blocked)
 
 
+def waiting_document(state: str) -> dict[str, Any]:
+    """A run of some rows of the partitions that waits for a decision in this state."""
+    document = published_document()
+    run_id = document["run"]["run_id"]
+    document["run"]["state"], document["publication"] = state, None
+    document["plan"]["resolved"]["manifest"]["target"]["row_predicate"] = {"carrier": ["UA", "AA"]}
+    commands = {
+        "planned": f"approve {run_id} --by WHO", "validated": f"accept {run_id} --by WHO",
+        "rejected": f"plan jobs/arrivals_daily/3-restate.yaml --revise {run_id}",
+    }  # fmt: skip
+    document["standing"] = {
+        "is_safe": "this run has published nothing; others changed nothing",
+        "readers_see": "the accepted version as before; nothing of this run",
+        "next_command": f"lakehouse-backfill {commands[state]}",
+    }
+    if state == "planned":
+        document |= {"validation": None, "approvals": [], "input_checks": [], "chunk_checks": []}
+    if state == "rejected":
+        document["validation"]["checks"][4]["passed"] = False
+        document["validation"]["checks"][1]["passed"] = False
+        document["waivers"] = []
+    return document
+
+
+#: Each visible text of the first screen, and where it ends.
+FIRST_SCREEN = """[...document.querySelectorAll('h1, .verdict, .wanted, .answer, .answer p')]
+  .filter(e => e.getClientRects().length).map(e => [
+  e.innerText, Math.ceil(e.getBoundingClientRect().bottom)])"""
+
+
 @pytest.mark.req("O4")
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (375, 2 * 812)])
-def test_the_first_screen_holds_the_four_answers(
-    browser: Browser, page: Path, width: int, height: int
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (375, 812)])
+@pytest.mark.parametrize("state", ["published", "planned", "validated", "rejected"])
+def test_the_first_screen_needs_no_scrolling(
+    browser: Browser, tmp_path: Path, state: str, width: int, height: int
 ) -> None:
-    found = browser.open(page, width, 800).evaluate(ANSWERS)
-    assert [question for question, _ in found] == [
+    """Status, size, safety, row predicate, approver and the wanted act with its commands."""
+    document = published_document() if state == "published" else waiting_document(state)
+    page = write_evidence_files(document, tmp_path)
+    tab = browser.open(page, width, height)
+    assert [question for question, _ in tab.evaluate(ANSWERS)] == [
         "What changes?", "By how much?", "Is it safe?", "Who approved?",
     ]  # fmt: skip
+    found = tab.evaluate(FIRST_SCREEN)
     assert max(bottom for _, bottom in found) <= height
+    text = " ".join("\n".join(text for text, _ in found).split())
+    wanted = {
+        "published": ["published as version 3", "2,866 rows", "8 of 10 checks passed",
+                      "rollback silver.arrivals_daily --reason TEXT"],
+        "planned": ["planned", "not known yet", "nobody yet", "Only rows with carrier in UA, AA",
+                    "approve bf-0f3a9c2e71 --by WHO", "reject bf-0f3a9c2e71 --reason TEXT"],
+        "validated": ["validated", "2,866 rows", "Only rows with carrier in UA, AA", "lead",
+                      "accept bf-0f3a9c2e71 --by WHO", "reject bf-0f3a9c2e71 --reason TEXT"],
+        "rejected": ["rejected by checks", "✗ 7 of 10 checks passed",
+                     "Failed: Is every key unique?",
+                     "plan jobs/arrivals_daily/3-restate.yaml --revise bf-0f3a9c2e71",
+                     "waive bf-0f3a9c2e71 --list"],
+    }  # fmt: skip
+    assert [words for words in wanted[state] if words not in text] == []
+
+
+@pytest.mark.req("O4")
+def test_checks_that_passed_are_folded_on_a_phone(browser: Browser, page: Path) -> None:
+    shown = """[...document.querySelectorAll('#checks .mark')].filter(
+      e => e.innerText).map(e => e.innerText)"""
+    assert set(browser.open(page, 375, 812).evaluate(shown)) == {
+        "! waived", "! failed without blocking",
+    }  # fmt: skip
+
+
+@pytest.mark.req("O4")
+@pytest.mark.parametrize("width", [375, 900, 1280])
+def test_the_name_of_an_expectation_breaks_between_its_words(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    document = published_document()
+    name = "expect_column_values_to_match_strftime_format of a_column_with_many_words_in_its_name"
+    document["validation"]["checks"][3]["name"] = name
+    for column in document["validation"]["diff"]["columns"]:
+        column["name"] = f"average_{column['name']}_of_all_departures"
+    tab = browser.open(write_evidence_files(document, tmp_path), width, 812)
+    unfold(tab)
+    cut = """[...document.querySelectorAll('.nb')].flatMap(e => [...e.childNodes]).filter(
+      e => e.nodeType === 3).filter(e => { const range = document.createRange();
+      range.selectNodeContents(e); return range.getClientRects().length > 1; }).map(e => e.data)"""
+    assert tab.evaluate("document.querySelectorAll('.nb').length") > 5
+    assert tab.evaluate(cut) == []
+    assert tab.evaluate(SCROLL_WIDTH) <= width
 
 
 @pytest.mark.req("O4")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from lakehouse_backfill.report.html import (
     MAX_TABLE_ROWS,
     MAX_TEXT,
     PageTable,
+    allow_breaks,
 )
 from lakehouse_backfill.report.page import render_page, write_evidence_files
 
@@ -39,7 +41,7 @@ class Reader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "wbr"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -51,6 +53,12 @@ class Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
+
+
+def without_breaks(page: str) -> str:
+    """Leave out where names may break, and what marks changed values: both follow the values."""
+    text = re.sub(r"<wbr>|</?mark>", "", page)
+    return re.sub(r'<span class="nb">([^<]*)</span>', r"\1", text)
 
 
 def read(page: str) -> Reader:
@@ -132,7 +140,9 @@ def test_hostile_values_are_shown_as_text(document: dict[str, Any]) -> None:
     for check in document["validation"]["checks"]:
         check["passed"] = True
     document["waivers"] = []
-    plain, reader = read(render_page(document)), read(render_page(poisoned(document, FREE)))
+    plain, reader = (
+        read(without_breaks(render_page(one))) for one in (document, poisoned(document, FREE))
+    )
     # A longer name takes more lines in the lineage picture; each is a `text` with x and y.
     assert [name for name in reader.elements if name != "text"] == [
         name for name in plain.elements if name != "text"
@@ -399,3 +409,37 @@ def test_the_log_on_the_page_shows_no_code(document: dict[str, Any]) -> None:
     assert (
         "failed Does anything beyond the range change?; spent suites_s=1.5, runs (a=1; a=2)" in log
     )
+
+
+def test_changed_values_of_an_example_are_marked_and_equal_ones_are_not(
+    document: dict[str, Any],
+) -> None:
+    document["validation"]["diff"]["samples"] = [
+        {"kind": "changed", "key": {"id": 1}, "old": {"fare": 5, "state": "paid"},
+         "new": {"fare": 4, "state": "paid"}},
+        {"kind": "added", "key": {"id": 2}, "old": None, "new": {"fare": 7}},
+    ]  # fmt: skip
+    shown = render_page(document).split('<section id="samples">')[1].split("</section>")[0]
+    assert re.findall("<mark>(.*?)</mark>", shown) == ["5", "4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("expect_column_to_exist", "expect_<wbr>column_<wbr>to_<wbr>exist"),
+        ("silver.arrivals.daily", "silver.<wbr>arrivals.<wbr>daily"),
+        ("short_name", "short_name"),
+        ("from 1234567.125 to 2.0", "from 1234567.125 to 2.0"),
+    ],
+)
+def test_names_break_behind_dots_and_underscores_only(name: str, shown: str) -> None:
+    assert re.sub("</?span[^>]*>", "", allow_breaks(name)) == shown
+
+
+def test_checks_that_passed_are_folded(document: dict[str, Any]) -> None:
+    shown = render_page(document).split('<section id="checks">')[1].split("</section>")[0]
+    above, folded, _ = shown.split("<details>")
+    assert "mean delay moves by at most 1 %" in above
+    assert "Is every key unique?" not in above
+    assert "<summary>5 of input and result passed</summary>" in folded
+    assert "Is every key unique?" in folded
