@@ -303,6 +303,7 @@ def _complete_plan(
     notes: tuple[str, ...],
 ) -> Plan:
     texts = job_code.code_texts(context, resolved)
+    _require_known_columns(texts, resolved)
     require_honourable_sinks(resolved.contract, resolved.manifest)
     require_no_side_effects(texts, resolved.manifest)
     findings = judge_code(texts, resolved.manifest)
@@ -358,6 +359,17 @@ def _require_changed_intent(
         fix=f"correct the manifest or its files, then give the same command again; to run the same "
         f"intent once more: {again}",
     )
+
+
+def _require_known_columns(texts: Mapping[str, str], resolved: ResolvedManifest) -> None:
+    """Raise ConfigError, by file and line, for a SQL file that the pinned inputs do not fit."""
+    transform = resolved.manifest.transform
+    if not transform.file.endswith(".sql"):
+        return
+    # sqlglot is loaded only when there is a query.
+    from lakehouse_backfill.core.guards.sql_columns import require_resolved_columns
+
+    require_resolved_columns(texts, transform, resolved.sources)
 
 
 def find_conflicting_runs(
