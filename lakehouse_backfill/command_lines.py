@@ -21,8 +21,8 @@ RUN_PLACEHOLDER = "RUN"
 PROJECT_VERBS = (
     "accept", "approve", "audit", "cancel", "chunks", "diff", "doctor", "dual-read", "evidence",
     "log", "maintain", "new", "plan", "product", "publish", "reconcile", "recover", "reject",
-    "reproduce", "rollback", "run", "shadow", "stage", "status", "try", "validate", "verify",
-    "versions", "waive",
+    "reproduce", "rollback", "run", "shadow", "show", "stage", "status", "try", "validate",
+    "verify", "versions", "waive",
 )  # fmt: skip
 _VERB = re.compile(rf"\b{PROGRAM} (?=(?:{'|'.join(PROJECT_VERBS)})\b)")
 _UNKNOWN_RUN = re.compile(rf"\b({PROGRAM} plan --revise ){RUN_PLACEHOLDER}\b")

@@ -201,6 +201,12 @@ class Project:
             return done
         return self._pages.add_existing_link(done, plan.revises)
 
+    def show(self, run: str) -> runs.ShowResult:
+        """Describe the plan of a registered run, as it was planned."""
+        context = self.wiring.context
+        shown = results.runs.ShowResult.of(context.runs.plan(run), context.runs.status(run), None)
+        return replace(shown, next_command=self._next_command(run))
+
     def try_partition(
         self, manifest_file: str | Path, partition: str | None = None, by: str | None = None
     ) -> runs.TryResult:

@@ -136,7 +136,10 @@ class BackfillGroup(TyperGroup):
         """Run the command, print what it returns, and end its errors."""
         words = ctx.meta[_ARGUMENTS_KEY]
         with self._report_errors(words):
-            result = super().invoke(ctx)
+            try:
+                result = super().invoke(ctx)
+            finally:
+                getattr(ctx.obj, "end_progress", lambda: None)()
             if result is not None:
                 ctx.obj.show(self._command_name(words), result)
 

@@ -94,7 +94,13 @@ def program(
     """Keep the program's options for the command; `app(obj=…)` may open projects in another way."""
     opener = context.obj or open_project
     context.obj = Session(
-        folder=project, profile=profile, json=json, quiet=quiet, opener=opener, sign_with=sign_with
+        folder=project,
+        profile=profile,
+        json=json,
+        quiet=quiet,
+        opener=opener,
+        sign_with=sign_with,
+        command=context.invoked_subcommand or "",
     )
     begin_session(context.obj)
 
@@ -108,7 +114,8 @@ _COMMAND_NAMES = {"try_manifest": "try"}
 _BEFORE, _DURING, _AFTER, _REPAIR = PHASES
 for _phase, _commands in (
     (_BEFORE, (before.init, before.doctor, before.demo)),
-    (_BEFORE, (before.new, before.schema, before.try_manifest, before.plan, before.approve)),
+    (_BEFORE, (before.new, before.schema, before.try_manifest, before.plan)),
+    (_BEFORE, (before.show, before.approve)),
     (_DURING, (during.run, during.stage, during.validate, during.status, during.log)),
     (_DURING, (during.chunks, during.cancel)),
     (_AFTER, (after.diff,)),

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ from lakehouse_backfill.cli.json_output import build_envelope, output_to_stdout,
 from lakehouse_backfill.command_lines import Invocation
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.cli.progress import Heartbeat
     from lakehouse_backfill.ports.system import Progress
     from lakehouse_backfill.project import Project
     from lakehouse_backfill.results.base import Result
@@ -157,6 +158,9 @@ class Session:
     quiet: bool
     opener: ProjectOpener
     sign_with: str | None = None
+    command: str = ""
+    #: Of the command that runs.
+    heartbeats: list[Heartbeat] = field(default_factory=list)
 
     def project(self, *, computes: bool = False) -> Project:
         """Open the project; loads no engine, and pandas only for a command that computes."""
@@ -199,9 +203,17 @@ class Session:
         stream.flush()
 
     def _progress(self) -> Progress:
-        from lakehouse_backfill.cli.progress import make_progress
+        from lakehouse_backfill.cli.progress import Heartbeat, LineProgress, make_progress
 
-        return make_progress(sys.stderr, is_silent=self.json or self.quiet)
+        progress = make_progress(sys.stderr, is_silent=self.json or self.quiet)
+        if isinstance(progress, LineProgress):
+            self.heartbeats.append(Heartbeat(self.command, progress).start())
+        return progress
+
+    def end_progress(self) -> None:
+        """End what is shown while the command runs."""
+        while self.heartbeats:
+            self.heartbeats.pop().stop()
 
 
 #: The session of the command that runs.

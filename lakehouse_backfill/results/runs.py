@@ -23,6 +23,7 @@ from lakehouse_backfill.domain.checks import (
     EdgeReport,
     MeasureTotal,
     PartitionBalance,
+    PartitionDiff,
     ValidationResult,
 )
 from lakehouse_backfill.domain.contract import Consumer
@@ -39,6 +40,8 @@ from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.comparison import DiffResult
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from lakehouse_backfill.core.evidence.trial import TrialOutcome
 
 
@@ -92,7 +95,7 @@ class PlanResult(Result):
         status: RunStatus | None,
         proof: Mapping[str, Any] | None,
         repeated: Mapping[str, Any] | None = None,
-    ) -> PlanResult:
+    ) -> Self:
         """Describe a plan, its registered run, and the proofs of warm-up and determinism."""
         resolved, target = plan.resolved, plan.resolved.manifest.target
         undo = command_line("rollback", plan.product, "--reason", "TEXT")
@@ -118,6 +121,10 @@ class PlanResult(Result):
         from lakehouse_backfill.results.notebook import plan_html
 
         return plan_html(self)
+
+
+class ShowResult(PlanResult):
+    """The plan of a registered run, with everything in it."""
 
 
 def _planned_pins(resolved: plans.ResolvedManifest) -> tuple[PlannedPin, ...]:
@@ -343,6 +350,9 @@ class RunProgressResult(RunResult):
     rows: int
     chunks_before: int | None = optional()
     checks: tuple[CheckResult, ...] | None = optional()
+    #: Rows that change, and totals of the run's partitions; absent: nothing was validated now.
+    changes: PartitionDiff | None = optional()
+    totals: tuple[MeasureTotal, ...] | None = optional()
     manifest_file: str
 
     def error(self) -> BackfillError | None:

@@ -132,10 +132,9 @@ class Adapters:
     @cached_property
     def spark(self) -> Any:
         """The Spark session of the profile; starts a JVM."""
-        from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
-        from lakehouse_backfill.adapters.spark.session.session import hide_values, open_session
+        session = start_spark(self.profile, self.folder, self.progress)
+        from lakehouse_backfill.adapters.spark.session.session import hide_values
 
-        session = open_session(with_pyiceberg_settings(self.profile), self.folder)
         if any(contract.restricted_columns for contract in self.valid_contracts()):
             hide_values()
         return session
@@ -274,6 +273,7 @@ class Adapters:
         return spark_tables(self.spark, self.profile)
 
     def _make_compute_ports(self) -> ComputePorts:
+        tables = self._spark_tables()
         from lakehouse_backfill.adapters.iceberg.control.schemas import (
             CURRENT_VIEW,
             current_view_select,
@@ -291,7 +291,6 @@ class Adapters:
         from lakehouse_backfill.ports.compute import ComputePorts
 
         catalog, control = self.profile.catalog["name"], self.profile.control_namespace
-        tables = self._spark_tables()
         kept = partial(archived_texts, self.context)
         code = CodeArchive(self.folder, self.folder / STATE_FOLDER / "code", kept)
         try:
@@ -329,6 +328,21 @@ class Adapters:
                 ParallelDiffer(local, workers, limit), GroupedDiffer(local, workers)
             )
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
+
+
+def start_spark(profile: Profile, folder: Path, progress: Progress) -> Any:
+    """Open the Spark session; what makes it long is said before anything of Spark is loaded."""
+    from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
+    from lakehouse_backfill.adapters.spark.session.settings import describe_start
+
+    whole = with_pyiceberg_settings(profile)
+    progress.start(describe_start(whole, folder), 0, "")
+    try:
+        from lakehouse_backfill.adapters.spark.session.session import open_session
+
+        return open_session(whole, folder)
+    finally:
+        progress.finish()
 
 
 def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> TableWriters:

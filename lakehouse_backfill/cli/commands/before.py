@@ -144,6 +144,9 @@ def try_manifest(
     return project.try_partition(file, partition, acting_person(by))
 
 
+FullOption = Annotated[bool, typer.Option("--full", help="Show everything, as show RUN does.")]
+
+
 def plan(
     manifest: Annotated[
         Path | None,
@@ -166,6 +169,7 @@ def plan(
         ),
     ] = False,
     dry_run: DryRunOption = False,
+    full: FullOption = False,
     by: ByOption = None,
 ) -> Result:
     """Resolve, pin and estimate a run, and register it.
@@ -184,7 +188,7 @@ def plan(
     project = current_project(computes=prove_warm_up or prove_determinism)
     who = acting_person(by)
     file = manifest.resolve() if manifest and manifest.is_file() else manifest
-    return project.plan(
+    found = project.plan(
         file,
         revise,
         who,
@@ -192,6 +196,23 @@ def plan(
         prove_warm_up=prove_warm_up,
         prove_determinism=prove_determinism,
     )
+    return show_everything(found) if full else found
+
+
+def show_everything(plan: Result) -> Result:
+    """Return the plan as a result of which everything is drawn."""
+    from lakehouse_backfill.results.runs import ShowResult
+
+    return ShowResult.from_fields(plan)
+
+
+def show(run: RunArgument) -> Result:
+    """Show the whole plan of a run: pins, estimate, checklist, notes.
+
+    Examples:
+      lakehouse-backfill show bf-4f1c09a2d7
+    """
+    return current_project().show(run)
 
 
 def approve(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:

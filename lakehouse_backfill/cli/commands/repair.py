@@ -98,7 +98,7 @@ def maintain(
     by: ByOption = None,
     dry_run: DryRunOption = False,
 ) -> Result:
-    """Remove expired shadows, pins and versions; list what is kept, and why.
+    """Remove expired shadows, pins and versions; list what is kept.
 
     Deletes the files of runs that were never published, once no table reaches them; no file of a
     product. What an open run, a lease, or a version that can be rolled back to needs is kept. A

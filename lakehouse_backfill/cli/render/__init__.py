@@ -21,6 +21,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "ManifestDraft": plans.render_manifest_draft,
     "SchemaResult": plans.render_schema,
     "PlanResult": plans.render_plan,
+    "ShowResult": plans.render_whole_plan,
     "TryResult": runs.render_try,
     "DecisionResult": runs.render_decision,
     "WaiveResult": runs.render_waive,

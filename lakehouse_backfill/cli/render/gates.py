@@ -84,8 +84,13 @@ def render_steps(page: TextPage, found: Sequence[Any]) -> None:
     )  # fmt: skip
 
 
-def render_gates(page: TextPage, found: Sequence[checks.CheckResult]) -> None:
-    """Draw how many checks passed, and what each asked and found, failed ones first."""
+def render_gates(
+    page: TextPage, found: Sequence[checks.CheckResult], *, is_short: bool = False
+) -> None:
+    """Draw how many checks passed, and what each asked and found, failed ones first.
+
+    In short only those that did not pass are drawn.
+    """
     from lakehouse_backfill.core.runs import gate_registry
 
     if not found:
@@ -94,7 +99,11 @@ def render_gates(page: TextPage, found: Sequence[checks.CheckResult]) -> None:
     page.records(
         f"checks: {gate_registry.count_verdicts(verdicts)}",
         "verdict: passed | group | check: name | what was seen: detail",
-        sorted(found, key=lambda check: check.passed),
+        [
+            check
+            for check in sorted(found, key=lambda check: check.passed)
+            if not is_short or gate_registry.find_verdict(check) != "passed"
+        ],
         most=40,
         passed=lambda check: _verdict_cell(gate_registry.find_verdict(check)),
         name=gate_registry.check_title,

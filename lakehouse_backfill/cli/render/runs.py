@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.domain.checks import MeasureTotal
     from lakehouse_backfill.domain.run import Event
     from lakehouse_backfill.results import runs
     from lakehouse_backfill.results.base import RunResult
@@ -49,11 +51,48 @@ def render_waive(page: TextPage, result: runs.WaiveResult) -> None:
 
 
 def render_run(page: TextPage, result: runs.RunProgressResult) -> None:
-    """Draw what `run` got done."""
+    """Draw what `run` got done: only gates that did not pass, then one line that sums up."""
     _staged(page, result)
-    gates.render_gates(page, result.checks or ())
+    gates.render_gates(page, result.checks or (), is_short=True)
     page.facts(read_fields(result, "evidence: report"))
+    if result.changes is not None:
+        page.line()
+        page.line(describe_outcome(result), "bold")
     page.next_command(next_command(result))
+
+
+#: Totals that the last line of `run` names: those that moved most.
+_MAX_TOTALS = 3
+
+
+def describe_outcome(result: runs.RunProgressResult) -> str:
+    """Describe in one line how many rows change, how totals move, and how many checks failed."""
+    from lakehouse_backfill.core.runs.gate_registry import find_verdict
+
+    changes, checks = result.changes, result.checks or ()
+    parts = []
+    if changes is not None:
+        count = changes.added + changes.removed + changes.changed
+        kinds = f"{changes.added:,} added, {changes.removed:,} removed, {changes.changed:,} changed"
+        parts.append(f"{count:,} of {changes.old_rows:,} rows change ({kinds})")
+    moves = [(name, move) for name, move in map(_move, result.totals or ()) if move is not None]
+    moves = sorted(moves, key=lambda each: -abs(each[1]))[:_MAX_TOTALS]
+    totals = [f"{name} {move * 100:+.2f} %" if move else f"{name} ±0 %" for name, move in moves]
+    parts += [", ".join(totals)] if totals else []
+    failed = sum(find_verdict(check) == "failed" for check in checks)
+    parts.append(f"{failed} of {len(checks)} checks failed")
+    return "; ".join(parts)
+
+
+def _move(total: MeasureTotal) -> tuple[str, float | None]:
+    """Return the name of a total and by which part it moved; None where that says nothing."""
+    try:
+        old, new = float(total.old or 0), float(total.new or 0)
+    except ValueError:
+        return total.name, None
+    if total.of is not None or not math.isfinite(old) or not math.isfinite(new) or not old:
+        return total.name, None
+    return total.name, (new - old) / abs(old)
 
 
 def render_stage(page: TextPage, result: runs.StageResult) -> None:

@@ -136,7 +136,8 @@ def stage_and_validate(
         status = context.runs.status(run_id)
     if status.state is RunState.STAGED:
         status, result, _ = validate(context, run_id, by)
-        progress["checks"] = result.checks
+        progress |= {"checks": result.checks, "totals": result.totals}
+        progress["changes"] = result.diff.summary
     return status, progress
 
 

@@ -36,6 +36,8 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "plan",
         (Path("run.yaml"), "bf-0", "ana", True, True, True),
     ),
+    "plan run.yaml --by ana --full": ("plan", (Path("run.yaml"), None, "ana", False, False, False)),
+    "show bf-1": ("show", ("bf-1",)),
     "try run.yaml --partition p --by ana": (
         "try_partition",
         (Path("run.yaml"), "p", "ana"),

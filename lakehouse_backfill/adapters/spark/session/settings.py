@@ -320,6 +320,19 @@ def _holds(jar: Path, entry: str) -> bool:
         return False
 
 
+def describe_start(profile: Profile, project: Path) -> str:
+    """Describe what the start of Spark does, and what makes it long; nothing is started."""
+    settings = SparkSettings.from_profile(profile, project)
+    if settings.remote:
+        # What follows the address may be a token.
+        return f"connecting to Spark at {settings.remote.partition('/;')[0]}"
+    names = settings.options.get("spark.jars.packages")
+    if names:
+        count = len(names.split(","))
+        return f"starting Spark: a JVM; it downloads what it lacks of {count} packages of jars"
+    return "starting Spark: a JVM with Iceberg's jars"
+
+
 def find_local_jars(project: Path, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """Find the jars of `LAKEHOUSE_BACKFILL_JARS`, of the project's or the clone's `.tools/jars`."""
     env = os.environ if environ is None else environ

@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.onboarding import run_doctor
 from lakehouse_backfill.results.proof import DoctorCheck
-from lakehouse_backfill.wiring.adapters import Adapters
+from lakehouse_backfill.wiring.adapters import Adapters, start_spark
 
 WAIT = "?busy_timeout=30000&journal_mode=WAL"
 CASES = [
@@ -290,3 +290,46 @@ def doctor_row(folder: Path, catalog: dict[str, str], name: str) -> DoctorCheck:
     profile = Profile(catalog={"name": "lake", **catalog})
     rows = run_doctor(Adapters(folder, profile, NullProgress())).checks
     return next(row for row in rows if row.name == name)
+
+
+@pytest.mark.req("O6")
+@pytest.mark.parametrize(
+    ("spark", "words"),
+    [
+        ({"spark.remote": "sc://h:1/;token=secret"}, "connecting to Spark at sc://h:1"),
+        (
+            {"spark.jars.packages": "a:b:1,c:d:2"},
+            "starting Spark: a JVM; it downloads what it lacks of 2 packages of jars",
+        ),
+        ({"spark.jars": "a.jar"}, "starting Spark: a JVM with Iceberg's jars"),
+    ],
+)
+def test_the_start_of_spark_says_what_makes_it_long(
+    spark: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    profile = Profile(catalog={"name": "lake", "uri": "sqlite:////c.db"}, spark=spark)
+    assert settings.describe_start(profile, tmp_path) == words
+
+
+@pytest.mark.req("O6")
+def test_the_reason_is_said_before_anything_of_spark_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    class Told(NullProgress):
+        def start(self, label: str, total: int, unit: str) -> None:
+            said.append(label)
+
+        def finish(self) -> None:
+            said.append("finished")
+
+    def refuse(*asked: object) -> None:
+        said.append("opened")
+        raise ConfigError("no Spark here")
+
+    monkeypatch.setattr("lakehouse_backfill.adapters.spark.session.session.open_session", refuse)
+    profile = Profile(catalog={"name": "lake"}, spark={"spark.jars": "a.jar"})
+    with pytest.raises(ConfigError, match="no Spark here"):
+        start_spark(profile, tmp_path, Told())
+    assert said == ["starting Spark: a JVM with Iceberg's jars", "opened", "finished"]
