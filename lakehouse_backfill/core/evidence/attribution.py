@@ -224,10 +224,6 @@ class _PartitionOrigin:
         return self.old_plan.run_id if self.old_plan and self.named_code is None else None
 
 
-#: A partition, its changed rows, and what is known of how it was computed.
-_Sampled = tuple[str, int, _PartitionOrigin]
-
-
 def attribute_changes(
     context: Context, run_id: str, asked: AttributionOptions
 ) -> tuple[EngineDiff, Attribution]:
@@ -281,7 +277,11 @@ def _unknown_code_warning(origins: Sequence[_PartitionOrigin]) -> str:
 
 
 def _attribute_partition(
-    context: Context, plan: Plan, sampled: _Sampled, diff: Diff, asked: AttributionOptions
+    context: Context,
+    plan: Plan,
+    sampled: tuple[str, int, _PartitionOrigin],
+    diff: Diff,
+    asked: AttributionOptions,
 ) -> PartitionCauses:
     label, rows, past = sampled
     if past.basis == "none":

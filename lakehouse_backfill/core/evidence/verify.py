@@ -227,13 +227,11 @@ def _check_plan(
         plan = context.runs.plan(run_id)
     except (Tampered, NotFound) as error:
         return None, failed_check(name, error.problem)
-    first = [event.detail for event in events if event.verb == "plan"]
-    registered = first[0].get(signers.REGISTERED) if first else None
-    if registered not in (None, plan.registered_digest):
+    first = next((event.detail for event in events if event.verb == "plan"), {})
+    if first.get(signers.REGISTERED) not in (None, plan.registered_digest):
         return plan, failed_check(name, "it is not the one that was registered")
-    hashes = [str(detail.get("manifest_hash")) for detail in first]
     return plan, check_equal(
-        name, hashes[0] if hashes else None, plan.resolved.manifest_hash,
+        name, first.get("manifest_hash"), plan.resolved.manifest_hash,
         "its manifest hash, worked out again, against the first event of the log",
     )  # fmt: skip
 
@@ -492,12 +490,10 @@ def _check_readers(subject: Verification, view: readers.ReaderView) -> None:
     heads = ", ".join(f"{name} at snapshot {head}" for name, head in view.heads.items())
     total = len(view.same) + len(view.changed) + len(view.unknown)
     because = f"{len(view.same)} of {total} partitions as the publications left them; {heads}"
+    because = "; ".join(part for part in (view.exceptions(), because) if part)
+    ok = False if view.changed else None if view.unknown else True
     subject.checks.append(
         StoredCheck(
-            name=READERS_CHECK,
-            ok=False if view.changed else None if view.unknown else True,
-            expected=total,
-            found=len(view.same),
-            because="; ".join(part for part in (view.exceptions(), because) if part),
+            name=READERS_CHECK, ok=ok, expected=total, found=len(view.same), because=because
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -28,6 +29,10 @@ ATTEMPT: dict[str, Any] = {
     "file": "jobs/notify.py",
     "line": 12,
 }
+
+
+def _page_text(document: dict[str, Any]) -> str:
+    return re.sub(r"<[^>]+>", "", render_page(to_json_value(document)))
 
 
 class _Sending(FakeCompute):
@@ -74,7 +79,7 @@ def test_attempts_of_code_that_attribution_executes_are_evidence_but_not_of_the_
     during = [{**ATTEMPT, "line": line, "during": "attribution"} for line in (12, 13)]
     assert evidence_document(found, run_id)["attempts"] == during
     assert recorded_attempts(found, run_id) == ()
-    assert ", during attribution" in render_page(to_json_value(evidence_document(found, run_id)))
+    assert ", during attribution" in _page_text(evidence_document(found, run_id))
 
 
 def test_a_run_without_attempts_has_no_such_evidence() -> None:
@@ -95,6 +100,6 @@ def test_attempts_are_part_of_the_evidence_and_stand_on_its_page() -> None:
         stage(found, run_id, "bob")
     document = evidence_document(found, run_id)
     assert document["attempts"] == [ATTEMPT]
-    page = render_page(to_json_value(document))
+    page = _page_text(document)
     assert ATTEMPT["what"] in page
     assert "jobs/notify.py:12" in page
