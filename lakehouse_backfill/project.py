@@ -328,6 +328,28 @@ class Project:
         ]
         return results.runs.StatusResult(runs=tuple(lines))
 
+    def list_runs(
+        self,
+        product: str | None = None,
+        states: tuple[str, ...] = (),
+        environment: str | None = None,
+        since: str | None = None,
+    ) -> runs.ListResult:
+        """List runs, also closed ones: of a product, in some states, moved since a day or instant.
+
+        Raises ConfigError for a state, a day or an instant that there is not.
+        """
+        from lakehouse_backfill.config.manifests import parse_run_filter
+        from lakehouse_backfill.core.evidence.run_filter import find_runs
+        from lakehouse_backfill.core.evidence.status import summarise_run_safety
+
+        context = self.wiring.context
+        found = find_runs(context, parse_run_filter(product, tuple(states), environment, since))
+        line = results.runs.RunLine.of
+        return results.runs.ListResult(
+            runs=tuple(line(one, summarise_run_safety(context, one)) for one in found)
+        )
+
     def log(self, run: str) -> runs.LogResult:
         """List the run's events, oldest first."""
         self.wiring.context.runs.status(run)

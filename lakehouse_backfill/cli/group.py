@@ -143,6 +143,13 @@ class BackfillGroup(TyperGroup):
             if result is not None:
                 ctx.obj.show(self._command_name(words), result)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the options without those of shell completion, which docs/install.md describes."""
+        for option in self.params:
+            if option.name in ("install_completion", "show_completion"):
+                option.hidden = True  # type: ignore[attr-defined]
+        super().format_options(ctx, formatter)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by the phase of a restatement in which they are used."""
         for phase in PHASES:

@@ -37,7 +37,6 @@ app = typer.Typer(
     # Plain help: it fits any terminal, and drawing boxes would load rich for every --help.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -69,7 +68,7 @@ def program(
         typer.Option(
             metavar="NAME",
             envvar=PROFILE_VARIABLE,
-            help="The lake, as catalog/profiles.yaml names it.",
+            help="The lake, by its name.",
         ),
     ] = None,
     sign_with: Annotated[
@@ -110,14 +109,14 @@ def _add(group: typer.Typer, name: str, command: Callable[..., Result], phase: s
 
 
 #: Commands whose names are words of Python.
-_COMMAND_NAMES = {"try_manifest": "try"}
+_COMMAND_NAMES = {"try_manifest": "try", "list_runs": "list"}
 _BEFORE, _DURING, _AFTER, _REPAIR = PHASES
 for _phase, _commands in (
     (_BEFORE, (before.init, before.doctor, before.demo)),
     (_BEFORE, (before.new, before.schema, before.try_manifest, before.plan)),
     (_BEFORE, (before.show, before.approve)),
-    (_DURING, (during.run, during.stage, during.validate, during.status, during.log)),
-    (_DURING, (during.chunks, during.cancel)),
+    (_DURING, (during.run, during.stage, during.validate, during.status)),
+    (_DURING, (during.list_runs, during.log, during.chunks, during.cancel)),
     (_AFTER, (after.diff,)),
     (_AFTER, (after.reconcile, after.waive, after.accept, after.reject, after.publish)),
     (_AFTER, (after.dual_read, after.versions, after.evidence)),

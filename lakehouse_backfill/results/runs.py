@@ -454,6 +454,10 @@ class StatusResult(Result):
         return status_html(self)
 
 
+class ListResult(StatusResult):
+    """Open and closed runs, the last moved first."""
+
+
 class LogResult(Result):
     """The events of a run, oldest first."""
 

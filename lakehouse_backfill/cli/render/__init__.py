@@ -31,6 +31,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "ValidateResult": runs.render_validate,
     "RejudgeResult": runs.render_rejudge,
     "StatusResult": runs.render_status,
+    "ListResult": runs.render_list,
     "LogResult": runs.render_log,
     "ChunksResult": runs.render_chunks,
     "RecoverResult": runs.render_recover,

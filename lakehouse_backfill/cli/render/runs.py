@@ -196,6 +196,14 @@ def render_status(page: TextPage, result: runs.StatusResult) -> None:
         page.next_command(found[0].next_command)
 
 
+def render_list(page: TextPage, result: runs.ListResult) -> None:
+    """Draw the runs that a filter found, as a table."""
+    columns = "run: run_id | product | state | since: at"
+    page.records(f"{len(result.runs):,} runs", columns, result.runs, state=_state_cell)
+    if not result.runs:
+        page.line("no run is like that")
+
+
 def render_log(page: TextPage, result: runs.LogResult) -> None:
     """Draw the events, oldest first."""
     columns = ": seq | at | who: actor | what: verb | state: to_state | detail"

@@ -165,6 +165,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
             }
         ]
     },
+    "list_runs": {
+        "runs": [
+            {**RUN, "state": "published", "at": "2026-03-01T12:00:00+00:00", "is_safe": "yes",
+             "readers_see": "version 1", "next_command": "lakehouse-backfill versions a"},
+        ]
+    },
     "log": {
         "events": [
             {"run_id": "bf-1", "seq": 1, "at": "2026-03-01T12:00:00Z", "actor": "ana",

@@ -70,6 +70,11 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "shadow close bf-1 --by ana": ("shadow_close", ("bf-1", "ana", False)),
     "status": ("status", (None, False)),
     "status bf-1 --all": ("status", ("bf-1", True)),
+    "list": ("list_runs", (None, (), None, None)),
+    "list --product a --state staged,halted --environment prod --since 2026-01-01": (
+        "list_runs",
+        ("a", ("staged", "halted"), "prod", "2026-01-01"),
+    ),
     "log bf-1": ("log", ("bf-1",)),
     "chunks bf-1": ("chunks", ("bf-1",)),
     "diff bf-1 --by ana": ("diff", ("bf-1", None, None, None, "auto", 5, "ana", (), (), None)),
@@ -372,6 +377,32 @@ def test_init_and_schema_need_no_project(tmp_path: Path) -> None:
 
 def test_the_reason_codes_of_the_program_are_those_of_the_model() -> None:
     assert get_args(ReasonCode) == REASON_CODES
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("lakehouse-backfill pl", ["plan"]),
+        ("lakehouse-backfill --json sta", ["stage", "status"]),
+        ("lakehouse-backfill plan --rev", ["--revise"]),
+        ("lakehouse-backfill shadow ", ["open", "close"]),
+    ],
+)
+def test_a_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
+    typed_words = typed.split(" ")
+    asked = {
+        "_LAKEHOUSE_BACKFILL_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed_words) - 1),
+    }
+    found = CliRunner(env=asked).invoke(app, [], prog_name="lakehouse-backfill")
+    assert found.stdout.split() == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_printed(shell: str) -> None:
+    text = invoke(f"--show-completion {shell}").stdout
+    assert "_LAKEHOUSE_BACKFILL_COMPLETE" in text
 
 
 def test_help_lists_every_command_under_its_phase() -> None:
