@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.config import yaml_lines
+from lakehouse_backfill.config.defaults import with_project_defaults
 from lakehouse_backfill.config.faults import (
     display_path,
     merge_faults,
@@ -139,6 +140,8 @@ _PARTITIONS = ("target", "partitions")
 def load_manifest(path: Path, project: Path) -> RunManifest:
     """Load a run manifest; `project` is the folder that its file names are relative to.
 
+    Fields that it leaves out are those of the project's `catalog/defaults.yaml`.
+
     Everything that is wrong is reported at once, each with file, line, field and fix, also what
     only shows between fields. Whether tables, columns and partitions exist is for `plan` to find.
 
@@ -147,6 +150,7 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
         Unsupported: it is right, but asks for what this release does not do.
     """
     document = yaml_lines.load_yaml(path, display_path(path, project))
+    document = with_project_defaults(document, project)
     manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
     faults = merge_faults(list(_anti_pattern_faults(document)), faults)

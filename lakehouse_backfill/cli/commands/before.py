@@ -108,7 +108,7 @@ def new(
 
 def schema(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="manifest, contract or profiles")
+        str, typer.Argument(metavar="KIND", help="manifest, contract, profiles or defaults")
     ] = "manifest",
 ) -> Result:
     """Print the JSON Schema of a declaration, for editors.
