@@ -125,6 +125,11 @@ class TextPage:
                 self.line()
             self.facts(zip(columns, row, strict=True))
 
+    def other_command(self, label: str, command: str) -> None:
+        """Write a command that may be typed instead, on a line of its own that can be copied."""
+        whole = clean_text(self._invocation.complete(command))
+        self.draw(Text(f"{label}: {whole}"), is_whole=True)
+
     def next_command(self, command: str | None) -> None:
         """Write what to type next, on a line of its own that can be copied."""
         if command:

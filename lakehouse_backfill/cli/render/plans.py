@@ -56,7 +56,7 @@ def render_plan(page: TextPage, result: PlanResult) -> None:
     _what_needs_an_eye(page, result)
     page.line()
     whole = command_line("show", result.run_id) if result.state else "the same command with --full"
-    page.facts((("the whole plan", whole),))
+    page.other_command("the whole plan", whole)
     _next_command(page, result)
 
 

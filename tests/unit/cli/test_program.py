@@ -399,6 +399,11 @@ def test_a_shell_completes_commands_and_options(typed: str, offered: list[str]) 
     assert found.stdout.split() == offered
 
 
+def test_the_command_for_the_whole_plan_reaches_the_same_lake() -> None:
+    lines = invoke("--project /p --profile lab plan run.yaml --by ana").stdout.splitlines()
+    assert "the whole plan: lakehouse-backfill --project /p --profile lab show bf-1" in lines
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell_is_printed(shell: str) -> None:
     text = invoke(f"--show-completion {shell}").stdout
