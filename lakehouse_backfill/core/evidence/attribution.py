@@ -428,9 +428,7 @@ def _unrecorded_origin(context: Context, plan: Plan, label: str) -> _PartitionOr
     written = _live_commits(context, plan, label, None)
     if written is None and named is None:
         return _PartitionOrigin(
-            "none",
-            reason="no known run made it, and the commits that did are gone",
-            is_code_unknown=True,
+            "none", reason="no known run made it, and its commits are gone", is_code_unknown=True
         )
     if written is not None and not written:
         return _PartitionOrigin("none", reason="nothing was ever written there: all of it is new")
