@@ -36,8 +36,6 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any, ClassVar
 
-from lakehouse_backfill.command_lines import command_line as command_line
-from lakehouse_backfill.command_lines import plan_command as plan_command
 from lakehouse_backfill.fault_points import describe_commits
 
 #: Set once a product with restricted columns is worked on in this process.
