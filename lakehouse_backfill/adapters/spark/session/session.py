@@ -247,9 +247,9 @@ def hide_values() -> None:
     """Keep values out of errors, logs and the event log of this process's session from now on.
 
     Called before anything of a product with restricted columns is read. Errors of tasks, and plans,
-    may quote a value: Spark writes both to its event log, its web pages and the logs of driver and
-    executors. Event log and pages end; Spark's loggers are switched off, also in executors that
-    start later. Iceberg's errors stay in the driver's log: they name files.
+    may quote a value: Spark writes both to its event log, its web pages and its logs. Event log and
+    pages end, and the driver's loggers are switched off, but for Iceberg's errors: they name files.
+    Executors that are processes of their own keep their logs: `setLogLevel` does not reach them.
 
     Raises Blocked where a Spark Connect server keeps such logs: they are not ours to end.
     """
@@ -265,7 +265,6 @@ def hide_values() -> None:
         scala.listenerBus().removeListener(scala.eventLogger().get())
     if scala.ui().isDefined():
         scala.ui().get().stop()
-    # It also goes to the executors.
     context.setLogLevel("OFF")
     log4j = context._jvm.org.apache.logging.log4j
     levels = {"org.apache.spark": log4j.Level.OFF, "org.apache.iceberg": log4j.Level.ERROR}

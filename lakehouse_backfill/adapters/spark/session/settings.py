@@ -194,8 +194,6 @@ _FIXED = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
     "spark.sql.defaultCatalog": "spark_catalog",
-    # What switches the driver's log off does so in the executors, too.
-    "spark.executor.syncLogLevel.enabled": "true",
 }
 _DEFAULTS = {
     "spark.app.name": "lakehouse-backfill",
