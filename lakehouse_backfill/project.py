@@ -659,7 +659,9 @@ class Project:
             )
         report = self._pages.write(run, folder)
         return results.publications.EvidenceResult(
-            report=str(report), archive=str(report.with_suffix(".json"))
+            report=str(report),
+            archive=str(report.with_suffix(".json")),
+            index=str(report.with_name("index.html")),
         )
 
     def evidence_document(self, run: str) -> dict[str, Any]:

@@ -242,6 +242,13 @@ def acting_person(by: str | None) -> str:
     return resolve_actor(by)
 
 
+def open_in_browser(page: Path) -> bool:
+    """Show a page in the reader's browser (BROWSER, or the system's); return whether it started."""
+    import webbrowser
+
+    return webbrowser.open(page.resolve().as_uri())
+
+
 def split_list(texts: list[str] | None) -> tuple[str, ...]:
     """Split `a,b` and repeated options into their parts."""
     return tuple(part.strip() for text in texts or () for part in text.split(",") if part.strip())

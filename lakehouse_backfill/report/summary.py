@@ -15,7 +15,7 @@ from lakehouse_backfill.report import html, next_act
 from lakehouse_backfill.report.changes import parse_amount
 from lakehouse_backfill.report.dossier import ENDING_WORDS, CheckVerdict, Dossier
 
-_STATE_TONES = {
+STATE_TONES = {
     RunState.PUBLISHED: ("good", "✓"),
     RunState.FAILED: ("bad", "✗"),
     RunState.REJECTED: ("bad", "✗"),
@@ -25,6 +25,8 @@ _STATE_TONES = {
     RunState.CANCELLED: ("warn", html.NO_VALUE),
     RunState.SUPERSEDED: ("warn", html.NO_VALUE),
 }
+#: Of every other state.
+UNDER_WAY = ("warn", "…")
 #: Names on the first screen; the sections below have the others.
 _MAX_NAMES = 3
 
@@ -45,7 +47,7 @@ class Answer:
 def heading_facts(dossier: Dossier) -> dict[str, Any]:
     """Return where the run stands, and the answers to the four first questions."""
     resolved, run = dossier.plan.resolved, dossier.run
-    tone, symbol = _STATE_TONES.get(run.state, ("warn", "…"))
+    tone, symbol = STATE_TONES.get(run.state, UNDER_WAY)
     return {
         "state": {"tone": tone, "text": f"{symbol} {_state_text(dossier)}"},
         "schema_steps": [

@@ -218,9 +218,10 @@ class VersionsResult(Result):
 
 
 class EvidenceResult(Result):
-    """The paths of the evidence page (`report`) and of the archive beside it."""
+    """The paths of the evidence page (`report`), its archive, and the index of all runs."""
 
     archive: str
+    index: str
 
 
 class DualReadResult(RunResult):

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.domain.run import RunStatus
+from lakehouse_backfill.report.index import render_index
 from lakehouse_backfill.report.page import write_evidence_files
 from tests.pages.browser import Browser, BrowserMissing, Tab, find
 from tests.pages.pictures import A4_HEIGHT, A4_WIDTH, SHOTS, Shot, take
@@ -230,6 +232,24 @@ def test_the_lineage_is_drawn_once_and_in_letters_of_a_readable_size(
         assert found[0] >= 9.5, width
     on_paper = browser.open(page, A4_WIDTH, A4_HEIGHT, printing=True).evaluate(sizes)
     assert [round(size) >= 12 for size in on_paper] == [True]
+
+
+@pytest.mark.parametrize("width", [320, 375, 1280])
+def test_the_index_leads_to_the_pages_and_back_offline(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    page = write_evidence_files(published_document(), tmp_path)
+    status = RunStatus.model_validate(published_document()["run"])
+    other = status.model_copy(update={"run_id": "bf-0000000000", "product": f"silver.{LONG}"})
+    index = tmp_path / "index.html"
+    index.write_text(render_index([other, status], tmp_path), encoding="utf-8")
+    tab = browser.open(index, width, 812)
+    assert tab.evaluate(WIDER) == []
+    assert tab.evaluate("[...document.links].map(e => e.href)") == [page.resolve().as_uri()]
+    tab.browser.messages.clear()
+    tab.evaluate("document.links[0].click()")
+    tab.browser.wait("Page.loadEventFired", tab.session)
+    assert index.resolve().as_uri() in tab.evaluate("[...document.links].map(e => e.href)")
 
 
 @pytest.mark.req("O4")

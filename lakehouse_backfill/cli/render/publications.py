@@ -249,7 +249,7 @@ def render_versions(page: TextPage, result: publications.VersionsResult) -> None
 
 def render_evidence(page: TextPage, result: publications.EvidenceResult) -> None:
     """Draw where the page and the archive lie."""
-    page.facts(read_fields(result, "page: report | archive"))
+    page.facts(read_fields(result, "page: report | archive | all runs: index"))
 
 
 _RETENTION_COLUMNS = "kind | name | owner | until | because"

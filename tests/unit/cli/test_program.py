@@ -495,3 +495,24 @@ def test_a_name_that_is_none_is_a_wrong_command_line(by: str) -> None:
 
 def test_freed_memory_is_kept_where_the_c_library_can() -> None:
     assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
+
+
+#: Runs `evidence --open` on a fake project.
+OPEN_PAGE = """
+from tests.support.fakes.project import FakeProject
+from lakehouse_backfill.cli.main import app
+app(["evidence", "bf-1", "--open"], obj=lambda *_: FakeProject())
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1], ids=["starts", "does not start"])
+def test_evidence_open_shows_the_page_in_the_readers_browser(tmp_path: Path, code: int) -> None:
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\nexit {code}\n', encoding="utf-8")
+    browser.chmod(0o755)
+    found = subprocess.run(
+        [sys.executable, "-c", OPEN_PAGE], capture_output=True, text=True, check=False,
+        env={**os.environ, "BROWSER": f"{browser} %s", "PATH": "/nonexistent"},
+    )  # fmt: skip
+    assert (found.returncode, seen.read_text("utf-8")) == (0, "file:///p/bf-1.html\n")
+    assert ("no browser could be started" in found.stderr) is bool(code)
