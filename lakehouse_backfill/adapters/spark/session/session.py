@@ -6,10 +6,13 @@ Connect server is started by others: settings that it takes only at its start ar
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +38,7 @@ from lakehouse_backfill.errors import (
 )
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -235,12 +239,36 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
     public = {key: text for key, text in options.items() if not may_hold_secret(key)}
     private = [(key, text) for key, text in options.items() if key not in public]
     conf = SparkConf(loadDefaults=False).setAll(list(public.items()))
-    # Java and its Python workers inherit these files: their warnings never reach the terminal.
-    gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    # Java and its Python workers inherit these files: their warnings never reach the terminal. In a
+    # session of its own, nothing that is typed in the terminal reaches them; they end with us.
+    apart = {"stdout": log, "stderr": log, "start_new_session": True}
+    gateway = launch_gateway(conf, apart)  # type: ignore[no-untyped-call]
     own = SparkConf(loadDefaults=True, _jvm=gateway.jvm).setAll(private)
     context = SparkContext(conf=own, gateway=gateway)
     context.setLogLevel("ERROR")
+    _end_jobs_on_interrupt(context)
     return SparkSession.builder.getOrCreate()
+
+
+def _end_jobs_on_interrupt(context: SparkContext) -> None:
+    """Make Ctrl-C end Spark's jobs, and raise KeyboardInterrupt in the main thread.
+
+    A thread of its own asks the JVM. PySpark's handler asks in the thread that is interrupted,
+    which waits for another answer: py4j then reports a broken network, with its tracebacks.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def end_jobs() -> None:
+        # The JVM may be gone, too.
+        with suppress(Exception):
+            context.cancelAllJobs()
+
+    def interrupt(*_: object) -> None:
+        threading.Thread(target=end_jobs, name="end-jobs", daemon=True).start()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def hide_values() -> None:
@@ -312,6 +340,15 @@ def _silence_query_loggers() -> None:
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel("CRITICAL")
+    for logger in (logging.getLogger(), logging.getLogger("py4j.clientserver")):
+        logger.addFilter(_is_no_interruption)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Drop what py4j logs, with tracebacks, where Ctrl-C ends its wait for an answer."""
+    error = record.exc_info and record.exc_info[1]
+    causes = [error, getattr(error, "__context__", None)]
+    return not any(isinstance(cause, KeyboardInterrupt) for cause in causes)
 
 
 def _refuse_other_catalog(session: SparkSession, settings: SparkSettings) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from lakehouse_backfill.adapters.spark.session import spark_log
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
@@ -75,7 +77,11 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
     text = str(error)
     if attempts := driver_guard.attempts_in(text):
         return driver_guard.forbidden(attempts)
-    cause = _condition(error) if hides_texts() else root_cause_line(text)
+    cause, place = root_cause_line(text), _place_in_python(text)
+    if hides_texts():
+        cause = _condition(error)
+    if place:
+        cause += f", at {place}"
     for part, kind, fix in _ERRORS_BY_MESSAGE:
         if part in text:
             return kind(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix=fix)
@@ -88,6 +94,32 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
             fix=CORRECT_JOB_FIX,
         )
     return EnvironmentDown(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix="run the step again")
+
+
+#: What a Python stack trace ends with, and the file and line of each of its frames.
+_RAISED = re.compile(r"^ +File \".+\", line \d+, in .*\n(?:[ \t]+.*\n)*([^\s].*)", re.MULTILINE)
+_FRAMES = re.compile(r"^ +File \"(.+)\", line (\d+), in ", re.MULTILINE)
+#: Parts of paths of libraries: the line that calls them is the one to correct.
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/pyspark/", "<frozen ")
+#: The folders that code of jobs was loaded from: their names say nothing to the reader.
+_job_folders: set[str] = set()
+
+
+def name_job_folder(folder: Path) -> None:
+    """Leave this folder out of the names of files that errors show."""
+    _job_folders.add(f"{folder}/")
+
+
+def _place_in_python(text: str) -> str:
+    """Return file and line of the innermost frame of the job's code; empty without a trace."""
+    frames = _FRAMES.findall(text)
+    own = [one for one in frames if not any(part in one[0] for part in _LIBRARIES)]
+    if not frames:
+        return ""
+    file, line = (own or frames)[-1]
+    for folder in _job_folders:
+        file = file.removeprefix(folder)
+    return f"{file}:{line}"
 
 
 def _damaged_file_error(doing: str, cause: str) -> BackfillError:
@@ -118,7 +150,9 @@ def _condition(error: Exception) -> str:
 
 
 def root_cause_line(text: str) -> str:
-    """Return the line with the cause: the innermost one of a Java stack trace."""
+    """Return the line with the cause: the innermost one of a Java or Python stack trace."""
+    if raised := _RAISED.findall(text):
+        return str(raised[-1]).strip()[:400]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     line_with_cause = [*lines[:1], *causes][-1] if lines else "no message"

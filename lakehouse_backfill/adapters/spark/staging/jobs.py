@@ -26,7 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.session import write_guard
-from lakehouse_backfill.adapters.spark.session.spark_errors import CORRECT_JOB_FIX, first_line
+from lakehouse_backfill.adapters.spark.session.spark_errors import (
+    CORRECT_JOB_FIX,
+    first_line,
+    name_job_folder,
+)
 from lakehouse_backfill.core.guards.queries import (
     REFLECTION_FUNCTIONS,
     NotAQuery,
@@ -308,6 +312,7 @@ def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: s
     uses names that are forbidden in jobs.
     """
     path = _job_path(project, wanted.file)
+    name_job_folder(project.resolve())
     text = path.read_text(encoding="utf-8")
     is_python = path.suffix == ".py"
     if not is_python and path.suffix != ".sql":

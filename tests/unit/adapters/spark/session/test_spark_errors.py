@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.spark.session import spark_errors, write_guard
+from lakehouse_backfill.errors import ChecksFailed
 
 VALUE = "ana@secret.example"
 
@@ -47,3 +50,44 @@ def test_a_refused_statement_of_a_job_is_not_quoted_where_values_are_hidden() ->
     assert "DROP TABLE ana" in refused()
     errors.hide_texts()
     assert "ana" not in refused().replace("DataFrame and", "")
+
+
+class PythonException(Exception):
+    """As PySpark names what a function of a job raised."""
+
+
+TRACE = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/tmp/scratch/jobs/fares.py", line 9, in convert
+    return rate(value)
+           ^^^^^^^^^^^
+  File "/tmp/scratch/jobs/rates.py", line 4, in rate
+  File "/venv/lib/python3.11/site-packages/pandas/core/series.py", line 88, in apply
+KeyError: 'ana@secret.example'
+
+\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)
+"""
+
+
+def test_an_exception_in_a_function_of_a_job_shows_its_last_line_with_file_and_line() -> None:
+    spark_errors.name_job_folder(Path("/tmp/scratch"))
+    error = spark_errors.translate_spark_error(PythonException(TRACE), "writing a chunk")
+    assert isinstance(error, ChecksFailed)
+    assert error.problem == (
+        "writing a chunk: the transform failed on the data: KeyError: 'ana@secret.example', "
+        "at jobs/rates.py:4"
+    )
+
+
+@pytest.mark.req("E7")
+def test_where_values_are_hidden_an_exception_shows_its_place_alone() -> None:
+    errors.hide_texts()
+    error = spark_errors.translate_spark_error(PythonException(TRACE), "writing a chunk")
+    assert "ana" not in error.problem
+    assert error.problem.endswith("at jobs/rates.py:4")
+
+
+def test_a_trace_of_java_shows_its_innermost_cause_as_before() -> None:
+    text = "Job aborted.\n\tat x.Y\nCaused by: java.io.IOException: disk\n\tat x.Z\n"
+    assert spark_errors.root_cause_line(text) == "java.io.IOException: disk"
