@@ -157,7 +157,9 @@ def allow_breaks(value: Any) -> Markup:
 
 
 def _breakable_word(word: str) -> Markup:
-    parts = _BREAKS.split(word) if len(word) >= _MIN_BREAKABLE else [word]
+    # Addresses and paths have no such parts.
+    is_name = len(word) >= _MIN_BREAKABLE and "/" not in word
+    parts = _BREAKS.split(word) if is_name else [word]
     inner = Markup("<wbr>").join(parts)
     if len(parts) < 2 or max(map(len, parts)) > _MAX_UNBROKEN:
         return inner

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval.decisions import waive_command
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import command_line
 from lakehouse_backfill.report.dossier import Dossier
 
 S = RunState
