@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,37 +55,64 @@ class Terminal:
         return command.returncode, text
 
 
-def children(parent: int) -> list[int]:
-    """List the processes that a process started."""
-    found = []
+def children(parent: int) -> dict[int, str]:
+    """List the processes that a process started, with their command lines."""
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            line = stat.with_name("cmdline").read_text("utf-8").replace("\0", " ")
         except OSError:
             continue  # It has ended.
         if int(fields[1]) == parent:
-            found.append(int(stat.parent.name))
+            found[int(stat.parent.name)] = line
     return found
 
 
-def wait_for_worker(command: subprocess.Popen[str]) -> int:
-    """Wait until a Python worker of Spark works; gives the JVM's process."""
+def jvm_of(command: subprocess.Popen[str]) -> int | None:
+    """Find the JVM that a command has started."""
+    found = [pid for pid, line in children(command.pid).items() if "/bin/java " in line]
+    return found[0] if found else None
+
+
+def working_jvm_of(command: subprocess.Popen[str]) -> int | None:
+    """Find the JVM one of whose Python workers has begun to work."""
+    jvm = jvm_of(command)
+    daemons = [pid for pid, line in children(jvm or 0).items() if "pyspark.daemon" in line]
+    return jvm if any(children(daemon) for daemon in daemons) else None
+
+
+def wait_for(
+    find: Callable[[subprocess.Popen[str]], int | None], command: subprocess.Popen[str]
+) -> int:
+    """Wait until the process is there."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline and command.poll() is None:
-        for java in children(command.pid):
-            if any(children(daemon) for daemon in children(java)):
-                return java
-        time.sleep(0.05)
+        if found := find(command):
+            return found
+        time.sleep(0.02)
     command.kill()
     raise AssertionError(command.communicate()[0])
 
 
-def wait_until_gone(process: int) -> None:
-    """Wait until a process has ended: here, since its parent has."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while Path(f"/proc/{process}").exists():
+def wait_until_ended(process: int) -> None:
+    """Wait until a process has ended; where nobody asks for its end, it stays as a zombie."""
+    deadline, stat = time.monotonic() + TIMEOUT_S, Path(f"/proc/{process}/stat")
+    while stat.exists() and stat.read_text("ascii", "replace").rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def interrupt(command: subprocess.Popen[str], jvm: int) -> None:
+    """Press Ctrl-C; the command says one sentence, and the JVM ends."""
+    assert os.getpgid(jvm) != os.getpgid(command.pid)
+    os.killpg(command.pid, signal.SIGINT)
+    text, _ = command.communicate(timeout=TIMEOUT_S)
+    assert command.returncode == 130, text
+    assert "interrupted: stopped by Ctrl-C\n  state: " in text
+    assert "Traceback" not in text
+    assert "py4j" not in text
+    wait_until_ended(jvm)
 
 
 @pytest.mark.long
@@ -96,16 +124,9 @@ def test_ctrl_c_ends_in_one_sentence_and_the_run_goes_on_to_what_its_job_raises(
     run_id = re.findall(r"bf-[0-9a-f]{10}", terminal.do("plan", manifest, "--by", "ana")[1])[0]
     assert terminal.do("approve", run_id, "--by", "ana")[0] == 0
 
-    command = terminal.start("run", run_id, "--by", "ana")
-    java = wait_for_worker(command)
-    assert os.getpgid(java) != os.getpgid(command.pid)
-    os.killpg(command.pid, signal.SIGINT)
-    text, _ = command.communicate(timeout=TIMEOUT_S)
-    assert command.returncode == 130, text
-    assert "interrupted: stopped by Ctrl-C\n  state: " in text
-    assert "Traceback" not in text
-    assert "py4j" not in text
-    wait_until_gone(java)
+    for moment in (jvm_of, working_jvm_of):
+        command = terminal.start("run", run_id, "--by", "ana")
+        interrupt(command, wait_for(moment, command))
     assert "state    staging" in terminal.do("status", run_id)[1]
 
     code, text = terminal.do("run", run_id, "--by", "ana")

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -38,7 +39,7 @@ from lakehouse_backfill.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -233,7 +234,6 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
     The command line of a process, and the JVM's performance data, are readable by other users.
     """
     from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     public = {key: text for key, text in options.items() if not may_hold_secret(key)}
@@ -241,13 +241,42 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(public.items()))
     # Java and its Python workers inherit these files: their warnings never reach the terminal. In a
     # session of its own, nothing that is typed in the terminal reaches them; they end with us.
-    apart = {"stdout": log, "stderr": log, "start_new_session": True}
-    gateway = launch_gateway(conf, apart)  # type: ignore[no-untyped-call]
+    gateway = _launch_jvm(conf, {"stdout": log, "stderr": log, "start_new_session": True})
     own = SparkConf(loadDefaults=True, _jvm=gateway.jvm).setAll(private)
     context = SparkContext(conf=own, gateway=gateway)
     context.setLogLevel("ERROR")
     _end_jobs_on_interrupt(context)
     return SparkSession.builder.getOrCreate()
+
+
+def _launch_jvm(conf: SparkConf, process: dict[str, Any]) -> Any:
+    """Return the gateway to a new JVM; Ctrl-C ends the wait for it, and the JVM too.
+
+    PySpark waits in a thread that nothing interrupts: cut off, it takes away the folder in which
+    the JVM announces itself, and a JVM without that folder never ends.
+    """
+    from pyspark.java_gateway import launch_gateway
+
+    launched: Future[Any] = Future()
+
+    def launch() -> None:
+        try:
+            launched.set_result(launch_gateway(conf, process))  # type: ignore[no-untyped-call]
+        except Exception as error:  # noqa: BLE001 (raised where somebody waits)
+            launched.set_exception(error)
+
+    threading.Thread(target=launch, name="launch-jvm", daemon=True).start()
+    try:
+        return launched.result()
+    except BaseException:
+        # A JVM ends when its input does, which is also when this process ends.
+        launched.add_done_callback(_end_jvm)
+        raise
+
+
+def _end_jvm(launched: Future[Any]) -> None:
+    if launched.exception() is None:
+        launched.result().proc.stdin.close()
 
 
 def _end_jobs_on_interrupt(context: SparkContext) -> None:
