@@ -20,7 +20,6 @@ from lakehouse_backfill.cli.session import (
     open_project,
     tune_gc,
 )
-from lakehouse_backfill.command_lines import PROFILE_VARIABLE, PROJECT_VARIABLE
 from lakehouse_backfill.results.base import Result
 
 app = typer.Typer(
@@ -37,6 +36,7 @@ app = typer.Typer(
     # Plain help: it fits any terminal, and drawing boxes would load rich for every --help.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    add_completion=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,14 +61,16 @@ def program(
     *,
     project: Annotated[
         Path,
-        typer.Option(metavar="DIR", envvar=PROJECT_VARIABLE, help="The project's folder."),
+        typer.Option(
+            metavar="DIR", envvar="LAKEHOUSE_BACKFILL_PROJECT", help="The project's folder."
+        ),
     ] = Path(),
     profile: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            envvar=PROFILE_VARIABLE,
-            help="The lake, by its name.",
+            envvar="LAKEHOUSE_BACKFILL_PROFILE",
+            help="The lake, as catalog/profiles.yaml names it.",
         ),
     ] = None,
     sign_with: Annotated[
@@ -93,13 +95,7 @@ def program(
     """Keep the program's options for the command; `app(obj=…)` may open projects in another way."""
     opener = context.obj or open_project
     context.obj = Session(
-        folder=project,
-        profile=profile,
-        json=json,
-        quiet=quiet,
-        opener=opener,
-        sign_with=sign_with,
-        command=context.invoked_subcommand or "",
+        folder=project, profile=profile, json=json, quiet=quiet, opener=opener, sign_with=sign_with
     )
     begin_session(context.obj)
 
@@ -108,15 +104,12 @@ def _add(group: typer.Typer, name: str, command: Callable[..., Result], phase: s
     group.command(name, help=_help_text(command), rich_help_panel=phase or None)(command)
 
 
-#: Commands whose names are words of Python.
-_COMMAND_NAMES = {"try_manifest": "try", "list_runs": "list"}
 _BEFORE, _DURING, _AFTER, _REPAIR = PHASES
 for _phase, _commands in (
     (_BEFORE, (before.init, before.doctor, before.demo)),
-    (_BEFORE, (before.new, before.schema, before.try_manifest, before.plan)),
-    (_BEFORE, (before.show, before.approve)),
-    (_DURING, (during.run, during.stage, during.validate, during.status)),
-    (_DURING, (during.list_runs, during.log, during.chunks, during.cancel)),
+    (_BEFORE, (before.new, before.schema, before.plan, before.approve)),
+    (_DURING, (during.run, during.stage, during.validate, during.status, during.log)),
+    (_DURING, (during.chunks, during.cancel)),
     (_AFTER, (after.diff,)),
     (_AFTER, (after.reconcile, after.waive, after.accept, after.reject, after.publish)),
     (_AFTER, (after.dual_read, after.versions, after.evidence)),
@@ -124,8 +117,7 @@ for _phase, _commands in (
     (_REPAIR, (repair.rollback, repair.recover, repair.maintain)),
 ):
     for _command in _commands:
-        _name = _COMMAND_NAMES.get(_command.__name__, _command.__name__.replace("_", "-"))
-        _add(app, _name, _command, _phase)
+        _add(app, _command.__name__.replace("_", "-"), _command, _phase)
 _GROUPS: tuple[tuple[str, str, str, dict[str, Callable[..., Result]]], ...] = (
     ("product", _BEFORE, "Draft a contract: product add.", {"add": before.product_add}),
     (

@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lakehouse_backfill.adapters.spark.session.java import require_java
-from lakehouse_backfill.command_lines import command_line
-from lakehouse_backfill.config.profiles import EMBEDDED_PROFILE
-from lakehouse_backfill.core.runs import gate_registry
-from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project, require_demo_data
+from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.results.proof import DemoResult
@@ -56,11 +52,8 @@ def run_demo(folder: Path, echo: Echo) -> DemoResult:
     """
     folder = folder.resolve()
     narrator = Narrator(echo)
-    require_demo_data()
-    require_java()
     copy_project(folder)
-    # By name: a variable of the environment may name a profile that the demo does not have.
-    project = Project.open(folder, EMBEDDED_PROFILE)
+    project = Project.open(folder)
     lake = DemoLake(project)
     _build(narrator, lake, folder)
     first = _try_short_range(narrator, project)
@@ -129,7 +122,7 @@ def _plan(narrator: Narrator, project: Project, revises: str) -> str:
         tell(
             f"{len(planned.partitions)} partitions in {len(planned.chunks)} chunks; "
             f"reads at most {planned.estimate.input_rows:,} rows",
-            command_line("cancel", planned.run_id),
+            "lakehouse-backfill cancel RUN",
         )
     return planned.run_id
 
@@ -138,19 +131,19 @@ def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> No
     why = "the output goes to a shadow table; readers see nothing of it"
     with narrator.step("Stage in chunks", why) as tell:
         staged = project.stage(run_id, DEMO_PERSON)
-        tell(f"{staged.rows:,} rows in {staged.chunks_done} chunks", command_line("cancel", run_id))
+        tell(f"{staged.rows:,} rows in {staged.chunks_done} chunks", "cancel RUN")
     why = "accepted because checks passed, not because a job finished"
     with narrator.step("Validate and accept", why) as tell:
         result = project.validate(run_id, DEMO_PERSON)
-        failed = gate_registry.describe_checks(one for one in result.checks if not one.passed)
-        quiet = sum(1 for one in result.checks if one.passed)
+        failed = [check.name for check in result.checks if not check.passed]
+        passed = len(result.checks) - len(failed)
         _require(result.passed, f"validation failed: {failed}")
         project.accept(run_id, DEMO_PERSON)
         found = result.diff.summary
         tell(
-            f"{quiet} checks found nothing wrong; {found.changed:,} rows change, "
+            f"{passed} checks passed; {found.changed:,} rows change, "
             f"{found.added:,} come, {found.removed:,} go, {found.unchanged:,} stay",
-            command_line("reject", run_id, "--reason", "TEXT"),
+            "lakehouse-backfill reject RUN",
         )
 
 

@@ -358,7 +358,6 @@ def check_distributions(
         observed=len(moved),
         limit=0,
         blocking=gate == "block",
-        judged=len(unjudged) < len(known),
     )
 
 

@@ -75,9 +75,11 @@ def require_no_tombstoned_rollback(
     )
     tombstoned = context.row_reader.tombstoned_rows(target, way.scope.partitions, excluded)
     if tombstoned.rows:
-        raise deletions.tombstones_blocked_error(
+        error = deletions.tombstones_blocked_error(
             contract, tombstoned.rows, tombstoned.partitions, "rolled back"
         )
+        error.fix = "restate the partitions instead: staging leaves these rows out"
+        raise error
 
 
 @dataclass
