@@ -1,7 +1,6 @@
-"""Every user-facing error, and the command lines that the `fix` of an error shows.
+"""Every user-facing error.
 
-An error has the problem, the state of the data, the fix, a code and an exit code. In a command line
-each word is quoted, so that the line can be copied into a shell.
+An error has the problem, the state of the data, the fix, a code and an exit code.
 
 BackfillError                      code               exit
 ├── ConfigError                    invalid-config      2   declarations are wrong
@@ -31,29 +30,36 @@ BackfillError                      code               exit
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, ClassVar
 
 from lakehouse_backfill.fault_points import describe_commits
 
-PROGRAM = "lakehouse-backfill"
-#: Placeholder for the run manifest's file where it is unknown.
-MANIFEST_PLACEHOLDER = "MANIFEST"
+#: Set once a product with restricted columns is worked on in this process.
+_hides_texts = Event()
 
 
-def command_line(*words: str) -> str:
-    """Return the line that a shell reads as the program and exactly these words."""
-    return " ".join([PROGRAM, *(shlex.quote(word) for word in words)])
+def hide_texts() -> None:
+    """Leave the texts of other libraries' errors out of ours from now on: they may quote a value.
+
+    Holds for the process, which works on restricted columns.
+    """
+    _hides_texts.set()
 
 
-def plan_command(manifest_file: str = MANIFEST_PLACEHOLDER, revise: str = "") -> str:
-    """Return the command that plans a run manifest, revising the run `revise` if given."""
-    # A file name that begins with a dash would be parsed as an option.
-    file = f"./{manifest_file}" if manifest_file.startswith("-") else manifest_file
-    return command_line("plan", file, *(("--revise", revise) if revise else ()))
+def hides_texts() -> bool:
+    """Return whether texts that may quote a value of a restricted column are left out."""
+    return _hides_texts.is_set()
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of another library's error, as far as ours may show it."""
+    if hides_texts():
+        return f"{type(error).__name__}; its text may quote a restricted value, and is not shown"
+    return str(error)
 
 
 class BackfillError(Exception):
@@ -88,6 +94,11 @@ class BackfillError(Exception):
         self.field = field
         self.faults = faults
         self.data: dict[str, Any] = dict(data or {})
+
+    def complete_commands(self, complete: Callable[[str], str]) -> None:
+        """Complete the commands of the texts: see `Invocation.complete`."""
+        self.problem, self.state = complete(self.problem), complete(self.state)
+        self.fix = complete(self.fix)
 
     def __str__(self) -> str:
         lines = [f"{self.code}: {self.problem}", f"  state: {self.state}"]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, get_args
@@ -39,16 +40,17 @@ _REQUIRED_CAPABILITIES = {
 }
 
 
-def run_doctor(wiring: Adapters) -> proof.DoctorResult:
-    """Run all checks; a failing one never stops the others. Starts no JVM.
+def run_doctor(wiring: Adapters, *, with_spark: bool = False) -> proof.DoctorResult:
+    """Run all checks; a failing one never stops the others.
 
-    A Spark Connect server is asked itself, in place of this machine's Java and jars.
+    Starts a JVM only with `with_spark`, to read the catalog by Spark too. A Spark Connect server is
+    asked itself, in place of this machine's Java and jars.
 
     `capabilities` is None when the catalog does not answer.
     """
     checks: tuple[_CheckSpec, ...] = (
         ("project", _check_project, "lakehouse-backfill init DIR"),
-        *_spark_checks(wiring),
+        *_spark_checks(wiring, with_spark=with_spark),
         ("catalog", _check_catalog, "check catalog.uri in catalog/profiles.yaml"),
         ("signatures", _check_signatures, "docs/security.md"),
         ("contracts", _check_contracts, "correct the files under catalog/contracts"),
@@ -125,11 +127,9 @@ def _check_signatures(wiring: Adapters) -> str:
     return identity_port(wiring).describe(is_required=wiring.profile.requires_signatures)
 
 
-def _spark_checks(wiring: Adapters) -> tuple[_CheckSpec, ...]:
+def _spark_checks(wiring: Adapters, *, with_spark: bool) -> tuple[_CheckSpec, ...]:
     if "spark.remote" in wiring.profile.spark:
-        return (
-            ("spark connect", _check_spark_connect, "start the server with the catalog's jars"),
-        )
+        return (("spark connect", _check_session, "start the server with the catalog's jars"),)
     return (
         ("java", _check_java, "install Java 17 or 21, or: pip install 'lakehouse-backfill[java]'"),
         (
@@ -137,13 +137,18 @@ def _spark_checks(wiring: Adapters) -> tuple[_CheckSpec, ...]:
             _check_jars,
             "run the set-up again, or let Spark fetch them: it needs the network once",
         ),
+        *(
+            (("spark", _check_session, "correct the profile's catalog or spark settings"),)
+            if with_spark
+            else ()
+        ),
     )
 
 
-def _check_spark_connect(wiring: Adapters) -> str:
-    from lakehouse_backfill.adapters.spark.session.session import check_server
+def _check_session(wiring: Adapters) -> str:
+    from lakehouse_backfill.adapters.spark.session.session import check_session
 
-    return check_server(wiring.spark, wiring.profile.catalog["name"])
+    return check_session(wiring.spark, wiring.profile.catalog["name"])
 
 
 def _check_java(_: Adapters) -> str:
@@ -154,12 +159,25 @@ def _check_java(_: Adapters) -> str:
 
 
 def _check_jars(wiring: Adapters) -> str:
-    from lakehouse_backfill.adapters.spark.session.settings import find_local_jars
+    from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
+    from lakehouse_backfill.adapters.spark.session import settings
 
-    jars = find_local_jars(wiring.folder)
-    if not jars:
-        return "none here: Spark fetches them on first use"
-    return ", ".join(jar.name for jar in jars)
+    declared = [name for name in settings.JAR_SETTINGS if name in wiring.profile.spark]
+    if declared:
+        return f"the profile's {', '.join(declared)}; not looked into"
+    catalog = with_pyiceberg_settings(wiring.profile).catalog
+    jars = settings.find_local_jars(wiring.folder)
+    missing = settings.missing_artifacts(jars, catalog)
+    names, artifacts = ", ".join(jar.name for jar in jars), ", ".join(missing)
+    if not missing:
+        return names
+    if (folder := os.environ.get(settings.JARS_VARIABLE)) is not None:
+        raise Blocked(
+            f"{folder} holds {names}, but not {artifacts}",
+            fix=f"put it there, or unset {settings.JARS_VARIABLE}: then Spark fetches it",
+        )
+    here = f"{names}; " if names else "none here; "
+    return f"{here}Spark fetches {artifacts} on first use, which needs the network"
 
 
 def _check_catalog(wiring: Adapters) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from importlib import import_module
-from inspect import isfunction
+from inspect import isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -17,11 +17,19 @@ from lakehouse_backfill.adapters.system.process import (
     require_valid_reason,
     resolve_actor,
 )
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.config.faults import locate_errors
 from lakehouse_backfill.domain.table import TableRef
-from lakehouse_backfill.errors import ChecksFailed, ConfigError, EnvironmentDown, NotFound
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ChecksFailed,
+    ConfigError,
+    EnvironmentDown,
+    NotFound,
+)
 from lakehouse_backfill.fault_points import forget_commits
 from lakehouse_backfill.ports.system import Progress
+from lakehouse_backfill.results.base import complete_commands
 from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
@@ -57,18 +65,29 @@ _Class = TypeVar("_Class")
 
 
 def _begins_commands(project: type[_Class]) -> type[_Class]:
-    """Make each public method a command of its own, unless it is called inside another one."""
+    """Make each public method a command of its own, unless it is called inside another one.
+
+    The commands in its result, or in its error, reach the same project and profile.
+    """
     depth = 0
 
     def as_command(method: Callable[..., Any]) -> Callable[..., Any]:
+        takes_run = tuple(signature(method).parameters)[1:2] == ("run",)
+
         @wraps(method)
-        def command(*arguments: Any, **named: Any) -> Any:
+        def command(self: Any, *arguments: Any, **named: Any) -> Any:
             nonlocal depth
-            if depth == 0:
-                forget_commits()
+            if depth:
+                return method(self, *arguments, **named)
+            forget_commits()
             depth += 1
+            run = named.get("run", (*arguments, None)[0]) if takes_run else None
+            complete = partial(self.wiring.invocation.complete, run=run or "")
             try:
-                return method(*arguments, **named)
+                return complete_commands(method(self, *arguments, **named), complete)
+            except BackfillError as error:
+                error.complete_commands(complete)
+                raise
             finally:
                 depth -= 1
                 if depth == 0:
@@ -103,7 +122,9 @@ class Project:
     ) -> Project:
         """Open the project in `folder`. Reads its profiles only; connects on first use.
 
-        Raises ConfigError when the profiles are wrong or `profile` is not among them.
+        Without a `profile`, the environment variable LAKEHOUSE_BACKFILL_PROFILE names it, or the
+        profiles' own `default`. Raises ConfigError when the profiles are wrong, or when there is no
+        such profile.
         """
         return Project(Adapters.open(Path(folder), profile, progress))
 
@@ -113,11 +134,14 @@ class Project:
         # The ports of a context are fixed: the next command makes them with the key.
         self.wiring.__dict__.pop("context", None)
 
-    def doctor(self) -> proof.DoctorResult:
-        """Check Java, jars, catalog and permissions, and try out what the catalog keeps."""
+    def doctor(self, *, spark: bool = False) -> proof.DoctorResult:
+        """Check Java, jars, catalog and permissions, and try out what the catalog keeps.
+
+        With `spark`, a session is started and reads the catalog too.
+        """
         from lakehouse_backfill.onboarding import run_doctor
 
-        return run_doctor(self.wiring)
+        return run_doctor(self.wiring, with_spark=spark)
 
     def add_product(self, table: str, owner: str | None = None) -> proof.ProductDraft:
         """Draft a contract from an existing table, with tested key candidates."""
@@ -138,7 +162,7 @@ class Project:
 
     def plan(
         self,
-        manifest_file: str | Path,
+        manifest_file: str | Path | None = None,
         revise: str | None = None,
         by: str | None = None,
         *,
@@ -148,12 +172,18 @@ class Project:
     ) -> runs.PlanResult:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
+        Without a file, the file of the run to `revise` is planned again.
+
         Raises ConfigError, NotFound, Unsupported, LimitExceeded, NonDeterministic, ChecksFailed (a
         proof).
         """
         from lakehouse_backfill.core.planning import plan as stage
 
         who, context = resolve_actor(by), self.wiring.context
+        if manifest_file is None:
+            if revise is None:
+                raise ConfigError("no run manifest is named", fix="name its file")
+            manifest_file = context.runs.plan(revise).manifest_file
         declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
             plan = stage.make_plan(context, declared, who, revise)
@@ -163,9 +193,38 @@ class Project:
         if not dry_run:
             plan, status = stage.register_plan(context, plan, who)
         done = results.runs.PlanResult.of(plan, status, proof, repeated)
+        if status is None:
+            done = replace(done, next_command=plan_command(plan.manifest_file, revise or ""))
+        else:
+            done = replace(done, next_command=self._next_command(plan.run_id))
         if dry_run or not plan.revises:
             return done
         return self._pages.add_existing_link(done, plan.revises)
+
+    def show(self, run: str) -> runs.ShowResult:
+        """Describe the plan of a registered run, as it was planned."""
+        context = self.wiring.context
+        shown = results.runs.ShowResult.of(context.runs.plan(run), context.runs.status(run), None)
+        return replace(shown, next_command=self._next_command(run))
+
+    def try_partition(
+        self, manifest_file: str | Path, partition: str | None = None, by: str | None = None
+    ) -> runs.TryResult:
+        """Compute one partition of a run manifest in a scratch table; judge, compare, remove it.
+
+        Nothing is registered, so what was computed can never be published. Raises what `plan`
+        raises, NotFound (no such partition), Unsupported (nothing to try).
+        """
+        from lakehouse_backfill.core.evidence.trial import try_partition
+        from lakehouse_backfill.core.planning.plan import make_plan
+
+        who, context = resolve_actor(by), self.wiring.context
+        declared = self.wiring.load_declaration(Path(manifest_file))
+        with locate_errors(self.folder / declared.manifest_file, self.folder):
+            plan = make_plan(context, declared, who, None)
+        self._load_engine()
+        found = try_partition(context, plan, partition, who)
+        return results.runs.TryResult.of(plan.product, plan.manifest_file, found)
 
     def approve(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
         """Approve the intent; the decision is bound to the manifest hash."""
@@ -178,7 +237,9 @@ class Project:
         from lakehouse_backfill.core.staging.stage import stage
 
         status, numbers = self._computed(stage, run, by, take_over=take_over)
-        done = results.runs.StageResult(**results.runs.run_fields(status), **numbers)
+        done = results.runs.StageResult(
+            **results.runs.run_fields(status), **numbers, next_command=self._next_command(run)
+        )
         return self._pages.add_existing_link(self._noted(done, run), run)
 
     def shadow_open(self, run: str, by: str, *, take_over: bool = False) -> runs.ShadowOpenResult:
@@ -196,7 +257,9 @@ class Project:
         from lakehouse_backfill.core.staging.external import shadow_close
 
         status, numbers = self._computed(shadow_close, run, by, take_over=take_over)
-        done = results.runs.StageResult(**results.runs.run_fields(status), **numbers)
+        done = results.runs.StageResult(
+            **results.runs.run_fields(status), **numbers, next_command=self._next_command(run)
+        )
         return self._pages.add_existing_link(done, run)
 
     def validate(self, run: str, by: str, *, take_over: bool = False) -> runs.ValidateResult:
@@ -210,7 +273,7 @@ class Project:
         file = self.wiring.context.runs.plan(run).manifest_file
         events = self.wiring.context.runs.events(run)
         found = results.runs.ValidateResult.of(status, validation, digest, file, events)
-        return self._pages.add_links(found, run)
+        return self._pages.add_links(replace(found, next_command=self._next_command(run)), run)
 
     def rejudge(
         self, product: str, suites: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
@@ -233,6 +296,7 @@ class Project:
         found = results.runs.RunProgressResult(**done)
         if found.run_id != run:
             self._pages.update_existing(run)
+        found = replace(found, next_command=self._next_command(found.run_id))
         linked = self._pages.add_links(self._noted(found, run), found.run_id)
         if found.state == "published":
             self._keep_heads(found.run_id, products=(found.product,))
@@ -263,6 +327,28 @@ class Project:
             for item in found
         ]
         return results.runs.StatusResult(runs=tuple(lines))
+
+    def list_runs(
+        self,
+        product: str | None = None,
+        states: tuple[str, ...] = (),
+        environment: str | None = None,
+        since: str | None = None,
+    ) -> runs.ListResult:
+        """List runs, also closed ones: of a product, in some states, moved since a day or instant.
+
+        Raises ConfigError for a state, a day or an instant that there is not.
+        """
+        from lakehouse_backfill.config.manifests import parse_run_filter
+        from lakehouse_backfill.core.evidence.run_filter import find_runs
+        from lakehouse_backfill.core.evidence.status import summarise_run_safety
+
+        context = self.wiring.context
+        found = find_runs(context, parse_run_filter(product, tuple(states), environment, since))
+        line = results.runs.RunLine.of
+        return results.runs.ListResult(
+            runs=tuple(line(one, summarise_run_safety(context, one)) for one in found)
+        )
 
     def log(self, run: str) -> runs.LogResult:
         """List the run's events, oldest first."""
@@ -419,11 +505,13 @@ class Project:
         self._keep_heads(run)
         return done
 
-    def cancel(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
-        """Close a run before publication."""
+    def cancel(
+        self, run: str, by: str, reason: str = "", *, take_over: bool = False
+    ) -> runs.DecisionResult:
+        """Close a run before publication; one that a living process drives, with `take_over`."""
         from lakehouse_backfill.core.approval import decisions
 
-        return self._decided(decisions.cancel, run, by, reason)
+        return self._decided(decisions.cancel, run, by, reason, take_over=take_over)
 
     def waive(
         self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
@@ -517,7 +605,10 @@ class Project:
             raise
         return results.publications.VersionsResult(
             product=product,
-            versions=tuple(results.publications.VersionLine.of(row) for row in rows),
+            versions=tuple(
+                results.publications.VersionLine.of(row, is_accepted=number == 0)
+                for number, row in enumerate(rows)
+            ),
         )
 
     def accepted(
@@ -568,7 +659,9 @@ class Project:
             )
         report = self._pages.write(run, folder)
         return results.publications.EvidenceResult(
-            report=str(report), archive=str(report.with_suffix(".json"))
+            report=str(report),
+            archive=str(report.with_suffix(".json")),
+            index=str(report.with_name("index.html")),
         )
 
     def evidence_document(self, run: str) -> dict[str, Any]:
@@ -578,17 +671,23 @@ class Project:
         return status.evidence_document(self.wiring.context, run)
 
     def preview_rollback(
-        self, product: str, to: int | None = None, partitions: tuple[str, ...] = ()
+        self,
+        product: str,
+        to: int | None = None,
+        partitions: tuple[str, ...] = (),
+        by: str | None = None,
     ) -> publications.RollbackPreviewResult:
-        """Describe what `rollback` would do; nothing is changed."""
-        from lakehouse_backfill.core.publication import rollback as stage
-        from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
+        """Describe what `rollback` by this person would do; nothing is changed.
+
+        Raises what `rollback` raises before it changes anything, such as NotAllowed.
+        """
+        from lakehouse_backfill.core.publication.rollback import plan_rollback
+        from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 
         context, contract = self.wiring.context, self.wiring.contract(product)
-        target = stage.plan_rollback(context, product, to, tuple(partitions))
-        rewritten = plan_rewrites(context, contract, target)
-        columns = stage.remaining_column_changes(context, target)
-        return results.publications.RollbackPreviewResult.of(product, rewritten, columns)
+        target = plan_rollback(context, product, to, tuple(partitions))
+        found = preview_rollback(context, contract, target, resolve_actor(by))
+        return results.publications.RollbackPreviewResult.of(product, found)
 
     def rollback(
         self,
@@ -609,7 +708,9 @@ class Project:
             done = stage.rollback(
                 context, contract, target, require_valid_reason(reason), resolve_actor(by)
             )
-        linked = self._pages.add_links(results.publications.RollbackResult.of(done), *runs)
+        columns = stage.remaining_column_changes(context, target)
+        result = results.publications.RollbackResult.of(done, columns)
+        linked = self._pages.add_links(result, *runs)
         self._keep_heads(*runs, products=(product,))
         return linked
 
@@ -623,6 +724,7 @@ class Project:
     ) -> publications.RollbackTogetherResult:
         """Move several pinned products back to their previous version by one commit."""
         from lakehouse_backfill.core.publication import rollback
+        from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 
         context = self.wiring.context
         contracts = [self.wiring.contract(product) for product in dict.fromkeys(products)]
@@ -630,8 +732,11 @@ class Project:
             (found, rollback.plan_rollback(context, found.product, None, ())) for found in contracts
         )
         if dry_run:
+            who = resolve_actor(by)
             would = tuple(
-                results.publications.RollbackPreviewResult.of(found.product, target)
+                results.publications.RollbackPreviewResult.of(
+                    found.product, preview_rollback(context, found, target, who)
+                )
                 for found, target in targets
             )
             return results.publications.RollbackTogetherResult(rolled_back=would)
@@ -767,13 +872,20 @@ class Project:
             raise
 
     def _decided(
-        self, decide: Decision, run: str, by: str, reason: str, *, is_page_new: bool = True
+        self,
+        decide: Decision,
+        run: str,
+        by: str,
+        reason: str,
+        *,
+        is_page_new: bool = True,
+        take_over: bool = False,
     ) -> runs.DecisionResult:
         """Decide on a run; write its page, or only write it again where it may not exist yet."""
         from lakehouse_backfill.core.approval import decisions
         from lakehouse_backfill.core.evidence.status import approval_records, waiver_records
 
-        context = self.wiring.context
+        context = self._context(take_over=take_over)
         decided = decide(context, run, resolve_actor(by), require_valid_reason(reason)).run_id
         status, plan = context.runs.status(decided), context.runs.plan(decided)
         events = context.runs.events(decided)
@@ -785,7 +897,7 @@ class Project:
             manifest_file=plan.manifest_file,
         )
         link = self._pages.add_links if is_page_new else self._pages.add_existing_link
-        return link(done, decided)
+        return link(replace(done, next_command=self._next_command(decided)), decided)
 
     def _computed(
         self, compute: Callable[[Context, str, str], Found], run: str, by: str, *, take_over: bool
@@ -809,6 +921,13 @@ class Project:
             raise NotFound(str(error), fix="write namespace.table@snapshot-or-tag") from error
         contract = find_contract_of_table(self.wiring.folder, right.table, left.table)
         return TableSides(left, right, contract)
+
+    def _next_command(self, run: str) -> str:
+        """Return what to type next for a run, by where it stands now."""
+        from lakehouse_backfill.core.evidence.status import summarise_run_safety
+
+        context = self.wiring.context
+        return summarise_run_safety(context, context.runs.status(run)).next_command
 
     def _noted(self, done: AnyResult, run: str) -> AnyResult:
         """Add what the files of the run's code are by now, where that is not what runs."""

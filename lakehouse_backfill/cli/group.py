@@ -24,7 +24,8 @@ from lakehouse_backfill.cli.json_output import (
     output_to_stdout,
     write_json,
 )
-from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.command_lines import PROFILE_VARIABLE, PROJECT_VARIABLE, Invocation
+from lakehouse_backfill.errors import BackfillError, hides_texts, text_of
 from lakehouse_backfill.fault_points import describe_commits
 
 
@@ -56,6 +57,19 @@ class SplitArguments:
     def wants_traceback(self) -> bool:
         """Whether errors of ours are to be shown with their traceback."""
         return "--debug" in self.program_options
+
+    @property
+    def invocation(self) -> Invocation:
+        """What printed commands need to reach the same lake; options win over the environment."""
+        given = {
+            "--project": os.environ.get(PROJECT_VARIABLE, ""),
+            "--profile": os.environ.get(PROFILE_VARIABLE, ""),
+        }
+        for place, word in enumerate(self.program_options, start=1):
+            name, _, value = word.partition("=")
+            if name in PROGRAM_OPTIONS:
+                given[name] = value or "".join(self.program_options[place : place + 1])
+        return Invocation.of(given["--project"], given["--profile"])
 
     def command_name(self, groups: Container[str]) -> str:
         """Name the command as it was typed: `plan`, `product add`, or empty."""
@@ -122,9 +136,19 @@ class BackfillGroup(TyperGroup):
         """Run the command, print what it returns, and end its errors."""
         words = ctx.meta[_ARGUMENTS_KEY]
         with self._report_errors(words):
-            result = super().invoke(ctx)
+            try:
+                result = super().invoke(ctx)
+            finally:
+                getattr(ctx.obj, "end_progress", lambda: None)()
             if result is not None:
                 ctx.obj.show(self._command_name(words), result)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the options without those of shell completion, which docs/install.md describes."""
+        for option in self.params:
+            if option.name in ("install_completion", "show_completion"):
+                option.hidden = True  # type: ignore[attr-defined]
+        super().format_options(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by the phase of a restatement in which they are used."""
@@ -166,8 +190,9 @@ class BackfillGroup(TyperGroup):
         return words.command_name(groups)
 
     def _report_error(self, words: SplitArguments, error: BackfillError) -> None:
+        error.complete_commands(words.invocation.complete)
         if words.wants_traceback or os.environ.get(DEBUG_VARIABLE):
-            sys.stderr.write(clean_text(traceback.format_exc()))
+            sys.stderr.write(clean_text(_traceback_text()))
         if words.wants_json and not isinstance(error, OutputLost):
             try:
                 with output_to_stdout():
@@ -206,9 +231,24 @@ def _interrupted_error() -> Interrupted:
     )
 
 
+def _traceback_text() -> str:
+    """Return the traceback with its causes; without their texts where these may quote a value."""
+    if not hides_texts():
+        return traceback.format_exc()
+    parts, error = [], sys.exc_info()[1]
+    while error is not None:
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        parts.append(f"{frames}{type(error).__name__}; {_HIDDEN_TEXTS}\n")
+        error = error.__cause__ or error.__context__
+    return "\n".join(parts)
+
+
+_HIDDEN_TEXTS = "texts of errors may quote a restricted value, and are not shown"
+
+
 def _bug_error(error: Exception) -> BackfillError:
     return BackfillError(
-        f"{type(error).__name__}: {error}",
+        text_of(error) if hides_texts() else f"{type(error).__name__}: {error}",
         state=f"{describe_commits()}; lakehouse-backfill status tells where things stand",
         fix="give the command again with --debug, and report what it shows",
     )

@@ -20,6 +20,7 @@ from lakehouse_backfill.cli.session import (
     open_project,
     tune_gc,
 )
+from lakehouse_backfill.command_lines import PROFILE_VARIABLE, PROJECT_VARIABLE
 from lakehouse_backfill.results.base import Result
 
 app = typer.Typer(
@@ -36,7 +37,6 @@ app = typer.Typer(
     # Plain help: it fits any terminal, and drawing boxes would load rich for every --help.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,16 +61,14 @@ def program(
     *,
     project: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR", envvar="LAKEHOUSE_BACKFILL_PROJECT", help="The project's folder."
-        ),
+        typer.Option(metavar="DIR", envvar=PROJECT_VARIABLE, help="The project's folder."),
     ] = Path(),
     profile: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            envvar="LAKEHOUSE_BACKFILL_PROFILE",
-            help="The lake, as catalog/profiles.yaml names it.",
+            envvar=PROFILE_VARIABLE,
+            help="The lake, by its name.",
         ),
     ] = None,
     sign_with: Annotated[
@@ -95,7 +93,13 @@ def program(
     """Keep the program's options for the command; `app(obj=…)` may open projects in another way."""
     opener = context.obj or open_project
     context.obj = Session(
-        folder=project, profile=profile, json=json, quiet=quiet, opener=opener, sign_with=sign_with
+        folder=project,
+        profile=profile,
+        json=json,
+        quiet=quiet,
+        opener=opener,
+        sign_with=sign_with,
+        command=context.invoked_subcommand or "",
     )
     begin_session(context.obj)
 
@@ -104,12 +108,15 @@ def _add(group: typer.Typer, name: str, command: Callable[..., Result], phase: s
     group.command(name, help=_help_text(command), rich_help_panel=phase or None)(command)
 
 
+#: Commands whose names are words of Python.
+_COMMAND_NAMES = {"try_manifest": "try", "list_runs": "list"}
 _BEFORE, _DURING, _AFTER, _REPAIR = PHASES
 for _phase, _commands in (
     (_BEFORE, (before.init, before.doctor, before.demo)),
-    (_BEFORE, (before.new, before.schema, before.plan, before.approve)),
-    (_DURING, (during.run, during.stage, during.validate, during.status, during.log)),
-    (_DURING, (during.chunks, during.cancel)),
+    (_BEFORE, (before.new, before.schema, before.try_manifest, before.plan)),
+    (_BEFORE, (before.show, before.approve)),
+    (_DURING, (during.run, during.stage, during.validate, during.status)),
+    (_DURING, (during.list_runs, during.log, during.chunks, during.cancel)),
     (_AFTER, (after.diff,)),
     (_AFTER, (after.reconcile, after.waive, after.accept, after.reject, after.publish)),
     (_AFTER, (after.dual_read, after.versions, after.evidence)),
@@ -117,7 +124,8 @@ for _phase, _commands in (
     (_REPAIR, (repair.rollback, repair.recover, repair.maintain)),
 ):
     for _command in _commands:
-        _add(app, _command.__name__.replace("_", "-"), _command, _phase)
+        _name = _COMMAND_NAMES.get(_command.__name__, _command.__name__.replace("_", "-"))
+        _add(app, _name, _command, _phase)
 _GROUPS: tuple[tuple[str, str, str, dict[str, Callable[..., Result]]], ...] = (
     ("product", _BEFORE, "Draft a contract: product add.", {"add": before.product_add}),
     (

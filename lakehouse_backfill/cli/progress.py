@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from lakehouse_backfill.adapters.system.process import NullProgress
@@ -12,6 +14,8 @@ from lakehouse_backfill.ports.system import Progress
 
 #: Seconds between two lines in a log file.
 PAUSE_S = 5.0
+#: Seconds without a line after which a command says that it is at work (O6).
+SILENCE_S = 3.0
 
 
 def make_progress(stream: TextIO, *, is_silent: bool) -> Progress:
@@ -21,8 +25,32 @@ def make_progress(stream: TextIO, *, is_silent: bool) -> Progress:
     return BarProgress(stream) if stream.isatty() else LineProgress(stream)
 
 
+@dataclass
+class _Step:
+    """A step that is under way; one without units is a wait: nobody knows how far it is."""
+
+    label: str
+    total: int
+    unit: str
+    started: float
+    last_line: float
+    done: int = 0
+    rows: int = 0
+
+    def describe(self, now: float, ending: str) -> str:
+        """Describe how far the step is, with the speed."""
+        if not self.total:
+            return f"{self.label}: {ending}"
+        rows = f", {self.rows:,} rows" if self.rows else ""
+        counts = f"{self.label}: {self.done:,} of {self.total:,} {self.unit}{rows}"
+        return f"{counts}{row_rate_text(self.rows, now - self.started)}, {ending}"
+
+
 class LineProgress:
-    """Implements `ports.progress.Progress`: a line at the start, the end, and every few seconds."""
+    """Implements `ports.system.Progress`: a line at the start, the end, and every few seconds.
+
+    A wait may begin inside a step, which goes on after it.
+    """
 
     def __init__(
         self,
@@ -32,44 +60,50 @@ class LineProgress:
     ) -> None:
         """Write to `stream`; `clock` gives seconds."""
         self._stream, self._clock, self._pause_s = stream, clock, pause_s
-        self._label, self._unit = "", ""
-        self._total, self._done, self._rows = 0, 0, 0
-        self._started, self._last_line_s = 0.0, 0.0
+        self._steps: list[_Step] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a step is shown."""
+        return bool(self._steps)
 
     def start(self, label: str, total: int, unit: str) -> None:
-        """Begin a step of `total` units."""
-        self._label, self._total, self._unit = label, total, unit
-        self._done, self._rows = 0, 0
-        self._started = self._last_line_s = self._clock()
-        self._say(f"{label}: {total:,} {unit}")
+        """Begin a step of `total` units, or with none of them a wait."""
+        now = self._clock()
+        if total:
+            self._steps.clear()
+        self._steps.append(_Step(label, total, unit, now, now))
+        self.say(f"{label}: {total:,} {unit}" if total else f"{label} …")
 
     def advance(self, amount: int = 1, rows: int = 0) -> None:
         """Count finished units, and say so when the last line is old enough."""
-        self._done += amount
-        self._rows += rows
-        if self._clock() - self._last_line_s >= self._pause_s and self._done < self._total:
-            self._last_line_s = self._clock()
-            took = self._last_line_s - self._started
-            left = seconds_left(self._done, self._total, took)
-            self._say_progress(took, f"{format_duration(left)} left")
+        step, now = self._counted(), self._clock()
+        if step is None:
+            return
+        step.done += amount
+        step.rows += rows
+        if now - step.last_line >= self._pause_s and step.done < step.total:
+            step.last_line = now
+            left = seconds_left(step.done, step.total, now - step.started)
+            self.say(step.describe(now, f"{format_duration(left)} left"))
 
     def finish(self) -> None:
-        """Describe how long the step took."""
-        took = self._clock() - self._started
-        self._say_progress(took, f"done in {format_duration(took)}")
+        """Describe how long the step, or the wait inside it, took."""
+        if self._steps:
+            step, now = self._steps.pop(), self._clock()
+            self.say(step.describe(now, f"done in {format_duration(now - step.started)}"))
 
-    def _say_progress(self, took: float, ending: str) -> None:
-        rows = f", {self._rows:,} rows" if self._rows else ""
-        counts = f"{self._label}: {self._done:,} of {self._total:,} {self._unit}{rows}"
-        self._say(f"{counts}{row_rate_text(self._rows, took)}, {ending}")
-
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Write a line, above what moves."""
         self._stream.write(f"{text}\n")
         self._stream.flush()
 
+    def _counted(self) -> _Step | None:
+        return next((step for step in self._steps if step.total), None)
+
 
 class BarProgress(LineProgress):
-    """Draws a moving bar between the first and the last line; it disappears when the step ends."""
+    """Draws a moving bar, or a spinner, between the first and the last line of a step."""
 
     def __init__(self, stream: TextIO) -> None:
         """Draw on `stream`, a terminal."""
@@ -78,42 +112,98 @@ class BarProgress(LineProgress):
         self._task: Any = None
 
     def start(self, label: str, total: int, unit: str) -> None:
-        """Begin a step of `total` units."""
+        """Begin a step of `total` units, or with none of them a wait."""
+        self._stop()
+        super().start(label, total, unit)
+        self._draw(self._steps[-1])
+
+    def advance(self, amount: int = 1, rows: int = 0) -> None:
+        """Move the bar and show the rate."""
+        super().advance(amount, rows)
+        step = self._counted()
+        if self._bar is not None and step is self._steps[-1]:
+            speed = row_rate_text(step.rows, self._clock() - step.started)
+            self._bar.update(self._task, advance=amount, rate=speed)
+
+    def finish(self) -> None:
+        """Take the bar away and say how long the step took; the step around it is drawn again."""
+        self._stop()
+        super().finish()
+        if self._steps:
+            self._draw(self._steps[-1])
+
+    def say(self, text: str) -> None:
+        """Write a line, above the bar where there is one."""
+        bar = self._bar
+        if bar is None:
+            super().say(text)
+        else:
+            bar.console.print(text)
+
+    def _draw(self, step: _Step) -> None:
         from rich import progress
         from rich.console import Console
 
-        self._stop()
-        super().start(label, total, unit)
-        self._bar = progress.Progress(
-            progress.TextColumn("{task.description}", markup=False),
+        text = progress.TextColumn("{task.description}", markup=False)
+        counted = (
             progress.BarColumn(bar_width=24),
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[unit]}{task.fields[rate]}", markup=False),
             progress.TimeElapsedColumn(),
             progress.TextColumn("left"),
             progress.TimeRemainingColumn(),
+        )
+        waiting = (progress.SpinnerColumn(), text, progress.TimeElapsedColumn())
+        self._bar = progress.Progress(
+            *((text, *counted) if step.total else waiting),
             console=Console(file=self._stream, markup=False, highlight=False),
             transient=True,
         )
-        self._task = self._bar.add_task(label, total=total, unit=unit, rate="")
+        total, rate = step.total or None, row_rate_text(step.rows, self._clock() - step.started)
+        self._task = self._bar.add_task(
+            step.label, total=total, completed=step.done, unit=step.unit, rate=rate
+        )
         self._bar.start()
-
-    def advance(self, amount: int = 1, rows: int = 0) -> None:
-        """Move the bar and show the rate."""
-        super().advance(amount, rows)
-        if self._bar is not None:
-            speed = row_rate_text(self._rows, self._clock() - self._started)
-            self._bar.update(self._task, advance=amount, rate=speed)
-
-    def finish(self) -> None:
-        """Take the bar away and say how long the step took."""
-        self._stop()
-        super().finish()
 
     def _stop(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+class Heartbeat:
+    """Says that a command is at work, while no step of it is shown (O6)."""
+
+    def __init__(
+        self, command: str, progress: LineProgress, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Begin to count; nothing is said before `beat` is called, as `start` does each second."""
+        self._command, self._progress, self._clock = command, progress, clock
+        self._began = clock()
+        self._next_line = self._began + SILENCE_S
+        self._is_over = threading.Event()
+
+    def beat(self) -> None:
+        """Say that the command is at work, if that was not to be seen for some seconds."""
+        now = self._clock()
+        if self._progress.is_busy:
+            self._next_line = now + SILENCE_S
+        elif now >= self._next_line:
+            self._next_line = now + PAUSE_S
+            self._progress.say(f"{self._command}: at work, {format_duration(now - self._began)}")
+
+    def start(self) -> Heartbeat:
+        """Call `beat` each second, in the background, until the end."""
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        """End it: nothing is said any more."""
+        self._is_over.set()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(1.0):
+            self.beat()
 
 
 def row_rate_text(rows: int, seconds: float) -> str:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +19,10 @@ import typer
 
 from lakehouse_backfill.cli.group import clean_text
 from lakehouse_backfill.cli.json_output import build_envelope, output_to_stdout, write_json
+from lakehouse_backfill.command_lines import Invocation
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.cli.progress import Heartbeat
     from lakehouse_backfill.ports.system import Progress
     from lakehouse_backfill.project import Project
     from lakehouse_backfill.results.base import Result
@@ -156,6 +158,9 @@ class Session:
     quiet: bool
     opener: ProjectOpener
     sign_with: str | None = None
+    command: str = ""
+    #: Of the command that runs.
+    heartbeats: list[Heartbeat] = field(default_factory=list)
 
     def project(self, *, computes: bool = False) -> Project:
         """Open the project; loads no engine, and pandas only for a command that computes."""
@@ -171,14 +176,17 @@ class Session:
 
         Raises OutputLost where stdout is closed or cannot be written: the command has ended.
         """
+        invocation = Invocation.of(self.folder, self.profile)
         error = result.error()
+        if error is not None:
+            error.complete_commands(invocation.complete)
         with output_to_stdout():
             if self.json:
                 write_json(build_envelope(command, result.to_dict(), error), sys.stdout)
             else:
                 from lakehouse_backfill.cli.render import render_result
 
-                render_result(result, sys.stdout)
+                render_result(result, sys.stdout, invocation)
             sys.stdout.flush()
         if not self.json:
             for warning in result.warnings:
@@ -195,9 +203,17 @@ class Session:
         stream.flush()
 
     def _progress(self) -> Progress:
-        from lakehouse_backfill.cli.progress import make_progress
+        from lakehouse_backfill.cli.progress import Heartbeat, LineProgress, make_progress
 
-        return make_progress(sys.stderr, is_silent=self.json or self.quiet)
+        progress = make_progress(sys.stderr, is_silent=self.json or self.quiet)
+        if isinstance(progress, LineProgress):
+            self.heartbeats.append(Heartbeat(self.command, progress).start())
+        return progress
+
+    def end_progress(self) -> None:
+        """End what is shown while the command runs."""
+        while self.heartbeats:
+            self.heartbeats.pop().stop()
 
 
 #: The session of the command that runs.
@@ -224,6 +240,13 @@ def acting_person(by: str | None) -> str:
     from lakehouse_backfill.adapters.system.process import resolve_actor
 
     return resolve_actor(by)
+
+
+def open_in_browser(page: Path) -> bool:
+    """Show a page in the reader's browser (BROWSER, or the system's); return whether it started."""
+    import webbrowser
+
+    return webbrowser.open(page.resolve().as_uri())
 
 
 def split_list(texts: list[str] | None) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.config import yaml_lines
+from lakehouse_backfill.config.defaults import with_project_defaults
 from lakehouse_backfill.config.faults import (
     display_path,
     merge_faults,
@@ -19,11 +20,13 @@ from lakehouse_backfill.config.faults import (
 )
 from lakehouse_backfill.config.project_files import transforms_in_file
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
+from lakehouse_backfill.core.evidence.run_filter import RunFilter
 from lakehouse_backfill.core.planning.anti_patterns import ANTI_PATTERNS, ANY_NAME
 from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.core.runs.roles import name_fault, reason_fault
 from lakehouse_backfill.domain.manifest import NOT_YET_SUPPORTED, NOTHING_PLANNED, RunManifest
-from lakehouse_backfill.domain.partitions import parse_time_label
+from lakehouse_backfill.domain.partitions import as_instant, parse_time_label
+from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, Fault, Unsupported, problem_with_faults
 
 _TIME_LABEL = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2})?)?Z?)?)?)?")
@@ -109,11 +112,35 @@ def _is_time_label(text: str) -> bool:
     return True
 
 
+def parse_run_filter(
+    product: str | None, states: tuple[str, ...], environment: str | None, since: str | None
+) -> RunFilter:
+    """Read the filter of `list`; raise ConfigError for states and times that there are not."""
+    known = [state.value for state in RunState]
+    for name in states:
+        if name not in known:
+            raise ConfigError(
+                f"--state is {name!r}, which is no state of a run",
+                state="nothing was changed",
+                fix=suggest_name(name, known),
+            )
+    if since is not None and not _is_time_label(since):
+        raise ConfigError(
+            f"--since is {since!r}, which is no day, month, year or instant",
+            state="nothing was changed",
+            fix="write e.g. --since 2026-01-31",
+        )
+    moment = as_instant(since) if since is not None else None
+    return RunFilter(product, frozenset(map(RunState, states)), environment, moment)
+
+
 _PARTITIONS = ("target", "partitions")
 
 
 def load_manifest(path: Path, project: Path) -> RunManifest:
     """Load a run manifest; `project` is the folder that its file names are relative to.
+
+    Fields that it leaves out are those of the project's `catalog/defaults.yaml`.
 
     Everything that is wrong is reported at once, each with file, line, field and fix, also what
     only shows between fields. Whether tables, columns and partitions exist is for `plan` to find.
@@ -123,6 +150,7 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
         Unsupported: it is right, but asks for what this release does not do.
     """
     document = yaml_lines.load_yaml(path, display_path(path, project))
+    document = with_project_defaults(document, project)
     manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
     faults = merge_faults(list(_anti_pattern_faults(document)), faults)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from lakehouse_backfill.command_lines import PROFILE_VARIABLE
 from lakehouse_backfill.config.faults import PROFILES_FILE, load_model, suggest_name
 from lakehouse_backfill.config.yaml_lines import YamlDocument
 from lakehouse_backfill.domain.contract import Profile, Profiles
@@ -45,10 +46,10 @@ def load_profiles(project: Path) -> Profiles:
 def choose_profile(
     profiles: Profiles, name: str | None = None, project: Path | None = None
 ) -> Profile:
-    """Return the profile called `name`, or the default when that is the embedded lake of `project`.
+    """Return the profile called `name`, or the default.
 
-    Anything but the embedded lake must be named, so that nobody restates a shared lake by a
-    default (M8).
+    The default must be the embedded lake of `project`, or declare `environment: dev`: nobody
+    restates a shared lake because nothing was named (M8).
 
     Raises:
         ConfigError: no such profile, or none was named where one must be.
@@ -60,11 +61,12 @@ def choose_profile(
             fix=f"name one with --profile, or add it to {PROFILES_FILE.as_posix()}",
         )
     profile = profiles.profiles[wanted]
-    if name is None and not is_embedded(profile, project):
+    is_dev = "environment" in profile.model_fields_set and profile.environment == "dev"
+    if name is None and not is_dev and not is_embedded(profile, project):
         raise ConfigError(
-            f"the default profile {wanted!r} is not the embedded lake of this project, so it must "
-            "be named",
-            fix=f"add --profile {wanted} before the command",
+            f"the default profile {wanted!r} is not the embedded lake of this project and "
+            "does not declare `environment: dev`, so it must be named",
+            fix=f"add --profile {wanted} before the command, or set {PROFILE_VARIABLE}={wanted}",
         )
     return profile
 

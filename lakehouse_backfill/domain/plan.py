@@ -208,6 +208,18 @@ class Plan(Value):
         return Scope(field=self.resolved.scope.field, partitions=chunk.partitions)
 
     @property
+    def registered_digest(self) -> str:
+        """SHA-256 of what decides: the intent, who planned it, and where its code and rows are.
+
+        The same intent that the same person plans again has it too: costs and times are left out.
+        """
+        names = {
+            "run_id", "revises", "created_by", "manifest_hash", "manifest_file", "shadow_table",
+            "code_of", "places", "findings",
+        }  # fmt: skip
+        return digest(self.model_dump(mode="json", include=names))
+
+    @property
     def product(self) -> str:
         """The product that the run restates."""
         return self.resolved.manifest.product

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -21,6 +22,9 @@ from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.serialization import Value, added_later
 
+#: What `try` makes a scratch table for, and the name of such a table.
+TRIAL = "try"
+TRIAL_TABLE = re.compile(rf".+__{TRIAL}_[0-9a-f]{{8}}")
 RetentionKind = Literal["shadow", "pin", "version", "tag", "fence", "control files"]
 
 

@@ -6,8 +6,9 @@ import base64
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from datetime import date, datetime, time
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +44,37 @@ def _float_to_json(value: float) -> float | str:
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return value + 0.0  # -0.0 and 0.0 are the same value, so both become 0.0
+
+
+def show_amount(value: Any) -> str:
+    """Write a number, also one that is stored as text, with thousands separated."""
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        return str(value)
+    is_plain = number.is_finite() and not isinstance(value, bool)
+    return f"{number:,f}" if is_plain else str(to_json_value(value))
+
+
+def show_nested(value: Any) -> str:
+    """Write a value as people read it: lists and objects without quotes, braces or brackets."""
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{name} ({show_nested(inner)})" if _is_deep(inner) else f"{name}={show_nested(inner)}"
+            for name, inner in value.items()
+        )
+    if isinstance(value, (list, tuple)):
+        return ("; " if _is_deep(value) else ", ").join(map(show_nested, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else str(value)
+
+
+def _is_deep(value: Any) -> bool:
+    nested = (Mapping, list, tuple)
+    return isinstance(value, Mapping) or (
+        isinstance(value, (list, tuple)) and any(isinstance(inner, nested) for inner in value)
+    )
 
 
 class Value(BaseModel):

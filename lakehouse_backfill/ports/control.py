@@ -204,6 +204,10 @@ class Versions(Protocol):
         """Return all rows of the product, newest first."""
         ...
 
+    def of_table(self, table: str) -> tuple[Publication, ...]:
+        """Return all rows of a table, of whichever product, newest first."""
+        ...
+
     def pending(self) -> tuple[Publication, ...]:
         """Return the reservations of all products, from one table load.
 

@@ -48,7 +48,7 @@ class Progress(Protocol):
     """Display of how far a long step is, with rate and time left."""
 
     def start(self, label: str, total: int, unit: str) -> None:
-        """Begin a step of `total` units."""
+        """Begin a step of `total` units; 0: a wait, which may stand inside a step."""
         ...
 
     def advance(self, amount: int = 1, rows: int = 0) -> None:
@@ -57,6 +57,10 @@ class Progress(Protocol):
 
     def finish(self) -> None:
         """End the step."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show a line that somebody should know before the work, not after it."""
         ...
 
 

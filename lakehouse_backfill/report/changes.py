@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import Distribution, MeasureTotal, ValidationResult
 from lakehouse_backfill.domain.diff import CAUSE_CLASSES, describe_factors
-from lakehouse_backfill.errors import command_line
 from lakehouse_backfill.report import charts, html
 from lakehouse_backfill.report.charts import Amount
 from lakehouse_backfill.report.dossier import Dossier

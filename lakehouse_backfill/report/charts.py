@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from math import expm1, log1p
 
 from markupsafe import Markup
 
-from lakehouse_backfill.domain.checks import ColumnDiff, Diff, Distribution
-from lakehouse_backfill.report.html import render, shorten
+from lakehouse_backfill.domain.checks import ColumnDiff, Diff, Distribution, DistributionBar
+from lakehouse_backfill.report.html import format_number, render, shorten
 
 #: More partitions than this share a cell: a screen shows no more, and the page stays small.
 MAX_CELLS = 120
@@ -27,7 +28,7 @@ RAMP_STEPS = 5
 MAX_HEAT_COLUMNS = 24
 #: Cells on the page: what a screen can show, and what keeps the page small.
 MAX_HEAT_CELLS = 2_400
-#: Columns with a picture: those that moved beyond the limit, then those that moved most.
+#: Columns with a picture: of those that moved beyond the limit, those that moved most.
 MAX_DISTRIBUTION_FIGURES = 6
 Amount = int | Decimal
 
@@ -224,9 +225,14 @@ def legend_steps(highest: int) -> list[tuple[int, int, int]]:
 
 
 def distribution_figures(columns: Sequence[ColumnDiff]) -> Markup:
-    """Draw shares of both sides, by value or by range of numbers; nothing where nothing moved."""
-    known = [(column.name, column.distribution) for column in columns]
-    moved = [(name, found) for name, found in known if found and found.bars and found.value]
+    """Draw shares of both sides, by value or by range of numbers, of columns that moved.
+
+    A column that moved by less than the limit has no picture: both lines would be the same.
+    """
+    known = [(column, column.distribution) for column in columns]
+    moved = [
+        (column, found) for column, found in known if found and found.bars and found.is_shifted
+    ]
     moved.sort(key=lambda each: -each[1].value / (each[1].limit or 1))
     if not moved:
         return Markup("")
@@ -234,22 +240,44 @@ def distribution_figures(columns: Sequence[ColumnDiff]) -> Markup:
     return render("distributions.html", figures=figures, more=len(moved) - len(figures))
 
 
-def _distribution_figure(name: str, found: Distribution) -> dict[str, object]:
+def _distribution_figure(column: ColumnDiff, found: Distribution) -> dict[str, object]:
     old = [ChartCell(bar.name, _percent(bar.old)) for bar in found.bars]
     new = [ChartCell(bar.name, _percent(bar.new)) for bar in found.bars]
     highest = max(cell.value or 0 for cell in (*old, *new))
-    name, end = shorten(name, 80), found.bars[-1]
-    last = end.name if end.high is None else f"{end.high:.6g}"
-    verdict = "shifted" if found.is_shifted else "within the limit"
+    name, ticks = shorten(column.name, 80), _ticks(column, found.bars)
     return {
         "name": name,
-        "text": f"{found.test.upper()} {found.value:.3g}, limit {found.limit:.2g}: {verdict}; "
-        f"{shorten(found.bars[0].name, _MAX_LABEL)} to {shorten(last, _MAX_LABEL)}",
+        "text": f"{found.test.upper()} {found.value:.3g}, limit {found.limit:.2g}: shifted; "
+        f"{shorten(ticks[0], _MAX_LABEL)} to {shorten(ticks[-1], _MAX_LABEL)}",
+        "ticks": ticks,
         "top": f"{highest:.3g} %",
         "lines": step_lines(
             f"values of {name}, shares old and new", old, new, (0.0, float(highest))
         ),
     }
+
+
+def _ticks(column: ColumnDiff, bars: Sequence[DistributionBar]) -> list[str]:
+    """Return what stands below the bars; numbers lie within those that the column holds."""
+    lows = [bar.low for bar in bars if bar.low is not None]
+    highs = [bar.high for bar in bars if bar.high is not None]
+    if not lows or not highs:
+        return [bar.name for bar in bars]
+    least = max([lows[0], *_held(column, "min", min)])
+    most = min([highs[-1], *_held(column, "max", max)])
+    middle = lows[len(lows) // 2]
+    found = [least, *([middle] if least < middle < most else []), most]
+    return [format_number(float(f"{tick:.6g}")) for tick in found]
+
+
+def _held(column: ColumnDiff, name: str, outermost: Callable[[list[float]], float]) -> list[float]:
+    """Return the outermost number of both sides, if they say one; decimals are stored as text."""
+    found = []
+    for side in (column.old, column.new):
+        with suppress(TypeError, ValueError):
+            found.append(float(side[name]) if name in side else math.nan)
+    known = [value for value in found if math.isfinite(value)]
+    return [outermost(known)] if known else []
 
 
 def _percent(share: float) -> Decimal:

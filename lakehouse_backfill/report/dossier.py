@@ -17,6 +17,7 @@ from lakehouse_backfill.core.approval.decisions import (
     find_waiver,
 )
 from lakehouse_backfill.core.evidence.status import SafetySummary
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.validation import suites
 from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
@@ -41,6 +42,16 @@ class CheckVerdict:
     def subject(self) -> str:
         """Describe what it was about; a chunk and the result may have checks of one name."""
         return Dossier.describe_subject(self.scope)
+
+    @property
+    def title(self) -> str:
+        """The question that the check answers."""
+        return gate_registry.check_title(self.check)
+
+    @property
+    def verdict(self) -> gate_registry.Verdict:
+        """What came of it."""
+        return gate_registry.find_verdict(self.check, is_waived=self.waiver is not None)
 
     @property
     def is_open(self) -> bool:
@@ -124,6 +135,11 @@ class Dossier(BaseModel):
         )
 
     @property
+    def verdict_counts(self) -> str:
+        """How many of all checks passed; the first screen and the section say the same."""
+        return gate_registry.count_verdicts(each.verdict for each in self.verdicts)
+
+    @property
     def validation_timing(self) -> suites.ValidationTiming | None:
         """How long the suites took; None where they were not timed."""
         return suites.newest_validation_timing(self.events)
@@ -179,7 +195,7 @@ class Dossier(BaseModel):
         """Return the detail of an event with a description in place of its signature."""
         stored = event.detail.get(SIGNATURE)
         text = {SIGNATURE: signatures.describe_stored(stored)} if stored else {}
-        return {**event.detail, **text}
+        return {**gate_registry.with_questions(event.detail), **text}
 
     @staticmethod
     def describe_subject(scope: str) -> str:

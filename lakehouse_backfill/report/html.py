@@ -6,6 +6,7 @@ Jinja2 escapes every value. Numbers, moments and long texts are written the same
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
+
+from lakehouse_backfill.domain.serialization import show_nested
 
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
@@ -46,6 +49,7 @@ def render(template: str, **values: Any) -> Markup:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from lakehouse_backfill.core.runs.gate_registry import gate_question
     from lakehouse_backfill.domain.partitions import describe_labels
 
     environment = Environment(
@@ -64,13 +68,18 @@ def _environment() -> Environment:
         "signed": format_signed,
         "moment": format_moment,
         "shorten": shorten,
+        "breakable": allow_breaks,
         "labels": lambda labels: describe_labels(tuple(labels)),
         "uncut": escape,
         "named": _join_named,
         "field": _field_text,
         "or_dash": lambda value: value or NO_VALUE,
     }
-    environment.globals |= {"table": PageTable, "max_fields": MAX_FIELDS}
+    environment.globals |= {
+        "table": PageTable,
+        "max_fields": MAX_FIELDS,
+        "gate_question": gate_question,
+    }
     return environment
 
 
@@ -105,7 +114,7 @@ def _join_named(values: Mapping[str, Any], separator: str = ", ", *, numbers: bo
     """Write names with their values, those without a value left out."""
     pairs = [(name, value) for name, value in values.items() if value]
     return separator.join(
-        f"{name} {format_number(value) if numbers else value}" for name, value in pairs
+        f"{name} {format_number(value) if numbers else show_nested(value)}" for name, value in pairs
     )
 
 
@@ -130,6 +139,31 @@ def show_invisible(text: str) -> str:
         if not one.isprintable() and one not in "\n\t" and unicodedata.category(one) != "Zs"
     }
     return text.replace("\r\n", "\n").translate(hidden)
+
+
+#: A name is broken into lines behind one of these; a longer part without any breaks anywhere.
+_BREAKS = re.compile(r"(?<=[._])(?<!\d\.)(?=[^._\s])")
+_MIN_BREAKABLE, _MAX_UNBROKEN = 13, 24
+
+
+def allow_breaks(value: Any) -> Markup:
+    """Let a name be broken into lines behind its dots and underscores, and nowhere else.
+
+    Parts that no line could hold are broken anywhere all the same.
+    """
+    text = str(_shown(value))
+    words = re.split(r"(\s+)", text)
+    return Markup("").join(map(_breakable_word, words))
+
+
+def _breakable_word(word: str) -> Markup:
+    # Addresses and paths have no such parts.
+    is_name = len(word) >= _MIN_BREAKABLE and "/" not in word
+    parts = _BREAKS.split(word) if is_name else [word]
+    inner = Markup("<wbr>").join(parts)
+    if len(parts) < 2 or max(map(len, parts)) > _MAX_UNBROKEN:
+        return inner
+    return Markup('<span class="nb">{}</span>').format(inner)
 
 
 def shorten(text: str, length: int) -> str:
@@ -212,4 +246,5 @@ def _cell(title: str, kind: str, value: Any) -> Markup:
     if kind in ("n", "word") and is_plain and len(str(value)) > _LONG_WORD:
         kind = f"{kind} long"
     style = Markup(' class="{}"').format(kind) if kind else ""
-    return Markup('<td data-label="{}"{}>{}</td>').format(title, style, _shown(value))
+    shown = allow_breaks(value) if is_plain and isinstance(value, str) else _shown(value)
+    return Markup('<td data-label="{}"{}>{}</td>').format(title, style, shown)

@@ -15,14 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lakehouse_backfill.core.evidence.status import evidence_document
+from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.core.evidence.status import evidence_document, list_runs
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.table import StoredCheck
-from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown, command_line
+from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
 from lakehouse_backfill.report import break_glass, changes, lineage, summary
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.html import render, show_invisible
+from lakehouse_backfill.report.index import INDEX_FILE, render_index
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -244,21 +246,40 @@ class EvidencePages:
         self._folder = folder
 
     def write(self, run: str, folder: Path | None = None) -> Path:
-        """Write page and archive of a run; return the path of the page."""
-        document = evidence_document(self._context(), run)
-        return write_evidence_files(document, folder or self._folder)
+        """Write page and archive of a run, and the index; return the path of the page."""
+        page = self._write_page(run, folder or self._folder)
+        self._write_index(page.parent)
+        return page
+
+    def _write_page(self, run: str, folder: Path) -> Path:
+        return write_evidence_files(evidence_document(self._context(), run), folder)
+
+    def _write_index(self, folder: Path) -> None:
+        """Write the list of all runs beside their pages; the page is there, whatever becomes of it.
+
+        The next page that is written writes it again.
+        """
+        context = self._context()
+        try:
+            _replace_file(
+                folder / INDEX_FILE, render_index(list_runs(context, everything=True), folder)
+            )
+        except (BackfillError, OSError) as error:
+            context.journal.log("index not written", problem=str(error))
 
     def write_all(self, *runs: str) -> tuple[list[str], list[str]]:
         """Write what can be written; return the pages, and a sentence for each that is missing."""
         written, warnings = [], []
         for run in runs:
             try:
-                written.append(str(self.write(run)))
+                written.append(str(self._write_page(run, self._folder)))
             except Exception as error:  # noqa: BLE001 (the act is done, whatever a page says)
                 problem = error.problem if isinstance(error, BackfillError) else repr(error)
                 fix = command_line("evidence", run)
                 warnings.append(f"the page of {run} is not up to date: {problem}; later: {fix}")
                 self._context().journal.log("page not written", run_id=run, problem=problem)
+        if written:
+            self._write_index(self._folder)
         return written, warnings
 
     def add_links(self, result: AnyResult, *runs: str) -> AnyResult:

@@ -7,13 +7,15 @@ from typing import Any
 
 from markupsafe import Markup
 
+from lakehouse_backfill.core.planning import row_changes
 from lakehouse_backfill.domain import table
+from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.report import html
+from lakehouse_backfill.report import html, next_act
 from lakehouse_backfill.report.changes import parse_amount
 from lakehouse_backfill.report.dossier import ENDING_WORDS, CheckVerdict, Dossier
 
-_STATE_TONES = {
+STATE_TONES = {
     RunState.PUBLISHED: ("good", "✓"),
     RunState.FAILED: ("bad", "✗"),
     RunState.REJECTED: ("bad", "✗"),
@@ -23,23 +25,29 @@ _STATE_TONES = {
     RunState.CANCELLED: ("warn", html.NO_VALUE),
     RunState.SUPERSEDED: ("warn", html.NO_VALUE),
 }
+#: Of every other state.
+UNDER_WAY = ("warn", "…")
 #: Names on the first screen; the sections below have the others.
 _MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A question of the first screen, its answer in large letters, and lines below it."""
+    """A question of the first screen, its answer in large letters, and lines below it.
+
+    Of the lines, a phone leaves out those in `more`.
+    """
 
     question: str
     big: str
     lines: tuple[str, ...]
+    more: frozenset[str] = frozenset()
 
 
 def heading_facts(dossier: Dossier) -> dict[str, Any]:
     """Return where the run stands, and the answers to the four first questions."""
     resolved, run = dossier.plan.resolved, dossier.run
-    tone, symbol = _STATE_TONES.get(run.state, ("warn", "…"))
+    tone, symbol = STATE_TONES.get(run.state, UNDER_WAY)
     return {
         "state": {"tone": tone, "text": f"{symbol} {_state_text(dossier)}"},
         "schema_steps": [
@@ -49,8 +57,32 @@ def heading_facts(dossier: Dossier) -> dict[str, Any]:
             one.name for one in resolved.contract.consumers or () if not one.tolerates_restatement
         ],
         "max_names": _MAX_NAMES,
+        "outside": _outside_text(dossier),
+        "is_other_changed": _outside_check(dossier, passed=False) is not None,
+        "rows": row_changes.describe_row_predicate(resolved.manifest.target),
+        "wanted": next_act.find_next_act(dossier),
         "answers": (_size_answer(dossier), _safety_answer(dossier), _approval_answer(dossier)),
     }
+
+
+#: The gate that compares what the run may not change.
+_OUTSIDE_GATE = "nothing outside the partitions changed"
+
+
+def _outside_text(dossier: Dossier) -> Markup | str:
+    """Say whether anything else changes, as far as that was compared."""
+    if found := _outside_check(dossier, passed=True):
+        return f"Nothing outside these partitions changes: {found.detail}."
+    if found := _outside_check(dossier, passed=False):
+        text = Markup('<span class="bad">✗ Files outside these partitions differ: {}</span>')
+        return text.format(found.detail)
+    return "Nothing else may change; that was not compared yet."
+
+
+def _outside_check(dossier: Dossier, *, passed: bool) -> CheckResult | None:
+    checks = dossier.validation.checks if dossier.validation else ()
+    wanted_result = (_OUTSIDE_GATE, passed)
+    return next((one for one in checks if (one.name, one.passed) == wanted_result), None)
 
 
 def _state_text(dossier: Dossier) -> str:
@@ -74,13 +106,13 @@ def _size_answer(dossier: Dossier) -> Answer:
         return Answer(question, "not known yet", ("The run was not validated.",))
     found = dossier.validation.diff.summary
     touched = found.added + found.removed + found.changed
+    share = f"{html.format_percent(touched, max(found.old_rows, found.new_rows))} of the rows there"
+    if dossier.is_first_load:
+        share = "first rows: nothing was there before"
     lines = [
-        f"{html.format_percent(touched, max(found.old_rows, found.new_rows))} of the rows there",
         f"{found.changed:,} changed, {found.added:,} added, {found.removed:,} removed, "
         f"{found.unchanged:,} unchanged",
     ]
-    if dossier.is_first_load:
-        lines[0] = "first rows: nothing was there before"
     for total in dossier.validation.totals[:2]:
         before, after = parse_amount(total.old), parse_amount(total.new)
         if dossier.is_first_load and after is not None:
@@ -88,41 +120,40 @@ def _size_answer(dossier: Dossier) -> Answer:
         elif before is not None and after is not None:
             old, new = html.format_number(before), html.format_number(after)
             lines.append(f"{total.name}: {old} → {new} ({html.format_signed(after - before)})")
-    return Answer(question, f"{touched:,} rows", tuple(lines))
+    return Answer(question, f"{touched:,} rows", (share, *lines), frozenset(lines))
 
 
 def _safety_answer(dossier: Dossier) -> Answer:
     question, safety = "Is it safe?", dossier.safety_summary
-    counted = [each for each in dossier.verdicts if each.check.blocking]
-    if dossier.validation is None and not counted:
+    verdicts = dossier.verdicts
+    if dossier.validation is None and not verdicts:
         is_untouched = dossier.run.state not in (
             RunState.PUBLISHING, RunState.PUBLISH_HALTED, RunState.PUBLISHED, RunState.ROLLED_BACK,
         )  # fmt: skip
         big = _mark("good", "✓ nothing is published") if is_untouched else "unknown"
         return Answer(question, big, (safety.is_safe,))
-    failed = [each for each in counted if each.is_open]
-    lines = [f"Failed: {_verdict_name(each)}" for each in failed[:_MAX_NAMES]]
-    waived = [(each, each.waiver.by) for each in counted if each.waiver]
-    lines += [f"Waived by {who}: {_verdict_name(each)}" for each, who in waived[:_MAX_NAMES]]
-    if dossier.validation is None:
-        lines.append("The output is not validated yet.")
-    passed = sum(1 for each in counted if each.check.passed)
-    text = f"{passed:,} of {len(counted):,} checks passed"
+    failed = [each for each in verdicts if each.is_open]
+    named = [f"Failed: {_verdict_name(each)}" for each in failed[:_MAX_NAMES]]
+    waived = [(each, each.waiver.by) for each in verdicts if each.waiver]
+    named += [f"Waived by {who}: {_verdict_name(each)}" for each, who in waived[:_MAX_NAMES]]
+    lines = ["The output is not validated yet."] if dossier.validation is None else []
+    text = dossier.verdict_counts
     if dossier.run.state is RunState.ROLLED_BACK:
         # That it passed its checks is not what matters of a run that was rolled back.
         big, lines = _mark("warn", "↩ rolled back"), [text, *lines]
     elif failed:
         big = _mark("bad", f"✗ {text}")
-    elif passed < len(counted):
-        big = _mark("warn", f"! {text}, {len(counted) - passed} waived")
+    elif waived:
+        big = _mark("warn", f"! {text}")
     else:
         big = _mark("good", f"✓ {text}")
-    lines += [f"Data: {safety.is_safe}.", f"Readers see: {safety.readers_see}."]
-    return Answer(question, big, tuple(lines))
+    seen = f"Readers see: {safety.readers_see}."
+    lines += [*named, f"Data: {safety.is_safe}.", seen]
+    return Answer(question, big, tuple(lines), frozenset({*named[1:], seen}))
 
 
 def _verdict_name(verdict: CheckVerdict) -> str:
-    return f"{verdict.check.name} ({verdict.subject})"
+    return f"{verdict.title} ({verdict.subject})"
 
 
 def _approval_answer(dossier: Dossier) -> Answer:
@@ -134,10 +165,7 @@ def _approval_answer(dossier: Dossier) -> Answer:
     published = (
         f"{publication.by}, {html.format_moment(publication.at)}" if publication else "nobody yet"
     )
-    lines = (
-        requested,
-        f"Result accepted by {dossier.deciders('accept')}",
-        f"Published by {published}",
-        dossier.ending_sentence,
-    )
-    return Answer(question, dossier.deciders("approve"), lines)
+    more = (requested, f"Published by {published}")
+    accepted = f"Result accepted by {dossier.deciders('accept')}"
+    lines = (requested, accepted, more[1], dossier.ending_sentence)
+    return Answer(question, dossier.deciders("approve"), lines, frozenset(more))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from lakehouse_backfill.errors import BackfillError
 
 _OMITTED = {"omitted": True}
+#: Fields whose texts hold commands to type.
+_COMMAND_FIELDS = frozenset(
+    {"command", "fix", "next", "next_command", "notes", "result", "undo", "warnings", "why_not"}
+)
 
 
 def optional() -> Any:
@@ -40,6 +45,38 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: to_plain(each) for key, each in value.items()}
     return [to_plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def complete_commands(value: Any, complete: Callable[[str], str]) -> Any:
+    """Return a result whose commands are completed, also those of its parts."""
+    if isinstance(value, tuple):
+        parts = tuple(complete_commands(each, complete) for each in value)
+        return (
+            parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
+        )
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changed = {}
+    for each in fields(value):
+        old = getattr(value, each.name)
+        new = (
+            _complete_texts(old, complete)
+            if each.name in _COMMAND_FIELDS
+            else complete_commands(old, complete)
+        )
+        if new is not old:
+            changed[each.name] = new
+    return replace(value, **changed) if changed else value
+
+
+def _complete_texts(value: Any, complete: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        text = complete(value)
+        return value if text == value else text
+    if isinstance(value, tuple):
+        texts = tuple(_complete_texts(each, complete) for each in value)
+        return value if texts == value else texts
+    return complete_commands(value, complete)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -101,3 +138,4 @@ class RunResult(Result):
     run_id: str
     product: str
     state: str
+    next_command: str | None = optional()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.domain.table import Capabilities, StoredCheck
 from lakehouse_backfill.results.base import Record, Result, optional
 
@@ -88,7 +89,7 @@ class ReproduceResult(Result):
         return errors.ChecksFailed(
             f"{self.run_id}: {len(wrong)} partitions came out differently: {', '.join(wrong)}",
             state=f"{_UNCHANGED}; readers see what was accepted",
-            fix=f"{errors.command_line('verify', self.run_id)} --deep, to see whether what is "
+            fix=f"{command_line('verify', self.run_id)} --deep, to see whether what is "
             "stored was changed; else the job is not deterministic: "
             "lakehouse-backfill audit guarantees",
         )

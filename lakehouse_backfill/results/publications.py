@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lakehouse_backfill.core.publication.post_publish import PostPublishOutcome
     from lakehouse_backfill.core.publication.recover import RecoveryOutcome
     from lakehouse_backfill.core.publication.rollback import RollbackOutcome
+    from lakehouse_backfill.core.publication.rollback_preview import RollbackPreview
     from lakehouse_backfill.core.retention.maintain import MaintainOutcome
-    from lakehouse_backfill.core.versions.pointer import RollbackTarget
     from lakehouse_backfill.domain import rollout
     from lakehouse_backfill.domain.contract import HookCall
     from lakehouse_backfill.domain.plan import Plan
@@ -120,14 +120,16 @@ class RollbackResult(Result):
     rows_added: int | None = optional()
     rows_removed: int | None = optional()
     seconds: float | None = optional()
+    columns_stay: tuple[str, ...] | None = optional()
     reason: str
 
     @classmethod
-    def of(cls, outcome: RollbackOutcome) -> RollbackResult:
-        """Describe a rollback by one swap."""
+    def of(cls, outcome: RollbackOutcome, columns: tuple[str, ...] = ()) -> RollbackResult:
+        """Describe a rollback by one swap; `columns` are changes that it does not undo."""
         row = outcome.publication
         return cls.from_fields(
             row,
+            columns_stay=columns or None,
             snapshot_id=outcome.swap.snapshot_id,
             partitions=row.scope.partitions if row.scope else (),
             **_swap_fields(outcome.swap),
@@ -140,28 +142,35 @@ class RollbackResult(Result):
 
 
 class RollbackPreviewResult(Result):
-    """What `rollback` would do; `columns_stay` are changes of columns that it does not undo."""
+    """What `rollback` would do; `columns_stay` are changes of columns that it does not undo.
+
+    `partitions` change; `unchanged` ones of its range hold already what they would get. Readers
+    lose the output of `runs_undone` and get that of `runs_reinstated` again.
+    """
 
     product: str
     dry_run: bool = True
     version: int
     partitions: tuple[str, ...]
+    unchanged: tuple[str, ...]
     runs_undone: tuple[str, ...]
+    runs_reinstated: tuple[str, ...]
     rewritten: tuple[publication.RequiredRewrite, ...]
     columns_stay: tuple[str, ...]
 
     @classmethod
-    def of(
-        cls, product: str, target: RollbackTarget, columns: tuple[str, ...] = ()
-    ) -> RollbackPreviewResult:
-        """Describe a rollback to `target`."""
+    def of(cls, product: str, preview: RollbackPreview) -> RollbackPreviewResult:
+        """Describe a rollback."""
+        target = preview.target
         return cls(
             product=product,
             version=target.version,
-            partitions=target.scope.partitions,
-            runs_undone=tuple(dict.fromkeys(row.run_id for row in target.undone if row.run_id)),
+            partitions=preview.changed,
+            unchanged=preview.unchanged,
+            runs_undone=target.runs_rolled_back,
+            runs_reinstated=target.runs_reinstated,
             rewritten=tuple(target.rewrites),
-            columns_stay=columns,
+            columns_stay=preview.columns_stay,
         )
 
 
@@ -172,7 +181,7 @@ class RollbackTogetherResult(Result):
 
 
 class VersionLine(Record):
-    """One accepted version; `partitions` is their number."""
+    """One accepted version; `partitions` is their number, `is_accepted`: readers get it now."""
 
     version: int
     action: str
@@ -186,12 +195,14 @@ class VersionLine(Record):
     supersedes: int | None
     partitions: int
     reason: str
+    is_accepted: bool
 
     @classmethod
-    def of(cls, row: publication.Publication) -> VersionLine:
+    def of(cls, row: publication.Publication, *, is_accepted: bool) -> VersionLine:
         """Describe a row of the pointer's table."""
         return cls.from_fields(
             row,
+            is_accepted=is_accepted,
             accepted_at=row.at,
             accepted_by=row.accepted_by or (row.by,),
             published_by=row.by,
@@ -207,9 +218,10 @@ class VersionsResult(Result):
 
 
 class EvidenceResult(Result):
-    """The paths of the evidence page (`report`) and of the archive beside it."""
+    """The paths of the evidence page (`report`), its archive, and the index of all runs."""
 
     archive: str
+    index: str
 
 
 class DualReadResult(RunResult):

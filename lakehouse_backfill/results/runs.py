@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.core.planning import publish_modes, row_changes
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.validation.movements import newest_movements
 from lakehouse_backfill.core.validation.suites import (
     AcceptedValidation,
@@ -21,6 +23,7 @@ from lakehouse_backfill.domain.checks import (
     EdgeReport,
     MeasureTotal,
     PartitionBalance,
+    PartitionDiff,
     ValidationResult,
 )
 from lakehouse_backfill.domain.contract import Consumer
@@ -32,15 +35,14 @@ from lakehouse_backfill.domain.table import (
     TableInfo,
     describe_schema_step,
 )
-from lakehouse_backfill.errors import (
-    MANIFEST_PLACEHOLDER,
-    BackfillError,
-    ChecksFailed,
-    command_line,
-    plan_command,
-)
+from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.comparison import DiffResult
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from lakehouse_backfill.core.evidence.trial import TrialOutcome
 
 
 class PlannedPin(Record):
@@ -84,6 +86,7 @@ class PlanResult(Result):
     undo: str
     warm_up_proof: Mapping[str, Any] | None
     determinism_proof: Mapping[str, Any] | None
+    next_command: str | None = optional()
 
     @classmethod
     def of(
@@ -92,7 +95,7 @@ class PlanResult(Result):
         status: RunStatus | None,
         proof: Mapping[str, Any] | None,
         repeated: Mapping[str, Any] | None = None,
-    ) -> PlanResult:
+    ) -> Self:
         """Describe a plan, its registered run, and the proofs of warm-up and determinism."""
         resolved, target = plan.resolved, plan.resolved.manifest.target
         undo = command_line("rollback", plan.product, "--reason", "TEXT")
@@ -120,6 +123,10 @@ class PlanResult(Result):
         return plan_html(self)
 
 
+class ShowResult(PlanResult):
+    """The plan of a registered run, with everything in it."""
+
+
 def _planned_pins(resolved: plans.ResolvedManifest) -> tuple[PlannedPin, ...]:
     target = resolved.target
     mode = "tag" if target.snapshot_id is not None else None
@@ -132,11 +139,12 @@ def _planned_pins(resolved: plans.ResolvedManifest) -> tuple[PlannedPin, ...]:
 
 
 class StageResult(RunResult):
-    """What was staged."""
+    """What was staged; `chunks_before` were done when the call began."""
 
     chunks_done: int
     chunks_redone: int
     rows: int
+    chunks_before: int | None = optional()
 
 
 class ShadowOpenResult(RunResult):
@@ -182,7 +190,6 @@ class WaiveResult(RunResult):
     """The gates that stopped a run, which were waived, and how the others can be."""
 
     gates: tuple[FailedGate, ...]
-    next_command: str | None = optional()
 
     @classmethod
     def of(cls, status: RunStatus, gates: tuple[FailedGate, ...]) -> WaiveResult:
@@ -247,6 +254,60 @@ class ValidateResult(RunResult):
         return closed_gates_error(self.run_id, self.checks, self.manifest_file)
 
 
+class TryResult(Result):
+    """One partition, computed and judged before any approval; nothing of it is kept.
+
+    `outside_rows` were computed for other partitions, and left out. `not_judged` names what only
+    the whole result of a run shows.
+    """
+
+    product: str
+    manifest_file: str
+    partition: str
+    input_rows: int
+    output_rows: int
+    outside_rows: int
+    seconds: float
+    passed: bool
+    checks: tuple[CheckResult, ...]
+    diff: DiffResult
+    totals: tuple[MeasureTotal, ...]
+    not_judged: tuple[str, ...]
+
+    @classmethod
+    def of(cls, product: str, manifest_file: str, found: TrialOutcome) -> TryResult:
+        """Describe a trial."""
+        record = found.record
+        return cls.from_fields(
+            found,
+            product=product,
+            manifest_file=manifest_file,
+            input_rows=record.input_rows,
+            output_rows=record.output_rows,
+            outside_rows=record.outside_rows,
+            seconds=record.seconds,
+            passed=not _closed_gates(found.checks),
+            diff=DiffResult.of(found.diff),
+            warnings=found.notes,
+        )
+
+    @property
+    def command(self) -> str:
+        """Return the command that tries the partition again."""
+        return command_line("try", self.manifest_file, "--partition", self.partition)
+
+    def error(self) -> BackfillError | None:
+        """Return ChecksFailed when the partition failed a blocking check."""
+        if self.passed:
+            return None
+        return ChecksFailed(
+            f"{self.product} {self.partition}, as tried: "
+            f"{_describe_closed(_closed_gates(self.checks))}",
+            state="nothing was registered or published; the scratch table is removed",
+            fix=f"correct the job or its input, then {self.command}",
+        )
+
+
 class RejudgeResult(Result):
     """What suites found of an accepted version."""
 
@@ -287,7 +348,11 @@ class RunProgressResult(RunResult):
     chunks_done: int
     chunks_redone: int
     rows: int
+    chunks_before: int | None = optional()
     checks: tuple[CheckResult, ...] | None = optional()
+    #: Rows that change, and totals of the run's partitions; absent: nothing was validated now.
+    changes: PartitionDiff | None = optional()
+    totals: tuple[MeasureTotal, ...] | None = optional()
     manifest_file: str
 
     def error(self) -> BackfillError | None:
@@ -305,7 +370,7 @@ def _describe_closed(closed: list[CheckResult]) -> str:
     if not closed:
         return "gates are closed"
     count = "1 gate is" if len(closed) == 1 else f"{len(closed)} gates are"
-    return f"{count} closed: {', '.join(check.name for check in closed)}"
+    return f"{count} closed: {', '.join(map(gate_registry.check_title, closed))}"
 
 
 def closed_gates_error(
@@ -317,7 +382,7 @@ def closed_gates_error(
         f"{run}: {_describe_closed(closed)}",
         state="nothing was published; the shadow table is kept",
         fix=f"{command_line('evidence', run)}, then "
-        f"{plan_command(manifest_file or MANIFEST_PLACEHOLDER, run)}" + _waive_hint(run, closed),
+        f"{plan_command(manifest_file, run)}" + _waive_hint(run, closed),
     )
 
 
@@ -327,7 +392,9 @@ def _waive_hint(run: str, closed: list[CheckResult]) -> str:
         return f"; which gates: {command_line('status', run)}"
     if not all(check.waivable for check in closed):
         return ""
-    waive = command_line("waive", run, closed[0].name, "--by", "WHO", "--reason", "TEXT")
+    waive = command_line(
+        "waive", run, gate_registry.check_title(closed[0]), "--by", "WHO", "--reason", "TEXT"
+    )
     return f"; or, for the record: {waive}"
 
 
@@ -385,6 +452,10 @@ class StatusResult(Result):
         from lakehouse_backfill.results.notebook import status_html
 
         return status_html(self)
+
+
+class ListResult(StatusResult):
+    """Open and closed runs, the last moved first."""
 
 
 class LogResult(Result):

@@ -12,7 +12,6 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.system.journal import JsonJournal
 from lakehouse_backfill.adapters.system.process import (
     NullProgress,
@@ -22,6 +21,12 @@ from lakehouse_backfill.adapters.system.process import (
     is_driver_alive,
     read_committed_code,
     this_driver,
+)
+from lakehouse_backfill.command_lines import (
+    DEFAULT_INVOCATION,
+    PROFILE_VARIABLE,
+    Invocation,
+    command_line,
 )
 from lakehouse_backfill.config.contracts import (
     find_contract,
@@ -61,36 +66,51 @@ STATE_FOLDER = ".lakehouse-backfill"
 LOCK_FILE = "requirements.lock"
 
 
+def _require_project(folder: Path) -> None:
+    """Raise NotFound unless the folder is that of a project."""
+    if not folder.is_dir():
+        raise NotFound(f"{folder} is no folder", fix=command_line("init", str(folder)))
+    if not (folder / PROFILES_FILE).is_file():
+        # Without this, a command in the wrong folder would make an empty lake and see no runs.
+        raise NotFound(
+            f"{folder} is no project: it has no {PROFILES_FILE.as_posix()}",
+            fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
+            f"a new one: {command_line('init', str(folder))}",
+        )
+
+
 class Adapters:
     """The adapters of one project folder and profile, each made on first use."""
 
     def __init__(
-        self, folder: Path, profile: Profile, progress: Progress, profile_name: str = ""
+        self,
+        folder: Path,
+        profile: Profile,
+        progress: Progress,
+        profile_name: str = "",
+        invocation: Invocation = DEFAULT_INVOCATION,
     ) -> None:
         """Use `Wiring.open`."""
         self.folder = folder
         self.profile = profile
         self.profile_name = profile_name
         self.progress = progress
+        #: What printed commands need to reach the same lake.
+        self.invocation = invocation
         #: What decisions are signed with: a key file, or `oidc`.
         self.signing_key: str | None = os.environ.get(SIGNING_KEY_VARIABLE) or None
 
     @staticmethod
     def open(folder: Path, profile: str | None, progress: Progress | None) -> Adapters:
         """Read the project's profiles and choose one; nothing is connected yet."""
+        profile = profile or os.environ.get(PROFILE_VARIABLE) or None
+        invocation = Invocation.of(folder, profile)
         folder = folder.resolve()
-        if not folder.is_dir():
-            raise NotFound(f"{folder} is no folder", fix=errors.command_line("init", str(folder)))
-        if not (folder / PROFILES_FILE).is_file():
-            # Without this, a command in the wrong folder would make an empty lake and see no runs.
-            raise NotFound(
-                f"{folder} is no project: it has no {PROFILES_FILE.as_posix()}",
-                fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
-                f"a new one: {errors.command_line('init', str(folder))}",
-            )
+        _require_project(folder)
         profiles = load_profiles(folder)
         chosen = choose_profile(profiles, profile, folder)
-        return Adapters(folder, chosen, progress or NullProgress(), profile or profiles.default)
+        name = profile or profiles.default
+        return Adapters(folder, chosen, progress or NullProgress(), name, invocation)
 
     @cached_property
     def catalog(self) -> Any:
@@ -112,10 +132,12 @@ class Adapters:
     @cached_property
     def spark(self) -> Any:
         """The Spark session of the profile; starts a JVM."""
-        from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
-        from lakehouse_backfill.adapters.spark.session.session import open_session
+        session = start_spark(self.profile, self.folder, self.progress)
+        from lakehouse_backfill.adapters.spark.session.session import hide_values
 
-        return open_session(with_pyiceberg_settings(self.profile), self.folder)
+        if any(contract.restricted_columns for contract in self.valid_contracts()):
+            hide_values()
+        return session
 
     @cached_property
     def context(self) -> Context:
@@ -251,6 +273,7 @@ class Adapters:
         return spark_tables(self.spark, self.profile)
 
     def _make_compute_ports(self) -> ComputePorts:
+        tables = self._spark_tables()
         from lakehouse_backfill.adapters.iceberg.control.schemas import (
             CURRENT_VIEW,
             current_view_select,
@@ -260,7 +283,6 @@ class Adapters:
         from lakehouse_backfill.adapters.spark.attribution.attribution import SparkAttributing
         from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
         from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
-        from lakehouse_backfill.adapters.spark.session.session import hide_values
         from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
         from lakehouse_backfill.adapters.spark.views import ensure_view
         from lakehouse_backfill.adapters.system.code_archive import CodeArchive
@@ -269,9 +291,6 @@ class Adapters:
         from lakehouse_backfill.ports.compute import ComputePorts
 
         catalog, control = self.profile.catalog["name"], self.profile.control_namespace
-        tables = self._spark_tables()
-        if any(contract.restricted_columns for contract in self.valid_contracts()):
-            hide_values()
         kept = partial(archived_texts, self.context)
         code = CodeArchive(self.folder, self.folder / STATE_FOLDER / "code", kept)
         try:
@@ -309,6 +328,21 @@ class Adapters:
                 ParallelDiffer(local, workers, limit), GroupedDiffer(local, workers)
             )
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
+
+
+def start_spark(profile: Profile, folder: Path, progress: Progress) -> Any:
+    """Open the Spark session; what makes it long is said before anything of Spark is loaded."""
+    from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
+    from lakehouse_backfill.adapters.spark.session.settings import describe_start
+
+    whole = with_pyiceberg_settings(profile)
+    progress.start(describe_start(whole, folder), 0, "")
+    try:
+        from lakehouse_backfill.adapters.spark.session.session import open_session
+
+        return open_session(whole, folder)
+    finally:
+        progress.finish()
 
 
 def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> TableWriters:
@@ -389,7 +423,9 @@ def control_ports(catalog: Any, profile: Profile) -> dict[str, Any]:
 
 def views_port(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> Views:
     """REST catalogs make views without a JVM, for Spark and Trino; the others by Spark."""
-    if profile.catalog.get("type") == "rest":
+    from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
+
+    if with_pyiceberg_settings(profile).catalog.get("type") == "rest":
         from lakehouse_backfill.adapters.iceberg.views import RestViews
 
         return RestViews(catalog)

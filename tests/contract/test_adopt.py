@@ -141,7 +141,7 @@ def test_a_live_append_to_the_partition_is_a_conflict_that_names_it(days):
 
     assert f"snapshot {culprit} (append by spark local-1 at 20" in refused.value.problem
     assert refused.value.problem.endswith("changed 2013-02-02")
-    assert refused.value.fix == "lakehouse-backfill plan MANIFEST --revise r1"
+    assert refused.value.fix == "lakehouse-backfill plan --revise r1"
     assert days.rows() == before
 
 

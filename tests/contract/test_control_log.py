@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import itertools
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,7 @@ from pyiceberg.types import StringType
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg.control import advisory_lock, log_files, schemas
 from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
-from lakehouse_backfill.adapters.iceberg.control.log import (
-    ControlLog,
-    LogAppend,
-    LogHead,
-    _row_filter,
-)
+from lakehouse_backfill.adapters.iceberg.control.log import ControlLog, LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from tests.support.examples.plans import NOON, a_first_event, a_plan
@@ -469,7 +466,7 @@ def test_cached_rows_equal_those_of_the_scan_of_pyiceberg(log: ControlLog, where
         log.head().rows()  # some rows are cached now, those of the next commit are not
     head = log.head()
     assert head.table is not None
-    scan = head.table.scan(_row_filter(where)).to_arrow().sort_by(schemas.LOG_SEQ)
+    scan = head.table.scan(log_files._row_filter(where)).to_arrow().sort_by(schemas.LOG_SEQ)
     assert head.rows(where) == scan.to_pylist()
     assert [one["event_id"] for one in head.rows(where, ("event_id",))] == (
         scan["event_id"].to_pylist()
@@ -492,9 +489,38 @@ def test_rows_of_a_large_file_equal_those_of_the_scan_of_pyiceberg(
     assert head.table is not None
     head.table.update_schema().add_column("later", StringType()).commit()
     head = log.head()
-    scan = head.table.scan(_row_filter(where)).to_arrow().sort_by(schemas.LOG_SEQ)
+    scan = head.table.scan(log_files._row_filter(where)).to_arrow().sort_by(schemas.LOG_SEQ)
     assert head.rows(where) == scan.to_pylist()
     assert [one["later"] for one in head.rows(where, ("later",))] == [None] * len(scan)
+
+
+#: Reads rows of a folder's lake, and prints them with the threads that the process has since.
+_READ_IN_NEW_PROCESS = """
+import os, sys
+from pathlib import Path
+import pyarrow.parquet
+from lakehouse_backfill.adapters.iceberg.control import schemas
+from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
+from tests.support.lakes.catalogs import catalog_of
+
+log = ControlTables(catalog_of(Path(sys.argv[1])), sys.argv[2]).log(schemas.PROCESSED_EVENT)
+threads = set(os.listdir("/proc/self/task"))
+found = [row["event_id"] for row in log.head().rows({"event_id": frozenset({"small", "450"})})]
+print(found, len(set(os.listdir("/proc/self/task")) - threads))
+"""
+
+
+def test_rows_are_read_in_the_thread_that_asks(log: ControlLog, tmp_path: Path):
+    """Threads of Arrow keep the memory of what they read, and nothing makes them give it back."""
+    chance = random.Random(1)
+    rows = tuple(row(number) | {"run_id": chance.randbytes(60).hex()} for number in range(1000))
+    log.append(lambda _: LogAppend(result=None, rows=rows))
+    add(log, "small")
+    done = subprocess.run(
+        [sys.executable, "-c", _READ_IN_NEW_PROCESS, str(tmp_path), NAMESPACE],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "['450', 'small'] 0\n", done.stderr
 
 
 def test_an_audit_looks_at_files_again_that_were_edited_in_place(log: ControlLog, tmp_path: Path):

@@ -99,6 +99,7 @@ def test_a_registered_run_gives_back_its_plan_status_and_first_event(runs: Runs)
     loaded = runs.plan("bf-1")
     assert loaded == plan
     assert loaded.resolved.manifest_hash == plan.manifest_hash
+    assert loaded.registered_digest == plan.registered_digest
 
 
 @pytest.mark.req("V3")
@@ -317,6 +318,15 @@ def test_products_do_not_touch_each_other(versions: Versions):
     assert bare(versions.pointer(PRODUCT)) == Pointer(accepted=mine, last_version=1)
     assert bare(versions.pointer("gold.other")) == Pointer(accepted=other, last_version=3)
     assert bare(versions.history("gold.other")) == (other,)
+
+
+def test_rows_of_a_table_are_those_of_all_its_products_newest_first(versions: Versions):
+    mine = a_row(1, "publish")
+    other = a_row(3, "publish", "gold.other", scope=None, run_id=None, table=mine.table)
+    elsewhere = a_row(4, "publish", "gold.third", scope=None, run_id=None)
+    put(versions, mine, other, elsewhere)
+    assert bare(versions.of_table(mine.table)) == (other, mine)
+    assert versions.of_table("gold.none") == ()
 
 
 @pytest.mark.req("U2")

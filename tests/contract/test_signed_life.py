@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class People:
         return ended.data
 
     def accepted(self) -> None:
-        planned = self.must(None, "plan", self.manifest, by="bob")
+        planned = self.must("bob", "plan", self.manifest)
         self.lab.run = planned["run_id"]
         self.must("ana", "approve", self.lab.run)
         for verb in ("stage", "validate"):
@@ -139,10 +140,10 @@ def test_a_signed_run_is_published_verified_anchored_and_rolled_back(people: Peo
     people.must("bob", "publish", run)
     checks = people.must(None, "verify", run)["checks"]
     signed = [one["ok"] for one in checks if one["name"].startswith("signature")]
-    assert signed == [True, True, True]
+    assert signed == [True, True, True, True]
     people.must("ana", "rollback", TARGET, "--reason", "trial")
     found = people.must(None, "audit", "verify", "--anchor")
-    assert (found["intact"], found["signed"], found["unsigned"]) == (True, 4, 0)
+    assert (found["intact"], found["signed"], found["unsigned"]) == (True, 5, 0)
     # Accepted, published, rolled back: three heads of the run, two of the product.
     assert found["anchored"] == 5
     told = people.must(None, "status", run)["runs"][0]["approvals"]
@@ -155,6 +156,30 @@ def test_publish_in_prod_without_a_key_or_as_somebody_else_is_exit_code_3(people
         ended = people.types(who, "publish", run, by=by)
         assert ended.code == 3, ended.said
     assert people.must(None, "status", run)["runs"][0]["state"] == "accepted"
+
+
+def test_plan_in_prod_without_a_key_is_exit_code_3_and_writes_nothing(people: People) -> None:
+    before = people.must(None, "audit", "verify")["events"]
+    other = people.lab.manifest("other.yaml", "2024-01-06", "2024-01-08")
+    ended = people.types(None, "plan", other, by="bob")
+    assert ended.code == 3, ended.said
+    assert "'plan' has to be signed in prod" in ended.error["problem"]
+    assert people.must(None, "audit", "verify")["events"] == before
+
+
+def test_a_profile_of_dev_is_no_way_around_the_signatures_of_prod(people: People) -> None:
+    run, profiles = people.lab.run, people.lab.folder / "catalog" / "profiles.yaml"
+    whole = profiles.read_text()
+    body = whole.split("  lab:\n")[1].replace("environment: prod", "environment: dev")
+    profiles.write_text(f"{whole}  trial:\n{body}")
+    dev = ("--profile", "trial")
+    try:
+        for words in (("publish", run), ("reject", run, "--reason", "x"), ("cancel", run)):
+            assert "was planned in prod" in people.refused(*dev, *words)
+        people.must("bob", "publish", run)
+        assert "was planned in prod" in people.refused(*dev, "rollback", TARGET, "--reason", "x")
+    finally:
+        profiles.write_text(whole)
 
 
 @pytest.mark.parametrize("how", ["unsigned", "wrongly signed", "revoked"])
@@ -193,19 +218,34 @@ def test_a_history_that_was_rewritten_as_a_whole_is_found_by_the_anchor(people: 
     assert "its history was rewritten" in ended.error["problem"]
 
 
+@contextmanager
+def anchor_down(people: People) -> Iterator[None]:
+    hidden = people.repository.with_name("hidden")
+    people.repository.rename(hidden)
+    yield
+    hidden.rename(people.repository)
+
+
+def test_publish_waits_for_an_anchor_that_is_down(people: People) -> None:
+    run, before = people.lab.run, people.head()
+    with anchor_down(people):
+        ended = people.types("bob", "publish", run)
+    assert ended.code == 6, ended.said
+    assert "nothing was published: the anchor could not be asked" in ended.error["state"]
+    assert people.must(None, "status", run)["runs"][0]["state"] == "accepted"
+    assert people.head() == before
+
+
 def test_an_anchor_that_is_down_is_told_after_the_act_and_recover_repairs_it(
     people: People,
 ) -> None:
     run = people.lab.run
-    hidden = people.repository.with_name("hidden")
-    people.repository.rename(hidden)
-    try:
-        ended = people.types("bob", "publish", run)
-        assert ended.code == 6
-        assert "it is done, but its record was not kept" in ended.error["problem"]
-        assert people.must(None, "status", run)["runs"][0]["state"] == "published"
-    finally:
-        hidden.rename(people.repository)
+    people.must("bob", "publish", run)
+    with anchor_down(people):
+        ended = people.types("ana", "rollback", TARGET, "--reason", "trial")
+    assert ended.code == 6, ended.said
+    assert "it is done, but its record was not kept" in ended.error["problem"]
+    assert people.must(None, "status", run)["runs"][0]["state"] == "rolled_back"
     actions = people.must("bob", "recover", run)["actions"]
     assert {one["action"] for one in actions} == {"anchor the log"}
     assert people.must(None, "audit", "verify", "--anchor")["intact"]
@@ -229,7 +269,7 @@ def test_the_page_and_the_log_describe_signatures_and_do_not_show_them(people: P
     people.must("bob", "publish", run)
     events = people.must(None, "log", run)["events"]
     stored = [one["detail"]["signature"] for one in events if "signature" in one["detail"]]
-    assert len(stored) == 2
+    assert len(stored) == 3
     page = Path(people.must(None, "evidence", run)["report"]).read_text(encoding="utf-8")
     assert page.count("signed by ED25519 SHA256:") >= 3
     for envelope in stored:

@@ -90,7 +90,7 @@ EFFECTS: dict[str, tuple[str, str]] = {
         "file", "import pandas as p; p.DataFrame({{'a': [1]}}).to_parquet('s3://bucket/f')",
     ),
     "pandas to a database": (
-        "file", "import pandas as p; p.DataFrame({{'a': [1]}}).to_sql('t', 'postgresql://db/x')",
+        "database", "import pandas as p; p.DataFrame({{'a': [1]}}).to_sql('t', 'postgresql://db/x')",
     ),
     "numpy": ("file", "import numpy; numpy.save('{folder}/g', numpy.zeros(2))"),
     "numpy tofile": ("file", "import numpy; numpy.zeros(2).tofile('{folder}/g2')"),
@@ -222,6 +222,63 @@ def test_each_outside_effect_is_stopped_with_sink_file_and_line(
     assert outside.seen == []
     assert list(outside.folder.iterdir()) == []
     assert {name: lake.catalog.load_table(name).metadata for name in heads} == heads
+
+
+#: What only the driver can try, as it has the session; each is refused by it.
+SESSION_EFFECTS: dict[str, tuple[str, str]] = {
+    "Spark write": ("table", "frame().writeTo('{live}').append()"),
+    "Spark write by another session": (
+        "table",
+        "session().newSession().sql('INSERT INTO {live} SELECT * FROM {live}')",
+    ),
+    "JDBC write": ("table", "frame().write.jdbc('jdbc:postgresql://127.0.0.1/x', 't')"),
+    "files": ("table", "frame().write.parquet('{folder}/p')"),
+    "PyIceberg append": ("table", "catalog('{name}').load_table('{name}').append(one_row())"),
+    "PyIceberg append elsewhere": (
+        "table",
+        "catalog('{other}').load_table('{other}').append(one_row())",
+    ),
+    "PyIceberg drop": ("table", "catalog('{other}').drop_table('{other}')"),
+    "a setting": ("secret", "session().conf.get('spark.hadoop.fs.s3a.secret.key')"),
+    "all settings": ("table", "session().conf.getAll"),
+    "Java": ("Java", "getattr(session(), '_j' + 'vm').java.lang.System.exit(1)"),
+}
+_SESSION_HELP = """
+import gc
+from pyspark.sql import SparkSession
+def session(): return SparkSession.builder.getOrCreate()
+def frame(): return session().range(1)
+def catalog(name):
+    found = (o for o in gc.get_objects() if type(o).__name__ == 'SqlCatalog')
+    return next(one for one in found if one.table_exists(name))
+def one_row():
+    import pyarrow
+    return pyarrow.table({'k': [1]})
+"""
+
+
+@pytest.mark.req("E1", "T6")
+@pytest.mark.parametrize("place", ["the transform", "a thread"])
+def test_each_write_through_the_session_or_a_catalog_is_stopped_and_fails_the_run(
+    lake: Lake, outside: Outside, place: str
+) -> None:
+    for name in ("live", "other"):
+        lake.sql(f"CREATE TABLE {{ns}}.{name} (k bigint)")
+    names = {"live": f"lake.{lake.table('live')}", "name": lake.table("live")}
+    names |= {"other": lake.table("other"), "folder": str(outside.folder)}
+    heads = {name: lake.catalog.load_table(lake.table(name)).metadata for name in ("live", "other")}
+    lines = [text.format(**names) for _, text in SESSION_EFFECTS.values()]
+    attempts = [f"def attempt_{n}(): {line}" for n, line in enumerate(lines, 1)]
+    listed = ", ".join(f"attempt_{n}" for n in range(1, len(lines) + 1))
+    text = "\n".join([*attempts, f"ATTEMPTS = [{listed}]", _SESSION_HELP, _ACT])
+    with pytest.raises(WriteForbidden) as caught:
+        run(lake, copy_job(*PLACES[place], above="import effects"), effects=text)
+    found = sinks_by_line(caught.value, "jobs/effects.py")
+    wanted = {n: sink for n, (sink, _) in enumerate(SESSION_EFFECTS.values(), 1)}
+    assert found == wanted
+    after = {name: lake.catalog.load_table(lake.table(name)).metadata for name in heads}
+    assert after == heads
+    assert list(outside.folder.iterdir()) == []
 
 
 #: Function bodies of transforms that do nothing outside, and what stands above them.

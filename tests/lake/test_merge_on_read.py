@@ -101,7 +101,7 @@ def test_erased_rows_stay_erased_through_publication_and_rollback(
     assert {item.partition: item.new_checksum for item in now.partitions} == told
 
     lake.sql("INSERT INTO {ns}.out VALUES (date'2024-01-05', 1000, 1)")  # a live job
-    preview = project.preview_rollback(table, to=0)
+    preview = project.preview_rollback(table, to=0, by="ana")
     assert [item.partitions for item in preview.rewritten] == [(DAYS[1],)]
     project.rollback(table, to=0, reason="wrong", by="ana")
 

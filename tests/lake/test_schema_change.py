@@ -102,7 +102,7 @@ def test_columns_change_with_the_rows_and_stay_when_the_rows_go_back(modes: Mode
     # A live writer that knows the new columns goes on.
     lake.sql("INSERT INTO {ns}.out (d, k, tenant, amount, ver, n, note) "
              "VALUES (date'2024-01-05', 1, 'A', 51, 1, 1099511627776, 'live')")  # fmt: skip
-    preview = modes.project.preview_rollback(modes.product)
+    preview = modes.project.preview_rollback(modes.product, by="lead")
     assert preview.columns_stay == shown.schema_change
     modes.project.rollback(modes.product, reason="wrong", by="lead")
     assert modes.rows(*COLUMNS) == sorted([*rows(set()), (5, 1, 51, 2**40, "live")], key=repr)

@@ -117,7 +117,7 @@ def test_rows_that_stand_twice_are_an_anomaly_and_no_partition_equals_its_source
         "1 of 1 partitions far from earlier partitions of the same weekday; 2024-03-29: 80, median "
     )
     assert said["amount of each partition equals v of src"].startswith(
-        "1 partitions compared, 1 differ; 2024-03-29, amount: candidate 1640"
+        "1 partitions compared, 1 differ; 2024-03-29, amount: candidate 1,640"
     )
     assert said["orders of each partition equals rows by state of src"] == (
         "1 partitions compared, 1 differ; "

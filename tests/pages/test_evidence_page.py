@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.domain.run import RunStatus
+from lakehouse_backfill.report.index import render_index
 from lakehouse_backfill.report.page import write_evidence_files
 from tests.pages.browser import Browser, BrowserMissing, Tab, find
 from tests.pages.pictures import A4_HEIGHT, A4_WIDTH, SHOTS, Shot, take
@@ -79,7 +81,7 @@ def test_nothing_scrolls_sideways(
 @pytest.mark.req("O4", "Q8")
 def test_a_waiver_stands_below_its_verdict_on_a_phone(browser: Browser, page: Path) -> None:
     tab = browser.open(page, 375, 812)
-    lower = """(() => { const said = document.querySelector('#checks td .warn');
+    lower = """(() => { const said = document.querySelector('#checks td .by');
       const verdict = said.parentElement.querySelector('.mark');
       return [said.getBoundingClientRect().top >= verdict.getBoundingClientRect().bottom,
               verdict.getClientRects().length]; })()"""
@@ -112,16 +114,94 @@ def test_a_script_that_got_into_the_page_would_not_run(
     assert all("Content Security Policy" in text for text in blocked)
 
 
+def waiting_document(state: str) -> dict[str, Any]:
+    """A run of some rows of the partitions that waits for a decision in this state."""
+    document = published_document()
+    run_id = document["run"]["run_id"]
+    document["run"]["state"], document["publication"] = state, None
+    document["plan"]["resolved"]["manifest"]["target"]["row_predicate"] = {"carrier": ["UA", "AA"]}
+    commands = {
+        "planned": f"approve {run_id} --by WHO", "validated": f"accept {run_id} --by WHO",
+        "rejected": f"plan jobs/arrivals_daily/3-restate.yaml --revise {run_id}",
+    }  # fmt: skip
+    document["standing"] = {
+        "is_safe": "this run has published nothing; others changed nothing",
+        "readers_see": "the accepted version as before; nothing of this run",
+        "next_command": f"lakehouse-backfill {commands[state]}",
+    }
+    if state == "planned":
+        document |= {"validation": None, "approvals": [], "input_checks": [], "chunk_checks": []}
+    if state == "rejected":
+        document["validation"]["checks"][4]["passed"] = False
+        document["validation"]["checks"][1]["passed"] = False
+        document["waivers"] = []
+    return document
+
+
+#: Each visible text of the first screen, and where it ends.
+FIRST_SCREEN = """[...document.querySelectorAll('h1, .verdict, .wanted, .answer, .answer p')]
+  .filter(e => e.getClientRects().length).map(e => [
+  e.innerText, Math.ceil(e.getBoundingClientRect().bottom)])"""
+
+
 @pytest.mark.req("O4")
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (375, 2 * 812)])
-def test_the_first_screen_holds_the_four_answers(
-    browser: Browser, page: Path, width: int, height: int
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (375, 812)])
+@pytest.mark.parametrize("state", ["published", "planned", "validated", "rejected"])
+def test_the_first_screen_needs_no_scrolling(
+    browser: Browser, tmp_path: Path, state: str, width: int, height: int
 ) -> None:
-    found = browser.open(page, width, 800).evaluate(ANSWERS)
-    assert [question for question, _ in found] == [
+    """Status, size, safety, row predicate, approver and the wanted act with its commands."""
+    document = published_document() if state == "published" else waiting_document(state)
+    page = write_evidence_files(document, tmp_path)
+    tab = browser.open(page, width, height)
+    assert [question for question, _ in tab.evaluate(ANSWERS)] == [
         "What changes?", "By how much?", "Is it safe?", "Who approved?",
     ]  # fmt: skip
+    found = tab.evaluate(FIRST_SCREEN)
     assert max(bottom for _, bottom in found) <= height
+    text = " ".join("\n".join(text for text, _ in found).split())
+    wanted = {
+        "published": ["published as version 3", "2,866 rows", "8 of 10 checks passed",
+                      "rollback silver.arrivals_daily --reason TEXT"],
+        "planned": ["planned", "not known yet", "nobody yet", "Only rows with carrier in UA, AA",
+                    "approve bf-0f3a9c2e71 --by WHO", "reject bf-0f3a9c2e71 --reason TEXT"],
+        "validated": ["validated", "2,866 rows", "Only rows with carrier in UA, AA", "lead",
+                      "accept bf-0f3a9c2e71 --by WHO", "reject bf-0f3a9c2e71 --reason TEXT"],
+        "rejected": ["rejected by checks", "✗ 7 of 10 checks passed",
+                     "Failed: Is every key unique?",
+                     "plan jobs/arrivals_daily/3-restate.yaml --revise bf-0f3a9c2e71",
+                     "waive bf-0f3a9c2e71 --list"],
+    }  # fmt: skip
+    assert [words for words in wanted[state] if words not in text] == []
+
+
+@pytest.mark.req("O4")
+def test_checks_that_passed_are_folded_on_a_phone(browser: Browser, page: Path) -> None:
+    shown = """[...document.querySelectorAll('#checks .mark')].filter(
+      e => e.innerText).map(e => e.innerText)"""
+    assert set(browser.open(page, 375, 812).evaluate(shown)) == {
+        "! waived", "! failed without blocking",
+    }  # fmt: skip
+
+
+@pytest.mark.req("O4")
+@pytest.mark.parametrize("width", [375, 900, 1280])
+def test_the_name_of_an_expectation_breaks_between_its_words(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    document = published_document()
+    name = "expect_column_values_to_match_strftime_format of a_column_with_many_words_in_its_name"
+    document["validation"]["checks"][3]["name"] = name
+    for column in document["validation"]["diff"]["columns"]:
+        column["name"] = f"average_{column['name']}_of_all_departures"
+    tab = browser.open(write_evidence_files(document, tmp_path), width, 812)
+    unfold(tab)
+    cut = """[...document.querySelectorAll('.nb')].flatMap(e => [...e.childNodes]).filter(
+      e => e.nodeType === 3).filter(e => { const range = document.createRange();
+      range.selectNodeContents(e); return range.getClientRects().length > 1; }).map(e => e.data)"""
+    assert tab.evaluate("document.querySelectorAll('.nb').length") > 5
+    assert tab.evaluate(cut) == []
+    assert tab.evaluate(SCROLL_WIDTH) <= width
 
 
 @pytest.mark.req("O4")
@@ -152,6 +232,24 @@ def test_the_lineage_is_drawn_once_and_in_letters_of_a_readable_size(
         assert found[0] >= 9.5, width
     on_paper = browser.open(page, A4_WIDTH, A4_HEIGHT, printing=True).evaluate(sizes)
     assert [round(size) >= 12 for size in on_paper] == [True]
+
+
+@pytest.mark.parametrize("width", [320, 375, 1280])
+def test_the_index_leads_to_the_pages_and_back_offline(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    page = write_evidence_files(published_document(), tmp_path)
+    status = RunStatus.model_validate(published_document()["run"])
+    other = status.model_copy(update={"run_id": "bf-0000000000", "product": f"silver.{LONG}"})
+    index = tmp_path / "index.html"
+    index.write_text(render_index([other, status], tmp_path), encoding="utf-8")
+    tab = browser.open(index, width, 812)
+    assert tab.evaluate(WIDER) == []
+    assert tab.evaluate("[...document.links].map(e => e.href)") == [page.resolve().as_uri()]
+    tab.browser.messages.clear()
+    tab.evaluate("document.links[0].click()")
+    tab.browser.wait("Page.loadEventFired", tab.session)
+    assert index.resolve().as_uri() in tab.evaluate("[...document.links].map(e => e.href)")
 
 
 @pytest.mark.req("O4")

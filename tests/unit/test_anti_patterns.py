@@ -113,7 +113,7 @@ def test_just_rerun_the_dag_is_refused_for_a_run_that_was_published() -> None:
     run_id = published_run(found)
     with pytest.raises(IllegalMove) as refused:
         stage(found, run_id, "bob")
-    assert f"lakehouse-backfill plan MANIFEST --revise {run_id}" in refused.value.fix
+    assert f"lakehouse-backfill plan --revise {run_id}" in refused.value.fix
     assert state_of(found, run_id) is RunState.PUBLISHED
 
 

@@ -25,6 +25,7 @@ class Row(NamedTuple):
     """One line of the table of the page."""
 
     name: str
+    question: str
     group: str
     when: str
     blocking: str
@@ -111,8 +112,13 @@ def listed_as(check: CheckResult, when: str) -> Iterator[Row]:
 
 @pytest.mark.req("Q8")
 def test_the_page_of_checks_lists_exactly_the_gates() -> None:
-    assert [(row.name, row.group, row.waivable) for row in ROWS] == [
-        (f"`{gate.name}`", gate.group, f"no: {gate.why_not}" if gate.why_not else "yes")
+    assert [(row.name, row.question, row.group, row.waivable) for row in ROWS] == [
+        (
+            f"`{gate.name}`",
+            gate.question,
+            gate.group,
+            f"no: {gate.why_not}" if gate.why_not else "yes",
+        )
         for gate in GATES
     ]
     assert all(row.blocking and row.about for row in ROWS)

@@ -64,7 +64,7 @@ READING = {
     "Pins": {"pinned", "preview_expiry", "tags", "unsafe_expiries"},
     # Parts of the acts of other ports, which have the points.
     "CloneCommitter": {"fence", "set_columns", "write_clone"},
-    "Progress": {"advance", "finish", "start"},
+    "Progress": {"advance", "finish", "say", "start"},
     "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},
     "RowReader": {"by_key", "compare_query", "deleted_rows", "golden", "tombstoned_rows"},
     "RowRewriter": {"require_equal"},
@@ -95,7 +95,7 @@ READING = {
         "scope_field",
         "positions",
     },
-    "Versions": {"history", "pending", "pointer", "pointers", "whole_pointer"},
+    "Versions": {"history", "of_table", "pending", "pointer", "pointers", "whole_pointer"},
     "Views": set(),
     "Workers": {"cogroup", "count", "run_all", "scan"},
 }

@@ -116,6 +116,26 @@ def test_each_step_to_publication_and_back_shows_on_the_page(case: Case) -> None
     assert seen == ["validated", "accepted", "published", "rolled_back", "published"]
 
 
+def test_each_page_that_is_written_brings_the_index_of_all_runs_up_to_date(
+    case: Case, tmp_path: Path
+) -> None:
+    case.accepted()
+    index = case.folder / "index.html"
+    assert "accepted" in index.read_text("utf-8")
+    case.project.publish(case.run, "bob")
+    assert f'<a href="{case.run}.html">' in index.read_text("utf-8")
+    assert "✓ published" in index.read_text("utf-8")
+    exported = case.project.evidence(case.run, tmp_path / "audit")
+    assert exported.index == str(tmp_path / "audit" / "index.html")
+    assert case.run in Path(exported.index).read_text("utf-8")
+
+
+def test_a_page_is_written_although_the_index_cannot_be(case: Case) -> None:
+    (case.folder / "index.html").mkdir(parents=True)
+    found = case.project.evidence(case.run)
+    assert Path(found.report or "").is_file()
+
+
 @pytest.mark.req("O4")
 def test_publishing_again_writes_the_page_again(case: Case) -> None:
     case.published().forget()

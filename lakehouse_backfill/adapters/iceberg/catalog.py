@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
@@ -75,13 +76,15 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
     with its target (it ignores `gc.enabled=false`). Raises ConfigError and CatalogDown.
     """
     root = str(project.resolve())
-    properties = {key: text.replace("${project}", root) for key, text in profile.catalog.items()}
+    whole = with_pyiceberg_settings(profile).catalog
+    properties = {key: text.replace("${project}", root) for key, text in whole.items()}
     name = properties.pop("name", "")
     if not name:
         raise errors.ConfigError(
             "the profile's catalog has no name", fix="add catalog.name", field="catalog"
         )
     _check_uri(properties)
+    _check_driver(properties)
     _check_warehouse(properties)
     _check_file_io(properties)
     if properties.get("uri", "").startswith("sqlite"):
@@ -266,7 +269,7 @@ def _check_uri(properties: dict[str, str]) -> None:
     """
     uri, kind = properties.get("uri"), properties.get("type", "")
     if uri is None:
-        return  # PyIceberg's environment variables may give it
+        return  # PyIceberg itself says what its type needs
     scheme, _, rest = uri.partition("://")
     problem = ""
     if not rest or not _SCHEME_PATTERN.fullmatch(scheme):
@@ -276,6 +279,17 @@ def _check_uri(properties: dict[str, str]) -> None:
     if problem:
         fix = _URI_EXAMPLES.get(kind, _URI_EXAMPLES["sql"])
         raise errors.ConfigError(f"catalog.uri {uri!r} {problem}", fix=fix, field="catalog.uri")
+
+
+def _check_driver(properties: dict[str, str]) -> None:
+    """Raise EnvironmentDown when PostgreSQL's driver is missing: PyIceberg names another extra."""
+    scheme = properties.get("uri", "").partition("://")[0]
+    if scheme in ("postgresql", "postgresql+psycopg2") and find_spec("psycopg2") is None:
+        raise errors.EnvironmentDown(
+            "the catalog is on PostgreSQL, and its driver, the package psycopg2, is not installed",
+            state="nothing was read or changed",
+            fix="pip install 'lakehouse-backfill[postgres]'",
+        )
 
 
 def _check_warehouse(properties: dict[str, str]) -> None:

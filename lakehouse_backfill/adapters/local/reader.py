@@ -19,7 +19,7 @@ from lakehouse_backfill.adapters.local import scan
 from lakehouse_backfill.adapters.local.duckdb_engine import start_with_spill_folder
 from lakehouse_backfill.core.validation.golden import typed_key
 from lakehouse_backfill.domain.table import TableInfo
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.errors import ConfigError, text_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -148,7 +148,7 @@ def rows_by_key(
         requested = {typed_key(key, columns, types) for key in keys}
     except (KeyError, ValueError) as error:
         raise ConfigError(
-            f"a key of the expected rows does not fit {table}: {error}",
+            f"a key of the expected rows does not fit {table}: {text_of(error)}",
             fix=f"name key columns of {', '.join(types)}, with values of their types",
         ) from error
     row_filter = scan.filter_of_keys([dict(zip(columns, key, strict=True)) for key in requested])

@@ -57,7 +57,7 @@ class ProjectIdentity(Identity):
         Raises ConfigError when signatures are required and nobody is listed, and when the key is
         not.
         """
-        lines = self._listed_lines()
+        lines = ssh.read_signers(self.signers) if self.signers.is_file() else ()
         if is_required and not lines and not self.issuers:
             raise ConfigError(
                 f"signatures are required, and {self.signers.name} lists nobody",
@@ -71,19 +71,13 @@ class ProjectIdentity(Identity):
         if key == OIDC_KEY:
             return f"{listed}; this process signs as a CI job"
         public = _public_key(Path(key).expanduser())
-        owners = [line.split()[0] for line in lines if public in line.split()]
+        owners = [line.name for line in lines if line.key == public]
         if not owners:
             raise ConfigError(
                 f"{key} is not listed in {self.signers.name}",
                 fix=f'add a line: NAME namespaces="lakehouse-backfill" ssh-… {public}',
             )
         return f"{listed}; {Path(key).name} is the key of {', '.join(owners)}"
-
-    def _listed_lines(self) -> list[str]:
-        if not self.signers.is_file():
-            return []
-        lines = self.signers.read_text(encoding="utf-8", errors="replace").splitlines()
-        return [line for line in lines if line.strip() and not line.startswith("#")]
 
     def _check(
         self, signature: Signature, message: bytes, by: str, at: datetime
@@ -95,6 +89,7 @@ class ProjectIdentity(Identity):
                 f"{self.signers} does not exist, so nobody is known who may sign",
                 fix="list names and public keys there: docs/security.md",
             )
+        ssh.read_signers(self.signers)
         return ssh.check(self.signers, signature.sig, message, by, at)
 
     def _make_signature(self, message: bytes) -> Signature:

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import urllib.request
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from lakehouse_backfill.ports.identity import CheckedSignature
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
 #: Seconds by which clocks may differ, and for which a token may last.
 _LEEWAY_S, _MAX_LIFE_S = 60, 3600
+_END_OF_TIME_S = 1 << 40
 _TIMEOUT_S, _MAX_BYTES = 30, 1_000_000
 #: What GitHub Actions gives to a job with `permissions: id-token: write`.
 _GITHUB = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
@@ -54,29 +56,50 @@ def check(
     by: str, at: datetime,
 ) -> CheckedSignature:  # fmt: skip
     """Check a token: its issuer's signature, audience, time and subject; `by` is its name."""
-    from joserfc import jwt
-    from joserfc.errors import JoseError
-    from joserfc.jwk import KeySet
-
     issuer = next((one for one in issuers if one.issuer == signature.keyid), None)
     if issuer is None:
         return CheckedSignature(signature.keyid, f"the issuer {signature.keyid} is not listed")
     key = f"OIDC {issuer.issuer}"
-    try:
-        keys = KeySet.import_key_set(_load_jwks(issuer, project))
-        claims = jwt.decode(signature.sig, keys, algorithms=_ALGORITHMS).claims
-    except (JoseError, ValueError, TypeError, KeyError) as error:
-        problem = f"the token is not signed by a key of its issuer ({type(error).__name__})"
-        return CheckedSignature(key, problem)
+    claims = _read_claims(issuer, project, signature.sig)
+    if isinstance(claims, str):
+        return CheckedSignature(key, f"the token is not signed by a key of its issuer ({claims})")
     subject = str(claims.get("sub"))
     return CheckedSignature(f"{key} {subject}", _claims_fault(issuer, claims, message, by, at))
+
+
+def _seconds(value: Any) -> int | None:
+    """Return a time of a token in seconds; None for what is no time."""
+    is_time = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_time and 0 <= value < _END_OF_TIME_S else None
+
+
+def _read_claims(issuer: OidcIssuer, project: Path, token: str) -> dict[str, Any] | str:
+    """Return the claims of a token that a key of its issuer signed; else the kind of the fault.
+
+    An issuer may have changed its keys since they were fetched: they are fetched once more then.
+    """
+    from joserfc import jwt
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet
+
+    # What an edited token raises where it is taken apart, besides the library's own errors.
+    broken = (JoseError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+    fault = ""
+    for text in _load_jwks(issuer, project):
+        try:
+            found = KeySet.import_key_set(json.loads(text))
+            return dict(jwt.decode(token, found, algorithms=_ALGORITHMS).claims)
+        except broken as error:
+            fault = type(error).__name__
+    return fault
 
 
 def _claims_fault(
     issuer: OidcIssuer, claims: dict[str, Any], message: bytes, by: str, at: datetime
 ) -> str:
     subject, name = claims.get("sub"), issuer.subjects.get(str(claims.get("sub")))
-    begins, ends = claims.get("iat"), claims.get("exp")
+    begins, ends = _seconds(claims.get("iat")), _seconds(claims.get("exp"))
+    starts = _seconds(claims.get("nbf", begins))
     if claims.get("iss") != issuer.issuer:
         return f"the token is one of {claims.get('iss')}"
     if claims.get("aud") not in (audience_of(message), [audience_of(message)]):
@@ -85,25 +108,29 @@ def _claims_fault(
         return f"the subject {subject} is not listed"
     if name != by:
         return f"the subject {subject} signs as {name}, not as {by}"
-    if not isinstance(begins, int | float) or not isinstance(ends, int | float):
+    if begins is None or ends is None or starts is None:
         return "the token does not say how long it lasts"
     if ends - begins > _MAX_LIFE_S:
-        return f"the token lasts {ends - begins:.0f} s, and {_MAX_LIFE_S} s are the most"
-    if not begins - _LEEWAY_S <= at.timestamp() <= ends + _LEEWAY_S:
+        return f"the token lasts {ends - begins} s, and {_MAX_LIFE_S} s are the most"
+    if not max(begins, starts) - _LEEWAY_S <= at.timestamp() <= ends + _LEEWAY_S:
         return f"the token does not hold at {at:%Y-%m-%d %H:%M}Z"
     return ""
 
 
-def _load_jwks(issuer: OidcIssuer, project: Path) -> Any:
+def _load_jwks(issuer: OidcIssuer, project: Path) -> Iterator[str]:
+    """Yield the issuer's keys; those of an address twice, the second time as they are now."""
     if urlsplit(issuer.jwks).scheme == "https":
-        return json.loads(_fetch_jwks(issuer.jwks))
+        yield _fetch_jwks(issuer.jwks)
+        _fetch_jwks.cache_clear()
+        yield _fetch_jwks(issuer.jwks)
+        return
     file = (project / issuer.jwks).resolve()
     if not file.is_relative_to(project.resolve()) or not file.is_file():
         raise ConfigError(
             f"{issuer.jwks} is no file inside the project",
             fix="keep the issuer's public keys in the project, or give an https address",
         )
-    return json.loads(file.read_text(encoding="utf-8"))
+    yield file.read_text(encoding="utf-8", errors="replace")
 
 
 @cache

@@ -5,14 +5,17 @@ The same program is the check of last resort: what it says here is what it says 
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 import subprocess
 import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 from lakehouse_backfill.domain.identity.statement import NAMESPACE
-from lakehouse_backfill.errors import EnvironmentDown, NotAllowed
+from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotAllowed
 from lakehouse_backfill.ports.identity import CheckedSignature
 
 #: A person may have to type a passphrase, or to touch a security key.
@@ -42,6 +45,9 @@ def check(signers: Path, armored: str, message: bytes, by: str, at: datetime) ->
 
     A line counts when it names `by` and the key, allows the namespace, and is valid at that time.
     """
+    if "\0" in by or any("\ud800" <= letter <= "\udfff" for letter in by):
+        # ssh-keygen gets the name as an argument.
+        return CheckedSignature("", "the name of who signed is none")
     moment = at.astimezone(timezone.utc).strftime("%Y%m%d%H%M%S")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "signature")
@@ -55,13 +61,76 @@ def check(signers: Path, armored: str, message: bytes, by: str, at: datetime) ->
         if alone.returncode:
             return CheckedSignature("", "the signature is not one of this statement")
         key = _key_of(alone.stdout)
-        owners = _run(("-Y", "find-principals", *listed, *asked), b"").stdout.decode().splitlines()
+        named = _run(("-Y", "find-principals", *listed, *asked), b"").stdout
+    owners = named.decode("utf-8", "replace").splitlines()
     if owners and by not in owners:
         return CheckedSignature(key, f"the key {key} is that of {', '.join(owners)}, not of {by}")
     why = _validity_problem(done.stderr)
     if why:
         return CheckedSignature(key, f"the key {key} does not hold at {at:%Y-%m-%d %H:%M}Z: {why}")
     return CheckedSignature(key, f"the key {key} is not listed for {by} in {signers.name}")
+
+
+#: What stands for several people in the list of names of a line.
+_PATTERNS = frozenset(",*?!")
+_NAME = re.compile(r'^(?:"([^"]*)"|(\S+))\s*(.*)$')
+_KEY = re.compile(r"(?:^|\s)((?:sk-)?(?:ssh|ecdsa)-\S+)\s+([A-Za-z0-9+/]+=*)(?=\s|$)")
+
+
+class ListedKey(NamedTuple):
+    """One line of a file of allowed signers."""
+
+    line: int
+    name: str
+    key: str
+
+
+def read_signers(signers: Path) -> tuple[ListedKey, ...]:
+    """Read the file of allowed signers, in which each key is that of one person.
+
+    Raises ConfigError, which names the line, for a list or pattern of names, for a certificate
+    authority, and for a key that is listed under two names: four eyes are two keys.
+    """
+    found: dict[bytes, ListedKey] = {}
+    listed = []
+    # As ssh-keygen reads it: bytes, lines that end with a line feed.
+    for number, text in enumerate(signers.read_bytes().decode("latin-1").split("\n"), start=1):
+        if not text.strip() or text.lstrip(" \t").startswith("#"):
+            continue
+        one = _read_line(signers, number, text.strip())
+        listed.append(one)
+        content = base64.b64decode(one.key + "=" * (-len(one.key) % 4))
+        other = found.setdefault(content, one)
+        if other.name != one.name:
+            raise _line_error(
+                signers, number, f"the key of {one.name} is listed for {other.name} on line "
+                f"{other.line} too", f"remove line {other.line} or {number}: a key is one person's",
+            )  # fmt: skip
+    return tuple(listed)
+
+
+def _read_line(signers: Path, number: int, text: str) -> ListedKey:
+    quoted, bare, rest = _NAME.findall(text)[0]
+    name = quoted or bare
+    plain = re.sub(r'"[^"]*"', '""', rest)
+    found = _KEY.search(plain)
+    if _PATTERNS & set(name) or '"' in name:
+        what, fix = f"{name!r} names several people", "write one line for each person"
+    elif found is None:
+        what, fix = "there is no key", 'write: NAME namespaces="lakehouse-backfill" ssh-… KEY'
+    elif "cert-authority" in plain[: found.start()].lower() or "-cert-" in found[1]:
+        what, fix = "a certificate authority names people itself", "list the key of each person"
+    else:
+        return ListedKey(number, name.encode("latin-1").decode("utf-8", "replace"), found[2])
+    raise _line_error(signers, number, what, fix)
+
+
+def _line_error(signers: Path, number: int, what: str, fix: str) -> ConfigError:
+    return ConfigError(
+        f"{signers.name}, line {number}: {what}",
+        state="nothing was registered, decided or published",
+        fix=f"in {signers}: {fix}",
+    )
 
 
 def _validity_problem(errors: bytes) -> str:
@@ -72,7 +141,7 @@ def _validity_problem(errors: bytes) -> str:
 
 def _key_of(output: bytes) -> str:
     """Return type and fingerprint of the key from `Good … signature … with TYPE key SHA256:…`."""
-    kind, _, fingerprint = output.decode().strip().rpartition(" key ")
+    kind, _, fingerprint = output.decode("utf-8", "replace").strip().rpartition(" key ")
     return f"{kind.rpartition(' ')[2]} {fingerprint}"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -179,9 +180,6 @@ def _worker_versions(spark: SparkSession, module: str) -> list[str]:
     """Return the versions that every worker reports, or the error of its failed import."""
 
     def tell(batches: _Batches) -> _Batches:
-        # Looked up in the worker: a guarded process has another function, which cannot be sent.
-        from importlib import import_module
-
         try:
             import_module(module)
             report = _process_versions()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.serialization import digest
@@ -65,7 +65,7 @@ class CodeArchive:
             f"{name} as {plan.run_id} was planned with is not kept, and the file changed since",
             state="nothing was computed",
             fix=f"put {name} back, or "
-            f"{errors.plan_command(plan.manifest_file, plan.run_id)}, and let it "
+            f"{plan_command(plan.manifest_file, plan.run_id)}, and let it "
             "be approved again",
         )
 
@@ -78,7 +78,7 @@ def _refuse_outside(plan: Plan, names: Mapping[str, str]) -> None:
         raise Tampered(
             f"the plan of {plan.run_id} names code outside the project: {', '.join(outside)}",
             state="nothing was written or computed",
-            fix=f"name it without .. and {errors.plan_command(plan.manifest_file, plan.run_id)}",
+            fix=f"name it without .. and {plan_command(plan.manifest_file, plan.run_id)}",
         )
 
 

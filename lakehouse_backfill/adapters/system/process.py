@@ -212,6 +212,9 @@ class NullProgress:
     def finish(self) -> None:
         """Do nothing."""
 
+    def say(self, text: str) -> None:
+        """Do nothing."""
+
 
 #: How long the end of a command waits for threads that are busy with other work.
 _RELEASE_S = 0.1

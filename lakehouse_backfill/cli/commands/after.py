@@ -18,6 +18,7 @@ from lakehouse_backfill.cli.session import (
     TakeOverOption,
     acting_person,
     current_project,
+    open_in_browser,
     split_list,
 )
 from lakehouse_backfill.errors import ConfigError
@@ -138,14 +139,23 @@ def evidence(
     export: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Where page and archive are written.")
     ] = None,
+    *,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> Result:
     """Write the evidence page and the archive of a run.
 
+    Beside them lies index.html: all runs, with links to their pages.
+
     Examples:
       lakehouse-backfill evidence bf-4f1c09a2d7
+      lakehouse-backfill evidence bf-4f1c09a2d7 --open
       lakehouse-backfill evidence bf-4f1c09a2d7 --export audit/
     """
-    return current_project().evidence(run, export)
+    found = current_project().evidence(run, export)
+    if not show or open_in_browser(Path(found.report or "")):
+        return found
+    warning = "no browser could be started; open the page by hand"
+    return replace(found, warnings=(*found.warnings, warning))
 
 
 OldArgument = Annotated[
@@ -255,7 +265,7 @@ def dual_read(
     ] = None,
     by: ByOption = None,
 ) -> Result:
-    """Compare a reader's query on the accepted version and on the candidate.
+    """Compare a reader's query on old and candidate rows.
 
     Runs it twice in DuckDB, which reaches nothing but the relation `product`; starts no JVM. The
     comparison is bound to exactly this candidate and is part of the evidence.

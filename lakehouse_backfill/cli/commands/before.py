@@ -37,16 +37,21 @@ def init(
     return InitResult(project=str(folder), files=tuple(make(folder)))
 
 
-def doctor() -> Result:
+def doctor(
+    *,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Start Spark too, and read the catalog by it.")
+    ] = False,
+) -> Result:
     """Check Java, jars, catalog and permissions.
 
     Each fault is printed with its fix. Exit code 6 when there is one.
 
     Examples:
       lakehouse-backfill doctor
-      lakehouse-backfill --profile prod doctor
+      lakehouse-backfill --profile prod doctor --spark
     """
-    return current_project().doctor()
+    return current_project(computes=spark).doctor(spark=spark)
 
 
 def demo(
@@ -103,7 +108,7 @@ def new(
 
 def schema(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="manifest, contract or profiles")
+        str, typer.Argument(metavar="KIND", help="manifest, contract, profiles or defaults")
     ] = "manifest",
 ) -> Result:
     """Print the JSON Schema of a declaration, for editors.
@@ -117,8 +122,38 @@ def schema(
     return SchemaResult(kind=kind, schema=json_schema(kind))
 
 
-def plan(
+def try_manifest(
     manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The run manifest's file.")],
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="P", help="The partition; the first one if left out."),
+    ] = None,
+    by: ByOption = None,
+) -> Result:
+    """Compute one partition and compare it with what readers see.
+
+    Needs no approval: the scratch table can never be published, and is removed. Exit code 3 when
+    a check fails.
+
+    Examples:
+      lakehouse-backfill try jobs/orders/january.yaml
+      lakehouse-backfill try jobs/orders/january.yaml --partition 2026-01-17
+    """
+    project = current_project(computes=True)
+    file = manifest.resolve() if manifest.is_file() else manifest
+    return project.try_partition(file, partition, acting_person(by))
+
+
+FullOption = Annotated[bool, typer.Option("--full", help="Show everything, as show RUN does.")]
+
+
+def plan(
+    manifest: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MANIFEST]", help="The run manifest's file; with --revise, the run's own."
+        ),
+    ] = None,
     revise: Annotated[
         str | None, typer.Option(metavar="RUN", help="The run that this plan replaces.")
     ] = None,
@@ -134,6 +169,7 @@ def plan(
         ),
     ] = False,
     dry_run: DryRunOption = False,
+    full: FullOption = False,
     by: ByOption = None,
 ) -> Result:
     """Resolve, pin and estimate a run, and register it.
@@ -145,11 +181,14 @@ def plan(
       lakehouse-backfill plan jobs/orders/january.yaml
       lakehouse-backfill plan jobs/orders/january.yaml --dry-run
       lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
+      lakehouse-backfill plan --revise bf-4f1c09a2d7
     """
+    if manifest is None and revise is None:
+        raise typer.BadParameter("name the run manifest's file, or a run with --revise")
     project = current_project(computes=prove_warm_up or prove_determinism)
     who = acting_person(by)
-    file = manifest.resolve() if manifest.is_file() else manifest
-    return project.plan(
+    file = manifest.resolve() if manifest and manifest.is_file() else manifest
+    found = project.plan(
         file,
         revise,
         who,
@@ -157,6 +196,23 @@ def plan(
         prove_warm_up=prove_warm_up,
         prove_determinism=prove_determinism,
     )
+    return show_everything(found) if full else found
+
+
+def show_everything(plan: Result) -> Result:
+    """Return the plan as a result of which everything is drawn."""
+    from lakehouse_backfill.results.runs import ShowResult
+
+    return ShowResult.from_fields(plan)
+
+
+def show(run: RunArgument) -> Result:
+    """Show the whole plan of a run: pins, estimate, checklist, notes.
+
+    Examples:
+      lakehouse-backfill show bf-4f1c09a2d7
+    """
+    return current_project().show(run)
 
 
 def approve(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:

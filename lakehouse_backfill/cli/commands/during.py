@@ -97,6 +97,27 @@ def status(
     return current_project().status(run, all=everything)
 
 
+def list_runs(
+    product: Annotated[str | None, typer.Option(metavar="NAME", help="Of this product.")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option(metavar="STATE", help="In this state; may be repeated.")
+    ] = None,
+    environment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Planned for dev or prod.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="DAY", help="Moved on this day (UTC) or later.")
+    ] = None,
+) -> Result:
+    """List runs, also closed ones, the last moved first.
+
+    Examples:
+      lakehouse-backfill list --product silver.orders --since 2026-01-01
+      lakehouse-backfill list --state published,rolled_back --environment prod
+    """
+    return current_project().list_runs(product, split_list(state), environment, since)
+
+
 def log(run: RunArgument) -> Result:
     """List the events of a run, oldest first.
 
@@ -115,15 +136,22 @@ def chunks(run: RunArgument) -> Result:
     return current_project().chunks(run)
 
 
-def cancel(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
+def cancel(
+    run: RunArgument,
+    by: ByOption = None,
+    reason: ReasonOption = "",
+    *,
+    take_over: TakeOverOption = False,
+) -> Result:
     """Close a run before publication.
 
-    Readers see no change; the shadow table and the evidence are kept.
+    Readers see no change; the shadow table and the evidence are kept. A run that a living process
+    works on is refused without --take-over.
 
     Examples:
       lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"
     """
-    return current_project().cancel(run, acting_person(by), reason)
+    return current_project().cancel(run, acting_person(by), reason, take_over=take_over)
 
 
 def shadow_open(

@@ -53,7 +53,7 @@ def rollback(
             tuple(products), reason, acting_person(by), dry_run=dry_run
         )
     if dry_run:
-        return project.preview_rollback(products[0], to, only)
+        return project.preview_rollback(products[0], to, only, acting_person(by))
     return project.rollback(products[0], to, only, reason, acting_person(by))
 
 
@@ -98,7 +98,7 @@ def maintain(
     by: ByOption = None,
     dry_run: DryRunOption = False,
 ) -> Result:
-    """Remove expired shadows, pins and versions; list what is kept, and why.
+    """Remove expired shadows, pins and versions; list what is kept.
 
     Deletes the files of runs that were never published, once no table reaches them; no file of a
     product. What an open run, a lease, or a version that can be rolled back to needs is kept. A

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lakehouse_backfill.cli.render import compare, gates, plans, publications, runs
 from lakehouse_backfill.cli.render.page import TextPage
+from lakehouse_backfill.command_lines import DEFAULT_INVOCATION, Invocation
 
 if TYPE_CHECKING:
     from lakehouse_backfill.results.base import Result
@@ -20,6 +21,8 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "ManifestDraft": plans.render_manifest_draft,
     "SchemaResult": plans.render_schema,
     "PlanResult": plans.render_plan,
+    "ShowResult": plans.render_whole_plan,
+    "TryResult": runs.render_try,
     "DecisionResult": runs.render_decision,
     "WaiveResult": runs.render_waive,
     "RunProgressResult": runs.render_run,
@@ -28,6 +31,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "ValidateResult": runs.render_validate,
     "RejudgeResult": runs.render_rejudge,
     "StatusResult": runs.render_status,
+    "ListResult": runs.render_list,
     "LogResult": runs.render_log,
     "ChunksResult": runs.render_chunks,
     "RecoverResult": runs.render_recover,
@@ -51,6 +55,8 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
 }
 
 
-def render_result(result: Result, stream: TextIO) -> None:
+def render_result(
+    result: Result, stream: TextIO, invocation: Invocation = DEFAULT_INVOCATION
+) -> None:
     """Draw a result on `stream`: no colour where it is no terminal."""
-    VIEWS[type(result).__name__](TextPage(stream), result)
+    VIEWS[type(result).__name__](TextPage(stream, invocation), result)

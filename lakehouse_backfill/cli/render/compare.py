@@ -129,6 +129,13 @@ def render_diff(page: TextPage, result: comparison.DiffResult) -> None:
     differing = [item for item in result.partitions if item.added or item.removed or item.changed]
     title = f"{len(differing):,} of {len(result.partitions):,} partitions differ"
     page.records(title, f"partition | {_COUNTS}", differing)
+    render_changed_columns(page, result)
+    if result.attribution:
+        render_causes(page, result.attribution)
+
+
+def render_changed_columns(page: TextPage, result: comparison.DiffResult) -> None:
+    """Draw which columns changed, and a few rows."""
     changed = [
         item
         for item in result.columns
@@ -141,8 +148,6 @@ def render_diff(page: TextPage, result: comparison.DiffResult) -> None:
     added = result.added_columns or ()
     page.records("new columns", "column: name | rows with a value: rows", added)
     page.records("samples", ": kind | key | values", result.samples, values=_changed_values)
-    if result.attribution:
-        render_causes(page, result.attribution)
 
 
 def render_reconcile(page: TextPage, result: comparison.ReconcileResult) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from lakehouse_backfill.cli.group import clean_text
-from lakehouse_backfill.cli.render.page import BAD, TextPage, verdict_mark
+from lakehouse_backfill.cli.render.page import BAD, GOOD, WEAK, TextPage, verdict_mark
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.approval.decisions import FailedGate
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 def render_failed_gates(page: TextPage, gates: Sequence[FailedGate]) -> None:
     """Draw each failed gate, and the commands that waive them, each on a line to be copied."""
-    columns = ": waived_by | of: scope | gate: name | what was seen: detail"
+    columns = ": waived_by | of: scope | check: question | what was seen: detail"
     page.records("failed gates", columns, gates, most=None, waived_by=_gate_verdict)
     for gate in gates:
         if gate.why_not:
-            page.line(f"{gate.name} cannot be waived: {gate.why_not}", BAD)
+            page.line(f"{gate.question} cannot be waived: {gate.why_not}", BAD)
     commands = [gate.command for gate in gates if gate.command]
     if commands:
         page.line()
@@ -36,7 +36,7 @@ def render_failed_gates(page: TextPage, gates: Sequence[FailedGate]) -> None:
 def _gate_verdict(gate: FailedGate) -> Text:
     if gate.waived_by:
         return Text(clean_text(f"waived by {gate.waived_by}"), style="yellow")
-    return verdict_mark(is_good=False)
+    return Text("failed", style=BAD)
 
 
 def render_dual_read(page: TextPage, result: DualReadResult) -> None:
@@ -84,21 +84,37 @@ def render_steps(page: TextPage, found: Sequence[Any]) -> None:
     )  # fmt: skip
 
 
-def render_gates(page: TextPage, found: Sequence[checks.CheckResult]) -> None:
-    """Draw each gate, closed ones first."""
+def render_gates(
+    page: TextPage, found: Sequence[checks.CheckResult], *, is_short: bool = False
+) -> None:
+    """Draw how many checks passed, and what each asked and found, failed ones first.
+
+    In short only those that did not pass are drawn.
+    """
+    from lakehouse_backfill.core.runs import gate_registry
+
+    if not found:
+        return
+    verdicts = list(map(gate_registry.find_verdict, found))
     page.records(
-        "gates",
-        ": passed | group | gate: name | what was seen: detail",
-        sorted(found, key=lambda check: check.passed),
+        f"checks: {gate_registry.count_verdicts(verdicts)}",
+        "verdict: passed | group | check: name | what was seen: detail",
+        [
+            check
+            for check in sorted(found, key=lambda check: check.passed)
+            if not is_short or gate_registry.find_verdict(check) != "passed"
+        ],
         most=40,
-        passed=_check_verdict,
+        passed=lambda check: _verdict_cell(gate_registry.find_verdict(check)),
+        name=gate_registry.check_title,
     )
 
 
-def _check_verdict(check: checks.CheckResult) -> Text:
-    if check.passed or check.blocking:
-        return verdict_mark(is_good=check.passed)
-    return Text("warn", style="yellow")
+_VERDICT_STYLES = {"passed": GOOD, "failed": BAD, "not judged": WEAK}
+
+
+def _verdict_cell(verdict: str) -> Text:
+    return Text(verdict, style=_VERDICT_STYLES.get(verdict, "yellow"))
 
 
 def render_row_counts(page: TextPage, summary: checks.PartitionDiff) -> None:

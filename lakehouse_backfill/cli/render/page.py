@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakehouse_backfill.cli.group import clean_text
+from lakehouse_backfill.command_lines import DEFAULT_INVOCATION, Invocation
 
 #: Where nobody says how wide the reader's screen is, as in a pipe or a log file.
 DEFAULT_WIDTH = 110
@@ -35,9 +36,10 @@ class _Console(Console):
 class TextPage:
     """Draws on one stream. Markup and control characters in values are shown, never obeyed."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, invocation: Invocation = DEFAULT_INVOCATION) -> None:
         """Take the width of the terminal, or a fixed one where there is none."""
         self.stream = stream
+        self._invocation = invocation
         width = None if stream.isatty() or "COLUMNS" in os.environ else DEFAULT_WIDTH
         self._console = _Console(
             file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
@@ -52,7 +54,7 @@ class TextPage:
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one line."""
-        self.draw(Text(clean_text(text), style=style))
+        self.draw(Text(clean_text(self._invocation.complete(text)), style=style))
 
     def facts(self, facts: Iterable[tuple[str, Any]]) -> None:
         """Write `name  value` lines; facts that are None are left out."""
@@ -123,12 +125,18 @@ class TextPage:
                 self.line()
             self.facts(zip(columns, row, strict=True))
 
+    def other_command(self, label: str, command: str) -> None:
+        """Write a command that may be typed instead, on a line of its own that can be copied."""
+        whole = clean_text(self._invocation.complete(command))
+        self.draw(Text(f"{label}: {whole}"), is_whole=True)
+
     def next_command(self, command: str | None) -> None:
         """Write what to type next, on a line of its own that can be copied."""
         if command:
             self.line()
             self.line("next:", WEAK)
-            self.draw(Text(f"  {clean_text(command)}", style=STRONG), is_whole=True)
+            whole = clean_text(self._invocation.complete(command))
+            self.draw(Text(f"  {whole}", style=STRONG), is_whole=True)
 
 
 def read_fields(
@@ -165,8 +173,10 @@ def format_cell(value: Any) -> Text:
     return Text(write(value))
 
 
-def _join_named(values: Mapping[Any, Any]) -> str:
-    return ", ".join(f"{clean_text(key)}={clean_text(inner)}" for key, inner in values.items())
+def _join_nested(value: Any) -> str:
+    from lakehouse_backfill.domain.serialization import show_nested
+
+    return clean_text(show_nested(value)) or "-"
 
 
 #: How a value of this type is written; the first that fits.
@@ -176,9 +186,9 @@ _WRITERS: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (float, lambda value: f"{value:,.3f}".rstrip("0").rstrip(".")),
     (datetime, lambda value: str(format_moment(value))),
     (Enum, lambda value: clean_text(value.value)),
-    (Mapping, _join_named),
-    (list, lambda values: ", ".join(map(clean_text, values)) or "-"),
-    (tuple, lambda values: ", ".join(map(clean_text, values)) or "-"),
+    (Mapping, _join_nested),
+    (list, _join_nested),
+    (tuple, _join_nested),
 )
 
 

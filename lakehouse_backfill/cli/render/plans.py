@@ -21,7 +21,7 @@ from lakehouse_backfill.cli.render.page import (
     relative_path,
     verdict_mark,
 )
-from lakehouse_backfill.errors import command_line, plan_command
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.results.base import to_plain
 
 if TYPE_CHECKING:
@@ -31,8 +31,77 @@ if TYPE_CHECKING:
     from lakehouse_backfill.results.runs import PlanResult
 
 
+#: Lines of a kind that a short plan shows.
+_MAX_SHORT = 3
+
+
 def render_plan(page: TextPage, result: PlanResult) -> None:
-    """Draw the plan; what needs an eye stands last, right above the next command."""
+    """Draw the plan so that it fits a screen: what changes, what it costs, what needs an eye."""
+    page.line(f"{result.run_id}  {result.state or 'not registered (dry run)'}", "bold")
+    read = ", ".join(pin.name for pin in result.pins if pin.role != "target")
+    page.facts(
+        (
+            *_what_changes(result),
+            ("reads", f"{_read_text(result.estimate)}, pinned: {read or 'nothing'}"),
+            ("writes", _written_text(result.estimate)),
+            ("takes", f"{_duration_text(result.estimate)}; {_cost_text(result.estimate)}"),
+            ("consumers", _consumers_text(result.consumers)),
+            ("checklist", _checklist_text(result.checklist)),
+            ("notes", f"{len(result.notes)} in the whole plan" if result.notes else None),
+            ("revises", result.revises),
+            ("undo", result.undo),
+        )
+    )
+    _proofs(page, result)
+    _what_needs_an_eye(page, result)
+    page.line()
+    whole = command_line("show", result.run_id) if result.state else "the same command with --full"
+    page.other_command("the whole plan", whole)
+    _next_command(page, result)
+
+
+def _what_changes(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
+    return tuple(fact for fact in _intent_facts(plan) if fact[0] in _SHORT_FACTS)
+
+
+#: Facts of the intent that a short plan shows.
+_SHORT_FACTS = ("product", "changes", "rows", "columns", "publication")
+
+
+def _what_needs_an_eye(page: TextPage, result: PlanResult) -> None:
+    """Draw, in a few lines of each kind, what blocks the run or may make it wrong."""
+    open_questions = [one for one in result.checklist if not one.answer]
+    overlaps = [f"overlaps with {one.run_id} ({one.state})" for one in result.conflicts]
+    doubts = [f"{one.file}:{one.line}: {one.found}, allowed" for one in result.findings]
+    for lines in (
+        [
+            f"NOT ANSWERED, blocks approval: {one.question}{one.how and f' ({one.how})'}"
+            for one in open_questions
+        ],
+        overlaps,
+        doubts,
+    ):
+        for line in lines[:_MAX_SHORT]:
+            page.line(f"- {line}", BAD if lines is not doubts else "")
+        if len(lines) > _MAX_SHORT:
+            page.line(f"- … and {len(lines) - _MAX_SHORT:,} more of these")
+
+
+def _consumers_text(consumers: Sequence[Consumer]) -> str | None:
+    if not consumers:
+        return None
+    against = [one.name for one in consumers if not one.tolerates_restatement]
+    count = f"{len(consumers):,}"
+    return f"{count}; {', '.join(against)} DOES NOT tolerate a restatement" if against else count
+
+
+def _checklist_text(checklist: Sequence[ChecklistQuestion]) -> str | None:
+    answered = sum(bool(one.answer) for one in checklist)
+    return f"{answered} of {len(checklist)} questions answered" if checklist else None
+
+
+def render_whole_plan(page: TextPage, result: PlanResult) -> None:
+    """Draw the whole plan; what needs an eye stands last, right above the next command."""
     page.line(f"{result.run_id}  {result.state or 'not registered (dry run)'}", "bold")
     page.facts(_intent_facts(result))
     pins = "name | role | as asked for: requested | snapshot: snapshot_id | pin: mode"
@@ -44,13 +113,7 @@ def render_plan(page: TextPage, result: PlanResult) -> None:
     )  # fmt: skip
     questions = ": number | question | answer"
     page.records("checklist", questions, result.checklist, most=None, answer=_answer_cell)
-    if result.warm_up_proof:
-        proof = result.warm_up_proof
-        same = "gives the same rows" if proof["equal"] else "gives OTHER rows: widen it"
-        page.line(f"warm-up: twice as much input for {proof['partition']} {same}")
-    if result.determinism_proof:
-        partition = result.determinism_proof["partition"]
-        page.line(f"determinism: {partition} came out the same from rows in another order")
+    _proofs(page, result)
     page.line()
     for note in result.notes:
         page.line(f"- {note}")
@@ -58,11 +121,22 @@ def render_plan(page: TextPage, result: PlanResult) -> None:
     page.records("non-determinism that does not block", columns, result.findings)
     overlaps = "run: run_id | state | in: partitions"
     page.records("overlaps with open runs", overlaps, result.conflicts)
-    page.next_command(
-        command_line("approve", result.run_id, "--by", "WHO")
-        if result.state
-        else "the same command without --dry-run"
-    )
+    _next_command(page, result)
+
+
+def _proofs(page: TextPage, result: PlanResult) -> None:
+    if result.warm_up_proof:
+        proof = result.warm_up_proof
+        same = "gives the same rows" if proof["equal"] else "gives OTHER rows: widen it"
+        page.line(f"warm-up: twice as much input for {proof['partition']} {same}")
+    if result.determinism_proof:
+        partition = result.determinism_proof["partition"]
+        page.line(f"determinism: {partition} came out the same from rows in another order")
+
+
+def _next_command(page: TextPage, result: PlanResult) -> None:
+    approve = command_line("approve", result.run_id, "--by", "WHO")
+    page.next_command(result.next_command or (approve if result.state else None))
 
 
 def _intent_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
@@ -82,20 +156,36 @@ def _intent_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
 
 
 def _estimate(page: TextPage, estimate: Estimate) -> None:
-    cost, duration, written = estimate.cost_usd, estimate.duration_s, estimate.output_rows
-    reads = f"{estimate.input_rows:,} rows in {estimate.input_files:,} files"
-    lasts = "no history" if duration is None else f"about {format_duration(duration)}"
     page.line()
     page.line("estimate", "bold")
     page.facts(
         (
-            ("reads", f"{reads}, {format_size(estimate.input_bytes)}"),
-            ("writes", None if written is None else f"about {written:,} rows"),
-            ("duration", lasts),
-            ("cost", "no prices, or no history" if cost is None else f"about {cost:,.2f} USD"),
+            ("reads", _read_text(estimate)),
+            ("writes", _written_text(estimate)),
+            ("duration", _duration_text(estimate)),
+            ("cost", _cost_text(estimate)),
             ("basis", estimate.basis),
         )
     )
+
+
+def _read_text(estimate: Estimate) -> str:
+    reads = f"{estimate.input_rows:,} rows in {estimate.input_files:,} files"
+    return f"{reads}, {format_size(estimate.input_bytes)}"
+
+
+def _written_text(estimate: Estimate) -> str | None:
+    return None if estimate.output_rows is None else f"about {estimate.output_rows:,} rows"
+
+
+def _duration_text(estimate: Estimate) -> str:
+    duration = estimate.duration_s
+    return "no history" if duration is None else f"about {format_duration(duration)}"
+
+
+def _cost_text(estimate: Estimate) -> str:
+    cost = estimate.cost_usd
+    return "no prices, or no history" if cost is None else f"about {cost:,.2f} USD"
 
 
 def _tolerance_text(consumer: Consumer) -> Text:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from lakehouse_backfill.cli.render.page import (
+    GOOD,
     TextPage,
     format_identity,
     format_partitions,
     read_fields,
 )
 from lakehouse_backfill.cli.render.runs import next_command
-from lakehouse_backfill.errors import command_line
+from lakehouse_backfill.command_lines import command_line
 
 if TYPE_CHECKING:
     from lakehouse_backfill.domain.table import StoredCheck
@@ -169,8 +172,10 @@ _GROUP_COLUMNS = "product | run: run_id | output version: version | snapshot: sn
 
 def _post_publish_table(page: TextPage, result: publications.PublishResult) -> None:
     """Draw the checks and hooks that followed, each with how it ended."""
-    rows = [
-        ("check", check.name, "passed" if check.passed else "FAILED", check.detail)
+    from lakehouse_backfill.core.runs import gate_registry
+
+    rows: list[tuple[str, str, str, str]] = [
+        ("check", gate_registry.check_title(check), gate_registry.find_verdict(check), check.detail)
         for check in result.checks_after or ()
     ]
     rows += [
@@ -187,19 +192,35 @@ def render_rollback(page: TextPage, result: publications.RollbackResult) -> None
         result, f"product | partitions | {_SWAP} | reason", reason=lambda one: one.reason or None
     )
     page.facts(facts)
+    _columns_stay(page, result.columns_stay)
     page.next_command(command_line("versions", result.product))
 
 
 def render_rollback_preview(page: TextPage, result: publications.RollbackPreviewResult) -> None:
     """Draw what would come back."""
     page.line(f"would be rolled back to version {result.version}; nothing was changed", "bold")
-    page.facts(read_fields(result, "product | partitions | runs undone: runs_undone"))
+    shown = (
+        "product | partitions that change: partitions | as they would be already: unchanged | "
+        "runs undone: runs_undone | runs that readers get again: runs_reinstated"
+    )
+    page.facts(
+        read_fields(
+            result, shown,
+            partitions=lambda one: format_partitions(one.partitions),
+            unchanged=lambda one: format_partitions(one.unchanged) if one.unchanged else None,
+            runs_reinstated=lambda one: one.runs_reinstated or None,
+        )
+    )  # fmt: skip
     for item in result.rewritten:
         page.line(f"rewritten: {format_partitions(item.partitions)}, because {item.because}")
-    if result.columns_stay:
-        columns = ", ".join(result.columns_stay)
-        page.line(f"columns stay: {columns}; old rows read null in new columns")
+    _columns_stay(page, result.columns_stay)
     page.next_command(command_line("versions", result.product))
+
+
+def _columns_stay(page: TextPage, columns: Sequence[str] | None) -> None:
+    """Say that rows go back, and columns do not."""
+    if columns:
+        page.line(f"columns stay: {', '.join(columns)}; old rows read null in new columns")
 
 
 def render_rollback_together(page: TextPage, result: publications.RollbackTogetherResult) -> None:
@@ -215,11 +236,12 @@ def render_versions(page: TextPage, result: publications.VersionsResult) -> None
     """Draw the accepted versions, newest first."""
     page.records(
         result.product,
-        "version | action | run: run_id | snapshot: snapshot_id | accepted at: accepted_at | "
-        "by: accepted_by | partitions | supersedes",
+        ": is_accepted | version | action | run: run_id | snapshot: snapshot_id | "
+        "accepted at: accepted_at | by: accepted_by | partitions",
         result.versions,
         most=50,
         is_copied=True,
+        is_accepted=lambda row: Text("now" if row.is_accepted else "", style=GOOD),
         version=lambda row: format_identity(row.version),
         partitions=lambda row: row.partitions,
     )
@@ -227,7 +249,7 @@ def render_versions(page: TextPage, result: publications.VersionsResult) -> None
 
 def render_evidence(page: TextPage, result: publications.EvidenceResult) -> None:
     """Draw where the page and the archive lie."""
-    page.facts(read_fields(result, "page: report | archive"))
+    page.facts(read_fields(result, "page: report | archive | all runs: index"))
 
 
 _RETENTION_COLUMNS = "kind | name | owner | until | because"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from lakehouse_backfill.cli.render import gates
+from lakehouse_backfill.cli.render import compare, gates
 from lakehouse_backfill.cli.render.gates import render_failed_gates
 from lakehouse_backfill.cli.render.page import (
     BAD,
@@ -18,9 +19,11 @@ from lakehouse_backfill.cli.render.page import (
     shorten_hash,
     verdict_mark,
 )
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.domain.checks import MeasureTotal
     from lakehouse_backfill.domain.run import Event
     from lakehouse_backfill.results import runs
     from lakehouse_backfill.results.base import RunResult
@@ -44,15 +47,52 @@ def render_waive(page: TextPage, result: runs.WaiveResult) -> None:
     if not result.gates:
         page.line("no gate keeps this run where it is")
     render_failed_gates(page, result.gates)
-    page.next_command(result.next_command or next_command(result))
+    page.next_command(next_command(result))
 
 
 def render_run(page: TextPage, result: runs.RunProgressResult) -> None:
-    """Draw what `run` got done."""
+    """Draw what `run` got done: only gates that did not pass, then one line that sums up."""
     _staged(page, result)
-    gates.render_gates(page, result.checks or ())
+    gates.render_gates(page, result.checks or (), is_short=True)
     page.facts(read_fields(result, "evidence: report"))
+    if result.changes is not None:
+        page.line()
+        page.line(describe_outcome(result), "bold")
     page.next_command(next_command(result))
+
+
+#: Totals that the last line of `run` names: those that moved most.
+_MAX_TOTALS = 3
+
+
+def describe_outcome(result: runs.RunProgressResult) -> str:
+    """Describe in one line how many rows change, how totals move, and how many checks failed."""
+    from lakehouse_backfill.core.runs.gate_registry import find_verdict
+
+    changes, checks = result.changes, result.checks or ()
+    parts = []
+    if changes is not None:
+        count = changes.added + changes.removed + changes.changed
+        kinds = f"{changes.added:,} added, {changes.removed:,} removed, {changes.changed:,} changed"
+        parts.append(f"{count:,} of {changes.old_rows:,} rows change ({kinds})")
+    moves = [(name, move) for name, move in map(_move, result.totals or ()) if move is not None]
+    moves = sorted(moves, key=lambda each: -abs(each[1]))[:_MAX_TOTALS]
+    totals = [f"{name} {move * 100:+.2f} %" if move else f"{name} ±0 %" for name, move in moves]
+    parts += [", ".join(totals)] if totals else []
+    failed = sum(find_verdict(check) == "failed" for check in checks)
+    parts.append(f"{failed} of {len(checks)} checks failed")
+    return "; ".join(parts)
+
+
+def _move(total: MeasureTotal) -> tuple[str, float | None]:
+    """Return the name of a total and by which part it moved; None where that says nothing."""
+    try:
+        old, new = float(total.old or 0), float(total.new or 0)
+    except ValueError:
+        return total.name, None
+    if total.of is not None or not math.isfinite(old) or not math.isfinite(new) or not old:
+        return total.name, None
+    return total.name, (new - old) / abs(old)
 
 
 def render_stage(page: TextPage, result: runs.StageResult) -> None:
@@ -63,7 +103,10 @@ def render_stage(page: TextPage, result: runs.StageResult) -> None:
 
 def _staged(page: TextPage, result: runs.StageResult | runs.RunProgressResult) -> None:
     _headline(page, result)
-    counts = "chunks done: chunks_done | chunks redone: chunks_redone | rows"
+    counts = (
+        "chunks done: chunks_done | done before this call: chunks_before | "
+        "chunks redone: chunks_redone | rows"
+    )
     page.facts(read_fields(result, counts))
 
 
@@ -112,6 +155,21 @@ def _moved_tables(page: TextPage, found: Mapping[str, Any] | None) -> None:
     page.facts((("tables looked at", describe_range(found)),))
 
 
+def render_try(page: TextPage, result: runs.TryResult) -> None:
+    """Draw the rows of the partition, its checks, and what would change."""
+    page.line(f"{result.product} {result.partition}, tried: nothing of it is kept", "bold")
+    counts = "rows read: input_rows | rows computed: output_rows | rows outside, left out: "
+    page.facts(read_fields(result, f"{counts}outside_rows | seconds"))
+    gates.render_gates(page, result.checks)
+    gates.render_row_counts(page, result.diff.summary)
+    page.records("totals of the partition", "measure: name | old | new", result.totals)
+    compare.render_changed_columns(page, result.diff)
+    if result.not_judged:
+        page.line()
+        page.line(f"not judged on one partition: {', '.join(result.not_judged)}")
+    page.next_command(plan_command(result.manifest_file) if result.passed else result.command)
+
+
 def render_rejudge(page: TextPage, result: runs.RejudgeResult) -> None:
     """Draw what suites found of an accepted version."""
     page.facts(
@@ -136,6 +194,14 @@ def render_status(page: TextPage, result: runs.StatusResult) -> None:
         columns = "run: run_id | product | state | since: at"
         page.records("runs", columns, found, most=None, state=_state_cell)
         page.next_command(found[0].next_command)
+
+
+def render_list(page: TextPage, result: runs.ListResult) -> None:
+    """Draw the runs that a filter found, as a table."""
+    columns = "run: run_id | product | state | since: at"
+    page.records(f"{len(result.runs):,} runs", columns, result.runs, state=_state_cell)
+    if not result.runs:
+        page.line("no run is like that")
 
 
 def render_log(page: TextPage, result: runs.LogResult) -> None:
@@ -172,12 +238,13 @@ def render_recover(page: TextPage, result: RecoverResult) -> None:
 
 
 def next_command(result: RunResult) -> str:
-    """Return what to type next, by the run's state."""
+    """Return what to type next: as the verb found it, else by the run's state."""
+    if result.next_command:
+        return result.next_command
     from lakehouse_backfill.core.evidence.status import summarise_safety
     from lakehouse_backfill.domain.run import RunState
-    from lakehouse_backfill.errors import MANIFEST_PLACEHOLDER
 
-    file = getattr(result, "manifest_file", "") or MANIFEST_PLACEHOLDER
+    file = getattr(result, "manifest_file", "")
     return summarise_safety(
         RunState(result.state), result.run_id, result.product, manifest_file=file
     ).next_command
@@ -216,8 +283,16 @@ def _state_cell(item: RunResult | runs.RunLine) -> Text:
 
 
 def _waivers(page: TextPage, waivers: Sequence[Mapping[str, Any]]) -> None:
-    columns = "failed gate: gate | of: scope | by | signature | at | reason"
-    page.records("passed although they failed", columns, waivers, most=None, reason=_reason)
+    from lakehouse_backfill.core.runs import gate_registry
+
+    page.records(
+        "passed although they failed",
+        "failed check: gate | of: scope | by | signature | at | reason",
+        waivers,
+        most=None,
+        reason=_reason,
+        gate=lambda one: gate_registry.gate_question(one["gate"], one.get("group") or ""),
+    )
 
 
 def _reason(item: Mapping[str, Any]) -> str | None:
@@ -225,7 +300,14 @@ def _reason(item: Mapping[str, Any]) -> str | None:
 
 
 def _detail_cell(event: Event) -> Text:
-    there = {key: value for key, value in event.detail.items() if value not in (None, "", [], {})}
+    from lakehouse_backfill.core.runs import gate_registry
+
+    told = gate_registry.with_questions(event.detail)
+    there = {key: value for key, value in told.items() if value not in (None, "", [], {})}
     if there.pop(SIGNATURE, None):
         there[SIGNATURE] = "stored; lakehouse-backfill verify checks it"
-    return format_cell({key: shorten_hash(value) for key, value in there.items()})
+    return format_cell({key: _shorten_text(value) for key, value in there.items()})
+
+
+def _shorten_text(value: Any) -> Any:
+    return shorten_hash(value) if isinstance(value, str) else value

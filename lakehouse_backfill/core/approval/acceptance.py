@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.comparison.fingerprints import match_fingerprints
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
@@ -98,7 +99,7 @@ def require_accepted_bytes(
             f"{len(wrong)} staged files are not what was accepted, the first is {wrong[0]}",
             state="nothing was published; the shadow table is kept",
             fix=f"lakehouse-backfill verify {plan.run_id} --deep names all; then "
-            f"lakehouse-backfill plan MANIFEST --revise {plan.run_id}",
+            f"{plan_command(plan.manifest_file, plan.run_id)}",
         )
 
 

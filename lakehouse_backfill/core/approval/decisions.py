@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.core.approval import acceptance
+from lakehouse_backfill.command_lines import plan_command
+from lakehouse_backfill.core.approval import acceptance, signatures
+from lakehouse_backfill.core.guards.outside.inverses import undo_messages
 from lakehouse_backfill.core.planning import checklist, job_code
 from lakehouse_backfill.core.planning.plan import find_conflicting_runs
 from lakehouse_backfill.core.runs import event_log, gate_registry, lifecycle, roles
@@ -124,7 +126,7 @@ def waive_command(run_id: str, gate: str) -> str:
 
 def waive_instructions(run_id: str, closed: Iterable[CheckResult]) -> str:
     """Return the command for the first gate that may be waived, and what lists the others."""
-    found = [check.name for check in closed if check.waivable]
+    found = [gate_registry.check_title(check) for check in closed if check.waivable]
     if not found:
         return "none of these gates may be waived"
     more = f" (all: lakehouse-backfill waive {run_id} --list)" if len(found) > 1 else ""
@@ -137,7 +139,8 @@ VALIDATION = "validation"
 def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record the decision on the intent, bound to the manifest hash.
 
-    Raises NotAllowed, Blocked (open checklist), Conflict (an overlapping open run).
+    Raises NotAllowed, Blocked (open checklist), Conflict (an overlapping open run); ApprovalMissing
+    and Tampered when the plan is not signed as it has to be, or not the one that was registered.
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     require_decider(context, plan, "approve", by)
@@ -145,11 +148,12 @@ def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     if open_questions:
         raise errors.Blocked(
             f"{run_id}: the checklist has no answer to {'; '.join(open_questions)}",
-            fix=f"write the answers, then {errors.plan_command(plan.manifest_file, run_id)}",
+            fix=f"write the answers, then {plan_command(plan.manifest_file, run_id)}",
         )
     environments = (plan.resolved.environment, context.profile.environment)
     job_code.require_committed(plan.resolved.git_commit, *environments)
     lifecycle.require_legal_move(status, "approve")
+    signatures.require_registered_plan(context, plan, context.runs.events(run_id))
     for conflict in find_conflicting_runs(context, plan.resolved, {run_id, plan.revises}):
         raise errors.Conflict(
             f"{run_id} overlaps open run {conflict.run_id} ({conflict.state}) in "
@@ -166,6 +170,7 @@ def accept(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     require_decider(context, plan, "accept", by)
     lifecycle.require_legal_move(status, "accept")
     events = trusted_events(context, status)
+    signatures.require_registered_plan(context, plan, events)
     found = logged_validation(context, events, run_id)
     if found is None:
         raise errors.ApprovalMissing(
@@ -180,6 +185,7 @@ def accept(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
 def reject(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record that a person says no; nothing is deleted."""
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    roles.require_plan_environment(plan, context.profile.environment)
     roles.require_role(plan.resolved.contract, "accept", by, context.profile.environment)
     return context.move(status, plan, "reject", by, reason=reason)
 
@@ -187,16 +193,22 @@ def reject(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
 def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Close a run before publication; its shadow and evidence stay.
 
-    Raises NotAllowed unless `by` requested or planned the run, or may approve or publish it.
+    Raises NotAllowed unless `by` requested or planned the run, or may approve or publish it,
+    RunMoved while another living process drives it, unless it is taken over.
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    roles.require_plan_environment(plan, context.profile.environment)
     requester = plan.resolved.manifest.run.requested_by
     if by != plan.created_by:
         roles.require_any_role(
             plan.resolved.contract, ("approve", "publish"), requester, by,
             context.profile.environment,
         )  # fmt: skip
-    return context.move(status, plan, "cancel", by, reason=reason)
+    lifecycle.require_legal_move(status, "cancel")
+    context.require_no_other_driver(status)
+    status = context.move(status, plan, "cancel", by, reason=reason)
+    undo_messages(context, run_id)
+    return status
 
 
 def trusted_events(context: Context, status: RunStatus) -> tuple[Event, ...]:
@@ -237,10 +249,10 @@ def require_gates_open(
     closed = unwaived_failures(validation.checks, subject, waivers_in_force(events))
     if closed:
         raise errors.ChecksFailed(
-            f"{run_id}: {', '.join(check.name for check in closed)} failed",
+            f"{run_id}: a check failed: {gate_registry.describe_checks(closed)}",
             state="nothing was decided or published",
-            fix=f"lakehouse-backfill plan MANIFEST --revise {run_id}; or, for the record: "
-            + waive_command(run_id, closed[0].name),
+            fix=f"{plan_command(revise=run_id)}; or, for the record: "
+            + waive_command(run_id, gate_registry.check_title(closed[0])),
         )
 
 
@@ -257,6 +269,7 @@ class FailedGate:
     """A gate that stopped a run; `command` waives it, `why_not` says why none does."""
 
     name: str
+    question: str
     group: str
     scope: str
     detail: str
@@ -279,12 +292,15 @@ def failed_gates(context: Context, run_id: str) -> tuple[FailedGate, ...]:
         gates.append(
             FailedGate(
                 name=check.name,
+                question=gate_registry.check_title(check),
                 group=check.group,
                 scope=judged.scope,
                 detail=check.detail,
                 waived_by=waiver.by if waiver else None,
                 why_not=why_not,
-                command=None if why_not or waiver else waive_command(run_id, check.name),
+                command=None
+                if why_not or waiver
+                else waive_command(run_id, gate_registry.check_title(check)),
             )
         )
     return tuple(gates)
@@ -305,6 +321,7 @@ def waive(context: Context, run_id: str, gate: str, by: str, reason: str) -> Run
     context.require_no_other_driver(status)
     events = trusted_events(context, status)
     roles.require_approval(events, plan)
+    signatures.require_registered_plan(context, plan, events)
     judged, checks = _waivable_checks(context, plan, events, gate)
     waivers = waivers_in_force(events)
     for group in dict.fromkeys(check.group for check in checks):
@@ -340,9 +357,10 @@ def _waivable_checks(
             fix=f"lakehouse-backfill log {run_id}, to see who stopped it and why",
         )
     judged, failed = stopped
-    checks = [check for check in failed if check.name == gate.strip()]
+    wanted = gate.strip()
+    checks = [one for one in failed if wanted in (gate_registry.check_title(one), one.name)]
     if not checks:
-        names = "; ".join(dict.fromkeys(check.name for check in failed))
+        names = "; ".join(dict.fromkeys(map(gate_registry.check_title, failed)))
         raise errors.NotFound(
             f"{run_id} failed no gate that is called {gate!r}; it failed: {names}",
             fix=f"lakehouse-backfill waive {run_id} --list",
@@ -351,7 +369,7 @@ def _waivable_checks(
     if reasons:
         raise errors.Blocked(
             f"{gate} cannot be waived: {reasons[0]}",
-            fix=errors.plan_command(plan.manifest_file, run_id),
+            fix=plan_command(plan.manifest_file, run_id),
         )
     return judged, checks
 

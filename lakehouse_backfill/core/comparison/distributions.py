@@ -358,6 +358,7 @@ def check_distributions(
         observed=len(moved),
         limit=0,
         blocking=gate == "block",
+        judged=len(unjudged) < len(known),
     )
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import PartitionBalance
 from lakehouse_backfill.domain.diff import Checksum, FileBytes, FileFingerprint
@@ -178,7 +178,7 @@ def tampered_file_error(path: str, what: str) -> Tampered:
         f"{path} is not what was hashed: {what}. The file was swapped or edited, or its row in "
         "file_fingerprint was",
         state="nothing was recorded",
-        fix=f"{errors.command_line('audit', 'verify')}; restore the file from a copy",
+        fix=f"{command_line('audit', 'verify')}; restore the file from a copy",
     )
 
 

@@ -27,6 +27,7 @@ from lakehouse_backfill.core.comparison.diff import (
 from lakehouse_backfill.core.planning import job_code, publish_modes
 from lakehouse_backfill.core.planning.pins import expired_pins
 from lakehouse_backfill.core.publication.dual_read import staged_candidate
+from lakehouse_backfill.core.runs import side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.catch_up import Drift, TableState
@@ -215,6 +216,7 @@ class _PartitionOrigin:
     live_commits: tuple[str, ...] = ()
     reason: str = ""
     named_code: str | None = None
+    is_code_unknown: bool = False
 
     @property
     def made_by(self) -> str | None:
@@ -240,10 +242,14 @@ def attribute_changes(
         if row.partition is not None and (row.added or row.removed or row.changed)
     }
     chosen = sample_partitions(changed, asked.partitions, plan.manifest_hash)
+    origins = {label: _partition_origin(context, plan, label) for label in chosen}
+    if warning := _unknown_code_warning(tuple(origins.values())):
+        context.progress.say(warning)
     context.progress.start("attributing", len(chosen), "partitions")
     causes = []
-    for label in chosen:
-        causes.append(_attribute_partition(context, plan, label, changed[label], diff, asked))
+    for label, past in origins.items():
+        sampled = label, changed[label], past
+        causes.append(_attribute_partition(context, plan, sampled, diff, asked))
         context.progress.advance(rows=changed[label])
     context.progress.finish()
     attribution = Attribution(
@@ -262,10 +268,22 @@ def attribute_changes(
     return result, attribution
 
 
+def _unknown_code_warning(origins: Sequence[_PartitionOrigin]) -> str:
+    """Describe, before anything is computed, for how many partitions no code is known."""
+    unknown = sum(origin.is_code_unknown for origin in origins)
+    text = f"no run made the old rows of {unknown} of {len(origins)} sampled partitions, and the "
+    text += "manifest names no previous_code: a change of code stays unexplained there"
+    return text if unknown else ""
+
+
 def _attribute_partition(
-    context: Context, plan: Plan, label: str, rows: int, diff: Diff, asked: AttributionOptions
+    context: Context,
+    plan: Plan,
+    sampled: tuple[str, int, _PartitionOrigin],
+    diff: Diff,
+    asked: AttributionOptions,
 ) -> PartitionCauses:
-    past = _partition_origin(context, plan, label)
+    label, rows, past = sampled
     if past.basis == "none":
         return _unexplained_partition(label, rows, diff, past)
     target = plan.resolved.target
@@ -280,8 +298,10 @@ def _attribute_partition(
         keys={pin.name: asked.keys[pin.table] for pin in past.pins if pin.table in asked.keys},
         samples=asked.samples,
     )
+    seq = context.runs.status(plan.run_id).seq
     try:
-        swapped = context.compute().attributing.swap(request)
+        with side_effects.record_attempts_of_check(context, plan.run_id, "attribution", seq):
+            swapped = context.compute().attributing.swap(request)
     except (errors.EnvironmentDown, errors.LostFile):
         raise
     except errors.BackfillError as error:
@@ -408,7 +428,7 @@ def _unrecorded_origin(context: Context, plan: Plan, label: str) -> _PartitionOr
     written = _live_commits(context, plan, label, None)
     if written is None and named is None:
         return _PartitionOrigin(
-            "none", reason="no known run made it, and the commits that did are gone"
+            "none", reason="no known run made it, and its commits are gone", is_code_unknown=True
         )
     if written is not None and not written:
         return _PartitionOrigin("none", reason="nothing was ever written there: all of it is new")
@@ -421,7 +441,9 @@ def _unrecorded_origin(context: Context, plan: Plan, label: str) -> _PartitionOr
             f"they were at {newest.at.isoformat(timespec='seconds')}, when it was last written; "
             "what that does not give is unexplained: other code, or live writes"
         )
-        return _PartitionOrigin("assumed", pins=pins, live_commits=commits, reason=reason)
+        return _PartitionOrigin(
+            "assumed", pins=pins, live_commits=commits, reason=reason, is_code_unknown=True
+        )
     pins, how = _named_code_pins(context, plan, newest)
     reason = f"no known run made it: computed again by {code}, named by the manifest, on {how}"
     return _PartitionOrigin(

@@ -24,6 +24,7 @@ from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.planning.pins import expired_pins, pin_name, snapshot_exists
+from lakehouse_backfill.core.runs import side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import table
@@ -36,6 +37,8 @@ from lakehouse_backfill.domain.table import StoredCheck
 
 #: The epoch of a scratch table's only writer.
 SCRATCH_EPOCH = 1
+#: Names the process that computes in a scratch table.
+DRIVER_PROPERTY = "lakehouse-backfill.scratch-driver"
 
 
 @dataclass
@@ -87,7 +90,11 @@ def open_scratch_table(context: Context, plan: Plan, purpose: str) -> Iterator[S
     target, base = plan.resolved.target.table, _base_snapshot(context, plan)
     table = f"{plan.shadow_table}__{purpose}_{uuid4().hex[:8]}"
     scratch = ScratchTable(context, plan.model_copy(update={"shadow_table": table}))
-    properties = {"lakehouse-backfill.run-id": plan.run_id, "lakehouse-backfill.scratch": purpose}
+    properties = {
+        "lakehouse-backfill.run-id": plan.run_id,
+        "lakehouse-backfill.scratch": purpose,
+        DRIVER_PROPERTY: context.driver,
+    }
     contract = plan.resolved.contract
     if contract.restricted_columns:
         properties |= masks.metrics_properties(contract, context.tables.describe(target))
@@ -301,8 +308,8 @@ def reproduce(context: Context, run_id: str) -> ReproduceOutcome:
     Lineage columns are left out. Raises NotFound when pins are gone, ApprovalMissing when nothing
     was validated, Unsupported for a run of another engine.
     """
-    plan = context.runs.plan(run_id)
-    events = trusted_events(context, context.runs.status(run_id))
+    plan, status = context.runs.plan(run_id), context.runs.status(run_id)
+    events = trusted_events(context, status)
     validation = logged_validation(context, events, run_id)
     if validation is None:
         raise errors.ApprovalMissing(
@@ -310,7 +317,10 @@ def reproduce(context: Context, run_id: str) -> ReproduceOutcome:
             fix=f"lakehouse-backfill validate {run_id}",
         )
     chunks = plan.resolved.chunks
-    with open_scratch_table(context, plan, "again") as scratch:
+    with (
+        open_scratch_table(context, plan, "again") as scratch,
+        side_effects.record_attempts_of_check(context, run_id, "reproduction", status.seq),
+    ):
         context.progress.start("reproduce", len(chunks), "chunks")
         for chunk in chunks:
             record = scratch.compute(chunk)

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import PROGRAM, command_line, plan_command, with_remark
 from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
+from lakehouse_backfill.core.evidence.next_commands import exceptional_command
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.job_code import archived_code
 from lakehouse_backfill.core.publication.dual_read import reader_records
@@ -29,7 +30,7 @@ from lakehouse_backfill.domain.identity.statement import SIGNATURE
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from lakehouse_backfill.errors import EnvironmentDown, NotFound, Tampered, TargetChanged
+from lakehouse_backfill.errors import EnvironmentDown, NotFound, Tampered
 
 S = RunState
 
@@ -49,7 +50,7 @@ _SAFE = "this run has published nothing"
 _NOT_LOOKED_AT = f"{_SAFE}; whether others changed the target was not looked at"
 
 _SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
-    S.DRAFT: (_SAFE, _OLD, "plan {manifest}"),
+    S.DRAFT: (_SAFE, _OLD, "recover {run}"),
     S.PLANNED: (_SAFE, _OLD, "approve {run} --by WHO"),
     S.APPROVED: (_SAFE, _OLD, "run {run}"),
     S.STAGING: (_SAFE, _OLD, "run {run}"),
@@ -64,23 +65,23 @@ _SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     S.PUBLISH_HALTED: (
         "yes: each step was one commit, and what it replaced is pinned and can come back",
         "the steps of this run that were published; the other partitions as before",
-        "publish {run}   (goes on when the cause is gone)",
+        "publish {run}   # goes on when the cause is gone",
     ),
     S.PUBLISHED: (
         "yes: the old partitions are pinned and can come back",
         "the restated partitions of this run",
-        "rollback {product} --reason TEXT   (only if you want them back)",
+        "rollback {product} --reason TEXT   # only if you want them back",
     ),
     S.ROLLED_BACK: (
         "yes: the old partitions are back",
         "the version from before this run",
-        "publish {run}   (publishes it again)",
+        "publish {run}   # publishes it again",
     ),
-    S.FAILED: (_SAFE, _OLD, "run {run}   (redoes only unfinished chunks)"),
-    S.HALTED: (_SAFE, _OLD, "plan {manifest} --revise {run}"),
+    S.FAILED: (_SAFE, _OLD, "run {run}   # redoes only unfinished chunks"),
+    S.HALTED: (_SAFE, _OLD, "{replan}   # once manifest or code is corrected"),
     S.PAUSED: (_SAFE, _OLD, "run {run}"),
-    S.REJECTED: (_SAFE, _OLD, "plan {manifest} --revise {run}"),
-    S.CANCELLED: (_SAFE, _OLD, "plan {manifest}"),
+    S.REJECTED: (_SAFE, _OLD, "{replan}   # once manifest or code is corrected"),
+    S.CANCELLED: (_SAFE, _OLD, "{plan}"),
     S.SUPERSEDED: (_SAFE, "what the run that replaced it says", "status"),
 }
 
@@ -95,12 +96,12 @@ _FIRST_ROWS_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     S.PUBLISHED: (
         "yes: nothing was there before, so nothing was replaced",
         "the first rows of these partitions, by this run",
-        "rollback {product} --reason TEXT   (only to empty these partitions again)",
+        "rollback {product} --reason TEXT   # only to empty these partitions again",
     ),
     S.ROLLED_BACK: (
         "yes: the partitions are empty again, as before",
         "no rows in these partitions, as before this run",
-        "publish {run}   (publishes it again)",
+        "publish {run}   # publishes it again",
     ),
 }
 _NO_ROWS = "no rows in these partitions, as before; nothing of this run"
@@ -114,9 +115,9 @@ _TABLE_NOT_LOOKED_AT = "; by its log: the table was not looked at"
 #: The next command where another engine writes the shadow.
 _EXTERNAL_COMMANDS = {
     S.APPROVED: "shadow open {run}",
-    S.PAUSED: "shadow close {run}   (once it is written)",
+    S.PAUSED: "shadow close {run}   # once it is written",
     S.FAILED: "shadow close {run}",
-    S.HALTED: "shadow close {run}   (once it is corrected)",
+    S.HALTED: "shadow close {run}   # once it is corrected",
 }
 
 #: States in which a run has a driver, and what the driver does.
@@ -141,37 +142,40 @@ def summarise_safety(
     version: int = 0,
     driver: str | None = None,
     is_driven: bool = False,
-    manifest_file: str = errors.MANIFEST_PLACEHOLDER,
+    manifest_file: str = "",
     was_empty: bool = False,
     is_external: bool = False,
-    after_acceptance: str | None = None,
+    exception: str | None = None,
 ) -> SafetySummary:
     """Return the three answers for a run in `state`.
 
     `gone` are partitions of a published run that were rolled back since its output `version`.
     `driver` is the process that works on the run; unless `is_driven`, that process is gone.
     `manifest_file` is the file that the run was planned from. `was_empty`: its partitions had no
-    rows before. `is_external`: another engine writes its shadow. `after_acceptance` replaces the
-    next command of an accepted run that cannot be published.
+    rows before. `is_external`: another engine writes its shadow. `exception` replaces the
+    next command of a state in which it would be refused.
     """
     is_safe, readers_see, command = _summary_texts(state, was_empty=was_empty)
     activity = _DRIVER_ACTIVITY.get(state, "validating")
-    if is_driven:
-        command = f"status {{run}}   ({driver} is {activity} it)"
-    elif driver is not None:
+    if driver is not None and not is_driven:
         is_safe += f"; {driver} was {activity} it and is gone"
-        if state in _DRIVER_ACTIVITY:
-            command = "recover {run}"
-    elif after_acceptance is not None:
-        command = after_acceptance
+    if is_driven:
+        command = f"status {{run}}   # {driver} is {activity} it"
+    elif driver is not None and state in _DRIVER_ACTIVITY:
+        command = "recover {run}"
+    elif exception is not None:
+        command = exception
     elif is_external:
         command = _EXTERNAL_COMMANDS.get(state, command)
     if gone:
         readers_see += f", except {partitions.describe_labels(gone)}, rolled back since"
-        command = f"rollback {{product}} --to {version} --reason TEXT   (brings them back)"
-    arguments = {"run": run_id, "product": product, "manifest": manifest_file}
-    quoted = {name: shlex.quote(argument) for name, argument in arguments.items()}
-    text = f"{errors.PROGRAM} {command.format(**quoted)}"
+        command = f"rollback {{product}} --to {version} --reason TEXT   # brings them back"
+    replan = plan_command(manifest_file, run_id)
+    plan = plan_command(manifest_file) if manifest_file else command_line("status", run_id)
+    texts = {"run": shlex.quote(run_id), "product": shlex.quote(product)}
+    whole = {"plan": plan, "replan": replan}
+    lines = {name: line.removeprefix(f"{PROGRAM} ") for name, line in whole.items()}
+    text = f"{PROGRAM} {command.format(**texts, **lines)}"
     return SafetySummary(is_safe=is_safe, readers_see=readers_see, next_command=text)
 
 
@@ -182,7 +186,7 @@ WAITING_FOR_PEOPLE = (
 #: States whose next command depends on the plan (its file, who writes the shadow, whether it may
 #: be published) or that describe its partitions: only then is the plan read.
 _PLAN_STATES = frozenset(
-    {S.ACCEPTED, S.REJECTED, S.CANCELLED, S.PUBLISH_HALTED, *_EXTERNAL_COMMANDS}
+    {S.ACCEPTED, S.REJECTED, S.CANCELLED, S.PUBLISH_HALTED, S.ROLLED_BACK, *_EXTERNAL_COMMANDS}
 )
 
 
@@ -212,10 +216,10 @@ def summarise_run_safety(
     summary = summarise_safety(
         status.state, status.run_id, status.product, gone=rolled_back, version=version,
         driver=status.driver, is_driven=context.is_driven_elsewhere(status),
-        manifest_file=plan.manifest_file if plan else errors.MANIFEST_PLACEHOLDER,
+        manifest_file=plan.manifest_file if plan else "",
         was_empty=was_empty,
         is_external=plan is not None and publish_modes.is_externally_written(plan),
-        after_acceptance=_after_acceptance(context, status, plan),
+        exception=exceptional_command(context, status, plan, look=look),
     )  # fmt: skip
     if summary.is_safe.startswith(_SAFE):
         target = _look_at_target(context, status) if look else _NOT_LOOKED_AT
@@ -256,6 +260,10 @@ def _compare_with_readers(
     elif view.unknown:
         is_safe = f"its partitions could not be compared; by its log, {is_safe}"
     is_safe = is_safe.replace(", yes: ", ", ")
+    if view.changed and status.state is RunState.PUBLISHED and " rollback " in summary.next_command:
+        command = summary.next_command.partition("   # ")[0]
+        line = with_remark(f"{command} --dry-run", "says whether the old rows can come back")
+        summary = replace(summary, next_command=line)
     if status.state is not RunState.ROLLED_BACK:
         is_safe = _with_restorability(context, status, history, is_safe)
     see = f"{summary.readers_see}; {exceptions}" if exceptions else summary.readers_see
@@ -339,18 +347,6 @@ def _known_plan(context: Context, run_id: str) -> Plan | None:
     """Return the plan of a run; None when it is missing or was edited."""
     with suppress(NotFound, Tampered):
         return context.runs.plan(run_id)
-    return None
-
-
-def _after_acceptance(context: Context, status: RunStatus, plan: Plan | None) -> str | None:
-    """Return the next command of an accepted run that cannot be published as it is; else None."""
-    if status.state is not RunState.ACCEPTED or plan is None:
-        return None
-    if publish_modes.is_never_published(plan):
-        return "evidence {run}   (it is never published)"
-    newest = context.runs.events(status.run_id)[-1]
-    if newest.detail.get("stopped_by") == TargetChanged.code:
-        return "plan {manifest} --revise {run}   (its partitions changed since it was planned)"
     return None
 
 

@@ -55,8 +55,7 @@ def audit_all(
             )
         # Read first: what is anchored while the logs are read is then in the logs.
         records = context.anchor.records()
-    verdict = audit_verify(context, kept_heads)
-    chains, products = context.audit.chains(), context.audit.products()
+    verdict, chains, products = _verify_logs(context, kept_heads)
     found = [
         one for chain in chains.values() for one in signatures.run_verdicts(context, chain, ())
     ] + [
@@ -87,6 +86,13 @@ def audit_verify(context: Context, kept_heads: Mapping[str, str] | None = None) 
 
     Raises TooBusy when events keep being written in between.
     """
+    return _verify_logs(context, kept_heads)[0]
+
+
+def _verify_logs(
+    context: Context, kept_heads: Mapping[str, str] | None
+) -> tuple[AuditVerdict, event_log.EventChains, event_log.ProductRows]:
+    """Check as `audit_verify` does; also return the events and pointer rows that were checked."""
     for _ in range(_MAX_READS):
         seal = context.audit.seal()
         chains, statuses = context.audit.chains(), context.runs.list(open_only=True)
@@ -103,9 +109,10 @@ def audit_verify(context: Context, kept_heads: Mapping[str, str] | None = None) 
                 for table, runs in context.audit.recorded_runs().items()
             }
             bad_plans |= _runs_without_ledger(context, chains, recorded)
-            return event_log.verify_logs(
+            verdict = event_log.verify_logs(
                 chains, seal, statuses, products, bad_plans, recorded, kept_heads
             )
+            return verdict, chains, products
     raise TooBusy("runs kept moving while their logs were read", fix="try again")
 
 
@@ -220,9 +227,11 @@ def _check_plan(
         plan = context.runs.plan(run_id)
     except (Tampered, NotFound) as error:
         return None, failed_check(name, error.problem)
-    hashes = [str(event.detail.get("manifest_hash")) for event in events if event.verb == "plan"]
+    first = next((event.detail for event in events if event.verb == "plan"), {})
+    if first.get(signers.REGISTERED) not in (None, plan.registered_digest):
+        return plan, failed_check(name, "it is not the one that was registered")
     return plan, check_equal(
-        name, hashes[0] if hashes else None, plan.resolved.manifest_hash,
+        name, first.get("manifest_hash"), plan.resolved.manifest_hash,
         "its manifest hash, worked out again, against the first event of the log",
     )  # fmt: skip
 
@@ -481,12 +490,10 @@ def _check_readers(subject: Verification, view: readers.ReaderView) -> None:
     heads = ", ".join(f"{name} at snapshot {head}" for name, head in view.heads.items())
     total = len(view.same) + len(view.changed) + len(view.unknown)
     because = f"{len(view.same)} of {total} partitions as the publications left them; {heads}"
+    because = "; ".join(part for part in (view.exceptions(), because) if part)
+    ok = False if view.changed else None if view.unknown else True
     subject.checks.append(
         StoredCheck(
-            name=READERS_CHECK,
-            ok=False if view.changed else None if view.unknown else True,
-            expected=total,
-            found=len(view.same),
-            because="; ".join(part for part in (view.exceptions(), because) if part),
+            name=READERS_CHECK, ok=ok, expected=total, found=len(view.same), because=because
         )
     )

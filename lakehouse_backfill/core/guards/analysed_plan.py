@@ -101,18 +101,9 @@ class _PlanWalk:
         self._common: dict[int, list[int]] = {}
 
     def visit(self, root: PlanNode) -> list[int]:
-        """Judge a plan and all below it; return the attributes that it yields.
-
-        Children come before their parents, and the first child first: it may define what the
-        others refer to. Without recursion, since a plan may be thousands of nodes deep.
-        """
-        todo, nodes = [root], []
-        while todo:
-            node = todo.pop()
-            nodes.append(node)
-            todo += node.children
+        """Judge a plan and all below it; return the attributes that it yields."""
         outputs: dict[int, list[int]] = {}
-        for node in reversed(nodes):
+        for node in root.children_first():
             outputs[id(node)] = self._visit(node, [outputs[id(child)] for child in node.children])
         return outputs[id(root)]
 
@@ -153,7 +144,7 @@ class _PlanWalk:
             for made in set(outputs) - set(inputs):
                 self.facts[made] = self._of(inputs)
             return outputs
-        if node.name == "Join" and _is_half(node):
+        if node.is_half_join:
             return below[0]
         names = ("windowExpressions", "generatorOutput")
         return inputs + _identities(
@@ -209,7 +200,7 @@ class _PlanWalk:
 
     def _limit(self, node: PlanNode) -> Iterator[PlanFact]:
         limits = [one.fields.get("value") for one in node.expressions.get("limitExpr", ())]
-        child = _through(node.children[0], ("LocalLimit", "Project", "SubqueryAlias", "View"))
+        child = _through(node.children[0], _KEEPING_ORDER)
         if "0" in limits or (child.name == "Aggregate" and not child.fields["groupingExpressions"]):
             return
         if child.name != "Sort":
@@ -308,6 +299,7 @@ _MOVES = {
     "Deduplicate": "dropDuplicates", "Distinct": "distinct", "Sort": "orderBy",
     "Window": "partitionBy",
 }  # fmt: skip
+_KEEPING_ORDER = ("LocalLimit", "Project", "Filter", "SubqueryAlias", "View")
 _KEEPING_KEYS = frozenset(
     {"Project", "Filter", "SubqueryAlias", "View", "Window", "Sort", "RepartitionByExpression",
      "Repartition", "GlobalLimit", "LocalLimit"}
@@ -331,11 +323,6 @@ def _columns(trees: Iterable[PlanNode]) -> tuple[str, ...]:
 
 def _identities(trees: Iterable[PlanNode]) -> list[int]:
     return [tree.identity for tree in trees if tree.identity is not None]
-
-
-def _is_half(node: PlanNode) -> bool:
-    kind = str(node.fields.get("joinType"))
-    return "LeftSemi" in kind or "LeftAnti" in kind
 
 
 def _through(node: PlanNode, names: tuple[str, ...]) -> PlanNode:

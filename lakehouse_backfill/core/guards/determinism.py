@@ -31,7 +31,13 @@ _SPARK_TABLE = re.compile(r"^\.table$|(\.sparkSession|\(\))\.table$")
 _SHUFFLES = re.compile(
     r"\.(repartition|repartitionByRange|groupBy|groupby|join|partitionBy|cogroup|rollup|cube)$"
 )
-_SORTED = re.compile(r"\.(orderBy|sort)\(\)(\.(select|withColumn|where|filter|drop)\(\))*\.\w+$")
+#: Sorted, and since then changed row by row.
+_SORTED = re.compile(
+    r"\.(orderBy|sort)\(\)(\.(select|selectExpr|withColumns?|withColumns?Renamed|where|filter|drop|"
+    r"alias|toDF|fillna|hint)\(\))*\.\w+$"
+)
+#: Methods of pandas that give the rows of a group an order.
+_PANDAS_SORTS = (".sort_values", ".sort_index", ".nlargest", ".nsmallest")
 _MUTATORS = frozenset(
     {"append", "add", "update", "setdefault", "pop", "popitem", "extend", "insert", "remove",
      "discard", "clear", "appendleft", "popleft"}
@@ -93,7 +99,9 @@ class _Scan:
             yield _finding(kind, use, use.name)
         elif function := _F.fullmatch(use.name):
             yield from self._spark_function(use, function.group(1), call)
-        elif _SPARK_READ.search(use.name) or _SPARK_TABLE.search(use.name):
+        elif _SPARK_READ.search(use.name) or (
+            _SPARK_TABLE.search(use.name) and not (call and self._texts_of(call) & self._views)
+        ):
             yield _finding("unpinned_read", use, use.name.lstrip("."))
 
     def _spark_function(self, use: Use, function: str, call: ast.Call | None) -> Iterator[Finding]:
@@ -105,6 +113,8 @@ class _Scan:
         if found in ("unordered_collection", "unordered_first") and (
             self._has_sorting or call is None or id(call) in self._windowed
         ):
+            return
+        if found == "unordered_first" and self._has_unknown_window:
             return
         if found != "tied_rank":
             yield _finding(found, use, f"{function}()")
@@ -120,12 +130,25 @@ class _Scan:
 
     @cached_property
     def _windowed(self) -> frozenset[int]:
-        """Calls inside `.over(...)`: the analysed plan knows the window's order."""
+        """Calls whose result has `.over(...)`: the analysed plan knows the window's order."""
         inside: set[int] = set()
         for use in self._uses:
-            if use.kind == "call" and use.name.endswith(".over") and isinstance(use.node, ast.Call):
-                inside |= {id(node) for node in ast.walk(use.node.func)}
+            if use.name.endswith(".over") and isinstance(use.node, ast.Call):
+                for name in ast.walk(use.node.func):
+                    values = self._source.values(name) if isinstance(name, ast.Name) else [name]
+                    inside |= {id(node) for value in values for node in ast.walk(value)}
         return frozenset(inside)
+
+    @cached_property
+    def _has_unknown_window(self) -> bool:
+        """Whether anything that is not known, such as an element of a list, has `.over(...)`."""
+        return any(
+            use.name == ".over"
+            and isinstance(use.node, ast.Call)
+            and isinstance(base := getattr(use.node.func, "value", None), ast.Name)
+            and self._source.values(base) == [base]
+            for use in self._uses
+        )
 
     def _called(self, use: Use, call: ast.Call) -> Iterator[Finding]:
         method = use.name.rpartition(".")[2]
@@ -142,12 +165,21 @@ class _Scan:
     def _limits(self, use: Use, call: ast.Call, method: str) -> Iterator[Finding]:
         if not use.name.startswith(".") or _SORTED.search(use.name):
             return
+        if method in ("tail", "drop_duplicates") and use.scope.definition in self._pandas_sorted:
+            return
         seeded = any(word.arg == "random_state" for word in call.keywords)
         is_sample = method in ("sample", "sampleBy", "randomSplit") and not seeded
         if is_sample or (method in ("limit", "offset", "tail") and not _is_zero(call)):
             yield _finding("unordered_limit", use, f"{method}()")
         elif method in ("dropDuplicates", "drop_duplicates") and (call.args or call.keywords):
             yield _finding("unordered_first", use, f"{method}() of some columns")
+
+    @cached_property
+    def _pandas_sorted(self) -> frozenset[str]:
+        """Functions that sort rows by a method that only pandas has: they take what it sorted."""
+        return frozenset(
+            use.scope.definition for use in self._uses if use.name.endswith(_PANDAS_SORTS)
+        )
 
     def _zones(self, use: Use, call: ast.Call, method: str) -> Iterator[Finding]:
         given = len(call.args) + len(call.keywords)
@@ -177,18 +209,27 @@ class _Scan:
     @cached_property
     def _views(self) -> frozenset[str]:
         """The names of temporary views that the code makes."""
-        return frozenset(
-            argument.value
+        calls = [
+            use.node
             for use in self._uses
             if use.name.rpartition(".")[2] in ("createOrReplaceTempView", "createTempView")
             and isinstance(use.node, ast.Call)
-            for argument in use.node.args[:1]
-            if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+        ]
+        return frozenset().union(*(self._texts_of(call) for call in calls))
+
+    def _texts_of(self, call: ast.Call) -> frozenset[str]:
+        """Return the texts that the first argument of a call may be, also by a variable."""
+        arguments = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "name")]
+        values = [value for one in arguments for value in self._source.values(one)]
+        return frozenset(
+            value.value
+            for value in values
+            if isinstance(value, ast.Constant) and isinstance(value.value, str)
         )
 
     def _set_orders(self) -> Iterator[Finding]:
         """Find places where the order of a set's elements is read."""
-        orderless = self._orderless
+        orderless = self._orderless | self._in_errors
         for place in self._source.places():
             if place.scope.definition not in self._reached:
                 continue
@@ -209,6 +250,16 @@ class _Scan:
             ):
                 found |= {id(argument) for argument in use.node.args}
         return frozenset(found)
+
+    @cached_property
+    def _in_errors(self) -> frozenset[int]:
+        """Nodes inside the error of a `raise`, or the text of an `assert`: no row is made of it."""
+        errors = [
+            place.node.exc if isinstance(place.node, ast.Raise) else place.node.msg
+            for place in self._source.places()
+            if isinstance(place.node, (ast.Raise, ast.Assert))
+        ]
+        return frozenset(id(node) for one in errors if one is not None for node in ast.walk(one))
 
     def _is_set(self, node: ast.expr, depth: int) -> bool:
         for value in self._source.values(node):

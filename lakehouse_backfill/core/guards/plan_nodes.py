@@ -26,6 +26,25 @@ class PlanNode:
         for child in self.children:
             yield from child.walk()
 
+    def children_first(self) -> list[PlanNode]:
+        """Return the node and all nodes below it; each after its children, the first child first.
+
+        The first child may define what the others refer to. Without recursion: a plan may be
+        thousands of nodes deep.
+        """
+        todo, nodes = [self], []
+        while todo:
+            node = todo.pop()
+            nodes.append(node)
+            todo += node.children
+        return nodes[::-1]
+
+    @property
+    def is_half_join(self) -> bool:
+        """Whether it is a join that yields the columns of its first side only."""
+        kind = str(self.fields.get("joinType"))
+        return self.name == "Join" and ("LeftSemi" in kind or "LeftAnti" in kind)
+
     @property
     def identity(self) -> int | None:
         """The id of an attribute or of the attribute that an alias makes."""

@@ -17,8 +17,19 @@ from lakehouse_backfill.core.guards.python_scopes import (
 UNKNOWN = ""
 #: An expression that may mean more names than this has no known meaning.
 _MOST_NAMES = 256
-#: Functions that import the module that their text names.
-IMPORTERS = ("importlib.import_module", "builtins.__import__")
+#: What `import *` of Spark's functions puts in place of a builtin.
+_SPARK_FUNCTIONS = frozenset({"pyspark.sql.functions", "pyspark.sql.connect.functions"})
+_SPARK_SHADOWS = frozenset(
+    {"abs", "ascii", "bin", "filter", "hash", "hex", "max", "min", "pow", "round", "slice", "sum"}
+)
+#: Functions that import the module that their text names, or find it for a loader.
+IMPORTERS = (
+    "importlib.import_module", "importlib.__import__", "importlib.util.find_spec",
+    "importlib.util.spec_from_file_location", "builtins.__import__", "pkgutil.resolve_name",
+    "pkgutil.get_loader", "pkgutil.find_loader", "runpy.run_module",
+)  # fmt: skip
+#: Functions that run the text that they are given.
+EXECUTORS = ("builtins.exec", "builtins.eval", "builtins.compile")
 
 
 class NameResolver:
@@ -72,7 +83,7 @@ class NameResolver:
             bases = self._names(node.args[0], scope, seen)
             return frozenset(name for base in bases for name in self._member(base, text, seen))
         if functions.intersection(IMPORTERS) and (text := text_argument(node, 0)):
-            return frozenset({self._modules.find(text, scope.file)})
+            return frozenset({self._modules.find(text.replace(":", "."), scope.file)})
         if "functools.partial" in functions and node.args:
             return self._names(node.args[0], scope, seen)
         return frozenset(f"{name}()" for name in functions)
@@ -93,7 +104,8 @@ class NameResolver:
             place = place.parent
         starred = [self._member(module, name, seen) for module in scope.module.stars]
         found = frozenset().union(*starred) - {UNKNOWN}
-        if hasattr(builtins, name):
+        is_shadowed = name in _SPARK_SHADOWS and _SPARK_FUNCTIONS.intersection(scope.module.stars)
+        if hasattr(builtins, name) and not is_shadowed:
             found |= {f"builtins.{name}"}
         return found or frozenset({UNKNOWN})
 

@@ -28,6 +28,7 @@ from functools import cached_property
 from typing import Literal
 
 from lakehouse_backfill.core.guards.python_names import (
+    EXECUTORS,
     IMPORTERS,
     UNKNOWN,
     NameResolver,
@@ -244,8 +245,11 @@ class PythonSource:
             yield from ([module] if alias.name == "*" else self._names.member(module, alias.name))
 
     def _named_by_text(self, node: ast.Call) -> Iterator[str]:
-        if self.names(node.func).intersection(IMPORTERS) and (text := text_argument(node, 0)):
-            yield text
+        functions, text = self.names(node.func), text_argument(node, 0)
+        if text and functions.intersection(IMPORTERS):
+            yield text.replace(":", ".")
+        if text and functions.intersection(EXECUTORS):
+            yield from _imports_in(text)
 
     def _inside(self, node: ast.AST, seen: set[int]) -> frozenset[str]:
         found: set[str] = set()
@@ -287,6 +291,22 @@ def _parse(files: Mapping[str, str]) -> dict[str, ast.Module]:
     if faults:
         raise ConfigError("the code of the job is not Python", faults=tuple(faults))
     return trees
+
+
+def _imports_in(text: str) -> Iterator[str]:
+    """Yield the modules that an executed text imports; nothing for a text that is not Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and (name := text_argument(node, 0)):
+            is_import = ast.unparse(node.func).rpartition(".")[2] in ("__import__", "import_module")
+            yield from [name] if is_import else []
 
 
 def _is_definition(node: ast.AST) -> bool:

@@ -103,7 +103,7 @@ ANTI_PATTERNS = (
         ("target", "publish_mode"),
         ("publish_then_validate", "optimistic", "write_audit_later"),
         "shows rows to readers before anybody checked them",
-        "write publish_mode: replace_partitions: run RUN stages beside the target and validates "
+        "write publish_mode: replace_partitions, which stages beside the target and validates "
         "there; or shadow_only to look without publishing",
     ),
     AntiPattern(

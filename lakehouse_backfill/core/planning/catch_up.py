@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import CatchUp, Drift, ExcludedRows
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.partitions import Chunk, Scope
+from lakehouse_backfill.domain.partitions import Chunk, Scope, describe_labels
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
-from lakehouse_backfill.errors import ApprovalMissing, TooBusy, Unsupported
+from lakehouse_backfill.errors import ApprovalMissing, NotFound, Tampered, TooBusy, Unsupported
 
 #: Modes whose partitions can be made again one by one on a newer head.
 _MODES = ("replace_partitions", "merge")
@@ -36,7 +37,10 @@ def require_catch_up_possible(manifest: RunManifest) -> None:
 #: What an approval that is carried over was given to.
 _APPROVED_FIELDS = (
     "manifest", "contract", "scope", "code_hash", "files", "config_hash", "previous_code",
+    "environment", "git_commit", "lock_hash", "mask_key",
 )  # fmt: skip
+#: Of an input: all but the snapshot, which may be a newer one, and what follows from it.
+_MOVING_PIN_FIELDS = frozenset({"snapshot_id", "schema_id", "columns", "requested"})
 
 
 def require_same_intent(first: Plan, revision: Plan) -> None:
@@ -46,12 +50,70 @@ def require_same_intent(first: Plan, revision: Plan) -> None:
         for name in _APPROVED_FIELDS
         if getattr(first.resolved, name) != getattr(revision.resolved, name)
     ]
+    others += ["created_by"] * (first.created_by != revision.created_by)
+    others += ["inputs"] * (_declared_inputs(first) != _declared_inputs(revision))
+    others += ["target"] * (_target(first) != _target(revision))
     if others:
         raise ApprovalMissing(
             f"{revision.run_id} differs from {first.run_id} in {', '.join(others)}: its approval "
             "does not carry over",
             fix=f"lakehouse-backfill approve {revision.run_id} --by WHO",
         )
+
+
+def _declared_inputs(plan: Plan) -> list[dict[str, object]]:
+    return [pin.model_dump(exclude=set(_MOVING_PIN_FIELDS)) for pin in plan.resolved.sources]
+
+
+def _target(plan: Plan) -> tuple[str, str | None]:
+    return plan.resolved.target.table, plan.resolved.target.uuid
+
+
+def first_plan(context: Context, plan: Plan) -> Plan:
+    """Return the plan of the run that a revision, or a revision of revisions, takes the place of.
+
+    Raises Tampered when revisions follow each other in a circle.
+    """
+    seen = {plan.run_id}
+    while plan.revises is not None and plan.revises != plan.run_id:
+        plan = context.runs.plan(plan.revises)
+        if plan.run_id in seen:
+            raise Tampered(
+                f"{plan.run_id} revises a run that revises it",
+                state="nothing was planned, computed or published",
+                fix="lakehouse-backfill audit verify",
+            )
+        seen.add(plan.run_id)
+    return plan
+
+
+def revision_warnings(
+    context: Context, resolved: ResolvedManifest, revise: str | None
+) -> tuple[str, ...]:
+    """Describe how a revision goes beyond the first plan of the run: scope, contract, environment.
+
+    An approver sees it, however many revisions lie between them.
+    """
+    if revise is None or resolved.catch_up is not None:
+        return ()
+    try:
+        first = first_plan(context, context.runs.plan(revise))
+    except (NotFound, Tampered) as error:
+        return (f"it cannot be compared with the first plan of the run: {error.problem}",)
+    before, found = first.resolved, list[str]()
+    added = set(resolved.scope.partitions) - set(before.scope.partitions)
+    if added:
+        labels = tuple(label for label in resolved.scope.partitions if label in added)
+        found.append(f"{describe_labels(labels)} were not in its scope")
+    fields = ("roles", "roles_in", "four_eyes", "classification", "privacy", "retention_days")
+    found += [
+        f"{name} of the contract was another"
+        for name in fields
+        if getattr(resolved.contract, name) != getattr(before.contract, name)
+    ]
+    if resolved.environment != before.environment:
+        found.append(f"it was planned in {before.environment}")
+    return tuple(f"compared with the first plan, {first.run_id}: {one}" for one in found)
 
 
 def drifted_partitions(scope: Scope, drifts: Iterable[Drift]) -> tuple[str, ...]:
@@ -74,7 +136,7 @@ def next_catch_up_attempt(plan: Plan) -> int:
             f"{plan.run_id} caught up {done} times, and live commits changed its partitions again",
             state="nothing was published; what was staged is kept",
             fix="too busy: pause the writer, or use safety.publish_window; then "
-            + errors.command_line("publish", plan.run_id),
+            + command_line("publish", plan.run_id),
         )
     return done + 1
 

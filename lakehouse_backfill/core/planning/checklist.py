@@ -263,6 +263,10 @@ def _privacy(resolved: ResolvedManifest) -> str:
     exception = resolved.manifest.safety.retention_exception
     if exception is not None:
         parts.append(f"retention waived by {exception.by}: {exception.reason}")
+    parts += [
+        f"{one.column} may be made of restricted columns, waived by {one.by}: {one.reason}"
+        for one in resolved.manifest.safety.restricted_flows
+    ]
     return "; ".join(parts)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
@@ -250,7 +250,7 @@ def _changed_file_error(plan: Plan, problem: str, file: str) -> ApprovalMissing:
     return ApprovalMissing(
         problem,
         state="nothing was computed",
-        fix=f"put {file} back, or {errors.plan_command(plan.manifest_file, plan.run_id)}, and "
+        fix=f"put {file} back, or {plan_command(plan.manifest_file, plan.run_id)}, and "
         "let it be "
         "approved again",
     )

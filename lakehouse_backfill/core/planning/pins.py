@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract, Tombstones
+from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.manifest import Reference, RunManifest, Source, unplannable
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.rollout import PinLease
@@ -23,15 +24,22 @@ _DEFAULT_MAX_AGE_MS = 432_000_000
 
 
 def resolve_sources(
-    context: Context, manifest: RunManifest, contracts: Mapping[str, Contract]
+    context: Context,
+    manifest: RunManifest,
+    contracts: Mapping[str, Contract],
+    approved: Mapping[str, InputPrivacy | None] | None = None,
 ) -> tuple[SourcePin, ...]:
     """Resolve each input of the manifest to a snapshot, with what its contract says of privacy.
 
-    Raises NotFound.
+    For a revision, `approved` says it instead, by input. Raises NotFound.
     """
     return tuple(
         _source_pin(context, name, item).model_copy(
-            update={"privacy": rules.input_privacy(name, item, contracts)}
+            update={
+                "privacy": rules.input_privacy(name, item, contracts)
+                if approved is None
+                else approved[name]
+            }
         )
         for name, item in manifest.inputs.items()
     )
@@ -202,7 +210,7 @@ def require_pinned_snapshots(
         raise NotFound(
             f"{plan.run_id} reads what has expired since it was planned: {names}",
             state="nothing more was computed; chunks that are staged are kept",
-            fix=f"{errors.plan_command(plan.manifest_file, plan.run_id)}, to pin what is there now",
+            fix=f"{plan_command(plan.manifest_file, plan.run_id)}, to pin what is there now",
         )
 
 

@@ -12,7 +12,9 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.findings import judge_code
+from lakehouse_backfill.core.guards.outside.inverses import undo_messages
 from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
 from lakehouse_backfill.core.guards.privacy import masks, rules
@@ -28,11 +30,12 @@ from lakehouse_backfill.core.planning import (
     schema_changes,
     write_path,
 )
-from lakehouse_backfill.core.runs import lifecycle
+from lakehouse_backfill.core.runs import lifecycle, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, steps
 from lakehouse_backfill.domain import partitions, table
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
+from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.manifest import RunManifest, require_supported, unplannable
 from lakehouse_backfill.domain.partitions import ColumnType, PartitionTransform, ScopeField
 from lakehouse_backfill.domain.plan import (
@@ -40,6 +43,7 @@ from lakehouse_backfill.domain.plan import (
     Plan,
     PreviousCodePin,
     ResolvedManifest,
+    SourcePin,
     TargetPin,
 )
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, RunState, RunStatus
@@ -126,6 +130,7 @@ def supersede_revised_run(context: Context, plan: Plan, by: str) -> None:
     if status.state is RunState.SUPERSEDED:
         return
     context.move(status, context.runs.plan(plan.revises), "supersede", by, by_run=plan.run_id)
+    undo_messages(context, plan.revises)
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,8 @@ class DeclaredRun:
     previous_code: PreviousCodePin | None = None
     #: The contracts of the project that the inputs' tables have, by table.
     input_contracts: Mapping[str, Contract] = field(default_factory=dict)
+    #: For a revision: what was approved of its inputs' privacy, by name, instead of contracts.
+    input_privacy: Mapping[str, InputPrivacy | None] | None = None
 
 
 def make_plan(
@@ -166,7 +173,7 @@ def make_plan(
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
-    sources = pins.resolve_sources(context, manifest, declared.input_contracts)
+    sources = _resolve_sources(context, declared)
     notes = resolve.check_input_ranges(manifest, scope, sources)
     notes += resolve.completeness_notes(manifest, declared.contract, sources)
     notes += steps.check_progressive(manifest, declared.contract, scope)
@@ -196,6 +203,12 @@ def make_plan(
     return _complete_plan(context, resolved, declared, by, revise, notes)
 
 
+def _resolve_sources(context: Context, declared: DeclaredRun) -> tuple[SourcePin, ...]:
+    return pins.resolve_sources(
+        context, declared.manifest, declared.input_contracts, declared.input_privacy
+    )
+
+
 def _privacy_notes(
     context: Context, resolved: ResolvedManifest, base: TableInfo | None
 ) -> tuple[str, ...]:
@@ -214,19 +227,28 @@ def _privacy_notes(
 def register_plan(context: Context, plan: Plan, by: str) -> tuple[Plan, RunStatus]:
     """Pin the snapshots and register the run; the same open plan again changes nothing.
 
-    Order: pins, code, run, then the run that this one revises is superseded.
+    Order: pins, code, run, then the run that this one revises is superseded. Raises ApprovalMissing
+    and NotAllowed where plans are signed, and `by` cannot sign this one.
     """
     known = _find_status(context, plan.run_id)
     if known is not None and known.state in lifecycle.OPEN_STATES:
         return context.runs.plan(plan.run_id), known
+    roles.require_plan_environment(plan, context.profile.environment)
+    signers.require_planner(context.identity, context.profile, plan, by)
     pins.pin_snapshots(context, plan)
     job_code.archive_code(context, plan)
     now = context.clock.now()
     draft = RunStatus(run_id=plan.run_id, product=plan.product, state=RunState.DRAFT, seq=0, at=now)
-    detail = {"manifest_hash": plan.manifest_hash, "revises": plan.revises}
+    detail = {
+        "manifest_hash": plan.manifest_hash,
+        "revises": plan.revises,
+        signers.REGISTERED: plan.registered_digest,
+    }
     mode = plan.resolved.manifest.run.mode
     event = lifecycle.next_event(draft, "plan", actor=by, mode=mode, at=now, detail=detail)
-    status = context.runs.register(plan, event)
+    named = event.model_copy(update={"product": plan.product})
+    signed = signers.sign_event(context.identity, context.profile, plan, named)
+    status = context.runs.register(plan, signed)
     context.journal.bind(**plan.labels).log(
         "run planned", partitions=len(plan.resolved.scope.partitions)
     )
@@ -281,6 +303,7 @@ def _complete_plan(
     notes: tuple[str, ...],
 ) -> Plan:
     texts = job_code.code_texts(context, resolved)
+    _require_known_columns(texts, resolved)
     require_honourable_sinks(resolved.contract, resolved.manifest)
     require_no_side_effects(texts, resolved.manifest)
     findings = judge_code(texts, resolved.manifest)
@@ -296,6 +319,7 @@ def _complete_plan(
     write_path.require_fitting_write_path(resolved.manifest, resolved.target.table, chosen)
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
+    _require_changed_intent(context, run_id, revise, declared.manifest_file)
     name = resolved.contract.table.rpartition(".")[2]
     return Plan(
         run_id=run_id,
@@ -312,11 +336,40 @@ def _complete_plan(
             resolved, estimate, findings, are_signed=context.profile.requires_signatures
         ),
         notes=notes + _partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
-        warnings=estimates.estimate_warnings(context, resolved, found),
+        warnings=estimates.estimate_warnings(context, resolved, found)
+        + catch_up.revision_warnings(context, resolved, revise),
         manifest_file=declared.manifest_file,
         findings=findings,
         shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
     )
+
+
+def _require_changed_intent(
+    context: Context, run_id: str, revise: str | None, manifest_file: str
+) -> None:
+    """Raise ConfigError when a plan would revise the open run of exactly the same intent."""
+    if run_id != revise:
+        return
+    state = context.runs.status(run_id).state.value
+    again = f"{command_line('cancel', run_id)}, then {plan_command(manifest_file)}"
+    raise errors.ConfigError(
+        f"{manifest_file} says what {run_id} was planned from: neither manifest, code nor pinned "
+        "inputs have changed, so there is nothing to revise",
+        state=f"nothing was registered; {run_id} stays {state}",
+        fix=f"correct the manifest or its files, then give the same command again; to run the same "
+        f"intent once more: {again}",
+    )
+
+
+def _require_known_columns(texts: Mapping[str, str], resolved: ResolvedManifest) -> None:
+    """Raise ConfigError, by file and line, for a SQL file that the pinned inputs do not fit."""
+    transform = resolved.manifest.transform
+    if not transform.file.endswith(".sql"):
+        return
+    # sqlglot is loaded only when there is a query.
+    from lakehouse_backfill.core.guards.sql_columns import require_resolved_columns
+
+    require_resolved_columns(texts, transform, resolved.sources)
 
 
 def find_conflicting_runs(

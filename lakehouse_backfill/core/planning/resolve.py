@@ -161,11 +161,11 @@ def check_completeness(
     """Return the gate of one source: blocking when the run manifest declares it complete."""
     unit, seen = completeness_period(source), set(found)
     missing = [label for label in wanted if label not in seen]
-    detail = f"rows in all {len(wanted)} {unit}s that the run reads"
+    detail = f"rows in all {len(wanted):,} {unit}s that the run reads"
     if missing:
         more = len(missing) - MAX_NAMED_PERIODS
         detail = (
-            f"no row on {len(missing)} of {len(wanted)} {unit}s: "
+            f"no row on {len(missing):,} of {len(wanted):,} {unit}s: "
             f"{', '.join(missing[:MAX_NAMED_PERIODS])}" + (f" and {more} more" if more > 0 else "")
         )
     return CheckResult(

@@ -152,9 +152,9 @@ def check_changes_add_up(
     return gate_registry.gate_result(
         "changes add up",
         passed=wanted == new_rows,
-        detail=f"{old_rows} rows, {counts.inserted_rows or 0} keys inserted, "
-        f"{counts.updated_rows or 0} updated, {counts.deleted_rows or 0} deleted: "
-        f"{new_rows} rows; {counts.ignored_rows or 0} change rows were older or known",
+        detail=f"{old_rows:,} rows, {counts.inserted_rows or 0:,} keys inserted, "
+        f"{counts.updated_rows or 0:,} updated, {counts.deleted_rows or 0:,} deleted: "
+        f"{new_rows:,} rows; {counts.ignored_rows or 0:,} change rows were older or known",
         observed=new_rows,
         limit=wanted,
     )
@@ -224,9 +224,9 @@ def check_other_rows_unchanged(
     """Check that every row that the predicate does not name is as it was, in each partition."""
     wrong = [label for label in scope.partitions if old.get(label) != new.get(label)]
     rows = sum(found.rows for found in old.values())
-    detail = f"{rows} rows carried over, counts and checksums equal"
+    detail = f"{rows:,} rows carried over, counts and checksums equal"
     if wrong:
-        detail = f"{len(wrong)} partitions differ, first {wrong[0]}"
+        detail = f"{len(wrong):,} partitions differ, first {wrong[0]}"
     return gate_registry.fault_count_result("other rows are unchanged", len(wrong), detail)
 
 

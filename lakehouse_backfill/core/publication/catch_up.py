@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
 from lakehouse_backfill.core.planning.catch_up import (
@@ -108,7 +108,7 @@ def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
             f"at its result: {'; '.join(reasons) or 'nobody accepted the one before'}",
             state="nothing was published; readers see what they saw before",
             fix=f"lakehouse-backfill accept {plan.run_id} --by WHO, then "
-            + errors.command_line("publish", plan.run_id),
+            + command_line("publish", plan.run_id),
             data={"run_id": plan.run_id, "because": list(reasons)},
         )
     return context.move(
@@ -136,7 +136,8 @@ def stage_and_validate(
         status = context.runs.status(run_id)
     if status.state is RunState.STAGED:
         status, result, _ = validate(context, run_id, by)
-        progress["checks"] = result.checks
+        progress |= {"checks": result.checks, "totals": result.totals}
+        progress["changes"] = result.diff.summary
     return status, progress
 
 
@@ -195,6 +196,7 @@ def _declaration_of(plan: Plan) -> DeclaredRun:
         lock_hash=resolved.lock_hash,
         files=resolved.files,
         previous_code=resolved.previous_code,
+        input_privacy={pin.name: pin.privacy for pin in resolved.sources},
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval.acceptance import known_file_fingerprints
 from lakehouse_backfill.core.comparison import diff, fingerprints
 from lakehouse_backfill.core.planning import catch_up, publish_modes
@@ -45,7 +45,7 @@ def _expose_events(
         raise TargetChanged(
             f"{resolved.target.table} changed in the run's partitions: {drift}",
             state="no event was written; the shadow table is kept",
-            fix=errors.plan_command(revise=plan.run_id),
+            fix=plan_command(revise=plan.run_id),
         )
     history = context.versions.history(plan.product)
     # Two sets of events on the same rows would both claim to replace the rows of the table.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.publication import rollback
-from lakehouse_backfill.core.runs import hooks
+from lakehouse_backfill.core.runs import gate_registry, hooks
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer, steps
 from lakehouse_backfill.core.versions.reserve import REFUSALS
@@ -205,7 +205,7 @@ def _is_accepted(context: Context, plan: Plan, row: Publication) -> bool:
 def _roll_back_publication(
     context: Context, plan: Plan, row: Publication, failed: tuple[CheckResult, ...], by: str
 ) -> None:
-    names = ", ".join(check.name for check in failed)
+    names = ", ".join(map(gate_registry.check_title, failed))
     reason = f"checks after publish failed: {names}"
     group = rollback.publication_group(context, plan.run_id)
     if group:
@@ -228,14 +228,14 @@ def _checks_failed_error(
     *,
     is_seen: bool,
 ) -> ChecksFailed:
-    details = "; ".join(f"{check.name}: {check.detail}" for check in failed)
+    details = gate_registry.describe_checks(failed)
     if not is_seen:
         state = f"version {row.version} was rolled back; readers see what they saw before"
-        fix = errors.plan_command(plan.manifest_file, plan.run_id)
+        fix = plan_command(plan.manifest_file, plan.run_id)
     elif refused is not None:
         reason = f"it could not be rolled back: {refused.problem}"
         state = f"version {row.version} is published, and readers see it; {reason}"
-        fix = refused.fix or errors.plan_command(plan.manifest_file, plan.run_id)
+        fix = refused.fix or plan_command(plan.manifest_file, plan.run_id)
     else:
         state = f"version {row.version} is published, and readers see it"
         fix = f"lakehouse-backfill rollback {plan.product} --reason TEXT, if it is wrong"

@@ -6,10 +6,10 @@ again before the next step. So the same command continues the publication after 
 
 from __future__ import annotations
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.publication.publication import AcceptedRun
-from lakehouse_backfill.core.runs import hooks
+from lakehouse_backfill.core.runs import gate_registry, hooks
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.suites import suite_parameters
 from lakehouse_backfill.core.versions import pointer, steps
@@ -92,7 +92,7 @@ def _judge_step(run: AcceptedRun, step: steps.PublishStep) -> None:
     document = {"steps": [records[number] for number in sorted(records)]}
     digest = context.evidence.record(plan.run_id, ROLLOUT_STEPS, document, run.status.epoch)
     if failed:
-        names = "; ".join(f"{check.name} ({check.detail})" for check in failed)
+        names = gate_registry.describe_checks(failed)
         problem = f"{plan.run_id}: {step} failed its check: {names}"
         context.move(
             run.status, plan, "halt publication", run.by,
@@ -105,10 +105,10 @@ def _judge_step(run: AcceptedRun, step: steps.PublishStep) -> None:
 
 def _error_fix(run: AcceptedRun) -> str:
     version = steps.version_before_run(run.history, run.plan.run_id)
-    rollback_command = errors.command_line(
+    rollback_command = command_line(
         "rollback", run.plan.product, "--to", str(version), "--reason", "TEXT"
     )
-    publish_command = errors.command_line("publish", run.plan.run_id)
+    publish_command = command_line("publish", run.plan.run_id)
     return f"when the cause is gone, {publish_command} goes on; {rollback_command} undoes the steps"
 
 

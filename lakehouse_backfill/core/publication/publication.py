@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from uuid import uuid4
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import acceptance, signatures
-from lakehouse_backfill.core.approval.decisions import logged_validation, require_gates_open
+from lakehouse_backfill.core.approval.decisions import (
+    logged_validation,
+    require_gates_open,
+    trusted_events,
+)
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.dual_read import require_dual_reads
 from lakehouse_backfill.core.publication.rollback import publication_group
-from lakehouse_backfill.core.runs import hooks, lifecycle, roles
+from lakehouse_backfill.core.runs import anchors, hooks, lifecycle, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.versions import reserve, steps
@@ -26,7 +30,13 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.run import Event, RunStatus
-from lakehouse_backfill.errors import ApprovalMissing, BackfillError, Blocked, ChecksFailed
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    BackfillError,
+    Blocked,
+    ChecksFailed,
+    NotAllowed,
+)
 
 
 def next_opening(window: PublishWindow, now: datetime) -> datetime | None:
@@ -89,16 +99,62 @@ class DrivenRun:
     def resume(self) -> tuple[Publication, CommitResult] | None:
         """Finish the run's reservation if its swap has landed; return None if it has not."""
         context, plan = self.context, self.plan
-        pending = context.versions.pointer(plan.product).pending
-        is_own = pending is not None and pending.run_id == plan.run_id
-        if pending is None or not is_own or publish_modes.is_pinned_product(plan):
+        pending = self.own_reservation
+        if pending is None or publish_modes.is_pinned_product(plan):
             return None
         swap = expose.find_landed_swap(context, plan, pending)
         if swap is None:
             return None
         resumed = pending.model_copy(update={"epoch": self.status.epoch, "driver": context.driver})
+        if signatures.pending_publication_fault(context, plan, pending):
+            resumed = self._signed_anew(resumed)
         row = reserve.reserve_version(context, resumed, None)
         return reserve.finalise_version(context, row, swap, "publish"), swap
+
+    @property
+    def own_reservation(self) -> Publication | None:
+        """The pending row of the run, if it has one."""
+        pending = self.context.versions.pointer(self.plan.product).pending
+        return pending if pending is not None and pending.run_id == self.plan.run_id else None
+
+    def require_vouched(self, row: Publication) -> None:
+        """Raise NotAllowed when readers see a version that nobody with the role signed.
+
+        Only where signatures are required: the run is not finished in the name of who wrote it.
+        """
+        fault = signatures.published_fault(self.context, self.plan, row)
+        if fault:
+            back = str(row.supersedes or 0)
+            raise NotAllowed(
+                f"{fault}; {self.plan.run_id} is not finished",
+                state=f"readers see version {row.version} of {row.product}",
+                fix=command_line("rollback", row.product, "--to", back, "--reason", "TEXT"),
+            )
+
+    def _signed_anew(self, pending: Publication) -> Publication:
+        """Return a landed reservation that nobody vouches for as this process signs it.
+
+        What it says is worked out again from the log. Raises ApprovalMissing and NotAllowed unless
+        all that opens a publication is signed, and this process has a key.
+        """
+        context, plan = self.context, self.plan
+        events = trusted_events(context, self.status)
+        logged = logged_validation(context, events, plan.run_id)
+        digest, snapshot_id = (logged[0], logged[1].shadow_snapshot_id) if logged else ("", None)
+        try:
+            signatures.require_signed_run(context, plan, events, digest, self.by)
+        except Blocked as error:
+            error.state = (
+                f"the files of {plan.run_id} are in {pending.table}; no version was accepted"
+            )
+            raise
+        accepted = expose.AcceptedResult(digest, snapshot_id)
+        run = AcceptedRun(context, plan, self.status, self.by, events, accepted)
+        kept = ("version", "token", "supersedes", "before_snapshot_id")
+        row = run.draft(pending.scope).model_copy(
+            update={name: getattr(pending, name) for name in kept}
+        )
+        return reserve.sign_row(context, row)
 
     def release(self, error: BackfillError) -> None:
         """Release the reservation, whose swap has not landed, so that it can be published again.
@@ -107,8 +163,8 @@ class DrivenRun:
         readers see some of its partitions.
         """
         context, plan, epoch = self.context, self.plan, self.status.epoch
-        pending = context.versions.pointer(plan.product).pending
-        if pending is not None and pending.run_id == plan.run_id:
+        pending = self.own_reservation
+        if pending is not None:
             reserve.release_version(context, pending, epoch)
         history = self.history
         # Also covers a process that released the version and crashed before it called the hooks.
@@ -188,6 +244,10 @@ class AcceptedRun(DrivenRun):
         context, plan = self.context, self.plan
         base = plan.resolved.target if publish_modes.is_pinned_product(plan) else None
         reserved: Publication | None = None
+        begun = self.own_reservation
+        if begun is not None and signatures.pending_publication_fault(context, plan, begun):
+            # Nobody vouches for it, and nothing of it has landed: another one takes its place.
+            reserve.release_version(context, begun, self.status.epoch)
         try:
             head = head_snapshot_id(context, plan.resolved.contract.table)
             reserved = reserve.reserve_version(context, wanted, head, base)
@@ -216,9 +276,7 @@ def require_published_rows_match(context: Context, plan: Plan, row: Publication)
     compared = document.get("verified") or {}
     if document.get("token") != row.token or compared.get("passed") is not False:
         return
-    back = errors.command_line(
-        "rollback", plan.product, "--to", str(row.supersedes or 0), "--reason"
-    )
+    back = command_line("rollback", plan.product, "--to", str(row.supersedes or 0), "--reason")
     raise ChecksFailed(
         f"{row.table} does not hold what was accepted: {compared['detail']}",
         state=f"version {row.version} of {plan.product} is published, and readers see it",
@@ -238,6 +296,9 @@ def check_publishable(
     publish_modes.require_publishable_mode(plan)
     lifecycle.require_not_retired(events)
     roles.require_plan_environment(plan, context.profile.environment)
+    signers.require_bound_environment(
+        context.profile, context.versions, plan.product, contract.table
+    )
     roles.require_role(contract, "publish", by, context.profile.environment)
     roles.require_decision(events, "approve", plan.manifest_hash, plan.run_id)
     logged = logged_validation(context, events, plan.run_id)
@@ -249,6 +310,9 @@ def check_publishable(
     roles.require_decision(events, "accept", digest, plan.run_id)
     require_gates_open(events, plan.run_id, digest, validation)
     signatures.require_signed_run(context, plan, events, digest, by)
+    followed = plan.resolved.catch_up
+    runs = (plan.run_id, *((followed.of,) if followed else ()))
+    anchors.require_kept_history(context, plan.product, runs)
     shadow = context.tables.describe(plan.shadow_table)
     if shadow is None or shadow.snapshot_id != validation.shadow_snapshot_id:
         raise ApprovalMissing(

@@ -88,6 +88,8 @@ def _publish_and_check(
     context: Context, plans: list[Plan], by: str, group: tuple[str, ...], detail: dict[str, Any]
 ) -> dict[str, PublishOutcome]:
     """Publish runs; then run the checks and hooks of all, and raise the first failure."""
+    for plan in plans:
+        roles.require_plan_environment(plan, context.profile.environment)
     if group:
         detail = {GROUP_DETAIL: list(group), **detail}
     with ExitStack() as leases:
@@ -173,6 +175,7 @@ def _publish_or_resume(driver: _Driver) -> dict[str, PublishOutcome]:
         run = driver.driven.get(plan.run_id)
         if run is not None:
             # It crashed after the pointer moved and before the run's last event.
+            run.require_vouched(visible[plan.run_id])
             run.finish(visible[plan.run_id])
         else:
             reserve.refresh_view(driver.context, plan.resolved.contract)

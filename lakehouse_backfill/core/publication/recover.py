@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+from lakehouse_backfill.core.guards.outside import inverses
 from lakehouse_backfill.core.planning.plan import register_plan, supersede_revised_run
 from lakehouse_backfill.core.publication import catch_up, post_publish, publish, rollback
 from lakehouse_backfill.core.publication.expose import find_landed_swap
@@ -114,6 +115,21 @@ def post_publish_actions(context: Context, products: set[str] | None) -> Iterato
     for run in runs:
         if products is None or run.product in products:
             yield from _release_hook_actions(context, run)
+            yield from _inverse_actions(context, run)
+
+
+def _inverse_actions(context: Context, run: RunStatus) -> Iterator[RecoveryAction]:
+    """Yield an action for messages of a void run that its sinks were not told to undo."""
+    if run.state in inverses.VOID_STATES and (
+        pending := inverses.pending_inverses(context, run.run_id)
+    ):
+        because = f"it is {run.state.value}, and was not done: {', '.join(pending)}"
+        execute = partial(_undo_messages, context, run.run_id)
+        yield RecoveryAction(run.run_id, "undo its messages", because, execute)
+
+
+def _undo_messages(context: Context, run_id: str, by: str) -> str:  # noqa: ARG001
+    return _describe_retry(inverses.undo_messages(context, run_id))
 
 
 def _release_hook_actions(context: Context, run: RunStatus) -> Iterator[RecoveryAction]:

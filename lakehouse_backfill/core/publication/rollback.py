@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import uuid4
 
 from lakehouse_backfill.core.approval import signatures
+from lakehouse_backfill.core.guards.outside.inverses import undo_messages
 from lakehouse_backfill.core.publication import rollback_content
 from lakehouse_backfill.core.publication.expose import (
     is_rollback_of_events,
@@ -84,25 +86,26 @@ def rollback(
     reserved; shadow, if any; swap; pointer moved; view refreshed; undone runs moved; hooks. The
     same call finishes a rollback that was interrupted.
     """
+    require_rollback_role(context, contract, by)
+    return apply_rollback(context, contract, way, reason, by)
+
+
+def require_rollback_role(context: Context, contract: Contract, by: str) -> None:
+    """Raise NotAllowed without the role, ApprovalMissing without a key where one is required."""
     roles.require_role(contract, "rollback", by, context.profile.environment)
     pending = context.versions.pointer(contract.product).pending
     if pending is None:  # a rollback that was interrupted is signed by who began it
         signers.require_signer(context.identity, context.profile, "rollback")
-    return apply_rollback(context, contract, way, reason, by)
 
 
 def apply_rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> RollbackOutcome:
     """Roll back like `rollback`, but without its role check: the caller has checked the role."""
-    if way.is_partial and contract.publication == "pinned":
-        raise Unsupported(
-            f"{contract.product} is pinned: its pointer moves for all partitions at once",
-            fix="roll the whole version back, or restate some partitions",
-        )
-    signatures.require_no_wrong_signature(context, way.publication)
+    require_rollback_allowed(context, contract, way)
     act = _Rollback(context, contract, way, reason, by)
     draft = act.draft()
+    act.replace_unsigned(draft)
     row = act.reserve(draft)
     swap = act.restore_or_release(row, draft)
     rollback_content.drop_rollback_shadow(context, row)
@@ -112,6 +115,16 @@ def apply_rollback(
     )
     act.follow_up(publication)
     return RollbackOutcome(publication, swap)
+
+
+def require_rollback_allowed(context: Context, contract: Contract, way: RollbackTarget) -> None:
+    """Raise Unsupported for some partitions of a pinned product, NotAllowed by signatures."""
+    if way.is_partial and contract.publication == "pinned":
+        raise Unsupported(
+            f"{contract.product} is pinned: its pointer moves for all partitions at once",
+            fix="roll the whole version back, or restate some partitions",
+        )
+    signatures.require_rollback_allowed(context, contract.product, way)
 
 
 def call_after_rollback_hooks(context: Context, row: Publication) -> None:
@@ -165,8 +178,9 @@ class _Rollback:
 
     def signed(self, row: Publication) -> Publication:
         """Return the row, signed by who rolls back, where they have a key."""
-        context = self.context
-        return signers.sign_publication(context.identity, context.profile, row, context.clock.now())
+        context, now = self.context, self.context.clock.now()
+        table = partial(reserve.acted_table, context, row)
+        return signers.sign_publication(context.identity, context.profile, row, now, table)
 
     def reserve(self, draft: Publication) -> Publication:
         """Reserve the version, or resume the same rollback of any process."""
@@ -178,11 +192,46 @@ class _Rollback:
             version = current.last_version + 1 if self.way.is_partial else self.way.version
             return (self.signed(draft.model_copy(update={"version": version})),)
 
-        def is_mine(pending: Publication) -> bool:
-            # The same rollback by any process: it was interrupted, or it is still in progress.
-            return pointer.is_same_rollback(pending, draft, is_partial=self.way.is_partial)
+        # The same rollback by any process: it was interrupted, or it is still in progress.
+        return reserve.when_pointer_is_free(
+            self.context, draft.product, decide, partial(self.is_same, draft)
+        )
 
-        return reserve.when_pointer_is_free(self.context, draft.product, decide, is_mine)
+    def is_same(self, draft: Publication, pending: Publication) -> bool:
+        """Return whether a pending row is this rollback, begun by any process."""
+        return pointer.is_same_rollback(pending, draft, is_partial=self.way.is_partial)
+
+    def replace_unsigned(self, draft: Publication) -> None:
+        """Release the same rollback that somebody began and nobody vouches for.
+
+        One that has landed is signed anew instead, by this process. Raises ApprovalMissing without
+        a key, NotAllowed without the role; what has not landed is released all the same.
+        """
+        context, contract = self.context, self.contract
+        begun = context.versions.pointer(draft.product).pending
+        if begun is None or not self.is_same(draft, begun):
+            return
+        fault = signatures.pending_rollback_fault(context, contract, begun)
+        if not fault:
+            return
+        has_landed = context.publisher.find(begun.table, begun.token) is not None
+        if not has_landed:
+            reserve.release_version(context, begun, begun.epoch)
+        try:
+            signers.require_signer(context.identity, context.profile, "rollback")
+            roles.require_role(contract, "rollback", self.by, context.profile.environment)
+        except Blocked as error:
+            error.state = f"{begun.table} is rolled back; no version was accepted"
+            if not has_landed:
+                error.state = "nothing was rolled back; what was begun is released"
+            raise
+        if has_landed:
+            kept = {"version": begun.version, "token": begun.token, "epoch": begun.epoch}
+            row = self.signed(draft.model_copy(update=kept))
+            context.versions.move(
+                draft.product,
+                lambda now: (row,) if now.pending and now.pending.token == row.token else (),
+            )
 
     def restore_or_release(self, row: Publication, draft: Publication) -> CommitResult:
         """Restore the partitions; release the reserved version when that is refused."""
@@ -234,9 +283,11 @@ class _Rollback:
         return CommitResult.of_pointer(row.table, row.snapshot_id, before)
 
     def follow_up(self, row: Publication) -> None:
-        """Show the view, move the runs to their new states and call the hooks."""
+        """Show the view, move the runs to their new states, undo messages and call the hooks."""
         left, returned = self.way.runs_rolled_back, self.way.runs_reinstated
         show_and_align(self.context, self.contract, left, returned, self.by, self.reason)
+        for run_id in left:
+            undo_messages(self.context, run_id)
         call_after_rollback_hooks(self.context, row)
 
 
@@ -322,7 +373,7 @@ def rollback_together(
                 "by a commit of its own",
                 fix=f"lakehouse-backfill rollback {contract.product} --reason TEXT",
             )
-        signatures.require_no_wrong_signature(context, way.publication)
+        signatures.require_rollback_allowed(context, contract.product, way)
     acts = {
         contract.product: _Rollback(context, contract, way, reason, by) for contract, way in ways
     }

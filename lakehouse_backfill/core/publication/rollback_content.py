@@ -75,11 +75,9 @@ def require_no_tombstoned_rollback(
     )
     tombstoned = context.row_reader.tombstoned_rows(target, way.scope.partitions, excluded)
     if tombstoned.rows:
-        error = deletions.tombstones_blocked_error(
+        raise deletions.tombstones_blocked_error(
             contract, tombstoned.rows, tombstoned.partitions, "rolled back"
         )
-        error.fix = "restate the partitions instead: staging leaves these rows out"
-        raise error
 
 
 @dataclass

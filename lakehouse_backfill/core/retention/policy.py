@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.versions.retention import VersionRetention, is_publication_tag
 from lakehouse_backfill.domain.contract import PIN_DAYS
-from lakehouse_backfill.domain.rollout import PinLease, RetentionItem, RunFacts
+from lakehouse_backfill.domain.rollout import TRIAL_TABLE, PinLease, RetentionItem, RunFacts
 from lakehouse_backfill.domain.run import Event, RunStatus
 
 PIN_PREFIX = "lhb-pin-"
@@ -126,17 +126,18 @@ def is_held_by_run(facts: RetentionFacts, item: RetentionItem) -> bool:
 
 
 def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
-    """Decide on a scratch table, whatever the state of its run; None: it is no scratch table."""
+    """Decide on a scratch table, whatever the state of its run; None: it is no scratch table.
+
+    That of a trial belongs to no run.
+    """
     run = _run_of_scratch(facts, table)
-    if run is None:
+    if run is None and not TRIAL_TABLE.fullmatch(table):
         return None
+    what = f"a scratch table of {run.run_id if run else 'a try'}"
     written = facts.scratch_written_at.get(table)
     if written is None or written + SCRATCH_GRACE > facts.now:
-        return f"a scratch table of {run.run_id}, written within a day: a command may be at work"
-    return (
-        f"{_RETIRED_PREFIX}a scratch table of {run.run_id}, left behind by a command that was "
-        "cut off"
-    )
+        return f"{what}, written within a day: a command may be at work"
+    return f"{_RETIRED_PREFIX}{what}, left behind by a command that was cut off"
 
 
 def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import PROGRAM
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import EventChains, ProductRows
+from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS
 from lakehouse_backfill.domain.identity.anchor import AnchorRecord
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
@@ -44,7 +46,7 @@ def keep_heads(context: Context, run_ids: Iterable[str], products: Iterable[str]
             f"it is done, but its record was not kept outside the lake: {error.problem}",
             state="what was decided, published or rolled back stays so; until it is anchored, a "
             "rewritten log of it is not found",
-            fix=f"{error.fix}; then {errors.PROGRAM} {again}",
+            fix=f"{error.fix}; then {PROGRAM} {again}",
         ) from error
 
 
@@ -73,6 +75,35 @@ def missing_records(
             for record in _product_records(context, rows[:stop])
         }:
             yield from _product_records(context, rows)
+
+
+def require_kept_history(context: Context, product: str, run_ids: Iterable[str]) -> None:
+    """Raise Tampered when the anchor holds heads of the runs or the product that the lake lacks.
+
+    A rejection that was removed from the log, or a log that was made anew, opens no publication in
+    prod. Nothing is asked elsewhere, and where there is no anchor. Raises EnvironmentDown when it
+    does not answer.
+    """
+    environment = context.profile.environment
+    if context.anchor is None or environment not in FOUR_EYES_ENVIRONMENTS:
+        return
+    try:
+        # Read first: what is anchored while the logs are read is then in the logs.
+        records = context.anchor.records()
+    except errors.EnvironmentDown as error:
+        error.state = "nothing was published: the anchor could not be asked"
+        raise
+    chains = {run_id: context.runs.events(run_id) for run_id in run_ids}
+    subjects = {product, *chains}
+    products: ProductRows = {product: (context.versions.history(product)[::-1], None)}
+    known = [record for record in records if record.subject in subjects]
+    fault = find_fault(known, environment, chains, products)
+    if fault is not None:
+        raise errors.Tampered(
+            fault,
+            state="nothing was published",
+            fix="lakehouse-backfill audit verify --anchor",
+        )
 
 
 def find_fault(

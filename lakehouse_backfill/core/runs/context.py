@@ -19,7 +19,7 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunStatus
-from lakehouse_backfill.errors import ConfigError, RunMoved
+from lakehouse_backfill.errors import ConfigError, RunMoved, hide_texts
 from lakehouse_backfill.ports.comparison import Corrections, Differ
 from lakehouse_backfill.ports.compute import ComputePorts, RowReader, Views
 from lakehouse_backfill.ports.control import Audit, Evidence, RunFiles, Runs, Versions
@@ -79,10 +79,12 @@ class Context:
         """Return what reports on a product hide.
 
         Where the secret of the contract's masks is not at hand, values are left out, not hashed.
+        From now on, texts of other libraries' errors are left out, too.
         """
         columns = contract.restricted_columns if contract else ()
         if contract is None or not columns:
             return Redaction()
+        hide_texts()
         key = contract.privacy.key if contract.privacy else None
         try:
             return Redaction.of(columns, self.secrets.read(key) if key else b"")
@@ -114,6 +116,9 @@ class Context:
         )
         placed = event.model_copy(update={"product": plan.product, "previous": status.head})
         event = signers.sign_event(self.identity, self.profile, plan, placed)
+        if verb in signers.FOUR_EYES_VERBS and event != placed:
+            events = self.runs.events(plan.run_id)
+            signers.require_second_key(self.identity, self.profile, plan, event, events)
         if self._ends_a_lease(status, event, lease):
             # Fence first: after a crash between move and fence, the old driver could still write.
             self.runs.fence(plan.run_id, event.seq)

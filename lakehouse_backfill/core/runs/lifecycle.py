@@ -87,7 +87,7 @@ COMMANDS_BY_VERB = {
 
 _AGAIN = (
     "a run that was published is not run again: its input was pinned, and readers rely on it; "
-    "lakehouse-backfill plan MANIFEST --revise {run}"
+    "lakehouse-backfill plan --revise {run}"
 )
 #: (verb, state) -> what to do instead of a known anti-pattern (docs/anti-patterns.md)
 _ADVICE = {

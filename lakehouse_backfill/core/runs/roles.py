@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract
 from lakehouse_backfill.domain.plan import Plan
@@ -74,24 +74,38 @@ def require_four_eyes(
 ) -> None:
     """Raise NotAllowed when four eyes are required and `who` requested or planned the run.
 
-    The contract (by default that of the plan) decides whether they are required. Without a setting
-    there, they are required when the environment of the plan, or the deciding `environment`,
-    requires them: another profile does not bypass the rule. Names are compared without case, and
-    in Unicode's compatible form.
+    The contract (by default that of the plan) decides whether they are required. Names are compared
+    without case, and in Unicode's compatible form.
     """
     contract = contract or plan.resolved.contract
     requester = plan.resolved.manifest.run.requested_by
-    is_required = contract.four_eyes
-    if is_required is None:
-        is_required = not {environment, plan.resolved.environment}.isdisjoint(
-            FOUR_EYES_ENVIRONMENTS
-        )
     acts = {_comparable_name(plan.created_by): "planned", _comparable_name(requester): "requested"}
     role = acts.get(_comparable_name(who))
-    if is_required and role is not None:
+    if role is not None and is_four_eyes_required(plan, environment, contract):
         raise NotAllowed(
             f"{who} {role} the run and may not decide on it: {contract.product} needs four eyes",
             fix="let somebody else decide",
+        )
+
+
+def is_four_eyes_required(plan: Plan, environment: str, contract: Contract) -> bool:
+    """Return whether two people have to decide, by a contract.
+
+    Without a setting there, they have to when the environment of the plan, or the deciding one,
+    requires it: another profile does not bypass the rule.
+    """
+    if contract.four_eyes is not None:
+        return contract.four_eyes
+    return not {environment, plan.resolved.environment}.isdisjoint(FOUR_EYES_ENVIRONMENTS)
+
+
+def require_two_keys(product: str, deciding: str, planning: str) -> None:
+    """Raise NotAllowed when one key, or one CI subject, signed both the plan and a decision."""
+    if deciding and deciding == planning:
+        raise NotAllowed(
+            f"{deciding} signed the plan and decides on it: {product} needs four eyes, of two keys",
+            state="nothing was decided or published",
+            fix="let somebody else decide, with a key of their own",
         )
 
 
@@ -129,7 +143,7 @@ def require_decision(
     verb: str,
     bound_to: str,
     run_id: str,
-    manifest_file: str = errors.MANIFEST_PLACEHOLDER,
+    manifest_file: str = "",
 ) -> None:
     """Raise ApprovalMissing unless `verb` was decided on exactly `bound_to`."""
     if decision_makers(events, verb, bound_to):
@@ -138,7 +152,7 @@ def require_decision(
     if rejected:
         raise ApprovalMissing(
             f"{rejected[-1].actor} rejected {run_id}: {rejected[-1].detail.get('reason') or '-'}",
-            fix=f"{errors.plan_command(manifest_file, run_id)}, and let that be approved",
+            fix=f"{plan_command(manifest_file, run_id)}, and let that be approved",
         )
     raise ApprovalMissing(
         f"{run_id}: nobody made the decision '{verb}' on what is about to happen "

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.planning import resolve
@@ -42,25 +42,25 @@ def judge_chunk(
     `emptied` are its partitions without rows that hold some in what readers see. With a warm-up or
     cool-down, a job computes rows outside by design; without one, a job that hits nothing is wrong.
     """
-    resolved, stored = plan.resolved, sum(facts.rows.values())
+    resolved, stored, computed = plan.resolved, sum(facts.rows.values()), record.output_rows
     reads_more = any(pin.warm_up_days or pin.cool_down_days for pin in resolved.sources)
     results = [
         gate_registry.gate_result(
             "chunk rows are all stored",
-            passed=stored == record.output_rows,
-            detail=f"{record.output_rows} computed, {stored} stored",
+            passed=stored == computed,
+            detail=f"{computed:,} computed, {stored:,} stored",
             observed=stored,
-            limit=record.output_rows,
+            limit=computed,
         ),
-        gates.check_row_count(plan, rows_before + record.output_rows, is_whole=False),
+        gates.check_row_count(plan, rows_before + computed, is_whole=False),
         gates.check_none_emptied(emptied),
         gate_registry.gate_result(
             "rows lie inside the chunk",
             passed=not record.outside_rows or reads_more,
-            detail=f"{record.output_rows} inside, {record.outside_rows} outside and left out",
+            detail=f"{computed:,} inside, {record.outside_rows:,} outside and left out",
             observed=record.outside_rows,
             limit=None if reads_more else 0,
-            blocking=record.output_rows == 0,
+            blocking=computed == 0,
         ),
     ]
     if record.stray_rows is not None:
@@ -68,14 +68,14 @@ def judge_chunk(
             gate_registry.gate_result(
                 "rows are those of the row predicate",
                 passed=not record.stray_rows or reads_more,
-                detail=f"{record.stray_rows} rows of the partitions are others, and left out; "
-                f"{record.carried_rows} carried over",
+                detail=f"{record.stray_rows:,} rows of the partitions are others, and left out; "
+                f"{record.carried_rows:,} carried over",
                 observed=record.stray_rows,
                 limit=None if reads_more else 0,
             )
         )
     if key := resolved.contract.key:
-        nulls = [f"{count} rows without {name}" for name, count in facts.null_keys.items() if count]
+        nulls = [f"{rows:,} rows without {name}" for name, rows in facts.null_keys.items() if rows]
         detail = ", ".join(nulls) or f"{', '.join(key)} are never null"
         rows_without = sum(facts.null_keys.values())
         results += [
@@ -83,10 +83,6 @@ def judge_chunk(
             gates.check_keys_unique(facts.duplicate_keys, "chunk"),
         ]
     return results
-
-
-def _describe_checks(checks: Iterable[CheckResult]) -> str:
-    return "; ".join(f"{check.name}: {check.detail}" for check in checks)
 
 
 def _check_documents(checks: Iterable[CheckResult]) -> list[Any]:
@@ -125,7 +121,7 @@ class ChunkChecks:
         if shown := closed or failed:
             problem = (
                 f"chunk {chunk.chunk_id} ({partitions.describe_labels(chunk.partitions)}) failed "
-                f"{len(shown)} of its checks: {_describe_checks(shown)}"
+                f"{len(shown)} of its checks: {gate_registry.describe_checks(shown)}"
             )
         status = "failed" if closed else "done"
         if failed and not closed:
@@ -133,6 +129,10 @@ class ChunkChecks:
         judged = record.model_copy(update={"status": status, "problem": problem, "epoch": epoch})
         self._judged[chunk.chunk_id] = (judged, checks)
         return judged
+
+    def results_of(self, chunk_id: str) -> tuple[CheckResult, ...]:
+        """Return the checks of a chunk that was judged."""
+        return tuple(self._judged[chunk_id][1])
 
     def require_passed(self, record: ChunkRecord) -> None:
         """Raise ChecksFailed, naming chunk, gates, numbers and what to type, for a failed one."""
@@ -145,7 +145,7 @@ class ChunkChecks:
             record.problem,
             state="the run is halted: this chunk stays in the shadow, later ones were not "
             "computed; readers see what they saw before",
-            fix=f"correct job or input: {errors.plan_command(self.plan.manifest_file, run_id)}; "
+            fix=f"correct job or input: {plan_command(self.plan.manifest_file, run_id)}; "
             f"or let it pass, for the record: {decisions.waive_instructions(run_id, closed)}",
             stop=decisions.stop_detail(judged, self._store_verdicts(record.epoch), closed),
         )
@@ -231,25 +231,30 @@ def judge_inputs(
         if not decisions.unwaived_failures(before, judged, waived):
             return
     with context.journal.bind(**plan.labels).span("judge input"):
-        results = (
-            *_completeness_results(compute, plan),
-            *_input_suite_results(compute, plan),
-            *(_assumption_result(compute, plan, one) for one in plan.resolved.contract.assumptions),
-        )
+        results = check_inputs(compute, plan)
     if results:
         document = {"checks": _check_documents(results)}
         digest = context.evidence.record(plan.run_id, INPUT_CHECKS, document, epoch)
         closed = decisions.unwaived_failures(results, judged, waived)
         if closed:
-            replan = errors.plan_command(plan.manifest_file, plan.run_id)
+            replan = plan_command(plan.manifest_file, plan.run_id)
             raise ChecksFailed(
                 f"the pinned input failed {len(closed)} of {len(results)} checks: "
-                f"{_describe_checks(closed)}",
+                f"{gate_registry.describe_checks(closed)}",
                 state="nothing was staged; readers see what they saw before",
                 fix=f"pin a corrected input: {replan}; or let it pass, for the record: "
                 f"{decisions.waive_instructions(plan.run_id, closed)}",
                 stop=decisions.stop_detail(judged, digest, closed),
             )
+
+
+def check_inputs(compute: ComputePorts, plan: Plan) -> tuple[CheckResult, ...]:
+    """Return the results on the pinned input: completeness, suites and assumptions."""
+    return (
+        *_completeness_results(compute, plan),
+        *_input_suite_results(compute, plan),
+        *(_assumption_result(compute, plan, one) for one in plan.resolved.contract.assumptions),
+    )
 
 
 def _completeness_results(compute: ComputePorts, plan: Plan) -> Iterator[CheckResult]:
@@ -291,7 +296,7 @@ def _assumption_result(compute: ComputePorts, plan: Plan, assumption: Assumption
         name=assumption.text,
         group="input",
         passed=not failed,
-        detail=f"assumed of {assumption.on}: {_describe_checks(failed or results)}",
+        detail=f"assumed of {assumption.on}: {gate_registry.describe_checks(failed or results)}",
         observed=len(failed),
         limit=0,
     )

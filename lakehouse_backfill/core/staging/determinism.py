@@ -1,16 +1,21 @@
-"""Judge the analysed plan of each chunk before it is written (D1).
+"""Judge the analysed plan of each chunk before it is written (D1, E3).
 
 What the engine makes of the code shows what no reading of the code can: types, orders, reads that
-are put together at run time.
+are put together at run time, and which columns of inputs each column is made of.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lakehouse_backfill.core.guards.analysed_plan import find_in_plan
 from lakehouse_backfill.core.guards.code_lines import locate_facts
 from lakehouse_backfill.core.guards.findings import require_none_blocking, with_allowances
+from lakehouse_backfill.core.guards.privacy.column_flow import (
+    require_declared_flow,
+    restricted_flow,
+)
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.guards.determinism import Finding
@@ -18,12 +23,30 @@ from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.ports.compute import ComputePorts
 
+#: Evidence of a run whose output is made of restricted columns: which, by column of the output.
+RESTRICTED_FLOW = "flow of restricted columns"
+_NOTHING_WRITTEN = "no row was written; readers see what they saw before"
 #: Evidence of a run in whose plans something was found, or couldn't be looked for.
 DETERMINISM = "determinism"
 NOT_LOOKED_AT = (
     "the analysed plan was not looked at: the engine doesn't give it (Spark Connect, or a plan too "
     "deep to write out); types, orders and reads that are put together at run time are not judged"
 )
+
+
+def find_in_chunk(
+    text: str | None, plan: Plan, texts: Mapping[str, str]
+) -> tuple[Finding, ...] | None:
+    """Return what the analysed plan of a chunk shows, with the reasons that the manifest gives.
+
+    `texts` are the files of the job, in which facts of the plan are located. None when the engine
+    doesn't give the plan, whose text is None then.
+    """
+    manifest = plan.resolved.manifest
+    if text is None:
+        return None
+    facts = find_in_plan(text)
+    return with_allowances(locate_facts(facts, texts, manifest.transform), manifest)
 
 
 @dataclass
@@ -37,28 +60,37 @@ class PlanJudge:
     _judged: set[str] = field(default_factory=set)
     _recorded: set[Finding] = field(default_factory=set)
     _is_noted: bool = False
+    _flow: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def judge(self, chunk: Chunk) -> None:
-        """Record what is found; raise NonDeterministic for what the manifest doesn't allow."""
+        """Record what is found; raise for what neither contract nor manifest allows.
+
+        Raises NonDeterministic, and Blocked where restricted columns travel to a lower class.
+        """
         if chunk.chunk_id in self._judged:
             return
         self._judged.add(chunk.chunk_id)
         text = self.compute.staging.analysed_plan(self.plan, chunk)
-        if text is None:
-            self._note_not_looked_at()
-            return
-        facts = find_in_plan(text)
-        if not facts:
-            return
-        manifest = self.plan.resolved.manifest
+        self._judge_flow(text)
         kept = job_code.archived_code(self.context, self.plan.code_of or self.plan.run_id)
         texts = {one["file"]: one["text"] for one in kept if one["text"] is not None}
-        found = with_allowances(locate_facts(facts, texts, manifest.transform), manifest)
+        found = find_in_chunk(text, self.plan, texts)
+        if found is None:
+            self._note_not_looked_at()
+            return
         if new := [one for one in found if one not in self._recorded]:
             self._recorded.update(new)
             findings = [one.model_dump(mode="json") for one in new]
             self._record({"chunk_id": chunk.chunk_id, "findings": findings})
-        require_none_blocking(found, state="no row was written; readers see what they saw before")
+        require_none_blocking(found, state=_NOTHING_WRITTEN)
+
+    def _judge_flow(self, text: str | None) -> None:
+        flow = dict(restricted_flow(self.plan.resolved, text))
+        if flow and flow != self._flow:
+            self._flow = flow
+            document = {"columns": {name: list(origins) for name, origins in flow.items()}}
+            self.context.evidence.record(self.plan.run_id, RESTRICTED_FLOW, document, self.epoch)
+        require_declared_flow(self.plan.resolved, flow, state=_NOTHING_WRITTEN)
 
     def _note_not_looked_at(self) -> None:
         if not self._is_noted:

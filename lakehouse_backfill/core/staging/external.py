@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
@@ -85,11 +85,11 @@ def _written_chunks(context: Context, plan: Plan) -> tuple[ChunkCommit, ...]:
 def _write_again_advice(plan: Plan) -> str:
     base = plan.resolved.target.snapshot_id
     if base is None:
-        return errors.plan_command(plan.manifest_file, plan.run_id)
+        return plan_command(plan.manifest_file, plan.run_id)
     return (
         f"let that engine roll {plan.shadow_table} back to snapshot {base} and write the run's "
         "partitions only, by copy-on-write; then: "
-        f"{errors.command_line('shadow', 'close', plan.run_id)}"
+        f"{command_line('shadow', 'close', plan.run_id)}"
     )
 
 

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from lakehouse_backfill.core.guards.outside import inverses
 from lakehouse_backfill.core.guards.outside.sinks import effective_policy
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.runs.side_effects import MESSAGES_EVIDENCE, recorded_messages
-from lakehouse_backfill.domain.contract import Hook, Sink
+from lakehouse_backfill.core.runs.side_effects import record_message, recorded_messages
+from lakehouse_backfill.domain.contract import Sink
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, LimitExceeded, NotFound
@@ -94,15 +95,12 @@ class RunSinks:
             return
         self._record(message, "sending")
         address = sink.sandbox if message["policy"] == "sandbox" else sink.webhook
-        call = Hook(
-            name=sink.name,
-            on="before_publish",  # A call does not look at its moment.
-            webhook=address,
-            token_env=sink.token_env,
-            timeout_seconds=sink.timeout_seconds,
-        )
         content = {"idempotency_key": key, "sink": sink.name, "payload": dict(payload)}
-        outcome = self._context.hooks.call(call, content)
+        if message["policy"] == "compensate":
+            # Another run may send it again after it was undone.
+            content["idempotency_key"] = f"{key}@{self._plan.run_id}"
+            content["message_id"] = inverses.message_id(self._plan.run_id, message)
+        outcome = inverses.call_sink(self._context, sink, address, content)
         self._record(message, "sent" if outcome.is_ok else "failed")
         if not outcome.is_ok:
             raise EnvironmentDown(
@@ -113,19 +111,16 @@ class RunSinks:
 
     def _record(self, message: Mapping[str, str], outcome: str) -> None:
         known = recorded_messages(self._context, self._plan.run_id)
-        others = [
-            one for one in known if (one["sink"], one["key"]) != (message["sink"], message["key"])
-        ]
-        if len(others) >= MAX_MESSAGES:
+        is_known = any(
+            (one["sink"], one["key"]) == (message["sink"], message["key"]) for one in known
+        )
+        if len(known) - is_known >= MAX_MESSAGES:
             raise LimitExceeded(
                 f"the job sends more than {MAX_MESSAGES} messages",
                 state="the message was not sent",
                 fix="send them after the publication, by a hook of the contract",
             )
-        document = {"messages": [*others, {**message, "outcome": outcome}]}
-        self._context.evidence.record(
-            self._plan.run_id, MESSAGES_EVIDENCE, document, self._epoch or 0
-        )
+        record_message(self._context, self._plan.run_id, message, outcome, self._epoch or 0)
 
     def _answer(self, sink: Sink, key: str) -> Any:
         answers = json.loads(self._context.file_text(sink.answers or ""))

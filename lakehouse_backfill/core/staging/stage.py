@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.core.planning import publish_modes, resolve, write_path
 from lakehouse_backfill.core.planning.job_code import require_approved_files
@@ -113,10 +113,13 @@ def stage_run(
     `committed` is called after the shadow was fenced: nobody else writes there any more.
     """
     with staging_session(context, plan, by) as session:
-        done, redone = _stage_chunks(context, plan, session, committed)
+        done, before = _stage_chunks(context, plan, session, committed)
     rows = sum(record.output_rows for record in done)
     status = context.move(session.status, plan, "finish staging", by, chunks=len(done), rows=rows)
-    return status, {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
+    redone = len(done) - before if before else 0
+    numbers = {"chunks_done": len(done), "chunks_redone": redone, "rows": rows}
+    is_resumed = before and not publish_modes.is_externally_written(plan)
+    return status, numbers | ({"chunks_before": before} if is_resumed else {})
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSe
     status = context.runs.status(plan.run_id)
     events = decisions.trusted_events(context, status)
     roles.require_approval(events, plan)
+    signatures.require_signed_intent(context, plan, events)
     require_approved_files(context, plan)
     require_pinned_snapshots(context, plan)
     masks.require_same_key(plan, context.secrets)
@@ -199,8 +203,7 @@ def _stage_chunks(
         context.progress.advance(1, record.output_rows)
     context.progress.finish()
     checks.finish(lease.epoch)
-    fresh = sum(chunk.chunk_id not in committed for chunk in plan.resolved.chunks)
-    return done, fresh if committed else 0
+    return done, sum(chunk.chunk_id in committed for chunk in plan.resolved.chunks)
 
 
 def _judge_first_plan(context: Context, plan: Plan, session: StagingSession) -> None:

@@ -154,6 +154,7 @@ def check_anomalies(report: AnomalyReport, gate: Literal["report", "block"]) -> 
         observed=len(report.found),
         limit=0,
         blocking=gate == "block",
+        judged=bool(report.judged),
     )
 
 
@@ -163,10 +164,10 @@ def keep_worst_anomalies(report: AnomalyReport) -> AnomalyReport:
 
 
 def _detail(report: AnomalyReport) -> str:
-    short = f"{report.too_little} have fewer than {MIN_HISTORY}" if report.too_little else ""
+    short = f"{report.too_little:,} have fewer than {MIN_HISTORY}" if report.too_little else ""
     if not report.judged:
         return f"not judged, too little history: {short} of {report.basis}" if short else "no value"
-    text = f"{len(report.found)} of {report.judged} partitions far from {report.basis}"
+    text = f"{len(report.found):,} of {report.judged:,} partitions far from {report.basis}"
     text += f"; not judged, too little history: {short}" if short else ""
     described = [_describe_anomaly(one) for one in report.found[:_NAMED]]
     more = len(report.found) - len(described)

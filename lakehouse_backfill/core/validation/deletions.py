@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.core.planning import catch_up, publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.runs import gate_registry
@@ -57,6 +58,13 @@ def displayable_keys(contract: Contract, keys: Iterable[dict[str, Any]]) -> list
     return [{name: str(value) for name, value in key.items()} for key in keys]
 
 
+def _restate_fix(what: str) -> str:
+    """Return how the partitions get their new rows without the deleted ones."""
+    if what != "published":
+        return "restate the partitions instead: staging leaves these rows out"
+    return f"restate without them: {plan_command(revise=RUN_PLACEHOLDER)}"
+
+
 def deletions_blocked_error(
     contract: Contract, found: DeletedRows, drifts: Iterable[Any], what: str = "published"
 ) -> TargetChanged:
@@ -72,8 +80,7 @@ def deletions_blocked_error(
         f"{partitions.describe_labels(found.partitions)} were deleted since{example}, "
         f"by {authors}; the contract says {reason}",
         state=_STATE,
-        fix="restate on top of the deletion: lakehouse-backfill plan MANIFEST --revise RUN; or "
-        "write `deletions: reapply` in the contract, and plan again",
+        fix=f"{_restate_fix(what)}; or write `deletions: reapply` in the contract, and plan again",
         data={
             "conflicts": catch_up.drifts_as_json(commits),
             "deletions": {"rows": found.rows, "partitions": found.partitions, "keys": keys},
@@ -90,8 +97,7 @@ def tombstones_blocked_error(
         f"{partitions.describe_labels(labels)}, and the contract says "
         f"`deletions: {contract.deletions}`",
         state=_STATE,
-        fix="lakehouse-backfill plan MANIFEST --revise RUN: staging leaves them out; or write "
-        "`deletions: reapply` in the contract, and plan again",
+        fix=f"{_restate_fix(what)}; or write `deletions: reapply` in the contract, and plan again",
         data={"tombstones": {"rows": rows, "partitions": labels}},
     )
 
@@ -259,7 +265,7 @@ def deletion_checks(
     named = context.row_reader.tombstoned_rows(state, plan.resolved.scope.partitions, left_out)
     where = f" in {partitions.describe_labels(named.partitions)}" if named.rows else ""
     left_out_rows = sum(chunk.left_out_rows or 0 for chunk in context.runs.chunks(plan.run_id))
-    detail = f"{named.rows} rows{where}; {left_out_rows} were left out"
+    detail = f"{named.rows:,} rows{where}; {left_out_rows:,} were left out"
     return [gate_registry.fault_count_result("no deleted row is written", named.rows, detail)]
 
 

@@ -62,7 +62,9 @@ def check_edges(edge: EdgeReport | None, wanted: Validation, why_not: str = "") 
     elif not edge.partitions:
         why_not = "not looked at: these partitions have no order, so nothing lies beyond an edge"
     if edge is None or why_not:
-        return gate_registry.gate_result("edges are closed", passed=True, detail=why_not)
+        return gate_registry.gate_result(
+            "edges are closed", passed=True, detail=why_not, judged=False
+        )
     rows = sum(item.differing_rows for item in edge.partitions)
     probed = partitions.describe_labels(tuple(item.partition for item in edge.partitions))
     detail = f"{probed} beyond the edges would be computed as they are accepted"
@@ -86,7 +88,7 @@ def _one_sided_text(edge: EdgeReport) -> str:
     )
     if not removed and not added:
         return ""
-    text = f"{removed} accepted rows are not computed there any more, and {added} others are"
+    text = f"{removed:,} accepted rows are not computed there any more, and {added:,} others are"
     moves = [(item.moved_in, item.moved_out) for item in edge.partitions if item.differing_rows]
     if any(None in pair for pair in moves):
         effects = _effects(edge)
@@ -95,7 +97,9 @@ def _one_sided_text(edge: EdgeReport) -> str:
     if not moved_in and not moved_out:
         return f"{text}; by key none of them moved across the edge"
     effects = _effects(edge) or "publishing would count rows twice or lose them"
-    return f"{text}; by key {moved_in} moved into the range and {moved_out} out of it: {effects}"
+    return (
+        f"{text}; by key {moved_in:,} moved into the range and {moved_out:,} out of it: {effects}"
+    )
 
 
 def _effects(edge: EdgeReport) -> str:
@@ -113,13 +117,13 @@ def _describe_totals(amounts: Iterable[Mapping[str, int]]) -> str:
     totals: Counter[str] = Counter()
     for each in amounts:
         totals.update(each)
-    return ", ".join(f"{amount} of {name}" for name, amount in totals.items() if amount)
+    return ", ".join(f"{amount:,} of {name}" for name, amount in totals.items() if amount)
 
 
 def _changed_text(edge: EdgeReport) -> str:
     """Describe the rows that stay in their partition; no total counts them twice."""
     changed = sum(item.changed for item in edge.partitions)
-    return f"{changed} rows there would come out with other values, too" if changed else ""
+    return f"{changed:,} rows there would come out with other values, too" if changed else ""
 
 
 def _advice(edge: EdgeReport) -> str:

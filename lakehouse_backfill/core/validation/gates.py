@@ -19,7 +19,7 @@ from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
-from lakehouse_backfill.domain.serialization import to_json_value
+from lakehouse_backfill.domain.serialization import show_amount, to_json_value
 from lakehouse_backfill.domain.table import LiveFile, SchemaChange, TableInfo
 
 #: Iceberg's default of write.target-file-size-bytes.
@@ -42,7 +42,8 @@ def check_chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckR
     return gate_registry.gate_result(
         "all chunks are staged",
         passed=not missing,
-        detail=f"{len(done)} of {len(planned)}" + (f"; missing {missing[0]}" if missing else ""),
+        detail=f"{len(done):,} of {len(planned):,}"
+        + (f"; missing {missing[0]}" if missing else ""),
         observed=len(done),
         limit=len(planned),
     )
@@ -50,7 +51,7 @@ def check_chunks_complete(plan: Plan, chunks: tuple[ChunkRecord, ...]) -> CheckR
 
 def check_none_emptied(emptied: Sequence[str]) -> CheckResult:
     """Check that no visible partition loses all its rows; `emptied` are those that do."""
-    detail = f"{len(emptied)} become empty" + (f", first {emptied[0]}" if emptied else "")
+    detail = f"{len(emptied):,} become empty" + (f", first {emptied[0]}" if emptied else "")
     return gate_registry.fault_count_result("no partition becomes empty", len(emptied), detail)
 
 
@@ -61,7 +62,7 @@ def check_row_count(plan: Plan, rows: int, *, is_whole: bool = True) -> CheckRes
     return gate_registry.gate_result(
         "row count is in range",
         passed=(rows > 0 or not is_whole) and (limit is None or rows <= limit),
-        detail=f"{rows} rows{until}" + (f", at most {limit}" if limit else ""),
+        detail=f"{rows:,} rows{until}" + (f", at most {limit:,}" if limit else ""),
         observed=rows,
         limit=limit,
     )
@@ -75,7 +76,7 @@ def check_outside_unchanged(
     old = Counter(file.content for file in base if not file.is_in(scope))
     new = Counter(file.content for file in shadow if not file.is_in(scope))
     differing = ((old - new) + (new - old)).total()
-    detail = f"{(old & new).total()} files shared, {differing} differ"
+    detail = f"{(old & new).total():,} files shared, {differing:,} differ"
     return gate_registry.fault_count_result(
         "nothing outside the partitions changed", differing, detail
     )
@@ -97,7 +98,7 @@ def check_file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> Ch
     return gate_registry.gate_result(
         "files have a sensible size",
         passed=not fragmented,
-        detail=f"at most {max_files} files in a partition"
+        detail=f"at most {max_files:,} files in a partition"
         + (f"; too many small ones in {fragmented[0]}" if fragmented else ""),
         observed=max_files,
         limit=ALWAYS_ALLOWED_FILES,
@@ -117,7 +118,7 @@ def check_lineage_complete(
         if rows - int(total.new or 0)
         > (0 if carried_of is None else carried_of - int(total.old or 0))
     ]
-    detail = f"{rows} rows" + (f"; {holes[0]} has nulls" if holes else "")
+    detail = f"{rows:,} rows" + (f"; {holes[0]} has nulls" if holes else "")
     return gate_registry.fault_count_result("lineage is complete", len(holes), detail)
 
 
@@ -167,7 +168,7 @@ def check_stored_as_computed(
             continue  # Without rows there is no shape to compare.
         if recorded.get(chunk.chunk_id) != total.text:
             differing.append(chunk.chunk_id)
-    detail = f"{len(recorded) - len(differing)} chunk checksums equal"
+    detail = f"{len(recorded) - len(differing):,} chunk checksums equal"
     if differing:
         detail += f"; differs: {differing[0]}"
     blocking = plan.resolved.manifest.validation.checksum == "required"
@@ -183,7 +184,7 @@ def check_diff_adds_up(diff: Diff, rows: tuple[PartitionBalance, ...]) -> CheckR
     return gate_registry.gate_result(
         "diff and counts agree",
         passed=seen == counted,
-        detail=f"diff {seen[0]} -> {seen[1]}, counted {counted[0]} -> {counted[1]}",
+        detail=f"diff {seen[0]:,} -> {seen[1]:,}, counted {counted[0]:,} -> {counted[1]:,}",
         observed=list(seen),
         limit=list(counted),
     )
@@ -195,7 +196,7 @@ def check_keys_unique(duplicates: int, where: str = "candidate") -> CheckResult:
     Old duplicates do not count: the run may be their correction.
     """
     return gate_registry.fault_count_result(
-        "keys are unique", duplicates, f"{duplicates} duplicate keys in the {where}"
+        "keys are unique", duplicates, f"{duplicates:,} duplicate keys in the {where}"
     )
 
 
@@ -246,9 +247,11 @@ def _check_threshold(
         name=f"{item.measure} changes by at most {item.max_change:.1%}{each}",
         group="business",
         passed=worst.share <= item.max_change or not old_rows,
-        detail=f"{where}{worst.old} -> {worst.new} ({_describe_share(worst)}){more}",
+        detail=f"{where}{show_amount(worst.old)} -> {show_amount(worst.new)} "
+        f"({_describe_share(worst)}){more}",
         observed=to_json_value(worst.share),
         limit=item.max_change,
+        judged=bool(old_rows),
     )
 
 
@@ -282,11 +285,11 @@ def check_masks(columns: Iterable[MaskedColumn]) -> CheckResult:
     faults, texts = 0, []
     for one in columns:
         faults += one.misshapen + (one.raw or 0)
-        text = f"{one.column}: {one.misshapen} of {one.values} values have another shape"
+        text = f"{one.column}: {one.misshapen:,} of {one.values:,} values have another shape"
         if one.raw is None:
             text += ", not compared with raw values"
         else:
-            text += f", {one.raw} are raw values of an input"
+            text += f", {one.raw:,} are raw values of an input"
         texts.append(text)
     return gate_registry.fault_count_result(
         "masked columns hold masked values only", faults, "; ".join(texts)

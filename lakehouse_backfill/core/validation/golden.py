@@ -67,7 +67,7 @@ def check_rows(
         if key not in rows_by_key:
             rows_by_key[key] = _by_key(actual, key, types)
         faults += _faults(row, rows_by_key[key], key, types, redaction)
-    detail = f"{len(expected)} expected rows found as expected"
+    detail = f"{len(expected):,} expected rows found as expected"
     if faults:
         more = len(faults) - NAMED_CELLS
         detail = "; ".join(faults[:NAMED_CELLS]) + (f"; and {more} more" if more > 0 else "")

@@ -60,10 +60,12 @@ def check_only_shadow_written(
         if one.application in own and not one.made_for and (one.table == target or not is_shared)
     ]
     detail = "; ".join(map(str, wrong)) or "no commit elsewhere names its application"
+    judged = bool(own or tried)
     if not own:
         detail = "its engine names no application: commits elsewhere cannot be assigned to it"
     if publish_modes.is_externally_written(plan):
-        wrong, detail = [], "another engine wrote it: its commits elsewhere are not judged"
+        wrong, judged = [], bool(tried)
+        detail = "another engine wrote it: its commits elsewhere are not judged"
     if tried:
         detail = f"its code tried {'; '.join(side_effects.describe_attempts(tried))}; {detail}"
     return gate_registry.gate_result(
@@ -72,6 +74,7 @@ def check_only_shadow_written(
         detail=detail,
         observed=sum(one.commits for one in wrong) + len(tried),
         limit=0,
+        judged=judged,
     )
 
 

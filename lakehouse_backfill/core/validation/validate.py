@@ -197,7 +197,7 @@ def _judge(context: Context, plan: Plan) -> tuple[ValidationResult, CatalogMovem
         gates.check_diff_adds_up(measured.diff, balances),
         *publish_mode_checks(context, compute, plan, measured.shadow, balances),
         *deletions.deletion_checks(context, plan, measured.shadow.snapshot_id),
-        *_mask_checks(compute, plan, measured.shadow.snapshot_id),
+        *mask_checks(compute, plan, measured.shadow.snapshot_id),
         gates.check_keys_unique(_duplicates(context, plan, measured)),
         *_totals(compute, plan, measured),
         edges.check_edges(
@@ -330,7 +330,7 @@ def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[Check
     )
 
 
-def _mask_checks(compute: ComputePorts, plan: Plan, snapshot_id: int | None) -> list[CheckResult]:
+def mask_checks(compute: ComputePorts, plan: Plan, snapshot_id: int | None) -> list[CheckResult]:
     """Judge the stored values of masked columns; no check where nothing is masked."""
     if not plan.resolved.contract.masked_columns:
         return []

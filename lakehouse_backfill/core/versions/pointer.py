@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
@@ -52,7 +53,7 @@ def require_pinned_base(
             f"{wanted.product}: {wanted.run_id} starts from {base[0]}@{base[1]}, but readers see "
             f"{seen[0]}@{seen[1]} by now{winner}, which the run does not contain",
             state="nothing was published; the shadow table is kept",
-            fix=f"lakehouse-backfill plan MANIFEST --revise {wanted.run_id}",
+            fix=plan_command(revise=str(wanted.run_id)),
         )
 
 

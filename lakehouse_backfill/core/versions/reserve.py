@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.runs import event_log, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.identity.statement import SignedTable
 from lakehouse_backfill.domain.plan import TargetPin
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
 
@@ -38,6 +40,8 @@ def reserve_version(
         pending, accepted = current.pending, current.accepted
         if pending is not None and pending.epoch == wanted.epoch:
             return ()
+        if pending is not None and pending.token == wanted.token:
+            return (wanted,)
         if pending is not None:
             # An earlier lease can then neither finish nor release the reservation.
             event_log.require_current_epoch(str(pending.run_id), wanted.epoch, pending.epoch)
@@ -59,7 +63,28 @@ def reserve_version(
 
 def sign_row(context: Context, row: Publication) -> Publication:
     """Return the row of a publication or rollback, signed by who acts, where they have a key."""
-    return signers.sign_publication(context.identity, context.profile, row, context.clock.now())
+    now = context.clock.now()
+    table = partial(acted_table, context, row)
+    return signers.sign_publication(context.identity, context.profile, row, now, table)
+
+
+def acted_table(context: Context, row: Publication) -> SignedTable | None:
+    """Return the table that a publication or rollback is about, before the act.
+
+    Of a publication it is that of its plan. Of a rollback it is that of the run that was published
+    last before it, at the snapshot that was accepted then. None: no run was published.
+    """
+    if row.run_id is not None:
+        return signers.planned_table(context.profile, context.runs.plan(row.run_id))
+    history = context.versions.history(row.product)
+    own = [at for at, one in enumerate(history) if one.token == row.token]
+    before = history[own[-1] + 1 :] if own else history
+    run_id = pointer.newest_published_run(before)
+    if run_id is None:
+        return None
+    accepted = pointer.accepted_rows(before)[0]
+    planned = signers.planned_table(context.profile, context.runs.plan(run_id))
+    return planned.model_copy(update={"base_snapshot_id": accepted.snapshot_id})
 
 
 def when_pointer_is_free(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.contract import KeepVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
@@ -155,7 +155,7 @@ def require_version_kept(history: Iterable[Publication], product: str, version: 
                 f"{product}: version {version} cannot be gone back to: {row.by} let it go on "
                 f"{row.at:%Y-%m-%d}, {row.reason}",
                 state="nothing was rolled back",
-                fix=f"{errors.command_line('versions', product)}; or restate the partitions",
+                fix=f"{command_line('versions', product)}; or restate the partitions",
             )
 
 
@@ -165,5 +165,5 @@ def require_none_expired_since(pointer: Pointer, known: int, product: str) -> No
         raise PointerMoved(
             f"{product}: versions have expired meanwhile",
             state="nothing was rolled back",
-            fix=errors.command_line("versions", product),
+            fix=command_line("versions", product),
         )

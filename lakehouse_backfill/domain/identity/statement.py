@@ -23,8 +23,12 @@ from lakehouse_backfill.domain.serialization import Value, canonical_json, diges
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-DECISION_TYPE = "urn:lakehouse-backfill:decision:v1"
-PUBLICATION_TYPE = "urn:lakehouse-backfill:publication:v1"
+DECISION_TYPE = "urn:lakehouse-backfill:decision:v2"
+PUBLICATION_TYPE = "urn:lakehouse-backfill:publication:v2"
+#: Statements of older releases, which name no table: they vouch for the past only.
+OLDER_TYPES = frozenset(
+    {"urn:lakehouse-backfill:decision:v1", "urn:lakehouse-backfill:publication:v1"}
+)
 #: SSH signatures are made for this namespace: one of another program does not count here.
 NAMESPACE = "lakehouse-backfill"
 #: The field of an event's detail that holds the envelope.
@@ -42,6 +46,18 @@ class Signature(Value):
     kind: SignatureKind
     keyid: str
     sig: str
+
+
+class SignedTable(Value):
+    """The table that an act is about, and the snapshot of it that the act starts from.
+
+    `catalog` is the name in the profile. None: the table was empty, or did not exist.
+    """
+
+    catalog: str
+    name: str
+    uuid: str | None
+    base_snapshot_id: int | None
 
 
 class Envelope(Value):
@@ -74,7 +90,7 @@ class Envelope(Value):
                 signature=signature,
             )
             json.loads(envelope.statement)
-        except (LookupError, TypeError, ValueError, binascii.Error) as error:
+        except (LookupError, TypeError, ValueError, RecursionError, binascii.Error) as error:
             raise ValueError("it is no DSSE envelope with one signature") from error
         return envelope
 
@@ -107,11 +123,13 @@ def statement_to_sign(statement: Mapping[str, Any]) -> tuple[str, bytes]:
     return encoded, pre_authentication_encoding(PAYLOAD_TYPE, payload)
 
 
-def decision_statement(event: Event, manifest_hash: str, environment: str) -> dict[str, Any]:
-    """Return what the actor of an event signs.
+def decision_statement(
+    event: Event, manifest_hash: str, environment: str, table: SignedTable | None
+) -> dict[str, Any]:
+    """Return what the actor of an event signs; without `table` what older releases signed.
 
     It names the event's place in the run's log: its number, and the hash of the event before it.
-    So the signature holds for this run, this environment and this place, and for no other.
+    So the signature holds for this run, environment, table and place, and for no other.
     """
     detail = json.loads(canonical_json(event.detail))
     detail.pop(SIGNATURE, None)
@@ -121,8 +139,9 @@ def decision_statement(event: Event, manifest_hash: str, environment: str) -> di
     return {
         "_type": STATEMENT_TYPE,
         "subject": _subjects(event.run_id, bound),
-        "predicateType": DECISION_TYPE,
+        "predicateType": _versioned(DECISION_TYPE, table),
         "predicate": {
+            **_table(table),
             "decision": event.verb,
             "by": event.actor,
             "at": _instant(event.at),
@@ -136,8 +155,12 @@ def decision_statement(event: Event, manifest_hash: str, environment: str) -> di
     }
 
 
-def publication_statement(row: Publication, environment: str, at: str) -> dict[str, Any]:
+def publication_statement(
+    row: Publication, environment: str, at: str, table: SignedTable | None
+) -> dict[str, Any]:
     """Return what is signed of a publication or a rollback, when its version is reserved.
+
+    Without `table` it is what older releases signed.
 
     The snapshots are not known then; the token names the act, and stands in their summaries.
     """
@@ -151,8 +174,9 @@ def publication_statement(row: Publication, environment: str, at: str) -> dict[s
         "_type": STATEMENT_TYPE,
         "subject": _subjects(row.run_id or row.product, bound)
         or [{"name": row.product, "digest": {"sha256": digest({"token": row.token})}}],
-        "predicateType": PUBLICATION_TYPE,
+        "predicateType": _versioned(PUBLICATION_TYPE, table),
         "predicate": {
+            **_table(table),
             "act": "rollback" if is_rollback else "publish",
             "by": row.by,
             "at": at,
@@ -169,6 +193,24 @@ def publication_statement(row: Publication, environment: str, at: str) -> dict[s
             "reason": row.reason,
         },
     }
+
+
+def signed_table(document: Mapping[str, Any]) -> SignedTable | None:
+    """Return the table that a signed statement names; None for one of an older release.
+
+    Raises ValueError, LookupError or TypeError when it names none, and should.
+    """
+    if document["predicateType"] in OLDER_TYPES:
+        return None
+    return SignedTable.model_validate(document["predicate"]["table"])
+
+
+def _versioned(kind: str, table: SignedTable | None) -> str:
+    return kind if table else kind.replace(":v2", ":v1")
+
+
+def _table(table: SignedTable | None) -> dict[str, Any]:
+    return {"table": table.model_dump()} if table else {}
 
 
 def _subjects(name: str, bound: Mapping[str, Any]) -> list[dict[str, Any]]:

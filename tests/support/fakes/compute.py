@@ -420,5 +420,8 @@ class SilentProgress:
     def finish(self) -> None:
         """Ignore it."""
 
+    def say(self, text: str) -> None:
+        """Ignore it."""
+
 
 __all__ = ["DAY", "FakeCompute", "SilentJournal", "SilentProgress"]

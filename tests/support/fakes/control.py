@@ -235,6 +235,9 @@ class FakeVersions:
     def history(self, product: str) -> tuple[Publication, ...]:
         return tuple(row for row in reversed(self.rows) if row.product == product)
 
+    def of_table(self, table: str) -> tuple[Publication, ...]:
+        return tuple(row for row in reversed(self.rows) if row.table == table)
+
     def pending(self) -> tuple[Publication, ...]:
         return tuple(one.pending for one in self.states.values() if one.pending is not None)
 

@@ -35,42 +35,53 @@ PIN = {
 }  # fmt: skip
 RUN = {"run_id": "bf-1", "product": "silver.arrivals_daily"}
 
+#: The plan of a run.
+PLAN: dict[str, Any] = {
+    **RUN,
+    "state": "planned",
+    "manifest_hash": "a" * 64,
+    "partitions": ["2013-02-15", "2013-02-16", "2013-02-17", "2013-02-18"],
+    "chunks": [{"chunk_id": "c1", "partitions": ["2013-02-15"]}],
+    "pins": [PIN],
+    "revises": None,
+    "target": "silver.arrivals_daily",
+    "shadow_table": "lakehouse_backfill_shadow.arrivals_daily__bf_1",
+    "partition_field": {"column": "arrival_date", "transform": "identity", "type": "date"},
+    "undo": "lakehouse-backfill cancel bf-1",
+    "warm_up_proof": None,
+    "determinism_proof": None,
+    "estimate": {
+        "input_files": 3,
+        "input_rows": 47_000,
+        "input_bytes": 1_500_000,
+        "output_rows": None,
+        "duration_s": None,
+        "cost_usd": 0.5,
+        "basis": "metadata",
+    },
+    "consumers": [{"name": "finance", "tolerates_restatement": False, "contact": ""}],
+    "conflicts": [{"run_id": "bf-0", "state": "staged", "partitions": ["2013-02-15"]}],
+    "checklist": [
+        {"number": 1, "question": "Why?", "answer": "wrong days"},
+        {"number": 2, "question": "Which side effects?", "answer": None},
+    ],
+    "notes": ["each chunk is one commit"],
+    "warnings": ["finance does not tolerate restatement"],
+}
+
 #: Results with the fields that the CLI contract promises.
 ANSWERS: dict[str, dict[str, Any]] = {
     "doctor": {"checks": [{"name": "java", "ok": True, "detail": "Java 21", "fix": ""}]},
     "add_product": {"file": "catalog/contracts/silver.a.yaml", "questions": ["owner: who?"]},
     "new_manifest": {"file": "jobs/a/run.yaml", "questions": []},
-    "plan": {
-        **RUN,
-        "state": "planned",
-        "manifest_hash": "a" * 64,
-        "partitions": ["2013-02-15", "2013-02-16", "2013-02-17", "2013-02-18"],
-        "chunks": [{"chunk_id": "c1", "partitions": ["2013-02-15"]}],
-        "pins": [PIN],
-        "revises": None,
-        "target": "silver.arrivals_daily",
-        "shadow_table": "lakehouse_backfill_shadow.arrivals_daily__bf_1",
-        "partition_field": {"column": "arrival_date", "transform": "identity", "type": "date"},
-        "undo": "lakehouse-backfill cancel bf-1",
-        "warm_up_proof": None,
-        "determinism_proof": None,
-        "estimate": {
-            "input_files": 3,
-            "input_rows": 47_000,
-            "input_bytes": 1_500_000,
-            "output_rows": None,
-            "duration_s": None,
-            "cost_usd": 0.5,
-            "basis": "metadata",
-        },
-        "consumers": [{"name": "finance", "tolerates_restatement": False, "contact": ""}],
-        "conflicts": [{"run_id": "bf-0", "state": "staged", "partitions": ["2013-02-15"]}],
-        "checklist": [
-            {"number": 1, "question": "Why?", "answer": "wrong days"},
-            {"number": 2, "question": "Which side effects?", "answer": None},
-        ],
-        "notes": ["each chunk is one commit"],
-        "warnings": ["finance does not tolerate restatement"],
+    "plan": PLAN,
+    "show": {name: value for name, value in PLAN.items() if name != "warnings"},
+    "try_partition": {
+        "product": "silver.arrivals_daily", "manifest_file": "run.yaml",
+        "partition": "2013-02-15", "input_rows": 900, "output_rows": 30, "outside_rows": 2,
+        "seconds": 1.5, "passed": True, "checks": CHECKS[:1], "diff": {"summary": SUMMARY},
+        "totals": [{"name": "flights", "old": 31, "new": 30}],
+        "not_judged": ["golden rows"],
     },
     "approve": {
         **RUN,
@@ -87,17 +98,25 @@ ANSWERS: dict[str, dict[str, Any]] = {
         **RUN,
         "state": "halted",
         "gates": [
-            {"name": "keys are unique", "group": "diff", "scope": "c0001-2013-02-15",
+            {"name": "keys are unique", "question": "Is every key unique?", "group": "diff",
+             "scope": "c0001-2013-02-15",
              "detail": "3 duplicate keys in the chunk", "waived_by": None, "why_not": "",
-             "command": "lakehouse-backfill waive bf-1 'keys are unique' --by WHO --reason TEXT"},
+             "command": "lakehouse-backfill waive bf-1 'Is every key unique?' --by WHO "
+             "--reason TEXT"},
             {"name": "spot checks", "group": "golden", "scope": "c0001-2013-02-15",
              "detail": "1 row missing", "waived_by": "ana", "why_not": "", "command": None},
-            {"name": "chunk rows are all stored", "group": "technical",
+            {"name": "chunk rows are all stored",
+             "question": "Is every computed row of the chunk stored?", "group": "technical",
              "scope": "c0001-2013-02-15", "detail": "9 computed, 8 stored", "waived_by": None,
              "why_not": "its rows are not what was computed", "command": None},
         ],
     },
-    "run": {**RUN, "state": "validated", "chunks_done": 3, "chunks_redone": 1, "rows": 30},
+    "run": {**RUN, "state": "validated", "chunks_done": 3, "chunks_redone": 1, "rows": 30,
+            "checks": CHECKS, "changes": SUMMARY,
+            "totals": [{"name": "flights", "old": 200, "new": 203},
+                       {"name": "delay", "old": "10.00", "new": "10.00"},
+                       {"name": "share", "old": 0.5, "new": 0.4},
+                       {"name": "first", "old": None, "new": 5}]},
     "stage": {**RUN, "state": "staged", "chunks_done": 3, "chunks_redone": 0, "rows": 30},
     "validate": {**RUN, "state": "validated", "passed": True, "checks": CHECKS[:1],
                  "diff": {"summary": SUMMARY}, "partitions": [],
@@ -112,7 +131,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "preview_publish": {**RUN, "dry_run": True, "version": 2, "table": "silver.arrivals_daily",
                         "partitions": ["2013-02-15"], "publish_mode": "replace", "steps": []},
     "preview_rollback": {"product": "silver.arrivals_daily", "dry_run": True, "version": 0,
-                         "partitions": ["2013-02-15"], "runs_undone": ["bf-1"],
+                         "partitions": ["2013-02-15"], "unchanged": ["2013-02-16"],
+                         "runs_undone": ["bf-1"], "runs_reinstated": [],
                          "rewritten": [
                              {"partitions": ["2013-02-15"],
                               "because": "delete files hid rows of it"},
@@ -143,6 +163,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 "readers_see": "the accepted version as before",
                 "next_command": "lakehouse-backfill accept bf-1 --by WHO",
             }
+        ]
+    },
+    "list_runs": {
+        "runs": [
+            {**RUN, "state": "published", "at": "2026-03-01T12:00:00+00:00", "is_safe": "yes",
+             "readers_see": "version 1", "next_command": "lakehouse-backfill versions a"},
         ]
     },
     "log": {
@@ -210,7 +236,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "versions": [
             {"version": 1, "run_id": "bf-1", "table": "silver.arrivals_daily", "snapshot_id": 99,
              "action": "publish", "accepted_at": "2026-03-01T12:00:00Z", "accepted_by": ["ana"],
-             "supersedes": 0, "partitions": 45},
+             "supersedes": 0, "partitions": 45, "is_accepted": True},
+            {"version": 0, "run_id": None, "table": "silver.arrivals_daily", "snapshot_id": 98,
+             "action": "baseline", "accepted_at": "2026-02-01T12:00:00Z", "accepted_by": ["ana"],
+             "supersedes": None, "partitions": 0, "is_accepted": False},
         ],
     },
     "recover": {
@@ -258,7 +287,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
             ],
         },
     },
-    "evidence": {"report": "/p/bf-1.html", "archive": "/p/bf-1.json"},
+    "evidence": {"report": "/p/bf-1.html", "archive": "/p/bf-1.json",
+                 "index": "/p/index.html"},
     "audit_verify": {"events": 12, "runs": 2, "unchained": 3, "intact": True, "first_bad": None,
                      "products": 1,
                      "heads": {"bf-1": "a" * 64, "bf-2": "b" * 64}},

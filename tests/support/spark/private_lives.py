@@ -10,7 +10,6 @@ import io
 import json
 import os
 import sys
-import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow as pa
 import yaml
 
 from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.fault_points import install_hook
 from lakehouse_backfill.project import Project
 
 PRODUCT, SOURCE = "gold.people", "raw.people"
@@ -35,9 +35,11 @@ from lakehouse_backfill.transforms import transform
 def job(context, src):
     return src.select("day", "person", "email", "city", "note", "home", "amount")
 """
-FAILING_JOB = JOB.replace("people", "failing", 1).replace(
-    '"email", "city"', 'src.email.cast("int").cast("string").alias("email"), "city"'
-)
+SQL_JOB = """-- name: town
+-- version: 1.0.0
+-- inputs: src
+SELECT day, person, email, city, note, home, amount FROM {src} WHERE city = 'town 3'
+"""
 SUITE = {
     "name": "people",
     "expectations": [
@@ -87,17 +89,12 @@ def rows(version: int) -> pa.Table:
 class Life:
     """The project's folder, the commands that were given, and what they printed."""
 
-    def __init__(self, folder: Path, *, has_event_log: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.outputs = folder / "outputs"
         for name in ("outputs", "events", "local", "jobs", "expectations", "catalog/contracts"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         secret = f"{MARK}-the-password"
-        events = {
-            "spark.eventLog.enabled": str(has_event_log).lower(),
-            "spark.eventLog.compress": "false",
-            "spark.eventLog.dir": f"file://{folder}/events",
-        }
         profile = {
             "catalog": {
                 "name": "lake", "type": "sql", "uri": f"sqlite:///{folder}/catalog.db",
@@ -109,14 +106,15 @@ class Life:
                 "spark.local.dir": f"{folder}/local",
                 "spark.sql.adaptive.enabled": "false",
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-                **events,
+                "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
+                "spark.eventLog.dir": f"file://{folder}/events",
             },
         }  # fmt: skip
         self.write("catalog/profiles.yaml", yaml.safe_dump({
             "api_version": "lakehouse-backfill/v1", "default": "dev", "profiles": {"dev": profile},
         }))  # fmt: skip
         self.write("jobs/people.py", JOB)
-        self.write("jobs/failing.py", FAILING_JOB)
+        self.write("jobs/town.sql", SQL_JOB)
         self.write("expectations/people.json", json.dumps(SUITE))
         self.contract(PRODUCT, {
             "person": {"classification": "restricted"},
@@ -139,6 +137,11 @@ class Life:
             "columns": [{"name": name, "type": kind} for name, kind in COLUMNS],
             "consumers": [], "classification": "internal", "retention_days": "unlimited",
             "measures": [{"name": "amount", "sum": "amount"}],
+            "hooks": [
+                {"name": f"keep_{moment}", "on": moment, "command": ["tee", kept]}
+                for moment in ("before_publish", "after_publish", "after_rollback")
+                for kept in [f"{self.folder}/outputs/hook_{moment}.json"]
+            ],
             "corrections": {"table": "gold.people_events"},
             "privacy": {
                 "columns": columns,
@@ -157,7 +160,8 @@ class Life:
             },
             "product": PRODUCT,
             "transform": {
-                "name": name, "version": "1.0.0", "file": f"jobs/{name}.py",
+                "name": name, "version": "1.0.0",
+                "file": changes.pop("file", f"jobs/{name}.py"),
             },
             "sources": {"src": {
                 "table": SOURCE,
@@ -174,7 +178,7 @@ class Life:
 
     def give(self, *command: str, code: int | None = 0, as_json: bool = True) -> dict[str, Any]:
         """Give a command, keep what it prints, and return its data."""
-        number = len(list(self.outputs.iterdir()))
+        number = len(list(self.outputs.glob("*.txt")))
         out, err, ended = io.StringIO(), io.StringIO(), 0
         words = ["--project", str(self.folder), *(["--json"] if as_json else []), *command]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -204,11 +208,10 @@ class Life:
         self.give("publish", run, "--by", "lead")
 
 
-def live(folder: Path) -> None:
+def live(life: Life) -> None:
     """Create the product, restate it with failing checks, correct it, roll it back."""
-    life = Life(folder, has_event_log=True)
-    project = Project.open(folder)
-    project.wiring.create_lake()
+    folder = life.folder
+    Project.open(folder).wiring.create_lake()
     life.pour(1)
     first = life.plan(life.manifest("people", "the beginning"))
     life.give("run", first)
@@ -253,23 +256,102 @@ def live(folder: Path) -> None:
     ))  # fmt: skip
     life.give("run", events)
     life.publish(events)
-    look_at_processes()
 
 
-def fail(folder: Path) -> None:
-    """Stage a job whose error quotes a value; without an event log, which would hold it too."""
-    life = Life(folder, has_event_log=False)
-    run = life.plan(life.manifest("failing", "fails"))
-    failed = life.give("stage", run, code=None)
-    assert not failed["ok"], failed
-    assert "CAST_INVALID_INPUT" in json.dumps(failed), failed
-    life.give("status", run)
-    life.give("evidence", run, code=None)
+def publish_in_other_ways(life: Life) -> None:
+    """Publish rows of one town, by keys, step by step and cut off, and past a live commit."""
+    life.give("rollback", PRODUCT, "--reason", "events are taken back", "--by", "lead")
+    life.pour(3)
+    for changes in (
+        {"name": "town", "file": "jobs/town.sql", "target": {"row_predicate": {"city": "town 3"}}},
+        {"name": "people", "target": {"publish_mode": "merge", "merge": {"version": "amount"}}},
+    ):
+        run = life.plan(life.manifest(reason="in another way", **changes))
+        life.give("run", run)
+        life.publish(run)
+    life.pour(4)
+    steps = life.plan(life.manifest(
+        "people", "step by step", target={"progressive": {"partitions_per_step": 2}},
+    ))  # fmt: skip
+    life.give("run", steps)
+    life.give("accept", steps, "--by", "lead")
+    install_hook(CutOff("Publisher.swap:committed", 2))
+    try:
+        life.give("publish", steps, "--by", "lead", code=130)
+    finally:
+        install_hook(None)
+    life.give("status", steps)
+    life.give("recover", steps, "--by", "lead")
+    life.pour(5)
+    late = life.plan(life.manifest(
+        "people", "meanwhile", safety={"on_conflict": "catch_up"}, target={},
+    ))  # fmt: skip
+    life.give("run", late)
+    life.give("accept", late, "--by", "lead")
+    target = Project.open(life.folder).wiring.catalog.load_table(PRODUCT)
+    live_row = target.scan(row_filter="day = '2024-01-02'", limit=1).to_arrow()
+    target.append(live_row.set_column(1, live_row.schema.field(1), [[value_of("p", 99_999, 1)]]))
+    life.give("publish", late, "--by", "lead")
+
+
+class CutOff:
+    """Interrupts the process the n-th time that it reaches a point."""
+
+    def __init__(self, point: str, number: int) -> None:
+        self.point, self.left = point, number
+
+    def __call__(self, point: str) -> None:
+        self.left -= point == self.point
+        if point == self.point and self.left == 0:
+            raise KeyboardInterrupt
+
+
+#: What a job does that ends in an error whose text quotes a value, and what is shown instead.
+_FIRST = 'src.agg(F.max("email")).collect()[0][0]'
+FAILING = {
+    "cast": ('src.withColumn("email", src.email.cast("int").cast("string"))', "CAST_INVALID_INPUT"),
+    "raises": (f"fail({_FIRST})", "ValueError"),
+    "raises_in_udf": ('src.withColumn("email", F.udf(fail)("email"))', "PythonException"),
+    "tries": (f"reach({_FIRST})", "os.mkdir"),
+    "tries_in_udf": ('src.withColumn("email", F.udf(reach)("email"))', "os.mkdir"),
+    "writes": (f"getattr(src, 'wri' + 'te').parquet('/nowhere/' + {_FIRST})", "DataFrame.write"),
+    "sends_sql": (f"src.sparkSession.sql('DROP TABLE ' + {_FIRST})", "SparkSession.sql"),
+}  # fmt: skip
+FAILING_JOB = """
+from pathlib import Path
+from pyspark.sql import functions as F
+from lakehouse_backfill.transforms import transform
+
+def fail(value):
+    raise ValueError(value)
+
+def reach(value):
+    getattr(Path("/nowhere-" + value), "mk" + "dir")()
+    return value
+
+@transform(name="NAME", version="1.0.0", inputs=("src",))
+def job(context, src):
+    return BODY.select("day", "person", "email", "city", "note", "home", "amount")
+"""
+
+
+def fail(life: Life) -> None:
+    """Stage jobs whose errors, and attempts to reach outside, quote a value."""
+    for name, (body, shown) in FAILING.items():
+        life.write(f"jobs/{name}.py", FAILING_JOB.replace("NAME", name).replace("BODY", body))
+        run = life.plan(life.manifest(name, "fails"))
+        failed = life.give("stage", run, code=None)
+        assert not failed["ok"], failed
+        assert shown in json.dumps(failed), failed
+        for words in (("status", run), ("evidence", run), ("log", run)):
+            life.give(*words, code=None)
+        life.give("--debug", "stage", run, code=None)
+        life.give("cancel", run, "--by", "lead", code=None)
 
 
 def look_at_processes() -> None:
     for path in [
-        *Path("/proc").glob("[0-9]*/cmdline"), *Path(tempfile.gettempdir()).glob("hsperf*/*"),
+        *Path("/proc").glob("[0-9]*/cmdline"), *Path("/tmp").glob("hsperf*/*"),
     ]:  # fmt: skip
         with contextlib.suppress(OSError):
             assert MARK.encode() not in path.read_bytes(), path
@@ -277,4 +359,7 @@ def look_at_processes() -> None:
 
 if __name__ == "__main__":
     os.environ[KEY_VARIABLE] = f"{MARK}-secret-of-the-masks"
-    {"live": live, "fail": fail}[sys.argv[2]](Path(sys.argv[1]))
+    whole = Life(Path(sys.argv[1]))
+    for act in (live, publish_in_other_ways, fail):
+        act(whole)
+    look_at_processes()

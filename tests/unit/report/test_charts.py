@@ -158,7 +158,7 @@ def test_a_picture_says_test_limit_verdict_and_range() -> None:
 
 def test_columns_that_moved_most_come_first_and_the_rest_is_counted() -> None:
     columns = [
-        column(f"column-{n}", n / 100, *BARS) for n in range(1, MAX_DISTRIBUTION_FIGURES + 3)
+        column(f"column-{n}", 0.1 + n / 100, *BARS) for n in range(1, MAX_DISTRIBUTION_FIGURES + 3)
     ]
     drawn = str(distribution_figures(columns))
     places = [drawn.find(f"column-{n}<") for n in range(MAX_DISTRIBUTION_FIGURES + 2, 2, -1)]
@@ -263,3 +263,24 @@ def test_gains_and_losses_stand_on_a_zero_line_of_their_own_scale() -> None:
 )
 def test_the_scale_starts_at_zero_unless_nothing_could_be_seen(values, low) -> None:
     assert changes._axis_bottom(values) == low
+
+
+def test_a_column_that_moved_less_than_its_limit_has_no_picture() -> None:
+    assert distribution_figures([column("delay", 0.09, *BARS)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("held", "ticks"),
+    [
+        (({"min": 1, "max": "15.5"}, {"min": "0.50", "max": 12}), ["0.5", "8", "15.5"]),
+        (({"min": 9, "max": 12}, {"min": 9, "max": 12}), ["9", "12"]),
+        (({"min": "NaN"}, {}), ["0", "8", "16"]),
+    ],
+    ids=["both sides", "middle is outside", "not known"],
+)
+def test_ticks_lie_within_the_data(held: tuple[Any, Any], ticks: list[str]) -> None:
+    found = column("delay", 0.5, *BARS).model_copy(update={"old": held[0], "new": held[1]})
+    drawn = str(distribution_figures([found]))
+    axis = drawn.split('class="axis">')[1].split("</div>")[0]
+    assert re.findall("<span>(.*?)</span>", axis) == ticks
+    assert f"shifted; {ticks[0]} to {ticks[-1]}" in drawn

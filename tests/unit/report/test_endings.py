@@ -58,7 +58,7 @@ def test_a_rolled_back_run_says_first_who_took_it_back_when_and_why(document) ->
     assert "Rolled back by eva: wrong rates (2026-03-03 10:15:00 UTC)" in first_screen
     safe = first_screen.split("Is it safe?")[1].split("Who approved?")[0]
     assert '<p class="big"><span class="mark warn">↩ rolled back</span></p>' in safe
-    assert "<p>7 of 8 checks passed</p>" in safe
+    assert "<p>8 of 10 checks passed, 1 waived, 1 failed without blocking</p>" in safe
     assert "✓" not in safe
 
 
@@ -76,7 +76,7 @@ def test_a_cancelled_run_says_by_whom_also_without_a_reason(document: dict[str, 
 
 @pytest.mark.req("Q9")
 def test_checks_of_one_name_are_told_apart_by_what_they_are_about(document: dict[str, Any]) -> None:
-    name = "keys are unique"
+    name, question = "keys are unique", "Is every key unique?"
     document["validation"]["checks"][1]["passed"] = False
     failed = json.loads(json.dumps(document["validation"]["checks"][1]))
     document["chunk_checks"][1]["checks"] = [failed]
@@ -89,8 +89,8 @@ def test_checks_of_one_name_are_told_apart_by_what_they_are_about(document: dict
     ]  # fmt: skip
     page = render_page(document)
     first_screen = page.split("</header>")[0]
-    assert f"Failed: {name} (result)" in first_screen
-    assert f"Waived by lead: {name} (chunk c002)" in first_screen
-    assert f"{name}, chunk c002 <code>" in section(page, "decisions")
-    rows = section(page, "checks").split(f"{name}</td>")[1:3]
+    assert f"Failed: {question} (result)" in first_screen
+    assert f"Waived by lead: {question} (chunk c002)" in first_screen
+    assert f"{question}, chunk c002 <code>" in section(page, "decisions")
+    rows = section(page, "checks").split(f"{question}</td>")[1:3]
     assert [f">{of}</td>" in row for of, row in zip(("chunk c002", "result"), rows, strict=True)]

@@ -68,7 +68,7 @@ def test_what_was_published_first_goes_back_to_nothing() -> None:
         "is_safe": "yes: nothing was there before, so nothing was replaced",
         "readers_see": "the first rows of these partitions, by this run",
         "next_command": "lakehouse-backfill rollback silver.daily --reason TEXT   "
-        "(only to empty these partitions again)",
+        "# only to empty these partitions again",
     }
 
 

@@ -13,6 +13,7 @@ from lakehouse_backfill.adapters.iceberg import manifests, metadata
 from lakehouse_backfill.adapters.iceberg.commit.request import ErrorWording, Swap, SwapPart
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import without_sequence_numbers
 from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution, verify_schema_evolution
+from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.domain.partitions import Scope, describe_labels, label_sort_key
 from lakehouse_backfill.domain.publication import AdoptRequest
 
@@ -31,10 +32,8 @@ class ShadowCandidate:
         self._allowed_reader = manifests.ScopedReader(
             shadow, request.within or request.scope, cache
         )
-        self._run = request.properties.get(metadata.RUN_ID_PROPERTY, "RUN")
-        self.wording = ErrorWording(
-            "published", _NOTHING_PUBLISHED, errors.plan_command(revise=self._run)
-        )
+        self._run = request.properties.get(metadata.RUN_ID_PROPERTY, RUN_PLACEHOLDER)
+        self.wording = ErrorWording("published", _NOTHING_PUBLISHED, plan_command(revise=self._run))
 
     @property
     def scope(self) -> Scope:

@@ -20,20 +20,17 @@ from typing import Any, Generic, TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationException
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, In, Reference
-from pyiceberg.expressions.literals import literal
 from pyiceberg.table import Table, Transaction
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.control import log_files
 from lakehouse_backfill.adapters.iceberg.control.advisory_lock import choose_advisory_lock
+from lakehouse_backfill.adapters.iceberg.control.log_files import FilterValue
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ, ControlTable
 from lakehouse_backfill.fault_points import commit_window
 
 T = TypeVar("T")
-#: The filter of a column: one value, or a set of texts of which any matches.
-FilterValue = str | int | frozenset[str]
 _ROWS_AT_ONCE = 200
 _MAX_RELOADS = 5
 
@@ -89,9 +86,8 @@ class LogHead:
             return
         column_names = set(self.table.schema().column_names)
         selected = column_names if "*" in columns else {LOG_SEQ, *columns} & column_names
-        where = where or {}
         with _translate_outages(self.table.name()[-1]):
-            found = log_files.read_rows(self.table, _row_filter(where), selected, where)
+            found = log_files.read_rows(self.table, where or {}, selected)
             batches = found.sort_by(LOG_SEQ).to_batches(max_chunksize=_ROWS_AT_ONCE)
         for batch in batches:
             yield from batch.to_pylist()
@@ -289,14 +285,6 @@ class _Retry(Generic[T]):
             f"{self._budget_s:g} s ({self._attempts} attempts)",
             fix="try again",
         )
-
-
-def _row_filter(where: Mapping[str, FilterValue]) -> BooleanExpression:
-    row_filter: BooleanExpression = AlwaysTrue()
-    for column, value in where.items():
-        term, values = Reference(name=column), value if isinstance(value, frozenset) else {value}
-        row_filter = And(row_filter, In(term=term, literals={literal(each) for each in values}))
-    return row_filter
 
 
 @contextmanager

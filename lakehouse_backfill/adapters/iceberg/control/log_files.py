@@ -19,7 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, In, Reference
+from pyiceberg.expressions.literals import literal
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: The filter of a column: one value, or a set of texts of which any matches.
+FilterValue = str | int | frozenset[str]
 #: Small files are compacted after this many commits, so a read opens at most this many of them.
 COMPACT_EVERY_COMMITS = 32
 #: Larger files are not compacted, so a compaction costs at most one rewrite of such a file.
@@ -260,28 +263,39 @@ def reachable_paths(table: Table) -> set[str]:
 T = TypeVar("T")
 
 
-def read_rows(
-    table: Table, rows: BooleanExpression, columns: Collection[str], filtered: Collection[str]
-) -> pa.Table:
-    """Read columns of the rows that match the filter, which looks at the columns `filtered`.
+def read_rows(table: Table, where: Mapping[str, FilterValue], columns: Collection[str]) -> pa.Table:
+    """Read columns of the rows with these values.
 
     Files without any are skipped by their bounds. The result equals that of PyIceberg's own scan,
     which is used for tables with delete files or partitions.
     """
+    rows = _row_filter(where)
     files = _matching_files(table, rows)
     if files is None:
         return table.scan(rows, selected_fields=tuple(columns)).to_arrow()
     import pyarrow as pa
 
-    names = [name for name in _column_names(table) if name in {*columns, *filtered}]
+    names = [name for name in _column_names(table) if name in {*columns, *where}]
     parts = []
     for file in files:
         if file.file_size_in_bytes > _CACHE_BELOW_BYTES:
-            parts += read_data_file(table, file, names, rows, filtered)
+            parts += read_data_file(table, file, names, where)
         else:
-            parts.append(_filter_rows(table, rows, _rows_of_small_file(table, file).select(names)))
+            parts.append(_filter_rows(_rows_of_small_file(table, file).select(names), where))
     found = pa.concat_tables(parts or [_arrow_schema(table, names).empty_table()])
     return found.select([name for name in names if name in columns])
+
+
+def _row_filter(where: Mapping[str, FilterValue]) -> BooleanExpression:
+    row_filter: BooleanExpression = AlwaysTrue()
+    for column, value in where.items():
+        literals = {literal(each) for each in _wanted_values(value)}
+        row_filter = And(row_filter, In(term=Reference(name=column), literals=literals))
+    return row_filter
+
+
+def _wanted_values(value: FilterValue) -> Collection[Any]:
+    return value if isinstance(value, frozenset) else (value,)
 
 
 def drop_cached_rows() -> None:
@@ -289,13 +303,19 @@ def drop_cached_rows() -> None:
     _FILE_ROWS.clear()
 
 
-def _filter_rows(table: Table, rows: BooleanExpression, found: pa.Table) -> pa.Table:
-    if isinstance(rows, AlwaysTrue):
-        return found
-    from pyiceberg.expressions.visitors import bind
-    from pyiceberg.io.pyarrow import expression_to_pyarrow
+def _filter_rows(found: pa.Table, where: Mapping[str, FilterValue]) -> pa.Table:
+    """Keep the rows with these values, in this thread.
 
-    return found.filter(expression_to_pyarrow(bind(table.schema(), rows, case_sensitive=True)))
+    A filter by an expression runs in Arrow's own threads. Each keeps the memory of its largest
+    result for as long as the process lives, and nothing can make it give that back.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for column, value in where.items():
+        values = pa.array(_wanted_values(value), found.schema.field(column).type)
+        found = found.filter(pc.is_in(found[column], value_set=values))
+    return found
 
 
 def _rows_of_small_file(table: Table, file: DataFile) -> pa.Table:
@@ -307,7 +327,7 @@ def _rows_of_small_file(table: Table, file: DataFile) -> pa.Table:
 def _read_whole_file(table: Table, file: DataFile) -> pa.Table:
     import pyarrow as pa
 
-    return pa.concat_tables(read_data_file(table, file, _column_names(table), AlwaysTrue(), ()))
+    return pa.concat_tables(read_data_file(table, file, _column_names(table), {}))
 
 
 def _column_names(table: Table) -> list[str]:
@@ -315,34 +335,35 @@ def _column_names(table: Table) -> list[str]:
 
 
 def read_data_file(
-    table: Table,
-    file: DataFile,
-    names: list[str],
-    rows: BooleanExpression,
-    filtered: Collection[str],
+    table: Table, file: DataFile, names: list[str], where: Mapping[str, FilterValue]
 ) -> list[pa.Table]:
     """Read columns of the rows that match, in this thread, a row group at a time.
 
-    Of a row group without a match only the columns of the filter are read. Columns that the table
-    was given later are null. PyIceberg's scan reads whole files on many threads, and each keeps
-    memory for the largest: a process that lives for hundreds of runs grew by hundreds of megabytes.
+    Of a row group without a match only the columns of the filter are decoded. Columns that the
+    table was given later are null. PyIceberg's scan decodes whole files on many threads, and each
+    keeps memory for the largest: in hundreds of runs a process grew by hundreds of megabytes.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     found = []
-    with table.io.new_input(file.file_path).open() as stream, pq.ParquetFile(stream) as parquet:
+    with table.io.new_input(file.file_path).open() as stream:
+        # One request, in this thread. From a stream Arrow reads ahead in threads of its own.
+        is_small = file.file_size_in_bytes < COMPACT_BELOW_BYTES
+        parquet = pq.ParquetFile(pa.BufferReader(stream.read()) if is_small else stream)
         for group in range(parquet.num_row_groups):
-            keys = [name for name in names if name in filtered]
-            if keys and not _filter_rows(table, rows, _read_group(table, parquet, group, keys)):
+            keys = [name for name in names if name in where]
+            if keys and not _filter_rows(_read_group(table, parquet, group, keys), where):
                 continue
-            found.append(_filter_rows(table, rows, _read_group(table, parquet, group, names)))
+            found.append(_filter_rows(_read_group(table, parquet, group, names), where))
     return found
 
 
 def _read_group(table: Table, parquet: Any, group: int, names: list[str]) -> pa.Table:
     import pyarrow as pa
 
-    held = [name for name in names if name in parquet.schema_arrow.names]
+    stored = set(parquet.schema_arrow.names)
+    held = [name for name in names if name in stored]
     found = parquet.read_row_group(group, columns=held, use_threads=False)
     schema = _arrow_schema(table, names)
     columns = [

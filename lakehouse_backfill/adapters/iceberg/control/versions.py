@@ -81,6 +81,11 @@ class IcebergVersions:
         rows = self._log.head().rows({"data_product": product})
         return tuple(_publication(row) for row in reversed(rows))
 
+    def of_table(self, table: str) -> tuple[Publication, ...]:
+        """Return all rows of a table, of whichever product, newest first."""
+        rows = self._log.head().rows({"table_name": table})
+        return tuple(_publication(row) for row in reversed(rows))
+
     def pending(self) -> tuple[Publication, ...]:
         """Return the reservations of all products by product name, from one table load.
 

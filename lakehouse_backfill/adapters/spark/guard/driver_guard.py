@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,19 +20,23 @@ from pyspark.serializers import CloudPickleSerializer
 
 import lakehouse_backfill
 from lakehouse_backfill.adapters.spark.guard import (
+    environment_gate,
     guarded_command,
+    import_gate,
+    java_gate,
     native_writers,
     process_guard,
     worker_guard,
 )
+from lakehouse_backfill.adapters.spark.guard.environment_gate import SECRETS
 from lakehouse_backfill.adapters.spark.guard.process_guard import GUARD, MARKER, Place
 from lakehouse_backfill.adapters.spark.session.settings import SENSITIVE_KEYS, is_secret
 from lakehouse_backfill.core.guards.outside.clients import CLIENTS
 from lakehouse_backfill.core.runs.side_effects import describe_attempts
-from lakehouse_backfill.errors import WriteForbidden
+from lakehouse_backfill.errors import WriteForbidden, hides_texts
 
 #: The text of these modules is sent to workers, in this order.
-_SHIPPED = (process_guard, native_writers, worker_guard)
+_SHIPPED = (process_guard, import_gate, environment_gate, native_writers, worker_guard)
 #: Errors name this many attempts.
 _NAMED_ATTEMPTS = 5
 _FIX = (
@@ -49,30 +55,42 @@ def watch_job(folder: Path) -> Iterator[None]:
     """
     root = f"{folder}/"
     _register(root)
-    before = len(GUARD.attempts)
     try:
         yield
     except WriteForbidden as error:
-        if not error.data.get("attempts"):
-            raise
-        raise forbidden(_attempts(root, before) or error.data["attempts"]) from error
-    except Exception as error:
-        if attempts := _attempts(root, before) or attempts_in(str(error)):
+        if attempts := _attempts(root) or error.data.get("attempts"):
             raise forbidden(attempts) from error
         raise
-    if attempts := _attempts(root, before):
+    except Exception as error:
+        if attempts := _attempts(root) or attempts_in(str(error)):
+            raise forbidden(attempts) from error
+        raise
+    if attempts := _attempts(root):
         raise forbidden(attempts)
 
 
 def require_no_attempts(folder: Path) -> None:
     """Raise WriteForbidden for attempts of threads that ran after the job's code had returned."""
-    if attempts := _attempts(f"{folder}/", 0):
+    if attempts := _attempts(f"{folder}/"):
         raise forbidden(attempts)
 
 
 def add_own_modules(names: Collection[str]) -> None:
     """Let jobs import modules of their project, also those with the name of a client."""
     GUARD.own_modules |= {name.partition(".")[0] for name in names}
+
+
+def declare_secrets(variables: Collection[str]) -> None:
+    """Hide these variables of the environment from jobs, whatever their names say."""
+    SECRETS.declared |= frozenset(variables)
+
+
+def require_no_secret(sink: str, text: str) -> None:
+    """Record an attempt, and raise WriteForbidden, for a secret's value in a text for a sink."""
+    for name, value in SECRETS.values(dict(os.environ)).items():
+        if value in text or json.dumps(value)[1:-1] in text:
+            place = GUARD.maker(sys._getframe(1)) or ("", 0)
+            GUARD.stop("secret", f"to send the value of {name} to the sink {sink}", place)
 
 
 def trusted() -> Any:
@@ -130,21 +148,25 @@ def _register(root: str) -> None:
     GUARD.other_folders = tuple(f"{folder}/" for folder in sorted(map(str, others)))
     GUARD.clients = CLIENTS
     GUARD.client_roots = frozenset(name.partition(".")[0] for name in CLIENTS)
-    GUARD.is_secret = is_secret
-    GUARD.error = lambda attempt: forbidden([attempt])
+    GUARD.hides_arguments = hides_texts
     native = native_writers.NativeWriters(GUARD)
     GUARD.after_import = native.patch
     native.patch_loaded()
+    GUARD.loaded_file = import_gate.loaded_file
+    import_gate.install(GUARD)
+    java_gate.install(GUARD)
+    environment_gate.install(GUARD, SECRETS)
     process_guard.install()
+    _texts()  # Read once, before a job runs.
     # Executors may lack this package.
     cloudpickle.register_pickle_by_value(guarded_command)  # type: ignore[no-untyped-call]
     _guard_pickling()
     GUARD.is_on = True
 
 
-def _attempts(root: str, first: int) -> list[dict[str, Any]]:
+def _attempts(root: str) -> list[dict[str, Any]]:
     """Take the attempts of a folder's code out of the list."""
-    found = [one for one in GUARD.attempts[first:] if one["folder"] == root]
+    found = [one for one in GUARD.attempts if one["folder"] == root]
     for one in found:
         GUARD.attempts.remove(one)
     return [_shown(one) for one in found]
@@ -158,29 +180,32 @@ def _guard_pickling() -> None:
     original: Callable[..., bytes] = CloudPickleSerializer.dumps
 
     def dumps(self: Any, obj: Any) -> bytes:
-        return original(self, _guarded(obj, sys._getframe(1)))
+        settings = _settings_for(obj, sys._getframe(1))
+        if settings is None:
+            return original(self, obj)
+        guarded = guarded_command.GuardedCommand(_texts(), settings, original(self, obj))
+        return original(self, guarded)
 
     CloudPickleSerializer.dumps = dumps  # type: ignore[method-assign]
 
 
-def _guarded(made: Any, frame: Any) -> Any:
-    """Return the object with the guard, if it is a function that goes to workers."""
+def _settings_for(made: Any, frame: Any) -> dict[str, Any] | None:
+    """Return what the guard must know in a worker; None: the object is no function of a job."""
     function = made[0] if isinstance(made, tuple) and made else made
-    if not callable(function):
-        return made
-    place = _place_of(function, frame)
+    place = _place_of(function, frame) if callable(function) else None
     if place is None:
-        return guarded_command.GuardedCommand(made, guarded_command.load_own)
-    settings = {
+        return None
+    return {
         "folders": GUARD.folders,
         "other_folders": GUARD.other_folders,
         "scratch": GUARD.scratch,
+        "hides_arguments": hides_texts(),
         "clients": dict(GUARD.clients),
         "own_modules": GUARD.own_modules,
         "secret_names": SENSITIVE_KEYS,
+        "secret_variables": SECRETS.declared,
         "made_at": place,
     }
-    return guarded_command.GuardedCommand(made, guarded_command.load_guarded, _texts(), settings)
 
 
 def _place_of(function: Any, frame: Any) -> Place | None:
@@ -202,5 +227,11 @@ def _place_of(function: Any, frame: Any) -> Place | None:
     return place
 
 
+@cache
 def _texts() -> dict[str, str]:
     return {module.__name__.rpartition(".")[2]: inspect.getsource(module) for module in _SHIPPED}
+
+
+# Only a driver imports this module.
+GUARD.error = lambda attempt: forbidden([attempt])
+SECRETS.is_secret_name = is_secret

@@ -1,7 +1,9 @@
 """Stops job code that writes through pandas and PyArrow, whose native code raises no audit events.
 
 Uses the standard library only: its text is sent to Python workers. Patched members look at their
-caller; for all but job code they do what they did before.
+caller; for all but job code they do what they did before. They are those through which public and
+inner functions pass, so it makes no difference by which one a job, or a library that it calls,
+begins.
 """
 
 from __future__ import annotations
@@ -9,22 +11,57 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Writers of pandas that may hand a path to native code, and those that always reach outside.
-PANDAS_PATH_WRITERS = ("to_parquet", "to_orc", "to_feather")
-PANDAS_WRITERS = ("to_sql", "to_hdf", "to_iceberg", "to_clipboard")
-#: Readers of pandas that open addresses natively, and those that always reach outside.
-PANDAS_PATH_READERS = ("read_parquet", "read_orc", "read_feather")
-PANDAS_READERS = ("read_sql", "read_sql_query", "read_sql_table", "read_iceberg", "read_hdf")
-#: Members of PyArrow that open files natively.
-PYARROW_MEMBERS = (
-    "OSFile", "MemoryMappedFile", "memory_map", "create_memory_map", "output_stream",
-    "fs", "parquet", "dataset", "csv", "feather", "orc", "flight",
+_Check = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], bool]
+
+#: By module: members that write to a path, with the position of the path.
+PATH_WRITERS: Mapping[str, Mapping[str, int]] = {
+    "pandas": {
+        "DataFrame.to_parquet": 1, "DataFrame.to_orc": 1, "DataFrame.to_feather": 1,
+    },
+    "pyarrow.lib": {"create_memory_map": 0, "output_stream": 0},
+    "pyarrow.ipc": {
+        "new_file": 0, "new_stream": 0, "RecordBatchFileWriter.__init__": 1,
+        "RecordBatchStreamWriter.__init__": 1,
+    },
+    "pyarrow.parquet.core": {"ParquetWriter.__init__": 1, "write_metadata": 1},
+    "pyarrow.dataset": {"write_dataset": 1},
+    "pyarrow.orc": {"ORCWriter.__init__": 1},
+    "pyarrow.feather": {"write_feather": 1},
+    "pyarrow.csv": {"write_csv": 1},
+}  # fmt: skip
+#: By module: members that may open an address natively, with its position.
+ADDRESS_READERS: Mapping[str, Mapping[str, int]] = {
+    "pandas": {"read_parquet": 0, "read_orc": 0, "read_feather": 0},
+    "pandas.io.common": {"_get_filepath_or_buffer": 0},
+    "pandas.io.parquet": {"_get_path_or_handle": 0},
+    "pyarrow.fs": {"_resolve_filesystem_and_path": 0},
+    "pyarrow.parquet.core": {"_resolve_filesystem_and_path": 0},
+}
+#: By module: members that reach outside in any case.
+CLIENT_CALLS: Mapping[str, tuple[str, ...]] = {
+    "pandas": (
+        "DataFrame.to_sql", "Series.to_sql", "DataFrame.to_hdf", "Series.to_hdf",
+        "DataFrame.to_iceberg", "DataFrame.to_clipboard", "Series.to_clipboard", "read_sql",
+        "read_sql_query", "read_sql_table", "read_iceberg", "read_hdf",
+    ),
+    "pandas.io.sql": (
+        "pandasSQL_builder", "SQLDatabase.__init__", "ADBCDatabase.__init__",
+        "SQLiteDatabase.__init__",
+    ),
+    "pandas.io.pytables": ("HDFStore.__init__",),
+    "pandas.io.iceberg": ("read_iceberg", "to_iceberg"),
+}  # fmt: skip
+#: Classes of PyArrow's inner module that open files; its own code does not look them up by name.
+_HIDDEN_CLASSES = ("OSFile", "MemoryMappedFile", "CompressedOutputStream",
+                   "_RecordBatchFileWriter", "_RecordBatchStreamWriter")  # fmt: skip
+#: Parameters that hold a path.
+_PATH_NAMES = (
+    "path", "sink", "where", "base_dir", "dest", "output_file", "filepath_or_buffer",
+    "path_or_handle", "source", "fname",
 )  # fmt: skip
-#: Functions of PyArrow that accept a path as well as an open file.
-PYARROW_PATH_WRITERS = ("new_file", "new_stream")
 
 
 class NativeWriters:
@@ -33,14 +70,20 @@ class NativeWriters:
     def __init__(self, guard: Any) -> None:
         self._guard = guard
         self._is_done: set[str] = set()
-        self._hidden: dict[str, Any] = {}
+        self._hidden: dict[str, dict[str, Any]] = {"pyarrow": {}, "pyarrow.lib": {}}
 
     def patch(self, root: str) -> None:
-        """Patch a module that an import has just loaded; others are left alone."""
+        """Patch what an import has just loaded of a package; others are left alone."""
+        if root not in ("pyarrow", "pandas"):
+            return
         if root == "pyarrow":
-            self._patch_pyarrow(sys.modules.get("pyarrow"))
-        elif root == "pandas" and root not in self._is_done:
-            self._patch_pandas(sys.modules.get("pandas"))
+            self._hide_members()
+        for name in _CHECKS[root]:
+            module = sys.modules.get(name)
+            if name not in self._is_done and module is not None and _is_loaded(module):
+                self._is_done.add(name)
+                for member, check, sink in _CHECKS[root][name]:
+                    self._check_first(module, member, check, sink)
 
     def patch_loaded(self) -> None:
         """Patch what the process has loaded before."""
@@ -48,65 +91,51 @@ class NativeWriters:
             if root in sys.modules:
                 self.patch(root)
 
-    def _patch_pandas(self, pandas: Any) -> None:
-        # While pandas is being imported, its classes are not there yet.
-        if not hasattr(pandas, "DataFrame") or not hasattr(pandas, "read_parquet"):
+    def _hide_members(self) -> None:
+        """Let clients in PyArrow's dictionaries be found by `__getattr__` only, which is gated."""
+        pyarrow = sys.modules.get("pyarrow")
+        if pyarrow is None or not _is_loaded(pyarrow):
             return
-        self._is_done.add("pandas")
-        for owner in (pandas.DataFrame, getattr(pandas, "Series", None)):
-            for name in PANDAS_PATH_WRITERS:
-                self._check_first(owner, name, _path_outside(1, is_address=False))
-            for name in PANDAS_WRITERS:
-                self._check_first(owner, name, _always)
-        for name in PANDAS_PATH_READERS:
-            self._check_first(pandas, name, _path_outside(0, is_address=True))
-        for name in PANDAS_READERS:
-            self._check_first(pandas, name, _always)
+        clients = {name[8:] for name in self._guard.clients if name.startswith("pyarrow.")}
+        for name, wanted in (("pyarrow", clients), ("pyarrow.lib", set(_HIDDEN_CLASSES))):
+            module = sys.modules[name]
+            members = vars(module)
+            for member in members.keys() & wanted:
+                self._hidden[name][member] = members.pop(member)
+            if f"{name}.__getattr__" not in self._is_done:
+                self._is_done.add(f"{name}.__getattr__")
+                setattr(module, "__getattr__", self._getattr(name, members.get("__getattr__")))  # noqa: B010
 
-    def _patch_pyarrow(self, pyarrow: Any) -> None:
-        if pyarrow is None or not hasattr(pyarrow, "ipc"):
-            return
-        members = vars(pyarrow)
-        for name in members.keys() & PYARROW_MEMBERS:
-            self._hidden[name] = members.pop(name)
-        if "pyarrow" not in self._is_done:
-            self._is_done.add("pyarrow")
-            pyarrow.__getattr__ = self._gated_getattr(members.get("__getattr__"))
-            for name in PYARROW_PATH_WRITERS:
-                self._check_first(pyarrow.ipc, name, _path_outside(0, is_address=False))
-            for name in ("RecordBatchFileWriter", "RecordBatchStreamWriter"):
-                writer = getattr(pyarrow.ipc, name)
-                self._check_first(writer, "__init__", _path_outside(1, is_address=False))
-
-    def _gated_getattr(self, before: Callable[[str], Any] | None) -> Callable[[str], Any]:
-        """Return PyArrow's `__getattr__`: it is called for names that its dictionary lacks."""
+    def _getattr(self, module: str, before: Callable[[str], Any] | None) -> Callable[[str], Any]:
+        """Return a module's `__getattr__`: it is called for names that its dictionary lacks."""
 
         def get(name: str) -> Any:
-            if name in PYARROW_MEMBERS and self._guard.is_on:
-                self._guard.check_import("pyarrow", (name,), sys._getframe(1))
-            if name in self._hidden:
-                return self._hidden[name]
+            if self._guard.is_on:
+                self._guard.check_import(module, (name,), sys._getframe(1))
+            if name in self._hidden[module]:
+                return self._hidden[module][name]
             if before is not None:
                 return before(name)
-            raise AttributeError(f"module 'pyarrow' has no attribute {name!r}")
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
         return get
 
-    def _check_first(self, owner: Any, name: str, is_outside: Callable[..., bool]) -> None:
+    def _check_first(self, module: Any, member: str, is_outside: _Check, sink: str) -> None:
+        named, _, name = member.rpartition(".")
+        owner = getattr(module, named, None) if named else module
         # A class may inherit it.
         original = getattr(owner, name, None)
-        if original is None:
+        if owner is None or original is None:
             return
-        guard = self._guard
+        guard, shown = self._guard, named if name == "__init__" else member
 
         @functools.wraps(original)
-        def call(*arguments: Any, **named: Any) -> Any:
-            if guard.is_on and is_outside(guard, arguments, named):
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if guard.is_on and is_outside(guard, arguments, keywords):
                 place = guard.origin(sys._getframe(1))
                 if place is not None:
-                    what = getattr(owner, "__name__", "")
-                    guard.stop("file", f"{what}.{name}", place)
-            return original(*arguments, **named)
+                    guard.stop(sink, f"{module.__name__}.{shown}", place)
+            return original(*arguments, **keywords)
 
         setattr(owner, name, call)
         # The module that defines it: others import it from there, and pickle looks there.
@@ -115,21 +144,72 @@ class NativeWriters:
             setattr(home, name, call)
 
 
-def _path_outside(position: int, *, is_address: bool) -> Callable[..., bool]:
+def _is_loaded(module: Any) -> bool:
+    # While a module is being imported, its classes are not there yet.
+    return not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+def _path_outside(position: int) -> _Check:
     """Return a check whether the path argument leads outside of the scratch folder."""
 
-    def is_outside(guard: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
-        given = arguments[position] if len(arguments) > position else None
-        path = next((named[name] for name in ("path", "sink") if name in named), given)
-        if not isinstance(path, (str, os.PathLike)):
+    def is_outside(guard: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+        path = _path(position, arguments, named)
+        if path is None:
             return False
-        text = os.fspath(path)
-        if is_address:
-            return "://" in str(text)
-        return not guard.is_scratch(path)
+        return named.get("filesystem") is not None or not guard.is_scratch(path)
 
     return is_outside
 
 
-def _always(_guard: Any, _arguments: tuple[Any, ...], _named: dict[str, Any]) -> bool:
+def _is_address(position: int) -> _Check:
+    """Return a check whether the path argument is an address."""
+
+    def is_address(_guard: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+        path = _path(position, arguments, named)
+        return path is not None and "://" in path
+
+    return is_address
+
+
+def _path(position: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
+    given = arguments[position] if len(arguments) > position else None
+    path = next((named[name] for name in _PATH_NAMES if name in named), given)
+    return os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
+
+
+def _always(_guard: Any, _arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> bool:
     return True
+
+
+def _is_written_map(_guard: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+    mode = named.get("mode", arguments[1] if len(arguments) > 1 else "r")
+    return mode not in ("r", "rb")
+
+
+def _is_written_handle(guard: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+    mode = named.get("mode", arguments[3] if len(arguments) > 3 else "rb")
+    return "w" in str(mode) and _path_outside(0)(guard, arguments, named)
+
+
+def _checks() -> dict[str, dict[str, list[tuple[str, _Check, str]]]]:
+    """Return by package and module what is checked before which member, and its sink."""
+    found: dict[str, dict[str, list[tuple[str, _Check, str]]]] = {"pyarrow": {}, "pandas": {}}
+
+    def add(module: str, member: str, check: _Check, sink: str = "file") -> None:
+        found[module.partition(".")[0]].setdefault(module, []).append((member, check, sink))
+
+    for module, writers in PATH_WRITERS.items():
+        for member, position in writers.items():
+            add(module, member, _path_outside(position))
+    for module, readers in ADDRESS_READERS.items():
+        for member, position in readers.items():
+            add(module, member, _is_address(position), "network")
+    for module, calls in CLIENT_CALLS.items():
+        for member in calls:
+            add(module, member, _always, "database")
+    add("pyarrow.lib", "memory_map", _is_written_map)
+    add("pandas.io.parquet", "_get_path_or_handle", _is_written_handle)
+    return found
+
+
+_CHECKS = _checks()

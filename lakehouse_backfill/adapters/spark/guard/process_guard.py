@@ -1,28 +1,29 @@
-"""Stops outside effects of job code in one process, by Python's audit events and a gate on imports.
+"""Stops outside effects of job code in one process, by Python's audit events.
 
 Uses the standard library only: its text is sent to Python workers, which may lack this package.
 
 An audit hook cannot be removed, so a process gets one; while `is_on` is false it returns at once.
 Code counts as the job's by its origin: a file of the job on the stack, a thread that such code
 started, or, in a worker, any function that the job sent there. What PySpark, Py4J and the import
-system do themselves passes: the innermost frame decides. Native code raises no audit events; the
-import gate and `native_writers` cover known clients.
+system do themselves passes: the innermost frame decides. Native code raises no audit events;
+`import_gate` and `native_writers` cover known clients.
 """
 
 from __future__ import annotations
 
-import builtins
-import importlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
 #: Begins the text of an error in a worker; the driver finds the attempts by it.
 MARKER = "lakehouse-backfill side effects: "
+#: Stands for the arguments of an attempt, where they may hold a restricted value.
+HIDDEN_ARGUMENTS = "whose arguments may hold a restricted value, and are not shown"
 #: Audit events that are looked at, by the kind of sink that they reach.
 EVENTS: Mapping[str, tuple[str, ...]] = {
     "network": (
@@ -44,13 +45,15 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "native code": ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.call_function"),
     "environment": ("os.putenv", "os.unsetenv"),
 }  # fmt: skip
+#: Events that tell of code that is loaded.
+_LOADING = frozenset({"exec", "import"})
 _SINKS = {event: sink for sink, events in EVENTS.items() for event in events}
 #: What a library may do while it is imported.
 _ALLOWED_ON_IMPORT = frozenset({"native code", "environment"})
 #: A path is refused in any case: the link could lead out of the scratch folder later.
 _ALWAYS_OUTSIDE = frozenset({"os.link", "os.symlink", "os.chdir"})
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-#: Files whose credentials a job must not see, as parts of their paths.
+#: Files whose credentials a job must not see: folders, and ends of paths.
 _SECRET_FILES = (
     "/environ", "/catalog/profiles.yaml", "/.aws/", "/.pyiceberg.yaml", "/.ssh/", "/.netrc",
     "/.config/gcloud/", "/.azure/", "/.kube/",
@@ -62,11 +65,15 @@ _TRANSPARENT = frozenset(
     for name in ("socket", "ssl", "tempfile", "threading", "os", "_collections_abc")
 ) | {"<frozen os>", "<frozen _collections_abc>", "<string>", __file__}
 _IMPORT_SYSTEM = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+#: Methods of loaders that read or write a file for their caller.
+_FILE_METHODS = ("get_data", "set_data", "_cache_bytecode", "_write_atomic")
 #: Files of PySpark that call functions of the job: an effect right below them is the job's.
 _CALLERS = (
     "/worker.py", "/util.py", "/sql/worker/", "/sql/udf.py", "/sql/udtf.py", "/core/rdd.py",
     "/serializers.py", "/cloudpickle/", "/profiler.py",
 )  # fmt: skip
+#: Functions of PySpark's broadcast variables that unpickle what a job has made.
+_LOADS_BROADCAST = ("load", "load_from_path", "value")
 _CONNECTING = ("local_connect_and_auth", "_create_local_socket", "_load_from_socket")
 
 Place = tuple[str, int]
@@ -81,6 +88,8 @@ class ProcessGuard:
 
     def __init__(self) -> None:
         self.is_on = False
+        #: Whether arguments, which may hold a restricted value, are left out of attempts.
+        self.hides_arguments: Callable[[], bool] = lambda: False
         #: Folders of jobs.
         self.folders: tuple[str, ...] = ()
         #: Folders inside them that hold other code.
@@ -90,76 +99,92 @@ class ProcessGuard:
         self.client_roots: frozenset[str] = frozenset()
         #: Modules of projects, which may have the name of a client.
         self.own_modules: frozenset[str] = frozenset()
-        self.is_secret: Callable[[str], bool] = lambda _: False
         self.error: Callable[[dict[str, Any]], Exception] = _worker_error
+        #: Refuses clients by name and members, and by the file that is loaded: `import_gate`.
+        self.check_import: Callable[[str, tuple[str, ...], FrameType | None], None]
+        self.check_file: Callable[[str, FrameType | None], None] = lambda _file, _frame: None
+        #: Returns the file whose code an event is about to run: `import_gate`.
+        self.loaded_file: Callable[[str, tuple[Any, ...]], str] = lambda _event, _arguments: ""
         #: Called after an import, with the first part of the module's name.
         self.after_import: Callable[[str], None] = lambda _: None
         self.attempts: list[dict[str, Any]] = []
         #: In a worker: where the job made the function that runs now.
         self.running: Place | None = None
         self._thread = threading.local()
+        #: Which files are a job's, as found for these folders.
+        self._known: dict[str, bool] = {}
+        self._known_for: tuple[str, ...] = ()
 
     @contextmanager
     def trusted(self) -> Iterator[None]:
         """Let this thread act for the toolkit, below code of a job."""
-        before = getattr(self._thread, "is_trusted", False)
+        before = self.is_trusted()
         self._thread.is_trusted = True
         try:
             yield
         finally:
             self._thread.is_trusted = before
 
+    def is_trusted(self) -> bool:
+        """Return whether this thread acts for the toolkit."""
+        return getattr(self._thread, "is_trusted", False)
+
+    @contextmanager
+    def acting_for(self, place: Place) -> Iterator[None]:
+        """Count what this thread does in the block as the job's; it unpickles what the job made."""
+        before = getattr(self._thread, "place", None)
+        self._thread.place = place
+        try:
+            yield
+        finally:
+            self._thread.place = before
+
+    def thread_origin(self) -> Place | None:
+        """Return the line of the job for which this thread works when the stack has none."""
+        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+        started = getattr(thread, "_lhb_origin", None)
+        return started or getattr(self._thread, "place", None) or self.running
+
     def check_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Stop what an audit event announces, if job code does it."""
-        if getattr(self._thread, "is_trusted", False):
+        if self.is_trusted():
             return
         sink = _SINKS[event]
-        with self.trusted():
-            what = _describe(event, arguments, self.scratch)
-            found = self._origin(sys._getframe(2), sink) if what else None
+        # The stack first: to resolve a path costs more, and most files are the toolkit's own.
+        found = self._origin(sys._getframe(2), sink)
         if found is None:
             return
-        self.stop(sink, what, found)
+        with self.trusted():
+            what = _describe(event, arguments, self.scratch)
+        if what:
+            shown = f"{event}, {HIDDEN_ARGUMENTS}" if self.hides_arguments() else what
+            self.stop(sink, shown, found)
 
     def stop(self, sink: str, what: str, place: Place) -> None:
         """Record the attempt and raise the error of this process."""
+        raise self.error(self._record(sink, what, place))
+
+    def note(self, sink: str, what: str, frame: FrameType | None) -> None:
+        """Record an attempt that other code refuses, if a line of a job is its origin."""
+        place = self.maker(frame) if self.is_on else None
+        if place is not None:
+            self._record(sink, what, place)
+
+    def _record(self, sink: str, what: str, place: Place) -> dict[str, Any]:
         folder, file = self._inside(place[0])
         attempt = {"sink": sink, "what": what, "file": file, "line": place[1]}
         self.attempts.append({**attempt, "folder": folder})
-        raise self.error(attempt)
+        return attempt
 
     def origin(self, frame: FrameType | None) -> Place | None:
         """Return the line of the job that is the origin of a call; None: it is not the job's."""
-        if getattr(self._thread, "is_trusted", False):
+        if self.is_trusted():
             return None
         return self._origin(frame, "")
 
     def maker(self, frame: FrameType | None) -> Place | None:
         """Return the line of the job on the stack, also below PySpark's own code."""
-        return None if getattr(self._thread, "is_trusted", False) else self._on_stack(frame, "")
-
-    def check_import(self, name: str, members: tuple[str, ...], frame: FrameType | None) -> None:
-        """Refuse a client that job code itself imports; libraries import what they need."""
-        if name.partition(".")[0] in self.own_modules:
-            return
-        importer = self._direct_caller(frame)
-        if importer is None or getattr(self._thread, "is_trusted", False):
-            return
-        for wanted in (name, *(f"{name}.{member}" for member in members)):
-            parts = wanted.split(".")
-            for length in range(1, len(parts) + 1):
-                sink = self.clients.get(".".join(parts[:length]))
-                if sink:
-                    self.stop(sink, f"to import {wanted}", importer)
-
-    def check_environment(self, name: str, frame: FrameType | None) -> bool:
-        """Return whether a variable is hidden; raises when job code itself names a secret."""
-        if not (self.is_on and self.is_secret(name)) or self.origin(frame) is None:
-            return False
-        caller = self._direct_caller(frame)
-        if caller is not None:
-            self.stop("secret", f"to read the environment variable {name}", caller)
-        return True
+        return None if self.is_trusted() else self._on_stack(frame, "")
 
     def is_scratch(self, path: Any) -> bool:
         """Return whether job code may write to a path."""
@@ -167,26 +192,37 @@ class ProcessGuard:
 
     def is_job_file(self, file: str) -> bool:
         """Return whether code of this file is a job's."""
-        return file.startswith(self.folders) and not file.startswith(self.other_folders)
+        if self._known_for is not self.folders:
+            self._known, self._known_for = {}, self.folders
+        found = self._known.get(file)
+        if found is None:
+            found = file.startswith(self.folders) and not file.startswith(self.other_folders)
+            self._known[file] = found
+        return found
 
     def _origin(self, frame: FrameType | None, sink: str) -> Place | None:
         frame = _caller(frame)
-        if frame is not None and _is_infrastructure(frame):
-            return None
+        # A project may lie in a folder that is called `pyspark`.
+        if frame is not None and not self.is_job_file(frame.f_code.co_filename):
+            code = frame.f_code
+            imports = code.co_filename == _IMPORT_SYSTEM[1] and _imports(frame)
+            if imports or _is_engine(code.co_filename, code.co_name):
+                return None
         return self._on_stack(frame, sink)
 
     def _on_stack(self, frame: FrameType | None, sink: str) -> Place | None:
+        known = self._known
         while frame is not None:
             file = frame.f_code.co_filename
-            if self.is_job_file(file):
+            is_jobs = known.get(file)
+            if self.is_job_file(file) if is_jobs is None else is_jobs:
                 return file, frame.f_lineno
             if file in _IMPORT_SYSTEM and sink in _ALLOWED_ON_IMPORT:
                 return None
             frame = frame.f_back
-        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
-        return getattr(thread, "_lhb_origin", None) or self.running
+        return self.thread_origin()
 
-    def _direct_caller(self, frame: FrameType | None) -> Place | None:
+    def direct_caller(self, frame: FrameType | None) -> Place | None:
         """Return the line of job code that made the call itself, also through exec."""
         frame = _caller(frame)
         if frame is None or not self.is_job_file(frame.f_code.co_filename):
@@ -205,16 +241,26 @@ def _caller(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _is_infrastructure(frame: FrameType) -> bool:
-    """Return whether a frame is the import system's, Py4J's, or PySpark's own communication."""
-    file = frame.f_code.co_filename.replace(os.sep, "/")
-    if file == _IMPORT_SYSTEM[1] or "/py4j/" in file:
+def _imports(frame: FrameType) -> bool:
+    """Return whether a frame of the import system imports; else its caller uses it for files."""
+    while frame.f_back is not None and frame.f_back.f_code.co_filename in _IMPORT_SYSTEM:
+        frame = frame.f_back
+    return frame.f_code.co_name not in _FILE_METHODS
+
+
+@lru_cache(4096)
+def _is_engine(path: str, function: str) -> bool:
+    """Return whether a function is Py4J's, or PySpark's own communication."""
+    file = path.replace(os.sep, "/")
+    if "/py4j/" in file:
         return True
     _, found, inside = file.rpartition("/pyspark/")
     if not found:
         return False
-    if frame.f_code.co_name in _CONNECTING or inside == "daemon.py":
+    if function in _CONNECTING or inside == "daemon.py":
         return True
+    if inside == "core/broadcast.py":
+        return function not in _LOADS_BROADCAST
     return not f"/{inside}".startswith(_CALLERS)
 
 
@@ -277,7 +323,7 @@ def _describe_open(arguments: tuple[Any, ...], scratch: tuple[str, ...]) -> str:
         return f"to open {text!r} for writing"
     # Relative names, and links, may mean them too.
     full = os.path.realpath(text).replace(os.sep, "/")
-    if any(part in f"{full}/" or full.endswith(part) for part in _SECRET_FILES):
+    if any(part in full if part.endswith("/") else full.endswith(part) for part in _SECRET_FILES):
         is_environment = full.startswith("/proc/") or not full.endswith("/environ")
         return f"to read {text!r}, which may hold credentials" if is_environment else ""
     return ""
@@ -326,66 +372,19 @@ GUARD = ProcessGuard()
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if GUARD.is_on and event in _SINKS:
+    if not GUARD.is_on:
+        return
+    if event in _SINKS:
         GUARD.check_event(event, arguments)
-
-
-class _GuardedEnviron(os._Environ):  # type: ignore[type-arg]
-    """Hides variables that hold secrets from job code."""
-
-    def __getitem__(self, key: Any) -> Any:
-        if GUARD.is_on and GUARD.check_environment(_text(key), sys._getframe(1)):
-            raise KeyError(key)
-        return super().__getitem__(key)
-
-    def __iter__(self) -> Iterator[Any]:
-        names = list(super().__iter__())
-        if GUARD.is_on and GUARD.origin(sys._getframe(1)) is not None:
-            names = [name for name in names if not GUARD.is_secret(_text(name))]
-        return iter(names)
-
-    def __repr__(self) -> str:
-        return f"environ({dict(self.items())!r})"
+    elif event in _LOADING and (file := GUARD.loaded_file(event, arguments)):
+        GUARD.check_file(file, sys._getframe(1))
 
 
 def install() -> None:
     """Install the hook and the gates in this process, once; they act while the guard is on."""
-    if getattr(builtins.__import__, "_lhb_gate", False):
-        return
-    _gate_imports()
     _gate_fork_exec()
     _mark_threads()
-    for environ in (os.environ, getattr(os, "environb", None)):
-        if environ is not None:
-            environ.__class__ = _GuardedEnviron
     sys.addaudithook(_audit)
-
-
-def _gate_imports() -> None:
-    import_, import_module = builtins.__import__, importlib.import_module
-
-    def gated_import(
-        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
-    ) -> Any:  # fmt: skip
-        root = name.partition(".")[0]
-        if GUARD.is_on and level == 0 and root in GUARD.client_roots:
-            GUARD.check_import(name, tuple(fromlist or ()), sys._getframe(1))
-        module = import_(name, globals, locals, fromlist, level)
-        if level == 0:
-            GUARD.after_import(root)
-        return module
-
-    def gated_import_module(name: str, package: str | None = None) -> Any:
-        root = name.partition(".")[0]
-        if GUARD.is_on and root in GUARD.client_roots:
-            GUARD.check_import(name, (), sys._getframe(1))
-        module = import_module(name, package)
-        GUARD.after_import(root)
-        return module
-
-    gated_import._lhb_gate = True  # type: ignore[attr-defined]
-    builtins.__import__ = gated_import
-    importlib.import_module = gated_import_module
 
 
 def _gate_fork_exec() -> None:

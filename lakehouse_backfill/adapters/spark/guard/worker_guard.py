@@ -14,21 +14,27 @@ from typing import Any
 def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Install the guard, once for the process, and let it judge as the settings say."""
     process_guard, guard = modules["process_guard"], modules["process_guard"].GUARD
-    guard.folders = tuple(settings["folders"])
     guard.other_folders = tuple(settings["other_folders"])
+    guard.folders = tuple(settings["folders"])
     guard.scratch = tuple(settings["scratch"])
+    guard.hides_arguments = lambda: settings["hides_arguments"]
     guard.clients = settings["clients"]
     guard.client_roots = frozenset(name.partition(".")[0] for name in guard.clients)
     guard.own_modules = frozenset(settings["own_modules"])
     guard.running = tuple(settings["made_at"])
+    secrets = modules["environment_gate"].SECRETS
     secret = re.compile(settings["secret_names"])
-    guard.is_secret = lambda name: secret.search(name) is not None
+    secrets.is_secret_name = lambda name: secret.search(name) is not None
+    secrets.declared = frozenset(settings["secret_variables"])
     guard.attempts.clear()
     for folder in guard.scratch:
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (an executor may lack it)
     if "native" not in vars(guard):
         guard.native = modules["native_writers"].NativeWriters(guard)
         guard.after_import = guard.native.patch
+        guard.loaded_file = modules["import_gate"].loaded_file
+        modules["import_gate"].install(guard)
+        modules["environment_gate"].install(guard, secrets)
         process_guard.install()
         _fail_tasks_with_attempts(guard, process_guard)
     guard.native.patch_loaded()

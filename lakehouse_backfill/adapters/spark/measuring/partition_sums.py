@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.checks import CheckResult, MeasurePoint, MeasureT
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import ScopeField
-from lakehouse_backfill.domain.serialization import to_json_value
+from lakehouse_backfill.domain.serialization import show_amount, to_json_value
 from lakehouse_backfill.errors import ConfigError
 
 #: Iceberg's metadata column: the path of the file that a row was read from.
@@ -221,7 +221,7 @@ def check_source_total(total: SourceTotal, ours: Any, theirs: Any) -> CheckResul
         name=f"{total.measure} of the candidate equals {total.sum or 'rows'} of {total.source}",
         group="reconciliation",
         passed=_is_close(ours, theirs, total.tolerance),
-        detail=f"candidate {to_json_value(ours)}, source {to_json_value(theirs)}",
+        detail=f"candidate {show_amount(ours)}, source {show_amount(theirs)}",
         observed=to_json_value(ours),
         limit=to_json_value(theirs),
     )
@@ -248,10 +248,10 @@ def check_source_partitions(
         cell for cell in sorted({*mine, *other})
         if not _is_close(_parse_decimal(mine.get(cell)), other.get(cell), total.tolerance)
     ]  # fmt: skip
-    compared = f"{len(labels)} partitions compared, {len({at for at, _ in differing})} differ"
+    compared = f"{len(labels):,} partitions compared, {len({at for at, _ in differing}):,} differ"
     details = [
-        f"{label}, {name}: candidate {to_json_value(mine.get((label, name)))}, "
-        f"source {to_json_value(other.get((label, name)))}"
+        f"{label}, {name}: candidate {show_amount(mine.get((label, name)))}, "
+        f"source {show_amount(other.get((label, name)))}"
         for label, name in differing[:_MAX_PARTITIONS_NAMED]
     ]
     details += (

@@ -6,26 +6,40 @@ Connect server is started by others: settings that it takes only at its start ar
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from lakehouse_backfill.adapters.spark.guard.environment_gate import SECRETS
 from lakehouse_backfill.adapters.spark.session import spark_log
 from lakehouse_backfill.adapters.spark.session.java import JavaRuntime, require_java
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
     SparkSettings,
+    is_secret,
     may_hold_secret,
 )
-from lakehouse_backfill.adapters.spark.session.spark_errors import hide_texts, spark_errors
+from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, EnvironmentDown
+from lakehouse_backfill.errors import (
+    BackfillError,
+    Blocked,
+    ConfigError,
+    EnvironmentDown,
+    hide_texts,
+)
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -69,11 +83,11 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
     return session
 
 
-def check_server(session: SparkSession, catalog: str) -> str:
-    """List the catalog on the server, return its version; raise Blocked without SQL extensions."""
+def check_session(session: SparkSession, catalog: str) -> str:
+    """List the catalog in the session, return its version; raise Blocked without SQL extensions."""
     from lakehouse_backfill.adapters.spark.dataframes import quote_identifier
 
-    with spark_errors("asking Spark Connect for the catalog"):
+    with spark_errors("asking Spark for the catalog"):
         session.sql(f"SHOW NAMESPACES IN {quote_identifier(catalog)}").collect()
         extensions = str(session.conf.get("spark.sql.extensions", ""))
     if ICEBERG_EXTENSIONS not in extensions:
@@ -153,6 +167,8 @@ def open_session(profile: Profile, project: Path) -> SparkSession:
     """
     global _sessions_opened  # One session at a time; objects of an earlier session are invalid.
     settings = SparkSettings.from_profile(profile, project)
+    SECRETS.declared |= frozenset(profile.secret_variables)
+    SECRETS.settings |= {key: text for key, text in settings.options.items() if is_secret(key)}
     with _LOCK:
         session = _OPEN_SESSIONS.get("session")
         if session is None:
@@ -218,34 +234,133 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
     The command line of a process, and the JVM's performance data, are readable by other users.
     """
     from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     public = {key: text for key, text in options.items() if not may_hold_secret(key)}
     private = [(key, text) for key, text in options.items() if key not in public]
     conf = SparkConf(loadDefaults=False).setAll(list(public.items()))
-    # Java and its Python workers inherit these files: their warnings never reach the terminal.
-    gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    # Java and its Python workers inherit these files: their warnings never reach the terminal. In a
+    # session of its own, nothing that is typed in the terminal reaches them; they end with us.
+    gateway = _launch_jvm(conf, {"stdout": log, "stderr": log, "start_new_session": True})
     own = SparkConf(loadDefaults=True, _jvm=gateway.jvm).setAll(private)
     context = SparkContext(conf=own, gateway=gateway)
     context.setLogLevel("ERROR")
+    _end_jobs_on_interrupt(context)
     return SparkSession.builder.getOrCreate()
 
 
-def hide_values() -> None:
-    """Keep values out of errors and logs of this process, which works on restricted columns.
+def _launch_jvm(conf: SparkConf, process: dict[str, Any]) -> Any:
+    """Return the gateway to a new JVM; Ctrl-C ends the wait for it, and the JVM too.
 
-    The texts of Spark's errors may quote a value, and Spark's own log repeats them for each task.
-    Iceberg's errors stay in the log: they name files.
+    PySpark waits in a thread that nothing interrupts: cut off, it takes away the folder in which
+    the JVM announces itself, and a JVM without that folder never ends.
+    """
+    from pyspark.java_gateway import launch_gateway
+
+    launched: Future[Any] = Future()
+
+    def launch() -> None:
+        try:
+            launched.set_result(launch_gateway(conf, process))  # type: ignore[no-untyped-call]
+        except Exception as error:  # noqa: BLE001 (raised where somebody waits)
+            launched.set_exception(error)
+
+    threading.Thread(target=launch, name="launch-jvm", daemon=True).start()
+    try:
+        return launched.result()
+    except BaseException:
+        # A JVM ends when its input does, which is also when this process ends.
+        launched.add_done_callback(_end_jvm)
+        raise
+
+
+def _end_jvm(launched: Future[Any]) -> None:
+    if launched.exception() is None:
+        launched.result().proc.stdin.close()
+
+
+def _end_jobs_on_interrupt(context: SparkContext) -> None:
+    """Make Ctrl-C end Spark's jobs, and raise KeyboardInterrupt in the main thread.
+
+    A thread of its own asks the JVM. PySpark's handler asks in the thread that is interrupted,
+    which waits for another answer: py4j then reports a broken network, with its tracebacks.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def end_jobs() -> None:
+        # The JVM may be gone, too.
+        with suppress(Exception):
+            context.cancelAllJobs()
+
+    def interrupt(*_: object) -> None:
+        threading.Thread(target=end_jobs, name="end-jobs", daemon=True).start()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+
+
+def hide_values() -> None:
+    """Keep values out of errors, logs and the event log of this process's session from now on.
+
+    Called before anything of a product with restricted columns is read. Errors of tasks, and plans,
+    may quote a value: Spark writes both to its event log, its web pages and its logs. Event log and
+    pages end, and the driver's loggers are switched off, but for Iceberg's errors: they name files.
+    Executors that are processes of their own keep their logs: `setLogLevel` does not reach them.
+
+    Raises Blocked where a Spark Connect server keeps such logs: they are not ours to end.
     """
     from pyspark import SparkContext
 
     hide_texts()
-    context = SparkContext._active_spark_context
-    jvm = None if context is None else context._jvm
-    if jvm is not None:
-        log4j = jvm.org.apache.logging.log4j
-        log4j.core.config.Configurator.setLevel("org.apache.spark", log4j.Level.OFF)
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        _require_silent_server()
+        return
+    scala = context._jsc.sc()
+    if scala.eventLogger().isDefined():
+        scala.listenerBus().removeListener(scala.eventLogger().get())
+    if scala.ui().isDefined():
+        scala.ui().get().stop()
+    context.setLogLevel("OFF")
+    log4j = context._jvm.org.apache.logging.log4j
+    levels = {"org.apache.spark": log4j.Level.OFF, "org.apache.iceberg": log4j.Level.ERROR}
+    for name, level in levels.items():
+        log4j.core.config.Configurator.setLevel(name, level)
+
+
+#: Settings of a server, which it takes only when it starts, and the value without values in logs.
+_SILENT_SERVER = {
+    "spark.eventLog.enabled": "false", "spark.ui.enabled": "false", "spark.log.level": "OFF",
+}  # fmt: skip
+#: What Spark does without them.
+_SPARK_DEFAULTS = {
+    "spark.eventLog.enabled": "false", "spark.ui.enabled": "true", "spark.log.level": "WARN",
+}  # fmt: skip
+
+
+def _require_silent_server() -> None:
+    session = _OPEN_SESSIONS.get("session")
+    if session is not None:
+        with spark_errors("asking Spark Connect for its logs"):
+            require_silent_server(session.conf.get)
+
+
+def require_silent_server(setting: Callable[[str, str], str | None]) -> None:
+    """Raise Blocked, with the options to start it with, unless a server keeps no values."""
+    loud = [
+        f"--conf {name}={wanted}"
+        for name, wanted in _SILENT_SERVER.items()
+        # What it does not say, it does as Spark's defaults say.
+        if str(setting(name, _SPARK_DEFAULTS[name])).upper() != wanted.upper()
+    ]
+    if loud:
+        raise Blocked(
+            "the Spark Connect server writes errors of tasks, and plans, to its logs or pages, and "
+            "they may quote values of restricted columns",
+            state="nothing was computed; readers see what they saw before",
+            fix=f"start the server with {' '.join(loud)}",
+        )
 
 
 def _silence_query_loggers() -> None:
@@ -254,6 +369,15 @@ def _silence_query_loggers() -> None:
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel("CRITICAL")
+    for logger in (logging.getLogger(), logging.getLogger("py4j.clientserver")):
+        logger.addFilter(_is_no_interruption)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Drop what py4j logs, with tracebacks, where Ctrl-C ends its wait for an answer."""
+    error = record.exc_info and record.exc_info[1]
+    causes = [error, getattr(error, "__context__", None)]
+    return not any(isinstance(cause, KeyboardInterrupt) for cause in causes)
 
 
 def _refuse_other_catalog(session: SparkSession, settings: SparkSettings) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
+from zipfile import BadZipFile, ZipFile
 
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
@@ -63,6 +64,12 @@ def spark_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
     Raises ConfigError when the catalog's type or uri has no counterpart in Spark.
     """
     kind = catalog_type(properties)
+    if kind == "sql" and "uri" not in properties:
+        raise ConfigError(
+            "the SQL catalog has no uri, neither in the profile nor in PyIceberg's environment",
+            fix="write catalog.uri, or set PYICEBERG_CATALOG__NAME__URI, NAME as in catalog.name",
+            field="catalog.uri",
+        )
     if kind not in ("sql", *_SHARED_CATALOG_TYPES):
         raise ConfigError(
             f"catalog type {kind!r} is not known to Spark",
@@ -173,6 +180,8 @@ def _object_store_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 JARS_VARIABLE = "LAKEHOUSE_BACKFILL_JARS"
+#: Settings by which a profile names its jars itself.
+JAR_SETTINGS = ("spark.jars", "spark.jars.packages")
 _REPOSITORY_ROOT = Path(__file__).resolve().parents[4]
 
 #: Keys whose values Spark must not show; its own default leaves out headers and credentials.
@@ -262,17 +271,64 @@ def _jar_settings(
     settings: SparkSettings, properties: Mapping[str, str], project: Path
 ) -> dict[str, str]:
     """Return settings for the jars of a local folder, else for exact Maven coordinates."""
-    if {"spark.jars", "spark.jars.packages"} & set(settings.options):
+    if set(JAR_SETTINGS) & set(settings.options):
         return {}
     jars = find_local_jars(project)
     if not jars:
         return {"spark.jars.packages": ",".join(maven_coordinates(properties))}
+    missing = () if os.environ.get(JARS_VARIABLE) else missing_artifacts(jars, properties)
+    if missing:
+        # Not from the class path: JDBC finds a driver only through the loader of its caller.
+        return {"spark.jars": ",".join(map(str, jars)), "spark.jars.packages": ",".join(missing)}
     if not settings.is_local:
         return {"spark.jars": ",".join(map(str, jars))}
     # From the class path, a local session neither copies jars nor opens a second class loader.
     own = settings.options.get("spark.driver.extraClassPath")
     parts = [*([own] if own else []), *map(str, jars)]
     return {"spark.driver.extraClassPath": os.pathsep.join(parts)}
+
+
+#: A class of each artifact, by which a jar of another name is recognised.
+_CLASSES = {
+    ICEBERG_COORDINATES: "org/apache/iceberg/spark/SparkCatalog.class",
+    SQLITE_COORDINATES: "org/sqlite/JDBC.class",
+    POSTGRESQL_COORDINATES: "org/postgresql/Driver.class",
+    AWS_COORDINATES: "software/amazon/awssdk/services/s3/S3Client.class",
+}
+
+
+def missing_artifacts(jars: Iterable[Path], properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the Maven artifacts that the catalog needs and that none of the jars is or holds."""
+    files = tuple(jars)
+    return tuple(one for one in maven_coordinates(properties) if not _has_artifact(files, one))
+
+
+def _has_artifact(jars: tuple[Path, ...], coordinates: str) -> bool:
+    artifact = coordinates.split(":")[1]
+    if any(jar.name.startswith(f"{artifact}-") for jar in jars):
+        return True
+    return any(_holds(jar, _CLASSES[coordinates]) for jar in jars)
+
+
+def _holds(jar: Path, entry: str) -> bool:
+    try:
+        with ZipFile(jar) as archive:
+            return entry in archive.namelist()
+    except (OSError, BadZipFile):
+        return False
+
+
+def describe_start(profile: Profile, project: Path) -> str:
+    """Describe what the start of Spark does, and what makes it long; nothing is started."""
+    settings = SparkSettings.from_profile(profile, project)
+    if settings.remote:
+        # What follows the address may be a token.
+        return f"connecting to Spark at {settings.remote.partition('/;')[0]}"
+    names = settings.options.get("spark.jars.packages")
+    if names:
+        count = len(names.split(","))
+        return f"starting Spark: a JVM; it downloads what it lacks of {count} packages of jars"
+    return "starting Spark: a JVM with Iceberg's jars"
 
 
 def find_local_jars(project: Path, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event
+from pathlib import Path
 
 from lakehouse_backfill.adapters.spark.session import spark_log
+from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.errors import (
     BackfillError,
     CatalogDown,
@@ -17,10 +19,11 @@ from lakehouse_backfill.errors import (
     LostFile,
     NotFound,
     Unsupported,
+    hides_texts,
 )
 
 #: The plan holds the hash of the job file: a corrected file needs a revised plan.
-CORRECT_JOB_FIX = "correct the job file, then: lakehouse-backfill plan MANIFEST --revise RUN"
+CORRECT_JOB_FIX = f"correct the job file, then: {plan_command(revise=RUN_PLACEHOLDER)}"
 _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
 #: (part of the message, error, fix). The first match wins.
 _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
@@ -51,15 +54,6 @@ _DATA_ERRORS = ("ArithmeticException", "DateTimeException", "NumberFormatExcepti
 _DATA_CLASSES = (*_DATA_ERRORS, "IllegalArgumentException", "PythonException", "AnalysisException")
 
 
-#: Set once a product with restricted columns is worked on in this process.
-_hides_values = Event()
-
-
-def hide_texts() -> None:
-    """Leave the texts of the engine's errors out of ours from now on: they may quote a value."""
-    _hides_values.set()
-
-
 @contextmanager
 def spark_errors(doing: str) -> Iterator[None]:
     """Translate Spark's errors into ours; the text starts with `doing`."""
@@ -68,7 +62,11 @@ def spark_errors(doing: str) -> Iterator[None]:
     except BackfillError:
         raise
     except Exception as error:
-        raise translate_spark_error(error, doing) from error
+        translated = translate_spark_error(error, doing)
+        if hides_texts():
+            # A traceback would show the text of the cause.
+            raise translated from None
+        raise translated from error
 
 
 def translate_spark_error(error: Exception, doing: str) -> BackfillError:
@@ -79,7 +77,11 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
     text = str(error)
     if attempts := driver_guard.attempts_in(text):
         return driver_guard.forbidden(attempts)
-    cause = _condition(error) if _hides_values.is_set() else root_cause_line(text)
+    cause, place = root_cause_line(text), _place_in_python(text)
+    if hides_texts():
+        cause = _condition(error)
+    if place:
+        cause += f", at {place}"
     for part, kind, fix in _ERRORS_BY_MESSAGE:
         if part in text:
             return kind(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix=fix)
@@ -92,6 +94,32 @@ def translate_spark_error(error: Exception, doing: str) -> BackfillError:
             fix=CORRECT_JOB_FIX,
         )
     return EnvironmentDown(f"{doing}: {cause}", state=_NOTHING_PUBLISHED, fix="run the step again")
+
+
+#: What a Python stack trace ends with, and the file and line of each of its frames.
+_RAISED = re.compile(r"^ +File \".+\", line \d+, in .*\n(?:[ \t]+.*\n)*([^\s].*)", re.MULTILINE)
+_FRAMES = re.compile(r"^ +File \"(.+)\", line (\d+), in ", re.MULTILINE)
+#: Parts of paths of libraries: the line that calls them is the one to correct.
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/pyspark/", "<frozen ")
+#: The folders that code of jobs was loaded from: their names say nothing to the reader.
+_job_folders: set[str] = set()
+
+
+def name_job_folder(folder: Path) -> None:
+    """Leave this folder out of the names of files that errors show."""
+    _job_folders.add(f"{folder}/")
+
+
+def _place_in_python(text: str) -> str:
+    """Return file and line of the innermost frame of the job's code; empty without a trace."""
+    frames = _FRAMES.findall(text)
+    own = [one for one in frames if not any(part in one[0] for part in _LIBRARIES)]
+    if not frames:
+        return ""
+    file, line = (own or frames)[-1]
+    for folder in _job_folders:
+        file = file.removeprefix(folder)
+    return f"{file}:{line}"
 
 
 def _damaged_file_error(doing: str, cause: str) -> BackfillError:
@@ -107,8 +135,8 @@ def _damaged_file_error(doing: str, cause: str) -> BackfillError:
 
 
 def first_line(error: Exception) -> str:
-    """Return the class of an error and its first line, or the class alone: see `hide_texts`."""
-    if _hides_values.is_set():
+    """Return the class of an error and its first line, or the class alone: `errors.hide_texts`."""
+    if hides_texts():
         return _condition(error)
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"
@@ -122,7 +150,9 @@ def _condition(error: Exception) -> str:
 
 
 def root_cause_line(text: str) -> str:
-    """Return the line with the cause: the innermost one of a Java stack trace."""
+    """Return the line with the cause: the innermost one of a Java or Python stack trace."""
+    if raised := _RAISED.findall(text):
+        return str(raised[-1]).strip()[:400]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     line_with_cause = [*lines[:1], *causes][-1] if lines else "no message"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import re
 import sys
@@ -25,7 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.session import write_guard
-from lakehouse_backfill.adapters.spark.session.spark_errors import CORRECT_JOB_FIX, first_line
+from lakehouse_backfill.adapters.spark.session.spark_errors import (
+    CORRECT_JOB_FIX,
+    first_line,
+    name_job_folder,
+)
 from lakehouse_backfill.core.guards.queries import (
     REFLECTION_FUNCTIONS,
     NotAQuery,
@@ -34,7 +39,14 @@ from lakehouse_backfill.core.guards.queries import (
 )
 from lakehouse_backfill.domain.manifest import TransformRef
 from lakehouse_backfill.domain.partitions import Bound
-from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, NotFound, WriteForbidden
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ConfigError,
+    Fault,
+    NotFound,
+    WriteForbidden,
+    hides_texts,
+)
 from lakehouse_backfill.transforms import TransformInfo, transform_info
 
 #: By folder: the modules that were imported from it, by name.
@@ -127,8 +139,9 @@ def _pickling_by_value(names: set[str]) -> Iterator[None]:
 
 #: Names outside the public API: they bypass the guard, and do not exist on Spark Connect.
 FORBIDDEN_NAMES = frozenset(
-    {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "sparkContext", "SparkContext", "rdd"}
-)
+    {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "sparkContext", "SparkContext", "rdd",
+     "_jc", "_jconf", "_jwrite", "_jreader", "_jcatalog", "_jgd", "_jrdd", "_judf", "_java_obj"}
+)  # fmt: skip
 _REFLECTION = re.compile(rf"\b({'|'.join(REFLECTION_FUNCTIONS)})\s*\(", re.IGNORECASE)
 
 
@@ -202,12 +215,15 @@ class JobSink:
         """Send a message as the run's policy says; return the answer of a mocked sink, else None.
 
         `key` names what the message is about: the same key is the same message. Raises
-        WriteForbidden, before anything is sent, when the policy is `forbid`, or in a worker.
+        WriteForbidden, before anything is sent, when the policy is `forbid`, in a worker, or for
+        the value of a secret.
         """
         if self._sinks is None:
             raise self._unreachable()
         if refusal := self._sinks.refusal(self._name):
             driver_guard.stop(self._name, refusal)
+        text = f"{key} {json.dumps(payload, ensure_ascii=False, default=str)}"
+        driver_guard.require_no_secret(self._name, text)
         with driver_guard.trusted(), write_guard.allow_own_writes():
             return self._sinks.send(self._name, key, payload)
 
@@ -271,7 +287,10 @@ class Job:
         except BackfillError:
             raise
         except Exception as error:
-            raise _job_failed(f"transform {self.info.name} failed", self.file, error) from error
+            failed = _job_failed(f"transform {self.info.name} failed", self.file, error)
+            if hides_texts():
+                raise failed from None
+            raise failed from error
         if not hasattr(output, "writeTo"):
             raise ConfigError(
                 f"transform {self.info.name} gave {type(output).__name__} instead of a DataFrame",
@@ -293,6 +312,7 @@ def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: s
     uses names that are forbidden in jobs.
     """
     path = _job_path(project, wanted.file)
+    name_job_folder(project.resolve())
     text = path.read_text(encoding="utf-8")
     is_python = path.suffix == ".py"
     if not is_python and path.suffix != ".sql":

@@ -20,6 +20,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
+from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.session.session import hide_values
 from lakehouse_backfill.adapters.spark.staging.jobs import (
     Job,
@@ -31,6 +32,7 @@ from lakehouse_backfill.adapters.spark.staging.jobs import (
 from lakehouse_backfill.adapters.spark.staging.masks import SecretReader, mask_output
 from lakehouse_backfill.adapters.spark.staging.merge import with_deletion_flag
 from lakehouse_backfill.core.planning import job_code, resolve
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, partition_row_range, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
@@ -204,6 +206,7 @@ class TransformRunner:
         """Import the plan's transform and check name, version and inputs."""
         if has_restricted_columns(plan):
             hide_values()
+        driver_guard.declare_secrets(_secret_variables(plan.resolved.contract))
         names = {pin.name for pin in plan.resolved.sources}
         transform, folder = plan.resolved.manifest.transform, self._code(plan)
         for file in job_code.code_files(plan.resolved):
@@ -254,6 +257,13 @@ class TransformRunner:
         output = self.run(plan, scope, frames, target)
         rows = output.where(dataframes.range_filter(scope_row_ranges(scope)))
         return rows.drop(*LINEAGE_NAMES)
+
+
+def _secret_variables(contract: Contract) -> set[str]:
+    """Return the variables of the environment that a contract names as secret."""
+    tokens = {one.token_env for one in contract.sinks} | {one.token_env for one in contract.hooks}
+    key = contract.privacy.key if contract.privacy else None
+    return {name for name in (*tokens, key.env if key else None) if name}
 
 
 def _code_key(plan: Plan) -> tuple[str, ...]:

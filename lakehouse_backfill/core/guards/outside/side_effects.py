@@ -30,7 +30,19 @@ NAMES_BY_SINK: Mapping[str, tuple[str, ...]] = {
         "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell",
         "concurrent.futures.ProcessPoolExecutor",
     ),
-    "toolkit": ("sys.modules", "sys.addaudithook", "gc.get_objects", "gc.get_referrers"),
+    "after the run": (
+        "weakref.finalize", "gc.callbacks", "sys.excepthook", "threading.excepthook",
+        "threading._register_atexit",
+    ),
+    "database": (
+        "pandas.read_sql", "pandas.read_sql_query", "pandas.read_sql_table", "pandas.read_iceberg",
+        "pandas.HDFStore", "pandas.read_hdf",
+    ),
+    "native code": ("_imp.", "importlib.machinery.ExtensionFileLoader"),
+    "toolkit": (
+        "sys.modules", "sys.addaudithook", "gc.get_objects", "gc.get_referrers",
+        "importlib._bootstrap.", "importlib._bootstrap_external.",
+    ),
 }  # fmt: skip
 #: Functions that write a file, with the position of the path; only a plain text is judged.
 _FILE_WRITERS = {
@@ -40,6 +52,8 @@ _FILE_WRITERS = {
     "shutil.rmtree": 0,
 }  # fmt: skip
 _FRAME_WRITERS = ("to_csv", "to_parquet", "to_json", "to_pickle", "to_excel", "to_feather")
+_DATABASE_WRITERS = (".to_sql", ".to_hdf", ".to_iceberg")
+_READER_PATHS = ("filepath_or_buffer", "path", "path_or_buf", "io")
 _PATH_WRITERS = (".write_text", ".write_bytes", ".unlink", ".mkdir", ".touch", ".rmdir")
 _FIXES = {
     "toolkit": "read inputs from the parameters of the transform",
@@ -87,7 +101,16 @@ def _sink_of(use: Use) -> str | None:
         for sink, wanted in NAMES_BY_SINK.items():
             if any(_is_named(use.name, one) for one in wanted):
                 return sink
-    return "file" if use.kind == "call" and _writes_a_named_file(use) else None
+    return _sink_of_call(use) if use.kind == "call" else None
+
+
+def _sink_of_call(use: Use) -> str | None:
+    if use.name.endswith(_DATABASE_WRITERS) and ":" not in use.name:
+        return "database"
+    if use.name.startswith("pandas.read_") and isinstance(use.node, ast.Call):
+        path = next((text for name in _READER_PATHS if (text := _text(use.node, 0, name))), "")
+        return "network" if "://" in path else None
+    return "file" if _writes_a_named_file(use) else None
 
 
 def _prefixes(name: str) -> list[str]:

@@ -13,7 +13,7 @@ from lakehouse_backfill.domain.contract import Contract, Sink, SinkPolicy, SinkT
 from lakehouse_backfill.domain.manifest import RunManifest, unplannable
 
 _BY_PUBLICATION = ("forbid", "mock")
-_BY_MESSAGE = ("allow", "forbid", "mock", "sandbox", "dedupe")
+_BY_MESSAGE = ("allow", "forbid", "mock", "sandbox", "dedupe", "compensate")
 #: By type: the policies that can be kept, and why others cannot.
 HONOURED: Mapping[SinkType, tuple[tuple[str, ...], str]] = {
     "table": (_BY_PUBLICATION, "rows of a table are those that the transform returns, in a shadow"),
@@ -31,7 +31,7 @@ HONOURED: Mapping[SinkType, tuple[tuple[str, ...], str]] = {
     "external_api": (_BY_MESSAGE, ""),
 }  # fmt: skip
 #: Policies that reach the declared sink itself: they need somebody who approves.
-REACHING = ("allow", "dedupe")
+REACHING = ("allow", "dedupe", "compensate")
 #: What a policy means, as the checklist says it.
 MEANINGS: Mapping[SinkPolicy, str] = {
     "allow": "messages are sent, each time that the code runs",
@@ -39,7 +39,7 @@ MEANINGS: Mapping[SinkPolicy, str] = {
     "mock": "messages are recorded, answers come from a file",
     "sandbox": "messages go to another address",
     "dedupe": "a message is sent once for each key, with an idempotency key",
-    "compensate": "a declared inverse undoes each message",
+    "compensate": "a message is sent once for each key, and undone when the run is void",
 }
 
 
@@ -99,16 +99,20 @@ def _why_not(
 ) -> tuple[str, str]:
     """Return why a policy cannot be honoured, and what to write; empty texts when it can."""
     mode, (honoured, why_not) = manifest.run.mode, HONOURED[sink.type]
-    is_http, needed = True, {"allow": sink.webhook, "dedupe": sink.webhook, "sandbox": sink.sandbox}
+    is_http, needed = True, {**dict.fromkeys(REACHING, sink.webhook), "sandbox": sink.sandbox}
     if policy in needed:
         is_http = _is_http_address(needed[policy])
     checks = (
-        (policy == "compensate", "no verb calls an inverse after a rollback yet", "write dedupe"),
         (policy not in honoured, why_not, f"write {' or '.join(honoured)}"),
         (
-            policy == "allow" and mode != "live",
+            policy == "allow" and mode != "live" and not sink.idempotent,
             f"a run in mode {mode} would repeat what was sent before",
-            "write dedupe, which sends a message once for each key",
+            "write dedupe, or declare idempotent: true where the receiver ignores a known key",
+        ),
+        (
+            policy == "compensate" and not _is_http_address(sink.inverse),
+            "it has no http(s) address that undoes a message",
+            "declare inverse: https://…, or write dedupe",
         ),
         (
             mode == "dry_run" and policy not in _BY_PUBLICATION,

@@ -80,7 +80,7 @@ def mask_notes(contract: Contract) -> tuple[str, ...]:
     hidden = ", ".join(contract.restricted_columns)
     return (
         f"masked: {', '.join(masks) or 'no column'}; not shown in any report: {hidden or 'none'}; "
-        "copies under other names are not seen unless `from` declares them",
+        "copies under other names are found in the analysed plan, before rows are written",
     )
 
 

@@ -2,7 +2,7 @@
 
 Nothing here reads a row. Flow is known by column names: a column of the output with the name of an
 input's column, or with a declared `from`, holds its values. What a transform copies under another
-name without a declaration is not seen.
+name is found in the analysed plan, when it is staged (`column_flow`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 
 from lakehouse_backfill.core.guards.privacy import masks
+from lakehouse_backfill.core.guards.privacy.column_flow import (
+    hidden_columns,
+    require_declared_flow,
+    restricted_flow,
+    waived_columns,
+)
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Assumption, Contract, SuiteRef
@@ -66,21 +72,10 @@ def check_privacy(resolved: ResolvedManifest, now: datetime) -> tuple[str, ...]:
     manifest, contract = resolved.manifest, resolved.contract
     _require_no_literals(manifest, contract, resolved.sources)
     _require_purpose(manifest, contract, resolved.sources)
-    _require_no_flow_down(contract, resolved.sources)
+    _require_no_flow_down(resolved)
     _require_masks_once(contract, resolved)
-    return _check_retention(resolved, now) + masks.mask_notes(contract)
-
-
-def _hidden_columns(pin: SourcePin) -> frozenset[str]:
-    """Return the restricted columns of an input, in lower case."""
-    declared = pin.privacy
-    if declared is None:
-        return frozenset()
-    return frozenset(
-        column.name.casefold()
-        for column in pin.columns
-        if declared.class_of(column.name) == "restricted"
-    )
+    notes = _check_waived_flows(resolved)
+    return _check_retention(resolved, now) + notes + masks.mask_notes(contract)
 
 
 def _require_no_literals(
@@ -88,7 +83,7 @@ def _require_no_literals(
 ) -> None:
     """Raise where a declaration would put values of restricted columns into plans or totals."""
     own = {name.casefold() for name in contract.restricted_columns}
-    inputs = {pin.name: _hidden_columns(pin) for pin in sources}
+    inputs = {pin.name: hidden_columns(pin) for pin in sources}
     for field, names in _fields_with_values(manifest, contract):
         hidden = [name for name in names if name.casefold() in own]
         if hidden:
@@ -207,17 +202,20 @@ def input_redaction(plan: Plan, name: str) -> Redaction:
     """Return what results about an input hide: its own restricted columns, and the product's."""
     pin = next((one for one in plan.resolved.sources if one.name == name), None)
     own = plan.resolved.contract.restricted_columns
-    return Redaction.of((*own, *(_hidden_columns(pin) if pin else ())))
+    return Redaction.of((*own, *(hidden_columns(pin) if pin else ())))
 
 
-def _require_no_flow_down(contract: Contract, sources: tuple[SourcePin, ...]) -> None:
+def _require_no_flow_down(resolved: ResolvedManifest) -> None:
     """Raise Unsupported when a restricted column of an input lands, unmasked, in a lower class."""
-    pins = {pin.name: pin for pin in sources}
-    for column, name, origin in flows(contract, sources):
+    contract, waived = resolved.contract, waived_columns(resolved)
+    pins = {pin.name: pin for pin in resolved.sources}
+    for column, name, origin in flows(contract, resolved.sources):
         declared = pins[name].privacy
         theirs: Classification | None = declared.class_of(origin) if declared else None
         mine = contract.class_of(column)
         if theirs != "restricted" or column in contract.masked_columns:
+            continue
+        if column.casefold() in waived:
             continue
         if class_rank(mine) < class_rank(theirs):
             raise unplannable(
@@ -227,6 +225,22 @@ def _require_no_flow_down(contract: Contract, sources: tuple[SourcePin, ...]) ->
                 f"catalog/contracts/{contract.product}.yaml; or leave the column out",
                 field=f"sources.{name}",
             )
+
+
+def _check_waived_flows(resolved: ResolvedManifest) -> tuple[str, ...]:
+    """Describe columns that a person lets hold restricted values; raise NotAllowed for others.
+
+    What another engine computes cannot be followed: all of its columns may hold such values.
+    """
+    manifest, contract = resolved.manifest, resolved.contract
+    for one in manifest.safety.restricted_flows:
+        roles.require_role(contract, "waive", one.by, resolved.environment)
+    if manifest.transform.writer == "external":
+        require_declared_flow(resolved, restricted_flow(resolved, None), state=NOTHING_PLANNED)
+    return tuple(
+        f"{one.column} may be made of restricted columns: allowed by {one.by}: {one.reason}"
+        for one in manifest.safety.restricted_flows
+    )
 
 
 def _require_masks_once(contract: Contract, resolved: ResolvedManifest) -> None:

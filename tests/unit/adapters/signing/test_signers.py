@@ -12,14 +12,11 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
-from joserfc import jwt
-from joserfc.jwk import KeySet, RSAKey
+from joserfc.jwk import RSAKey
 
 from lakehouse_backfill.adapters.signing import oidc
-from lakehouse_backfill.domain.contract import OidcIssuer
 from lakehouse_backfill.domain.identity.statement import (
     PAYLOAD_TYPE,
     Envelope,
@@ -27,6 +24,7 @@ from lakehouse_backfill.domain.identity.statement import (
     statement_to_sign,
 )
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotAllowed
+from tests.support.examples.issuers import ISSUER, SUBJECT, Issuer
 from tests.support.examples.keys import Keyring, public_line
 
 E4 = pytest.mark.req("E4")
@@ -209,42 +207,9 @@ def test_the_script_of_the_page_gives_what_ssh_keygen_verifies(keys: Keyring) ->
     assert b'"by":"ana"' in (keys.folder / "2-approve.signed").read_bytes()
 
 
-ISSUER = "https://ci.example.com"
-SUBJECT = "repo:acme/lake:environment:prod"
-
-
-class Issuer:
-    """An issuer of identity tokens, with its keys in the project."""
-
-    def __init__(self, keys: Keyring) -> None:
-        self.keys = keys
-        self.key = RSAKey.generate_key(2048, {"kid": "k1", "use": "sig", "alg": "RS256"})
-        self.jwks = keys.folder / "jwks.json"
-        self.jwks.write_text(json.dumps(KeySet([self.key]).as_dict(private=False)))
-        script = "import os, sys; print(os.environ['TOKEN_OF_' + sys.argv[1][-8:]])"
-        self.listed = OidcIssuer(
-            issuer=ISSUER, jwks="jwks.json", subjects={SUBJECT: "bot"},
-            token_command=(sys.executable, "-c", script, "{audience}"),
-        )  # fmt: skip
-
-    def token(self, key: RSAKey | None = None, **changes: Any) -> str:
-        claims = {
-            "iss": ISSUER, "sub": SUBJECT, "aud": oidc.audience_of(MESSAGE),
-            "iat": int(AT.timestamp()), "exp": int(AT.timestamp()) + 300,
-        }  # fmt: skip
-        merged = {name: each for name, each in {**claims, **changes}.items() if each is not None}
-        return jwt.encode({"alg": "RS256", "kid": "k1"}, merged, key or self.key)
-
-    def fault(self, token: str, by: str = "bot", at: datetime = AT) -> str:
-        identity = self.keys.identity(None, (self.listed,))
-        return identity.check(
-            envelope(Signature(kind="oidc", keyid=ISSUER, sig=token)), by, at
-        ).fault
-
-
 @pytest.fixture
 def issuer(keys: Keyring) -> Issuer:
-    return Issuer(keys)
+    return Issuer(keys, PAYLOAD, MESSAGE, AT)
 
 
 @E4

@@ -12,7 +12,7 @@ from lakehouse_backfill.cli.group import clean_text
 from lakehouse_backfill.cli.render import VIEWS
 from lakehouse_backfill.cli.render.page import format_moment, format_partitions, format_size
 from lakehouse_backfill.project import Project
-from tests.support.fakes.project import ANSWERS, VERBS, result_of
+from tests.support.fakes.project import ANSWERS, PLAN, VERBS, result_of
 from tests.support.fakes.screen import Screen, drawn
 
 
@@ -77,6 +77,40 @@ def test_a_long_list_says_how_much_more_there_is() -> None:
     assert "… 8 more (--json shows all)" in text
 
 
+def test_a_plan_fits_a_screen_whatever_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    question = {"number": 1, "question": "Which side effects does it have?", "answer": None}
+    overlap = {"run_id": "bf-0", "state": "staged", "partitions": ["2013-02-15"]}
+    finding = {"file": "jobs/a.py", "line": 3, "found": "rand()", "kind": "random"}
+    consumer = {"name": "finance", "tolerates_restatement": True, "contact": "f@example.org"}
+    many = {
+        **PLAN, "checklist": [question] * 16, "conflicts": [overlap] * 9,
+        "findings": [finding] * 9, "consumers": [consumer] * 40, "notes": ["a note"] * 30,
+        "pins": PLAN["pins"] * 4, "publishing": "the partitions are replaced by one commit",
+    }  # fmt: skip
+    assert len(drawn("plan", PLAN).splitlines()) <= 24
+    assert len(drawn("plan", many).splitlines()) <= 40
+    assert len(drawn("show", many).splitlines()) > 80
+
+
+def test_run_ends_with_rows_totals_checks_and_the_next_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = [line for line in drawn("run").splitlines() if line]
+    assert lines[-3:] == [
+        "6 of 31 rows change (1 added, 2 removed, 3 changed); share -20.00 %, flights +1.50 %, "
+        "delay ±0 %; 1 of 2 checks failed",
+        "next:",
+        "  lakehouse-backfill accept bf-1 --by WHO",
+    ]
+    assert not any("keys_unique" in line for line in lines)
+
+
+def test_run_that_validated_nothing_now_says_nothing_of_changes() -> None:
+    assert "change" not in drawn("run", {**ANSWERS["run"], "changes": None})
+
+
 OPEN_EDGE = {"is_closed": False, "closing_from": "2013-02-14", "closing_to": "2013-04-02"}
 FAILED_HOOK = {"hook": "resume", "on": "after_publish", "is_ok": False, "detail": "exit code 1"}
 MOVED = {"name": "amount", "changed": 3, "shift": 0.381736, "old": {"mean": 1.0}, "new": {}}
@@ -90,10 +124,22 @@ SORTS = {"name": "kind", "changed": 3, "shift": 0.1, "old": {"distinct": 3}, "ne
             "plan", {},
             (
                 "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
-                "7420231112223334445", "DOES NOT tolerate", "NOT ANSWERED: blocks approval",
-                "no history", "bf-0", "lakehouse-backfill approve bf-1 --by WHO",
+                "pinned: flights", "finance DOES NOT tolerate a restatement",
+                "1 of 2 questions answered", "NOT ANSWERED, blocks approval: Which side effects?",
+                "overlaps with bf-0 (staged)", "no history", "lakehouse-backfill show bf-1",
+                "lakehouse-backfill approve bf-1 --by WHO",
             ),
             id="a plan shows what blocks it",
+        ),
+        pytest.param(
+            "show", {},
+            (
+                "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
+                "7420231112223334445", "DOES NOT tolerate", "NOT ANSWERED: blocks approval",
+                "no history", "bf-0", "- each chunk is one commit",
+                "lakehouse-backfill approve bf-1 --by WHO",
+            ),
+            id="the whole plan of a run has everything",
         ),
         pytest.param(
             "validate", {"edge": OPEN_EDGE},
@@ -174,4 +220,20 @@ def test_ids_that_are_typed_again_are_not_broken_on_a_narrow_screen(monkeypatch)
     monkeypatch.setenv("COLUMNS", "50")
     assert "snapshot     7420231112223334445" in drawn("versions", data)
     monkeypatch.setenv("COLUMNS", "200")
-    assert "supersedes" in drawn("versions", data).splitlines()[2]
+    assert "partitions" in drawn("versions", data).splitlines()[2]
+
+
+def test_versions_are_one_table_with_a_mark_on_what_readers_get(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    wide = {"run_id": "bf-4f1c09a2d7", "snapshot_id": 7420231112223334445, "action": "rollback"}
+    rows = [row | wide for row in ANSWERS["versions"]["versions"]]
+    lines = drawn("versions", {"product": "silver.a", "versions": rows}).splitlines()
+    assert [line.split()[0] for line in lines if " 2026-0" in line] == ["now", "0"]
+    assert sum("version" in line for line in lines) == 1
+
+
+def test_a_resumed_run_says_how_much_was_done_before() -> None:
+    assert "done before this call  3" in drawn("stage", {**ANSWERS["stage"], "chunks_before": 3})
+    assert "before" not in drawn("stage")

@@ -37,6 +37,14 @@ from tests.support.fakes import steps
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared
 from tests.support.fakes.lake import FixedClock
+from tests.support.fakes.signed import (
+    accepted,
+    accepted_but_for_acceptance,
+    planned,
+    prod_world,
+    published,
+    signed_anew,
+)
 
 E4 = pytest.mark.req("E4")
 LEAD = contract(roles={"approve": ["ana"], "accept": ["ana"]})
@@ -47,37 +55,15 @@ def keys(tmp_path: Path) -> Keyring:
     return Keyring(tmp_path, "ana", "bob", "eve")
 
 
-def prod_world(keys: Keyring, **engine: Any) -> Context:
-    """A lake in prod; bob's process, without a key."""
-    return keys.acting(steps.world(**engine)[1], None, profile=PROD)
-
-
-def approved(keys: Keyring, found: Context, wanted: Any = None) -> str:
-    run_id = steps.planned_run(found, wanted)
-    decisions.approve(keys.acting(found, "ana"), run_id, "ana", "fine")
-    return run_id
-
-
-def accepted(keys: Keyring, found: Context, wanted: Any = None) -> str:
-    run_id = approved(keys, found, wanted)
-    stage(found, run_id, "bob")
-    validate(found, run_id, "bob")
-    decisions.accept(keys.acting(found, "ana"), run_id, "ana", "fine")
-    return run_id
-
-
-def published(keys: Keyring, found: Context) -> str:
-    run_id = accepted(keys, found)
-    publish(keys.acting(found, "bob"), run_id, "bob")
-    return run_id
-
-
 def refused(keys: Keyring, found: Context, run_id: str, match: str) -> BackfillError:
     """Try to publish as bob; the refusal has exit code 3, and nothing is published."""
     with pytest.raises(Blocked, match=match) as caught:
         publish(keys.acting(found, "bob"), run_id, "bob")
     assert caught.value.exit_code == 3
-    assert caught.value.state in ("nothing was published", "nothing was changed")
+    assert caught.value.state in (
+        "nothing was published", "nothing was changed",
+        "nothing was computed, decided or published",
+    )  # fmt: skip
     assert "publish" not in {row.action for row in found.versions.history(PRODUCT)}
     assert steps.state_of(found, run_id) is RunState.ACCEPTED
     return caught.value
@@ -130,23 +116,42 @@ def test_prod_publishes_what_is_approved_accepted_and_published_with_signatures(
     assert steps.state_of(found, run_id) is RunState.PUBLISHED
     checks = verify(found, run_id).checks
     signed = {one.name: one.ok for one in checks if one.name.startswith("signature")}
-    assert list(signed.values()) == [True, True, True]
+    assert list(signed.values()) == [True, True, True, True]
     verdict = audit_all(found)
-    assert (verdict.first_bad, verdict.signed, verdict.unsigned) == (None, 3, 0)
+    assert (verdict.first_bad, verdict.signed, verdict.unsigned) == (None, 4, 0)
 
 
 @E4
-@pytest.mark.parametrize("act", ["approve", "accept", "publish", "rollback"])
+def test_an_audit_checks_the_signatures_of_the_logs_that_it_verified(keys: Keyring) -> None:
+    """A second read could find other rows, which nothing has verified."""
+    found = prod_world(keys)
+    published(keys, found)
+    audit: Any = found.audit
+    reads, read_chains = [], audit.chains
+
+    def chains() -> Any:
+        reads.append(read_chains())
+        return reads[-1]
+
+    audit.chains = chains
+    assert audit_all(found).first_bad is None
+    assert len(reads) == 1
+
+
+@E4
+@pytest.mark.parametrize("act", ["plan", "approve", "accept", "publish", "rollback"])
 def test_prod_records_no_act_without_a_key(keys: Keyring, act: str) -> None:
     found = prod_world(keys)
     run_id = {
-        "approve": steps.planned_run,
+        "plan": lambda _: "",
+        "approve": lambda found: planned(keys, found),
         "accept": lambda found: accepted_but_for_acceptance(keys, found),
         "publish": lambda found: accepted(keys, found),
         "rollback": lambda found: published(keys, found),
     }[act](found)
-    before = found.runs.status(run_id), found.versions.history(PRODUCT)
+    before = found.runs.list(open_only=False), found.versions.history(PRODUCT)
     call: dict[str, Callable[[], object]] = {
+        "plan": lambda: steps.planned_run(found),
         "approve": lambda: decisions.approve(found, run_id, "ana", ""),
         "accept": lambda: decisions.accept(found, run_id, "ana", ""),
         "publish": lambda: publish(found, run_id, "bob"),
@@ -156,20 +161,13 @@ def test_prod_records_no_act_without_a_key(keys: Keyring, act: str) -> None:
         call[act]()
     assert caught.value.exit_code == 3
     assert "--sign-with KEY" in caught.value.fix
-    assert (found.runs.status(run_id), found.versions.history(PRODUCT)) == before
-
-
-def accepted_but_for_acceptance(keys: Keyring, found: Context) -> str:
-    run_id = approved(keys, found)
-    stage(found, run_id, "bob")
-    validate(found, run_id, "bob")
-    return run_id
+    assert (found.runs.list(open_only=False), found.versions.history(PRODUCT)) == before
 
 
 @E4
 def test_a_name_that_is_not_the_signer_is_refused(keys: Keyring) -> None:
     found = prod_world(keys)
-    run_id = steps.planned_run(found)
+    run_id = planned(keys, found)
     with pytest.raises(NotAllowed, match=r"is that of eve, not of ana") as caught:
         decisions.approve(keys.acting(found, "eve"), run_id, "ana", "")
     assert caught.value.exit_code == 3
@@ -244,7 +242,21 @@ def test_a_manifest_that_was_changed_after_the_approval_is_not_published(keys: K
 
     refused(keys, found, run_id, "nobody made the decision 'approve'")
     steps.rewrite_log(found, run_id, edit_of("approve", rebound))
-    refused(keys, found, run_id, r"differs in detail.bound_to, subject")
+    with pytest.raises(Tampered, match="is not the one that was registered"):
+        publish(keys.acting(found, "bob"), run_id, "bob")
+
+    def registered(event: Event) -> Event:
+        new = {"manifest_hash": changed.manifest_hash, "registered": changed.registered_digest}
+        return event.model_copy(update={"detail": {**event.detail, **new}})
+
+    steps.rewrite_log(found, run_id, edit_of("plan", registered))
+    refused(keys, found, run_id, r"plan .*differs in detail.manifest_hash, detail.registered")
+    # Bob planned it, and has a key: the approval is still one of another plan.
+    steps.rewrite_log(
+        found, run_id,
+        edit_of("plan", lambda event: signed_anew(keys, "bob", event, changed)),
+    )  # fmt: skip
+    refused(keys, found, run_id, r"approve .*differs in detail.bound_to, previous, subject")
 
 
 @E4
@@ -270,7 +282,7 @@ def test_a_key_that_was_revoked_since_opens_no_publication(keys: Keyring, how: s
 @E4
 def test_a_decision_is_not_made_with_a_key_that_does_not_hold(keys: Keyring) -> None:
     found = prod_world(keys)
-    run_id = steps.planned_run(found)
+    run_id = planned(keys, found)
     for option, why in (("valid-before", "has expired"), ("valid-after", "not yet valid")):
         at = found.clock.now() + timedelta(days=-1 if option == "valid-before" else 1)
         keys.list_keys(ana=f'{option}="{at:%Y%m%d}"')
@@ -297,10 +309,13 @@ def test_a_signer_without_the_role_opens_nothing_by_the_contract_of_plan_or_proj
     # Eve plans a run whose contract names her, and approves it with her own, listed key.
     own = contract(roles={"approve": ["eve"], "accept": ["eve"]})
     found = dataclasses.replace(prod_world(keys), contract=lambda product: LEAD)
-    run_id = steps.planned_run(found, declared(contract=own))
+    run_id = planned(keys, found, declared(contract=own))
     eve = keys.acting(found, "eve")
     decisions.approve(eve, run_id, "eve", "")
-    stage(found, run_id, "bob")
+    with pytest.raises(NotAllowed, match="eve may not approve"):
+        stage(found, run_id, "bob")
+    # Another project would compute it.
+    stage(dataclasses.replace(found, contract=lambda _: own), run_id, "bob")
     validate(found, run_id, "bob")
     decisions.accept(eve, run_id, "eve", "")
     refused(keys, found, run_id, "eve may not approve silver.daily; the contract names ana")
@@ -322,7 +337,8 @@ def test_a_plan_cannot_switch_off_the_four_eyes_of_its_project(keys: Keyring) ->
         contract=contract(four_eyes=False),
         run={"requested_by": "ana", "reason": "x", "reason_code": "bug_fix"},
     )
-    run_id = accepted(keys, found, lenient)
+    elsewhere = dataclasses.replace(found, contract=lambda _: lenient.contract)
+    run_id = accepted(keys, elsewhere, lenient)
 
     refused(keys, found, run_id, "ana requested the run")
 
@@ -333,7 +349,7 @@ def test_a_run_of_prod_is_neither_decided_nor_published_in_another_environment(
 ) -> None:
     prod = prod_world(keys)
     dev = dataclasses.replace(prod, profile=Profile(catalog={"name": "lake"}))
-    undecided, run_id = steps.planned_run(prod), accepted(keys, prod)
+    undecided, run_id = planned(keys, prod), accepted(keys, prod)
     for act in (
         lambda: decisions.approve(keys.acting(dev, "ana"), undecided, "ana", ""),
         lambda: publish(keys.acting(dev, "bob"), run_id, "bob"),
@@ -349,16 +365,7 @@ def test_four_eyes_hold_for_signers_who_went_around_the_verb(keys: Keyring) -> N
     run_id = accepted(keys, found)
     plan = found.runs.plan(run_id)
     event = found.runs.events(run_id)[1]
-    bob = event.model_copy(update={"actor": "bob", "detail": without_signature(event).detail})
-    message = statement.statement_to_sign(
-        statement.decision_statement(bob, plan.manifest_hash, "prod")
-    )
-    made = keys.identity("bob").sign(message[1], "bob", bob.at)
-    envelope = statement.Envelope(
-        payload_type=statement.PAYLOAD_TYPE, payload=message[0], signature=made
-    )
-    detail = {**bob.detail, statement.SIGNATURE: envelope.to_json()}
-    forged = bob.model_copy(update={"detail": detail})
+    forged = signed_anew(keys, "bob", event, plan)
     steps.rewrite_log(found, run_id, edit_of("approve", lambda _: forged))
     refused(keys, found, run_id, "needs four eyes")
 
@@ -526,7 +533,7 @@ def test_a_decision_that_is_carried_over_is_signed_by_who_carries_it_and_who_mad
     run_id = str(done.publication.run_id)
     assert run_id != first
     verdicts = signatures.run_verdicts(found, found.runs.events(run_id), (done.publication,))
-    assert [(one.by, one.is_signed) for one in verdicts] == [("bob", True)] * 3
+    assert [(one.by, one.is_signed) for one in verdicts] == [("bob", True)] * 4
     assert done.publication.approved_by == ("ana",)
 
 
@@ -608,7 +615,11 @@ def test_a_decision_that_somebody_without_a_role_carried_over_opens_nothing(
     with pytest.raises(TargetChanged) as changed:
         publish(bob, first, "bob")
     revision = catch_up.plan_catch_up(bob, found.runs.plan(first), changed.value, "bob")
-    catch_up.bring_to_accepted(eve, revision, "eve")
+    with pytest.raises(NotAllowed, match="eve may not publish"):
+        catch_up.bring_to_accepted(eve, revision, "eve")
+    # A profile without signatures would compute it.
+    lax = PROD.model_copy(update={"signatures": "optional"})
+    catch_up.bring_to_accepted(dataclasses.replace(eve, profile=lax), revision, "eve")
     refused(keys, found, revision.run_id, "eve may not publish silver.daily")
 
 
@@ -620,8 +631,8 @@ def test_verify_names_a_signer_without_the_role_by_the_contract_of_the_plan(
     run_id = accepted(keys, found)
     plan, events = found.runs.plan(run_id), found.runs.events(run_id)
     faults = [one.fault for one in signatures.run_verdicts(found, events, (), LEAD)]
-    assert faults == ["", ""]
+    assert faults == ["", "", ""]
     other = contract(roles_in={"prod": {"approve": ["eve"], "accept": ["ana"]}})
     found_faults = [one.fault for one in signatures.run_verdicts(found, events, (), other)]
-    assert found_faults == ["ana signed it, and has not the role approve: eve", ""]
+    assert found_faults == ["", "ana signed it, and has not the role approve: eve", ""]
     assert plan.resolved.contract.holders("approve", "prod") == ()

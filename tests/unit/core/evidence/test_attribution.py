@@ -20,7 +20,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.diff import Factor
 from lakehouse_backfill.domain.plan import PreviousCodePin
 from lakehouse_backfill.errors import ApprovalMissing, ConfigError, NotFound, WriteForbidden
-from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.compute import FakeCompute, SilentProgress
 from tests.support.fakes.context import PRODUCT, declared
 from tests.support.fakes.lake import FakeLake
 from tests.support.fakes.steps import content_of, planned_run, published_run, staged_run, world
@@ -131,7 +131,9 @@ def test_named_code_that_fails_explains_nothing_and_is_named(
     run_id = staged_run(_with_repository(found), named_code())
 
     def writes(request: Any) -> Never:
-        raise WriteForbidden(f"{request.old.resolved.manifest.transform.file} tried to write")
+        file = request.old.resolved.manifest.transform.file
+        tried = {"sink": "network", "what": "socket.connect", "file": file, "line": 3}
+        raise WriteForbidden(f"{file} tried to write", data={"attempts": [tried]})
 
     monkeypatch.setattr(where, "drifts", lambda *_: _raise(NotFound("the commits are gone")))
     compute.swap = writes  # type: ignore[method-assign]
@@ -141,10 +143,49 @@ def test_named_code_that_fails_explains_nothing_and_is_named(
     assert (part.basis, part.made_by, part.not_reproduced) == ("none", None, None)
     assert part.named_code == str(NAMED)
     assert part.notes[-1] == "jobs/old.py tried to write"
+    (attempt,) = status.evidence_document(found, run_id)["attempts"]
+    assert (attempt["file"], attempt["line"], attempt["during"]) == (
+        "jobs/old.py",
+        3,
+        "attribution",
+    )
 
 
 def _raise(error: Exception) -> Never:
     raise error
+
+
+class Said(SilentProgress):
+    """Notes what is said, and when the work begins."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def start(self, label: str, total: int, unit: str) -> None:
+        self.lines.append(label)
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_that_the_old_code_is_not_known_is_said_in_one_line_before_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where, _, found = _lake()
+    run_id, said = staged_run(found), Said()
+    monkeypatch.setattr(where, "drifts", lambda *_: _raise(NotFound("the commits are gone")))
+    found = dataclasses.replace(_no_engine(found), progress=said)
+    attribute_changes(found, run_id, AttributionOptions())
+    warning, begun = said.lines
+    assert warning.startswith("no run made the old rows of 2 of 2 sampled partitions")
+    assert ("previous_code" in warning, "\n" in warning, begun) == (True, False, "attributing")
+
+
+def test_nothing_is_said_before_the_work_where_the_manifest_names_the_old_code() -> None:
+    _, _, found = _lake()
+    run_id, said = staged_run(_with_repository(found), named_code()), Said()
+    attribute_changes(dataclasses.replace(found, progress=said), run_id, AttributionOptions())
+    assert said.lines == ["attributing"]
 
 
 def test_where_an_earlier_run_made_the_rows_its_own_code_is_used() -> None:

@@ -266,6 +266,79 @@ def test_an_honest_transform_is_not_flagged(body: str) -> None:
     assert found(f"{DECLARED}def job(context, orders, rates):\n    {body}") == []
 
 
+#: Code that looks like one of the kinds: what stands above the transform, and its body.
+LOOKALIKES = {
+    "a function over a window in a variable": (
+        "", "w = Window.partitionBy('k').orderBy('d')\nlast = F.last('v')\n"
+        "return orders.withColumn('x', last.over(w))"),
+    "functions over a window in a list": (
+        "", "w = Window.partitionBy('k').orderBy('d')\n"
+        "filled = [F.last(c, ignorenulls=True) for c in NAMES]\n"
+        "return orders.select(*[one.over(w) for one in filled])"),
+    "a function over a window in a helper": (
+        "def latest(c, w):\n    return F.last(c, ignorenulls=True).over(w)",
+        "return orders.withColumn('x', latest('v', Window.partitionBy('k').orderBy('d')))"),
+    "the last rows of a sorted group in pandas": (
+        "def newest(group):\n    return group.sort_values('d').reset_index(drop=True).tail(1)",
+        "return orders.groupBy('k').applyInPandas(newest, orders.schema)"),
+    "the first of equal rows of a sorted group in pandas": (
+        "def newest(group):\n    group = group.sort_values(['d', 'id'])\n"
+        "    return group.drop_duplicates('d', keep='last')",
+        "return orders.groupBy('k').applyInPandas(newest, orders.schema)"),
+    "a limit of sorted rows with new names": (
+        "", "rows = orders.orderBy('k').withColumnRenamed('v', 'x').where('x > 0')\n"
+        "return rows.limit(3)"),
+    "Spark's hash by a star": (
+        "from pyspark.sql.functions import *",
+        "return orders.withColumn('h', abs(hash(col('k'))))"),
+    "a view whose name is a variable": (
+        "VIEW = 'cleaned'", "orders.createOrReplaceTempView(VIEW)\n"
+        "rows = orders.sparkSession.sql('SELECT * FROM cleaned')\n"
+        "return rows.join(orders.sparkSession.table(VIEW), 'k')"),
+    "a set in the text of an error": (
+        "", "missing = {'k', 'v'} - set(orders.columns)\nif missing:\n"
+        "    raise ValueError(f\"missing: {', '.join(missing)}\")\n"
+        "assert not missing, ', '.join(missing)\nreturn orders"),
+}  # fmt: skip
+
+
+def with_code_above(above: str, body: str) -> list[tuple[str, str, int]]:
+    lines = body.replace("\n", "\n    ")
+    return found(f"{above}\n{DECLARED}def job(context, orders, rates):\n    {lines}")
+
+
+@pytest.mark.parametrize("case", LOOKALIKES)
+def test_honest_code_that_looks_like_a_kind_is_not_flagged(case: str) -> None:
+    assert with_code_above(*LOOKALIKES[case]) == []
+
+
+#: The same without what makes it harmless.
+CAUGHT = {
+    "a function without a window": (
+        "", "last = F.last('v')\nreturn orders.groupBy('k').agg(last)", "unordered_first"),
+    "rows of a group in no order": (
+        "def newest(group):\n    return group.tail(1)\n"
+        "def other(group):\n    return group.sort_values('d')",
+        "return orders.groupBy('k').applyInPandas(newest, orders.schema)", "unordered_limit"),
+    "a limit after a join of sorted rows": (
+        "", "return orders.orderBy('k').join(rates, 'k').limit(3)", "unordered_limit"),
+    "Python's hash beside named functions": (
+        "from pyspark.sql.functions import col", "return orders.where(col('k') == hash('a'))",
+        "hash_order"),
+    "a table with the name of no view": (
+        "VIEW = 'cleaned'", "orders.createOrReplaceTempView(VIEW)\n"
+        "return orders.sparkSession.table('live')", "unpinned_read"),
+    "a set in a column": (
+        "", "return orders.withColumn('x', F.lit(','.join({'a', 'b'})))", "hash_order"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CAUGHT)
+def test_what_only_looks_harmless_is_caught(case: str) -> None:
+    *code, kind = CAUGHT[case]
+    assert [one[0] for one in with_code_above(*code)] == [kind]
+
+
 CLEAN_SQL = [
     "SELECT k, sum(v) AS v, max(:clock) AS at FROM {orders} GROUP BY k",
     "SELECT k, sort_array(collect_list(v)) AS vs FROM {orders} GROUP BY k",

@@ -372,7 +372,7 @@ class _Unsuperseded:
 def test_a_run_that_a_person_cancelled_takes_nothing_more_from_its_living_driver() -> None:
     where, found = steps.world()
     run_id = steps.approved_run(found)
-    person = dataclasses.replace(found, driver="there:2")
+    person = dataclasses.replace(found, driver="there:2", take_over=True)
 
     class Cancelled(FakeCompute):
         def stage(self, plan: Any, chunk: Any, epoch: int) -> Any:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.verify import audit_all
+from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs import anchors
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.identity.anchor import AnchorRecord
 from lakehouse_backfill.domain.run import Event, RunState
-from lakehouse_backfill.errors import ConfigError, EnvironmentDown
+from lakehouse_backfill.errors import ConfigError, EnvironmentDown, Tampered
+from tests.support.examples.keys import Keyring
 from tests.support.fakes import steps
-from tests.support.fakes.context import PRODUCT
+from tests.support.fakes.context import PRODUCT, declared
 from tests.support.fakes.identity import FakeAnchor
+from tests.support.fakes.signed import accepted, prod_world, published
 
 E4 = pytest.mark.req("E4")
 
@@ -102,3 +107,54 @@ def test_a_record_of_another_environment_does_not_stand_in_for_one() -> None:
     found = AnchorRecord(kind="run", subject="r", count=2, head="h", environment="dev", at="")
 
     assert found.name != found.model_copy(update={"environment": "prod"}).name
+
+
+def in_prod(tmp_path: Path) -> tuple[Context, Keyring, FakeAnchor]:
+    """A lake in prod with an anchor, and the keys of its people."""
+    keys, anchor = Keyring(tmp_path, "ana", "bob"), FakeAnchor()
+    return dataclasses.replace(prod_world(keys), anchor=anchor), keys, anchor
+
+
+@E4
+def test_publish_asks_the_anchor_whether_a_rejection_was_removed(tmp_path: Path) -> None:
+    found, keys, _ = in_prod(tmp_path)
+    run_id = accepted(keys, found)
+    anchors.keep_heads(found, [run_id])
+    decisions.reject(found, run_id, "ana", "wrong rates")
+    anchors.keep_heads(found, [run_id])
+    steps.rewrite_log(found, run_id, lambda events: events[:-1])
+    assert steps.state_of(found, run_id) is RunState.ACCEPTED
+    with pytest.raises(Tampered, match=r"the anchor knows of 8 .* the newest were removed") as seen:
+        publish(keys.acting(found, "bob"), run_id, "bob")
+    assert (seen.value.exit_code, seen.value.state) == (3, "nothing was published")
+    assert seen.value.fix == "lakehouse-backfill audit verify --anchor"
+    assert found.versions.history(PRODUCT) == ()
+    # The same lake without the anchor cannot know it.
+    publish(keys.acting(found, "bob", anchor=None), run_id, "bob")
+
+
+@E4
+def test_publish_asks_the_anchor_for_the_versions_of_the_product(tmp_path: Path) -> None:
+    found, keys, anchor = in_prod(tmp_path)
+    first = published(keys, found)
+    anchors.keep_heads(found, [first], [PRODUCT])
+    product = next(one for one in anchor.kept.values() if one.kind == "product")
+    moved = product.model_copy(update={"count": product.count + 1})
+    anchor.keep(moved)
+    second = accepted(keys, found, declared(transform={"version": "2.0.0"}))
+    with pytest.raises(Tampered, match=f"{PRODUCT} has 3 rows of versions; the anchor knows of 4"):
+        publish(keys.acting(found, "bob"), second, "bob")
+
+
+@E4
+def test_publish_in_prod_does_nothing_while_the_anchor_is_down(tmp_path: Path) -> None:
+    found, keys, anchor = in_prod(tmp_path)
+    run_id = accepted(keys, found)
+    anchor.is_down = True
+    with pytest.raises(EnvironmentDown) as seen:
+        publish(keys.acting(found, "bob"), run_id, "bob")
+    assert seen.value.state == "nothing was published: the anchor could not be asked"
+    assert steps.state_of(found, run_id) is RunState.ACCEPTED
+    anchor.is_down = False
+    publish(keys.acting(found, "bob"), run_id, "bob")
+    assert steps.state_of(found, run_id) is RunState.PUBLISHED

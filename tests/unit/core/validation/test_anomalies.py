@@ -110,7 +110,7 @@ def test_fewer_than_eight_earlier_partitions_say_nothing() -> None:
     assert anomalies.check_anomalies(found, "block") == CheckResult(
         name="rows is like that of earlier partitions", group="anomaly", passed=True,
         detail="not judged, too little history: 1 have fewer than 8 of earlier partitions of the "
-        "same weekday", observed=0, limit=0, blocking=True,
+        "same weekday", observed=0, limit=0, blocking=True, judged=False,
     )  # fmt: skip
 
 

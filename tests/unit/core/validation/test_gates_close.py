@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
@@ -267,7 +269,9 @@ def test_a_gate_of_a_chunk_that_closes_halts_the_run_before_the_next_chunk(
     found, plan = _planned(
         engine, where, {}, safety={"max_rows": 20}, sources={"raw": {"warm_up_days": 0}}
     )
-    with pytest.raises(ChecksFailed, match=f"{gate}: {detail}"):
+    with pytest.raises(
+        ChecksFailed, match=re.escape(f"{gate_registry.gate_question(gate)} {detail}")
+    ):
         stage(found, plan.run_id, "bob")
     assert found.runs.status(plan.run_id).state is RunState.HALTED
     recorded = found.evidence.newest(plan.run_id, "chunk-checks")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -13,8 +15,12 @@ from lakehouse_backfill.adapters.spark.session.settings import (
     JARS_VARIABLE,
     SparkSettings,
 )
+from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.onboarding import run_doctor
+from lakehouse_backfill.results.proof import DoctorCheck
+from lakehouse_backfill.wiring.adapters import Adapters, start_spark
 
 WAIT = "?busy_timeout=30000&journal_mode=WAL"
 CASES = [
@@ -188,3 +194,142 @@ def test_what_pyiceberg_reads_from_its_environment_reaches_spark_too(
     assert found[f"{prefix}.s3.secret-access-key"] == "of the environment"
     assert found[f"{prefix}.warehouse"] == "s3://lake"
     assert f"{prefix}.client.region" not in found
+
+
+@pytest.mark.parametrize(
+    "uri", ["sqlite:////srv/c.db", "postgresql+psycopg2://ana:secret@host/lake"], ids=["a", "b"]
+)
+def test_a_uri_that_only_the_environment_has_reaches_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uri: str
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", uri)
+    profile = Profile(catalog={"name": "lake", "type": "sql", "warehouse": "file:///srv/lake"})
+    found = SparkSettings.from_profile(with_pyiceberg_settings(profile), tmp_path).options
+    wanted = settings.jdbc_settings(uri)
+    assert {name: found[f"spark.sql.catalog.lake.{name}"] for name in wanted} == wanted
+
+
+def test_a_sql_catalog_without_any_uri_is_refused_with_the_variable_to_set(tmp_path: Path) -> None:
+    profile = Profile(catalog={"name": "lake", "type": "sql"})
+    with pytest.raises(ConfigError, match="no uri") as refused:
+        SparkSettings.from_profile(profile, tmp_path)
+    assert "PYICEBERG_CATALOG__NAME__URI" in refused.value.fix
+
+
+POSTGRESQL = {"name": "lake", "type": "sql", "uri": "postgresql+psycopg2://host/lake"}
+
+
+def own_jars(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> tuple[Path, ...]:
+    """Put jars where the set-up of a project puts them."""
+    monkeypatch.delenv(JARS_VARIABLE)
+    place = folder / ".tools" / "jars"
+    place.mkdir(parents=True)
+    for name in names:
+        (place / name).touch()
+    return tuple(sorted(place.iterdir()))
+
+
+def test_a_driver_that_the_jars_here_lack_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "sqlite-jdbc-3.54.1.0.jar")
+    jars = own_jars(tmp_path, monkeypatch, *names)
+    found = SparkSettings.from_profile(Profile(catalog=POSTGRESQL), tmp_path).options
+    assert found["spark.jars.packages"] == settings.POSTGRESQL_COORDINATES
+    assert found["spark.jars"] == ",".join(map(str, jars))
+    assert "spark.driver.extraClassPath" not in found
+    embedded = settings_of(tmp_path).options
+    assert "spark.jars.packages" not in embedded
+    assert embedded["spark.driver.extraClassPath"] == os.pathsep.join(map(str, jars))
+
+
+def test_a_driver_is_found_by_its_class_in_a_jar_of_any_name(tmp_path: Path) -> None:
+    jar = tmp_path / "all.jar"
+    with ZipFile(jar, "w") as archive:
+        archive.writestr("org/postgresql/Driver.class", b"")
+    assert settings.missing_artifacts([jar], POSTGRESQL) == (settings.ICEBERG_COORDINATES,)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "is_ok", "detail"),
+    [
+        ({"type": "sql", "uri": "sqlite:////c.db"}, True, "none here; Spark fetches"),
+        (POSTGRESQL, True, settings.POSTGRESQL_COORDINATES),
+    ],
+    ids=["SQLite", "PostgreSQL"],
+)
+def test_doctor_names_the_jars_that_spark_will_fetch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    catalog: dict[str, str],
+    detail: str,
+    *,
+    is_ok: bool,
+) -> None:
+    monkeypatch.delenv(JARS_VARIABLE)
+    monkeypatch.setattr(settings, "_REPOSITORY_ROOT", tmp_path)
+    check = doctor_row(tmp_path, catalog, "jars")
+    assert check.ok is is_ok
+    assert detail in check.detail
+
+
+def test_doctor_says_which_driver_a_named_folder_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "named"
+    folder.mkdir()
+    (folder / "iceberg-spark-runtime-4.1_2.13-1.12.0.jar").touch()
+    monkeypatch.setenv(JARS_VARIABLE, str(folder))
+    check = doctor_row(tmp_path, POSTGRESQL, "jars")
+    assert (check.ok, settings.POSTGRESQL_COORDINATES in check.detail) == (False, True)
+    assert check.fix == f"put it there, or unset {JARS_VARIABLE}: then Spark fetches it"
+
+
+def doctor_row(folder: Path, catalog: dict[str, str], name: str) -> DoctorCheck:
+    """Give what `doctor` says of one thing; the catalog itself does not answer here."""
+    profile = Profile(catalog={"name": "lake", **catalog})
+    rows = run_doctor(Adapters(folder, profile, NullProgress())).checks
+    return next(row for row in rows if row.name == name)
+
+
+@pytest.mark.req("O6")
+@pytest.mark.parametrize(
+    ("spark", "words"),
+    [
+        ({"spark.remote": "sc://h:1/;token=secret"}, "connecting to Spark at sc://h:1"),
+        (
+            {"spark.jars.packages": "a:b:1,c:d:2"},
+            "starting Spark: a JVM; it downloads what it lacks of 2 packages of jars",
+        ),
+        ({"spark.jars": "a.jar"}, "starting Spark: a JVM with Iceberg's jars"),
+    ],
+)
+def test_the_start_of_spark_says_what_makes_it_long(
+    spark: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    profile = Profile(catalog={"name": "lake", "uri": "sqlite:////c.db"}, spark=spark)
+    assert settings.describe_start(profile, tmp_path) == words
+
+
+@pytest.mark.req("O6")
+def test_the_reason_is_said_before_anything_of_spark_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    class Told(NullProgress):
+        def start(self, label: str, total: int, unit: str) -> None:
+            said.append(label)
+
+        def finish(self) -> None:
+            said.append("finished")
+
+    def refuse(*asked: object) -> None:
+        said.append("opened")
+        raise ConfigError("no Spark here")
+
+    monkeypatch.setattr("lakehouse_backfill.adapters.spark.session.session.open_session", refuse)
+    profile = Profile(catalog={"name": "lake"}, spark={"spark.jars": "a.jar"})
+    with pytest.raises(ConfigError, match="no Spark here"):
+        start_spark(profile, tmp_path, Told())
+    assert said == ["starting Spark: a JVM with Iceberg's jars", "opened", "finished"]

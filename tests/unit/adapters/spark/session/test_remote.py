@@ -10,7 +10,7 @@ import pytest
 from lakehouse_backfill.adapters.spark.session import session
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.errors import ConfigError, EnvironmentDown
+from lakehouse_backfill.errors import Blocked, ConfigError, EnvironmentDown
 
 
 def settings(address: str, folder: Path) -> SparkSettings:
@@ -37,3 +37,19 @@ def test_a_client_without_its_packages_says_what_installs_them(tmp_path, monkeyp
         session.connect_to_server(settings("sc://nowhere:1", tmp_path))
 
     assert said.value.fix == "pip install 'lakehouse-backfill[connect]'"
+
+
+@pytest.mark.req("E7")
+def test_a_server_that_keeps_errors_and_plans_is_refused_for_restricted_columns() -> None:
+    silent = {"spark.ui.enabled": "false", "spark.log.level": "off"}
+    session.require_silent_server(lambda name, default: silent.get(name, default))
+
+    with pytest.raises(Blocked, match="may quote values of restricted columns") as refused:
+        session.require_silent_server(
+            lambda name, default: {"spark.eventLog.enabled": "true"}.get(name, default)
+        )
+
+    assert refused.value.fix == (
+        "start the server with --conf spark.eventLog.enabled=false --conf spark.ui.enabled=false "
+        "--conf spark.log.level=OFF"
+    )

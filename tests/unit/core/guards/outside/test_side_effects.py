@@ -61,6 +61,22 @@ EFFECTS = [
     ("import grpc", "grpc.insecure_channel('a')", "network"),
     ("import boto3", "boto3.client('s3')", "cloud"),
     ("from importlib import import_module", "import_module('boto3')", "cloud"),
+    ("import importlib", "importlib.__import__('boto3')", "cloud"),
+    ("import pkgutil", "pkgutil.resolve_name('boto3:client')", "cloud"),
+    ("import pkgutil", "pkgutil.resolve_name('boto3:client')('s3')", "cloud"),
+    ("import runpy", "runpy.run_module('boto3')", "cloud"),
+    ("from importlib import util as u", "u.spec_from_file_location('boto3', raw)", "cloud"),
+    ("", "exec('import boto3')", "cloud"),
+    ("", "exec(\"from boto3 import client\\nclient('s3')\")", "cloud"),
+    ("", "eval(\"__import__('boto3').client('s3')\")", "cloud"),
+    ("", "exec(compile('import boto3', 'other.py', 'exec'))", "cloud"),
+    ("import pyarrow._fs as f", "f.LocalFileSystem()", "file"),
+    ("from pyarrow import lib", "lib.OSFile('a', 'wb')", "file"),
+    ("import pandas as pd", "pd.DataFrame().to_sql('t', 'sqlite://')", "database"),
+    ("import pandas as pd", "pd.read_sql('SELECT 1', 'sqlite://')", "database"),
+    ("import pandas as pd", "pd.read_csv('s3://bucket/a')", "network"),
+    ("import importlib.machinery as m", "m.ExtensionFileLoader('a', 'b')", "native code"),
+    ("import weakref", "weakref.finalize(raw, print)", "after the run"),
     ("from google.cloud import storage", "storage.Client()", "cloud"),
     ("import redis", "redis.Redis()", "cache"),
     ("import ctypes", "ctypes.CDLL(None)", "native code"),
@@ -92,6 +108,11 @@ HONEST = [
     ("import pyarrow.compute as pc", "pc.add(1, 2)"),
     ("import numpy as np", "np.zeros(2)"),
     ("import sqlglot", "sqlglot.parse_one('SELECT 1')"),
+    ("", "exec('import numpy')"),
+    ("import importlib", "importlib.import_module('numpy.linalg')"),
+    ("import importlib.util", "importlib.util.find_spec('numpy')"),
+    ("import weakref", "weakref.ref(raw)"),
+    ("import pandas as pd", "pd.read_csv('packaged.csv')"),
     ("import urllib.parse", "urllib.parse.quote('a')"),
     ("import socket", "pass"),
     ("import logging", "logging.getLogger('a').info('b')"),
@@ -111,6 +132,10 @@ def test_honest_code_is_not_flagged(above: str, body: str) -> None:
 def test_a_module_of_the_project_with_the_name_of_a_client_is_the_projects() -> None:
     texts = {FILE: TRANSFORM.replace("notify", "tables"), "jobs/tables.py": "def act(raw): ...\n"}
     assert list(find_side_effects(texts, declared().manifest)) == []
+
+
+def test_a_method_of_the_project_with_the_name_of_a_writer_is_the_projects() -> None:
+    assert found("Rates().to_sql()", "class Rates:\n  def to_sql(self): ...") == []
 
 
 def test_code_that_the_transform_does_not_reach_is_left_alone() -> None:

@@ -21,6 +21,7 @@ CRM = {
     "name": "crm", "type": "ticket", "webhook": "https://crm.example.org/hook",
     "sandbox": "https://test.example.org/hook", "answers": "jobs/answers.json",
 }  # fmt: skip
+UNDO = {"inverse": "https://crm.example.org/undo"}
 ROLES = {"roles": {"approve": ["ana"]}}
 
 
@@ -62,7 +63,9 @@ def test_the_manifest_decides_before_the_contract_and_the_contract_by_mode() -> 
 @pytest.mark.parametrize(
     ("sink", "mode", "policy", "problem"),
     [
-        ({}, "backfill", "compensate", "no verb calls an inverse after a rollback yet"),
+        ({}, "backfill", "compensate", "it has no http(s) address that undoes a message"),
+        ({"inverse": "ftp://a"}, "backfill", "compensate", "it has no http(s) address that undoes"),
+        ({"type": "cache"}, "backfill", "compensate", "no client for caches is built in"),
         ({}, "backfill", "allow", "a run in mode backfill would repeat what was sent before"),
         ({}, "dry_run", "dedupe", "a dry run sends nothing"),
         ({"type": "topic"}, "backfill", "dedupe", "no client for topics is built in"),
@@ -90,6 +93,11 @@ def test_a_sink_is_reached_only_where_somebody_must_approve_it() -> None:
     with pytest.raises(Unsupported, match="does not say who may approve it"):
         require_honourable_sinks(anybody, manifest("backfill", crm="dedupe"))
     require_honourable_sinks(with_sink(), manifest("backfill", crm="dedupe"))
+    for policy, declared_too in (("allow", {"idempotent": True}), ("compensate", UNDO)):
+        sink = {**CRM, **declared_too}
+        with pytest.raises(Unsupported, match="does not say who may approve it"):
+            require_honourable_sinks(contract(sinks=[sink]), manifest("backfill", crm=policy))
+        require_honourable_sinks(with_sink(**declared_too), manifest("backfill", crm=policy))
     require_honourable_sinks(anybody, manifest("backfill", crm="mock"))
 
 

@@ -1,0 +1,190 @@
+"""Refuses clients that job code imports, by whatever function of Python's import system.
+
+Uses the standard library only: its text is sent to Python workers.
+
+The first frame that does not import for its caller decides: a library imports what it needs, while
+`importlib`, `runpy`, `pickle`, a thread pool or executed text import what the job names. A module
+whose file is loaded past the import functions is seen by the audit events `exec` and `import`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.machinery
+import os
+import sys
+from collections.abc import Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+_LIBRARY = os.__file__.removesuffix("os.py").replace(os.sep, "/")
+_PACKAGE_FOLDERS = ("/site-packages/", "/dist-packages/")
+#: Files of the standard library that import what their caller names. All others import clients
+#: that belong to the standard library for themselves.
+_IMPORTERS = (
+    "importlib/", "runpy.py", "pkgutil.py", "pickle.py", "copyreg.py", "functools.py",
+    "operator.py", "threading.py", "concurrent/futures/thread.py", "concurrent/futures/_base.py",
+    "contextlib.py", "contextvars.py", "types.py", "copy.py", "code.py", "codeop.py", "pydoc.py",
+    "timeit.py", "cProfile.py", "profile.py", "trace.py", "bdb.py", "unittest/", "doctest.py",
+    "logging/config.py", "weakref.py", "sched.py", "inspect.py", "typing.py",
+)  # fmt: skip
+#: Files that unpickle what a job has made.
+_UNPICKLERS = (
+    "/pyspark/cloudpickle/", "/pyspark/serializers.py", "/pyspark/core/broadcast.py",
+    "/cloudpickle/",
+)  # fmt: skip
+#: Files that call functions of a job, or load them.
+_CALLERS = ("/pyspark/worker.py", "/pyspark/util.py", "/pyspark/sql/worker/", "/guarded_command.py")
+
+
+class ImportGate:
+    """Judges imports by the code that asked for them."""
+
+    def __init__(self, guard: Any) -> None:
+        self._guard = guard
+
+    def check(self, name: str, members: tuple[str, ...], frame: FrameType | None) -> None:
+        """Refuse a client, or a member that is one, when job code asked for it."""
+        root = name.partition(".")[0]
+        if root in self._guard.own_modules:
+            return
+        for wanted in (name, *(f"{name}.{member}" for member in members)):
+            sink = client_in(wanted, self._guard.clients)
+            if sink:
+                self._stop(sink, wanted, frame)
+
+    def check_file(self, file: str, frame: FrameType | None) -> None:
+        """Refuse a client whose file is loaded past the functions that import."""
+        name = module_of(file)
+        sink = client_in(name, self._guard.clients) if name else None
+        if sink:
+            self._stop(sink, name, frame, is_file=True)
+
+    def _stop(
+        self, sink: str, name: str, frame: FrameType | None, *, is_file: bool = False
+    ) -> None:
+        with self._guard.trusted():
+            place = self._importer(frame, name.partition(".")[0], is_file=is_file)
+        # A thread that the toolkit has trusted stays trusted.
+        if place is not None and not self._guard.is_trusted():
+            self._guard.stop(sink, f"to import {name}", place)
+
+    def _importer(
+        self, frame: FrameType | None, root: str, *, is_file: bool
+    ) -> tuple[str, int] | None:
+        """Return the line of the job that asked for a module; None: other code did."""
+        is_standard = root in sys.stdlib_module_names
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if self._guard.is_job_file(file):
+                return file, frame.f_lineno
+            if _loads_native_code(frame) and not is_file:
+                return None
+            text = file.replace(os.sep, "/")
+            if not _imports_for_its_caller(text, is_standard=is_standard):
+                calls_jobs = any(part in text for part in _CALLERS)
+                return self._guard.thread_origin() if calls_jobs else None
+            frame = frame.f_back
+        found: tuple[str, int] | None = self._guard.thread_origin()
+        return found
+
+
+def client_in(name: str, clients: Mapping[str, str]) -> str | None:
+    """Return the sink of the client that a dotted name leads to."""
+    parts = name.split(".")
+    prefixes = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return next((clients[prefix] for prefix in prefixes if prefix in clients), None)
+
+
+def module_of(file: str) -> str:
+    """Return the dotted name of an installed module's file; empty for other files."""
+    text = file.replace(os.sep, "/")
+    inside = ""
+    for mark in (*_PACKAGE_FOLDERS, "/lib-dynload/", _LIBRARY):
+        _, found, inside = text.rpartition(mark)
+        if found:
+            break
+    else:
+        return ""
+    parts = inside.split("/")
+    parts[-1] = parts[-1].partition(".")[0]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def install(guard: Any) -> None:
+    """Gate the functions through which all imports of Python pass, once for the process."""
+    gate = ImportGate(guard)
+    guard.check_import = gate.check
+    guard.check_file = gate.check_file
+    import_: Any = builtins.__import__
+    bootstrap: Any = importlib._bootstrap
+    find = bootstrap._gcd_import
+
+    def gated_import(
+        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:  # fmt: skip
+        full = name if level == 0 else _absolute(name, globals, level)
+        root = full.partition(".")[0]
+        if guard.is_on and root in guard.client_roots:
+            gate.check(full, tuple(fromlist or ()), sys._getframe(1))
+        module = import_(name, globals, locals, fromlist, level)
+        if level == 0:
+            guard.after_import(root)
+        return module
+
+    def gated_find(name: str, package: Any = None, level: int = 0) -> Any:
+        full = name if level == 0 else _absolute(name, {"__package__": package}, level)
+        root = full.partition(".")[0]
+        if guard.is_on and root in guard.client_roots:
+            gate.check(full, (), sys._getframe(1))
+        module = find(name, package, level)
+        guard.after_import(root)
+        return module
+
+    # Pickled by these names: a function of a job may hold them.
+    gated_import.__module__ = "builtins"
+    gated_import.__name__ = gated_import.__qualname__ = "__import__"
+    gated_find.__module__ = bootstrap.__name__
+    gated_find.__name__ = gated_find.__qualname__ = "_gcd_import"
+    builtins.__import__ = gated_import
+    # `importlib.import_module` and `importlib.__import__` call it.
+    bootstrap._gcd_import = gated_find
+
+
+def _absolute(name: str, globals: Any, level: int) -> str:
+    package = (globals or {}).get("__package__") or (globals or {}).get("__name__") or ""
+    if not isinstance(package, str):
+        return name
+    base = package.rsplit(".", level - 1)[0] if level > 1 else package
+    return f"{base}.{name}" if name else base
+
+
+def _imports_for_its_caller(file: str, *, is_standard: bool) -> bool:
+    """Return whether code of a file imports what its caller names."""
+    # Executed text, and what Python has frozen, has no path.
+    if not file.startswith("/") and ":" not in file[:3]:
+        return True
+    if any(part in file for part in _UNPICKLERS):
+        return True
+    if not file.startswith(_LIBRARY) or any(part in file for part in _PACKAGE_FOLDERS):
+        return False
+    # The standard library needs no other module: it imports those for its caller.
+    return not is_standard or file.removeprefix(_LIBRARY).startswith(_IMPORTERS)
+
+
+def _loads_native_code(frame: FrameType) -> bool:
+    """Return whether a frame runs a native module, which imports what it needs."""
+    if frame.f_code.co_name not in ("create_module", "exec_module"):
+        return False
+    return isinstance(frame.f_locals.get("self"), importlib.machinery.ExtensionFileLoader)
+
+
+def loaded_file(event: str, arguments: tuple[Any, ...]) -> str:
+    """Return the file whose code an audit event is about to run; empty for others."""
+    if event == "exec":
+        code = arguments[0] if arguments else None
+        is_module = isinstance(code, CodeType) and code.co_name == "<module>"
+        return code.co_filename if is_module else ""  # type: ignore[union-attr]
+    file = arguments[1] if len(arguments) > 1 else None
+    return file if isinstance(file, str) else ""

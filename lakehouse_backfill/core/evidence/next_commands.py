@@ -1,0 +1,67 @@
+"""The next command of a run where the one of its state would be refused.
+
+A command is a template: `{run}`, `{product}`, and for the commands that plan the run's file, alone
+or as a revision of the run, `{plan}` and `{replan}`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import RunState, RunStatus
+from lakehouse_backfill.errors import EnvironmentDown, NotFound, PointerMoved, TargetChanged
+
+_CHANGED = "{replan}   # its partitions changed since it was planned"
+_OVERTAKEN = "{replan}   # another version became accepted since it was planned"
+_RETIRED = "{plan}   # its shadow was removed; planned again, it is a new run"
+
+
+def exceptional_command(
+    context: Context, status: RunStatus, plan: Plan | None, *, look: bool
+) -> str | None:
+    """Return the next command where that of the run's state would be refused; else None.
+
+    With `look`, the target's metadata is read for conflicts; else the run's log alone decides.
+    """
+    if plan is None:
+        return None
+    if status.state is RunState.ROLLED_BACK:
+        if any(event.verb == "retire" for event in context.runs.events(status.run_id)):
+            return _RETIRED
+        return _conflict(context, plan) if look else None
+    if status.state is not RunState.ACCEPTED:
+        return None
+    if publish_modes.is_never_published(plan):
+        return "evidence {run}   # it is never published"
+    return _after_conflict(context, status, plan) or (_conflict(context, plan) if look else None)
+
+
+def _after_conflict(context: Context, status: RunStatus, plan: Plan) -> str | None:
+    """Return what follows a conflict that stopped the last publication, and that stays."""
+    moves = [one for one in context.runs.events(status.run_id) if one.from_state != one.to_state]
+    stopped_by = moves[-1].detail.get("stopped_by") if moves else None
+    if stopped_by == TargetChanged.code:
+        return _CHANGED
+    is_overtaken = stopped_by == PointerMoved.code and publish_modes.is_pinned_product(plan)
+    return _OVERTAKEN if is_overtaken else None
+
+
+def _conflict(context: Context, plan: Plan) -> str | None:
+    """Return what follows when the lake shows now that the run cannot be published."""
+    target, manifest = plan.resolved.target, plan.resolved.manifest
+    with suppress(NotFound, EnvironmentDown):
+        if publish_modes.is_pinned_product(plan):
+            accepted = context.versions.pointer(plan.product).accepted
+            base = (target.table, target.snapshot_id)
+            is_base = accepted is None or (accepted.table, accepted.snapshot_id) == base
+            return None if is_base else _OVERTAKEN
+        replaces = manifest.target.publish_mode == "replace_partitions"
+        follows = manifest.safety.on_conflict == "catch_up"
+        if replaces and not follows and target.snapshot_id is not None:
+            scope = plan.resolved.scope
+            if context.publisher.changes(target.table, scope, target.snapshot_id):
+                return _CHANGED
+    return None

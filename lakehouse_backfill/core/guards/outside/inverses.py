@@ -1,0 +1,89 @@
+"""Calls a sink, and undoes what a run sent under the policy `compensate` when the run is void."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lakehouse_backfill.core.guards.outside.sinks import effective_policy
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.side_effects import record_message, recorded_messages
+from lakehouse_backfill.domain.contract import Hook, HookCall, Sink
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import RunState
+
+#: States in which what a run sent must not hold any more.
+VOID_STATES = frozenset({RunState.ROLLED_BACK, RunState.CANCELLED, RunState.SUPERSEDED})
+#: A process may have stopped between the answer of a sink and its record.
+_MAY_HOLD = ("sent", "sending", "failed", "not undone")
+
+
+def call_sink(
+    context: Context, sink: Sink, address: str | None, content: Mapping[str, Any]
+) -> HookCall:
+    """Send one message to an address of a sink."""
+    call = Hook(
+        name=sink.name,
+        on="before_publish",  # A call does not look at its moment.
+        webhook=address,
+        token_env=sink.token_env,
+        timeout_seconds=sink.timeout_seconds,
+    )
+    return context.hooks.call(call, dict(content))
+
+
+def message_id(run_id: str, message: Mapping[str, str]) -> str:
+    """Return the name by which a sink is told to undo a message."""
+    return f"{run_id}-{message['key']}"
+
+
+def undo_messages(context: Context, run_id: str) -> tuple[str, ...]:
+    """Call the inverse of each message that a void run sent; return those that stay to be undone.
+
+    A run that is not void, and a message that is undone already, is left alone. Each outcome is
+    evidence of the run. A failed inverse raises nothing: the same call tries it again.
+    """
+    status = context.runs.status(run_id)
+    if status.state not in VOID_STATES:
+        return ()
+    plan, failed = context.runs.plan(run_id), []
+    for sink, message in _to_undo(context, plan):
+        content = {
+            "idempotency_key": f"undo-{message_id(run_id, message)}",
+            "undoes": message_id(run_id, message),
+            "sink": sink.name,
+        }
+        call = call_sink(context, sink, sink.inverse, content)
+        outcome = "undone" if call.is_ok else "not undone"
+        record_message(context, run_id, message, outcome, status.epoch)
+        if not call.is_ok:
+            failed.append(_describe(sink, message))
+    return tuple(failed)
+
+
+def pending_inverses(context: Context, run_id: str) -> tuple[str, ...]:
+    """Return the messages of a void run whose inverse was not called, or failed."""
+    if context.runs.status(run_id).state not in VOID_STATES:
+        return ()
+    found = _to_undo(context, context.runs.plan(run_id))
+    return tuple(_describe(sink, message) for sink, message in found)
+
+
+def _to_undo(context: Context, plan: Plan) -> list[tuple[Sink, Mapping[str, str]]]:
+    resolved = plan.resolved
+    sinks = {
+        sink.name: sink
+        for sink in resolved.contract.sinks
+        if effective_policy(resolved.manifest, sink) == "compensate"
+    }
+    if not sinks:
+        return []
+    return [
+        (sinks[message["sink"]], message)
+        for message in recorded_messages(context, plan.run_id)
+        if message["sink"] in sinks and message["outcome"] in _MAY_HOLD
+    ]
+
+
+def _describe(sink: Sink, message: Mapping[str, str]) -> str:
+    return f"inverse of message {message['key']} to the sink {sink.name}"

@@ -1,0 +1,205 @@
+"""Which columns of inputs each column of an output is made of, by Catalyst's analysed plan.
+
+Attributes are followed by id through aliases, expressions, joins, aggregates, unions, windows,
+generators, subqueries and functions in Python. What the walk does not know counts as made of all
+columns below it; a leaf that is no table, as made of all restricted columns of all inputs.
+
+Values flow; conditions do not: a filter, a join or a grouping by a restricted column decides which
+rows there are, and is not reported. Numbers of rows and of nulls are no values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from lakehouse_backfill.core.guards.plan_nodes import PlanNode, read_plan
+
+#: Restricted columns of inputs, as `input.column`.
+Origins = frozenset[str]
+_NOTHING: Origins = frozenset()
+
+
+class TracedInput(NamedTuple):
+    """An input: the names of its columns and of its restricted ones, in lower case."""
+
+    name: str
+    columns: frozenset[str]
+    restricted: frozenset[str]
+
+    def origins(self, columns: Collection[str]) -> Origins:
+        """Return those of the columns that are restricted, with the input's name."""
+        return frozenset(f"{self.name}.{one}" for one in self.restricted.intersection(columns))
+
+
+#: Plans whose columns are those of their children, besides those that they name.
+_KNOWN = frozenset(
+    {"Project", "Aggregate", "Window", "Generate", "Union", "Intersect", "Except", "Join",
+     "LateralJoin", "AsOfJoin", "Filter", "Sort", "SubqueryAlias", "View", "GlobalLimit",
+     "LocalLimit", "Offset", "Tail", "Sample", "Distinct", "Deduplicate", "Repartition",
+     "RepartitionByExpression", "RebalancePartitions", "WithCTE", "CTERelationDef",
+     "CTERelationRef", "ResolvedHint", "CollectMetrics"}
+)  # fmt: skip
+#: Plans whose columns have the names, and ids, of the first child's.
+_FIRST_NAMES = frozenset({"Union", "Intersect", "Except"})
+_LISTS = {"Project": "projectList", "Aggregate": "aggregateExpressions"}
+_MAKING = ("projectList", "aggregateExpressions", "windowExpressions")
+_TABLES = frozenset({"DataSourceV2Relation", "LogicalRelation", "HiveTableRelation"})
+_WITHOUT_VALUES = frozenset({"OneRowRelation", "Range"})
+#: Expressions that tell how many there are.
+_COUNTS = frozenset({"Count", "IsNull", "IsNotNull", "RowNumber", "NTile"})
+
+
+def trace_columns(plan_json: str, inputs: Iterable[TracedInput]) -> dict[str, Origins]:
+    """Return, by column of the output in lower case, the restricted columns it is made of."""
+    walk = _LineageWalk(tuple(inputs))
+    found: dict[str, Origins] = {}
+    for attribute in walk.visit(read_plan(plan_json)):
+        name = walk.names.get(attribute, "")
+        found[name] = found.get(name, _NOTHING) | walk.of([attribute])
+    return found
+
+
+def all_origins(inputs: Iterable[TracedInput]) -> Origins:
+    """Return all restricted columns of all inputs."""
+    return _NOTHING.union(*(one.origins(one.restricted) for one in inputs))
+
+
+class _LineageWalk:
+    """Walks a plan from its leaves upwards; `names` holds the name of each attribute."""
+
+    def __init__(self, inputs: tuple[TracedInput, ...]) -> None:
+        self.names: dict[int, str] = {}
+        self._origins: dict[int, Origins] = {}
+        self._inputs = inputs
+        self._everything = all_origins(inputs)
+        self._common: dict[int, list[int]] = {}
+
+    def visit(self, root: PlanNode) -> list[int]:
+        """Trace a plan and all below it; return the attributes that it yields."""
+        outputs: dict[int, list[int]] = {}
+        for node in root.children_first():
+            outputs[id(node)] = self._visit(node, [outputs[id(child)] for child in node.children])
+        return outputs[id(root)]
+
+    def of(self, attributes: Iterable[int]) -> Origins:
+        """Return what attributes are made of; one that nothing has made, of everything."""
+        return _NOTHING.union(*(self._origins.get(one, self._everything) for one in attributes))
+
+    def _visit(self, node: PlanNode, below: list[list[int]]) -> list[int]:
+        if not node.children:
+            return self._leaf(node)
+        inputs = [attribute for outputs in below for attribute in outputs]
+        self._define(node)
+        if node.name in _LISTS:
+            return self._identities(node, (_LISTS[node.name],))
+        if node.name in _FIRST_NAMES:
+            for other in below[1:]:
+                self._pass_on(other, below[0])
+            return below[0]
+        if node.name == "WithCTE" or node.is_half_join:
+            return below[0 if node.is_half_join else -1]
+        if "output" in node.fields:
+            return self._new_outputs(node, inputs)
+        return self._passed_through(node, inputs)
+
+    def _passed_through(self, node: PlanNode, inputs: list[int]) -> list[int]:
+        if node.name == "CTERelationDef":
+            self._common[int(node.fields["id"])] = inputs
+        if node.name == "LateralJoin":
+            inputs = inputs + [one for plan in node.subplans for one in self.visit(plan)]
+        if node.name not in _KNOWN:
+            self._make_of_all(node, inputs)
+        return inputs + self._identities(node, ("windowExpressions", "generatorOutput"))
+
+    def _leaf(self, node: PlanNode) -> list[int]:
+        if node.name == "CTERelationRef":
+            return self._common_reference(node)
+        trees = [tree for tree in node.expressions.get("output", ()) if tree.identity is not None]
+        names = {_name(tree) for tree in trees}
+        same = [one for one in self._inputs if one.columns == names] or list(self._inputs)
+        for tree in trees:
+            if node.name in _TABLES:
+                made = _NOTHING.union(*(one.origins([_name(tree)]) for one in same))
+            else:
+                made = _NOTHING if node.name in _WITHOUT_VALUES else self._everything
+            self._record(tree, made)
+        return self._identities(node, ("output",))
+
+    def _common_reference(self, node: PlanNode) -> list[int]:
+        outputs = self._identities(node, ("output",))
+        common = self._common.get(int(node.fields["cteId"]))
+        # A reference into its own definition, as recursion makes it, is not followed.
+        if common is None or len(common) != len(outputs):
+            common = [-1] * len(outputs)
+        self._pass_on(common, outputs)
+        return outputs
+
+    def _define(self, node: PlanNode) -> None:
+        """Record what the attributes that a node makes are made of."""
+        for name in _MAKING:
+            for tree in node.expressions.get(name, ()):
+                if tree.identity is not None and tree.name != "AttributeReference":
+                    self._record(tree, self._expression(tree))
+        if node.name == "Generate":
+            made = self._expressions(node.expressions.get("generator", ()))
+            for tree in node.expressions.get("generatorOutput", ()):
+                self._record(tree, made)
+
+    def _new_outputs(self, node: PlanNode, inputs: list[int]) -> list[int]:
+        """Trace a function over rows: what it makes may hold any value of them."""
+        for tree in node.expressions.get("output", ()):
+            if tree.identity not in inputs:
+                self._record(tree, self.of(inputs))
+        return self._identities(node, ("output",))
+
+    def _make_of_all(self, node: PlanNode, inputs: list[int]) -> None:
+        """Count all columns of a plan that is not known as made of all columns below it."""
+        made = self.of(inputs)
+        for attribute in inputs:
+            self._origins[attribute] = made
+        for trees in node.expressions.values():
+            for tree in trees:
+                if tree.identity is not None and tree.identity not in inputs:
+                    self._record(tree, made)
+
+    def _pass_on(self, sources: list[int], targets: list[int]) -> None:
+        for source, target in zip(sources, targets, strict=False):
+            self._origins[target] = self._origins.get(target, _NOTHING) | self.of([source])
+
+    def _record(self, tree: PlanNode, made: Origins) -> None:
+        if tree.identity is not None:
+            self._origins[tree.identity] = made
+            self.names[tree.identity] = _name(tree)
+
+    def _identities(self, node: PlanNode, names: tuple[str, ...]) -> list[int]:
+        trees = [tree for name in names for tree in node.expressions.get(name, ())]
+        for tree in trees:
+            if tree.identity is not None:
+                self.names.setdefault(tree.identity, _name(tree))
+        return [tree.identity for tree in trees if tree.identity is not None]
+
+    def _expressions(self, trees: Iterable[PlanNode]) -> Origins:
+        return _NOTHING.union(*(self._expression(tree) for tree in trees))
+
+    def _expression(self, tree: PlanNode) -> Origins:
+        """Return what the value of an expression is made of."""
+        if tree.name == "AttributeReference":
+            return self.of([-1 if tree.identity is None else tree.identity])
+        if tree.name in _COUNTS:
+            return _NOTHING
+        if tree.name == "WindowExpression" and (function := tree.child("windowFunction")):
+            return self._expression(function)
+        if tree.name == "BoundReference" or tree.name.startswith("Unresolved"):
+            return self._everything
+        made = self._expressions(tree.children)
+        for trees in tree.expressions.values():
+            # What a subquery takes from the query around it is in a field of its own.
+            made |= self._expressions(trees)
+        for plan in tree.subplans:
+            made |= self.of(self.visit(plan))
+        return made
+
+
+def _name(tree: PlanNode) -> str:
+    return str(tree.fields.get("name", "")).casefold()

@@ -1,0 +1,107 @@
+"""What a rollback would change, from the files of the snapshots; nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from lakehouse_backfill.core.publication import rollback
+from lakehouse_backfill.core.publication.expose import is_rollback_of_events
+from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions.pointer import RollbackTarget
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.errors import NotFound, Unsupported
+
+
+@dataclass(frozen=True)
+class RollbackPreview:
+    """A rollback that would be allowed: `unchanged` partitions hold what they would get already.
+
+    `columns_stay` are changes of columns that it does not undo.
+    """
+
+    target: RollbackTarget
+    changed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    columns_stay: tuple[str, ...]
+
+
+def preview_rollback(
+    context: Context, contract: Contract, way: RollbackTarget, by: str
+) -> RollbackPreview:
+    """Check a rollback as `rollback` does, and compare the files before and after it.
+
+    Raises NotAllowed, ApprovalMissing, Unsupported, TargetChanged (deleted rows would come back).
+    """
+    rollback.require_rollback_role(context, contract, by)
+    rollback.require_rollback_allowed(context, contract, way)
+    way = plan_rewrites(context, contract, way)
+    same = set(_unchanged_partitions(context, contract, way))
+    labels = way.scope.partitions
+    return RollbackPreview(
+        target=way,
+        changed=tuple(label for label in labels if label not in same),
+        unchanged=tuple(label for label in labels if label in same),
+        columns_stay=rollback.remaining_column_changes(context, way),
+    )
+
+
+def _unchanged_partitions(
+    context: Context, contract: Contract, way: RollbackTarget
+) -> Iterator[str]:
+    """Yield the partitions whose files are the same before and after; none where that is unknown.
+
+    Rows of a partition that is rewritten always count as changed.
+    """
+    rewritten = {label for rewrite in way.rewrites for label in rewrite.partitions}
+    for labels, before, after in _sides(context, contract, way):
+        scope = Scope(field=way.scope.field, partitions=labels)
+        try:
+            old, new = (_files(context, side, scope) for side in (before, after))
+        except (NotFound, Unsupported):
+            continue
+        touched = _labels(old ^ new)
+        yield from (label for label in labels if label not in touched | rewritten)
+
+
+_Side = tuple[str, "int | None"]
+
+
+def _sides(
+    context: Context, contract: Contract, way: RollbackTarget
+) -> Iterator[tuple[tuple[str, ...], _Side, _Side]]:
+    """Yield partitions with the table state that readers get now, and the one that they would."""
+    if contract.publication == "pinned":
+        now, then = way.undone[0], way.publication
+        yield way.scope.partitions, (now.table, now.snapshot_id), (then.table, then.snapshot_id)
+    elif not is_rollback_of_events(way, contract.table):
+        table = contract.table
+        info = context.tables.describe(table)
+        head = info.snapshot_id if info else None
+        for restore in way.restores:
+            yield restore.partitions, (table, head), (table, restore.restore_snapshot_id)
+
+
+_FileKey = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
+def _files(context: Context, side: _Side, scope: Scope) -> set[_FileKey]:
+    """Return the live files of the scope: path, delete files, partitions."""
+    table, snapshot_id = side
+    if snapshot_id is None:
+        return set()
+    return {
+        (file.path, tuple(sorted(file.deletes)), _partitions_of(file))
+        for file in context.stored_files.files(table, snapshot_id, scope)
+    }
+
+
+def _partitions_of(file: LiveFile) -> tuple[str, ...]:
+    return file.spans or ((file.partition,) if file.partition is not None else ())
+
+
+def _labels(files: Iterable[_FileKey]) -> set[str]:
+    return {label for _, _, labels in files for label in labels}

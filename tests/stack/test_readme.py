@@ -1,0 +1,77 @@
+"""The commands of the README restate a table of one's own, typed as they are printed there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from lakehouse_backfill.command_lines import PROFILE_VARIABLE
+from tests.stack.catalogs import Catalogs
+from tests.stack.servers import TOOLS
+from tests.support.newcomer import (
+    RIGHT,
+    ROOT,
+    WRONG,
+    Newcomer,
+    amounts,
+    make_lake,
+    readme_lines,
+)
+
+#: Commands that the one before prints as the next.
+CHAIN = ("approve", "run", "publish")
+
+
+def jars_with_driver(folder: Path) -> Path:
+    """Put the jars of the set-up and PostgreSQL's driver into one folder: no network is used."""
+    folder.mkdir()
+    found = [*(ROOT / ".tools/jars").glob("*.jar"), *(TOOLS / "jars").glob("postgresql-*.jar")]
+    for jar in found:
+        (folder / jar.name).symlink_to(jar)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_the_steps_of_the_readme_run_as_they_are_printed(
+    kind: str, catalogs: Catalogs, tmp_path: Path
+) -> None:
+    """SQLite: the variable names the profile. PostgreSQL: `default` does, and the uri is secret."""
+    warehouse = f"file://{tmp_path}/own/warehouse"
+    variables = {PROFILE_VARIABLE: "own"}
+    declared = {"type": "sql", "uri": f"sqlite:///{tmp_path}/own/lake.db"}
+    uri = declared["uri"]
+    (tmp_path / "own").mkdir()
+    if kind == "postgres":
+        uri = catalogs.make("postgres")["uri"]
+        declared = {"type": "sql"}
+        variables = {
+            "PYICEBERG_CATALOG__LAKE__URI": uri,
+            "LAKEHOUSE_BACKFILL_JARS": str(jars_with_driver(tmp_path / "jars")),
+        }
+    catalog = load_catalog("lake", type="sql", uri=uri, warehouse=warehouse)
+    make_lake(catalog)
+    profile = {
+        **({"environment": "dev"} if kind == "postgres" else {}),
+        "catalog": {"name": "lake", "warehouse": warehouse, **declared},
+        "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"},
+    }
+    newcomer = Newcomer(tmp_path, **variables)
+    seen: dict[str, dict[int, int]] = {}
+    for line in readme_lines():
+        if line.startswith(" "):
+            newcomer.do_what_is_said(line, profile)
+            continue
+        verb = line.split()[1]
+        if verb in CHAIN:
+            options = "" if kind == "postgres" else "--profile own "
+            start = f"lakehouse-backfill {options}{verb} {newcomer.run}"
+            assert newcomer.printed_next.startswith(start)
+        shown = newcomer.follow(f"{line} --spark" if verb == "doctor" else line)
+        if verb == "doctor":
+            assert "answers, and reads catalog lake" in shown
+        seen[verb] = amounts(catalog)
+    assert seen["accept"] == WRONG
+    assert seen["publish"] == RIGHT
+    assert seen["rollback"] == WRONG

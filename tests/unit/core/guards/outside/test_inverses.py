@@ -1,0 +1,106 @@
+"""What a run sent under `compensate` is undone when the run is void, also after a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.approval.decisions import cancel
+from lakehouse_backfill.core.guards.outside.inverses import pending_inverses
+from lakehouse_backfill.core.publication.recover import post_publish_actions
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.side_effects import recorded_messages
+from lakehouse_backfill.core.staging.sinks import RunSinks
+from lakehouse_backfill.domain.contract import Hook, HookCall
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import context, contract, declared, lake
+from tests.support.fakes.steps import planned_run, published_run, roll_back, staged_run
+
+LIVE, UNDO = "https://crm.example.org/hook", "https://crm.example.org/undo"
+CRM = {
+    "name": "crm", "type": "ticket", "webhook": LIVE, "inverse": UNDO,
+    "policies": {"backfill": "compensate"},
+}  # fmt: skip
+CONTRACT = contract(sinks=[CRM], roles={"approve": ["ana"]})
+pytestmark = pytest.mark.req("E1")
+
+
+class _Receiver:
+    """Receives messages; its inverse refuses the first ones."""
+
+    def __init__(self, refuses: int = 0) -> None:
+        self.refuses = refuses
+        self.got: list[tuple[str | None, dict[str, Any]]] = []
+
+    def call(self, hook: Hook, message: dict[str, Any]) -> HookCall:
+        self.got.append((hook.webhook, message))
+        is_ok = hook.webhook != UNDO or self.refuses <= 0
+        self.refuses -= hook.webhook == UNDO
+        detail = "HTTP 200" if is_ok else "HTTP 503"
+        return HookCall(hook=hook.name, on=hook.on, is_ok=is_ok, detail=detail, seconds=0)
+
+
+def world(refuses: int = 0) -> tuple[Context, _Receiver]:
+    where, receiver = lake(), _Receiver(refuses)
+    return context(where, FakeCompute(where), hooks=receiver), receiver
+
+
+def send(found: Context, run_id: str) -> None:
+    plan, epoch = found.runs.plan(run_id), found.runs.status(run_id).epoch
+    for _ in range(2):
+        RunSinks(found, plan, epoch).send("crm", "order-1", {"text": "late"})
+
+
+def outcomes(found: Context, run_id: str) -> list[str]:
+    return [one["outcome"] for one in recorded_messages(found, run_id)]
+
+
+def test_a_rollback_undoes_each_message_once_by_its_id() -> None:
+    found, receiver = world()
+    run_id = published_run(found, declared(contract=CONTRACT))
+    send(found, run_id)
+    roll_back(found, of=CONTRACT)
+    (first, sent), (second, undone) = receiver.got
+    assert (first, second) == (LIVE, UNDO)
+    assert (sent["idempotency_key"], sent["payload"]) == (f"order-1@{run_id}", {"text": "late"})
+    assert undone == {
+        "idempotency_key": f"undo-{sent['message_id']}", "undoes": sent["message_id"],
+        "sink": "crm",
+    }  # fmt: skip
+    assert outcomes(found, run_id) == ["undone"]
+    assert pending_inverses(found, run_id) == ()
+
+
+def test_a_run_that_is_cancelled_or_superseded_undoes_what_staging_sent() -> None:
+    found, receiver = world()
+    first = staged_run(found, declared(contract=CONTRACT))
+    send(found, first)
+    cancel(found, first, "bob", "not needed")
+    second = staged_run(found, declared(contract=CONTRACT, run={"reason": "again"}))
+    send(found, second)
+    planned_run(found, declared(contract=CONTRACT, run={"reason": "better"}), revise=second)
+    assert [address for address, _ in receiver.got] == [LIVE, UNDO, LIVE, UNDO]
+    assert outcomes(found, first) == outcomes(found, second) == ["undone"]
+
+
+def test_an_inverse_that_failed_is_named_and_recover_calls_it_again() -> None:
+    found, receiver = world(refuses=1)
+    run_id = staged_run(found, declared(contract=CONTRACT))
+    send(found, run_id)
+    cancel(found, run_id, "bob", "not needed")
+    assert outcomes(found, run_id) == ["not undone"]
+    (action,) = post_publish_actions(found, None)
+    assert "to the sink crm" in action.because
+    action.execute("bob")
+    assert outcomes(found, run_id) == ["undone"]
+    assert list(post_publish_actions(found, None)) == []
+    assert [address for address, _ in receiver.got] == [LIVE, UNDO, UNDO]
+
+
+def test_messages_of_a_run_that_holds_stay() -> None:
+    found, receiver = world()
+    run_id = published_run(found, declared(contract=CONTRACT))
+    send(found, run_id)
+    assert pending_inverses(found, run_id) == ()
+    assert [address for address, _ in receiver.got] == [LIVE]

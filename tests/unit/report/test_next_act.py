@@ -1,0 +1,70 @@
+"""What the page wants of its reader: an act, with the command to type."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.report.dossier import Dossier
+from lakehouse_backfill.report.next_act import find_next_act
+from lakehouse_backfill.report.page import render_page
+
+RUN = "bf-0f3a9c2e71"
+ACCEPT = f"lakehouse-backfill accept {RUN} --by WHO"
+
+
+def in_state(document: dict[str, Any], state: str, command: str) -> Dossier:
+    document["run"]["state"] = state
+    document["standing"]["next_command"] = command
+    return Dossier.model_validate(document)
+
+
+def test_who_may_accept_reads_how_on_the_first_screen(document: dict[str, Any]) -> None:
+    in_state(document, "validated", ACCEPT)
+    first_screen = render_page(document).split("</header>")[0]
+    box = html.unescape(re.sub("<[^>]+>", " ", first_screen.split('class="wanted"')[1]))
+    assert "Accept this result, or reject it." in box
+    assert f"{ACCEPT}\nlakehouse-backfill reject {RUN} --reason TEXT" in box
+
+
+def test_a_run_that_a_check_stopped_shows_how_to_let_it_pass(document: dict[str, Any]) -> None:
+    document["waivers"] = []
+    found = find_next_act(in_state(document, "rejected", "lakehouse-backfill plan x.yaml"))
+    assert found.sentence.endswith("or let what failed pass, for the record.")
+    assert found.commands == (
+        "lakehouse-backfill plan x.yaml",
+        f"lakehouse-backfill waive {RUN} 'mean delay moves by at most 1 %' --by WHO --reason TEXT",
+    )
+
+
+def test_nobody_is_asked_to_waive_what_cannot_be_waived(document: dict[str, Any]) -> None:
+    document["validation"]["checks"][2]["passed"] = False
+    found = find_next_act(in_state(document, "rejected", "lakehouse-backfill plan x.yaml"))
+    assert found.commands == ("lakehouse-backfill plan x.yaml",)
+
+
+@pytest.mark.parametrize(
+    "remark", ["   (only if you want them back)", "   # only if you want them back"]
+)
+def test_a_remark_is_no_part_of_the_command(document: dict[str, Any], remark: str) -> None:
+    command = "lakehouse-backfill rollback silver.daily --reason TEXT"
+    found = find_next_act(in_state(document, "published", command + remark))
+    assert (found.commands, found.remark) == ((command,), "only if you want them back")
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_every_state_says_what_is_wanted(document: dict[str, Any], state: RunState) -> None:
+    found = find_next_act(in_state(document, state.value, "lakehouse-backfill status"))
+    assert found.sentence != "Nothing." or state is RunState.DRAFT
+    assert found.commands
+
+
+def test_the_row_predicate_is_on_the_first_screen(document: dict[str, Any]) -> None:
+    target = document["plan"]["resolved"]["manifest"]["target"]
+    target["row_predicate"] = {"carrier": ["UA", "AA"]}
+    first_screen = render_page(document).split("</header>")[0]
+    assert "Only rows with carrier in UA, AA; all others are carried over" in first_screen
