@@ -124,7 +124,10 @@ def test_nothing_is_said_beside_a_step_that_is_shown() -> None:
 
 def test_the_heart_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
-    monkeypatch.setattr(Heartbeat, "stop", lambda heart: ended.append(heart._command))
+    stop = Heartbeat.stop
+    monkeypatch.setattr(
+        Heartbeat, "stop", lambda heart: (ended.append(heart._command), stop(heart))
+    )
     for line in ("versions silver.a", "audit verify"):
         CliRunner().invoke(app, line.split(), obj=FakeProject().open, prog_name="x")
     CliRunner().invoke(app, ["status"], obj=FakeProject(ValueError("odd")).open, prog_name="x")
