@@ -54,7 +54,11 @@ def stored() -> Iterator[StoredLake]:
 
 def test_what_was_recorded_reads_the_same(stored: StoredLake) -> None:
     versions = stored.project.versions(PRODUCT).to_dict()["versions"]
-    assert versions == stored.facts["versions"]
+    # A later build may say more of a version, and nothing else.
+    before = stored.facts["versions"]
+    assert [
+        {key: one[key] for key in old} for one, old in zip(versions, before, strict=True)
+    ] == before
     assert stored.project.audit_verify().to_dict() == stored.facts["heads"]
     for name, before in stored.facts["status"].items():
         line = stored.project.status(stored.runs[name]).runs[0].to_dict()
