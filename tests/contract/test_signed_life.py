@@ -226,7 +226,7 @@ def anchor_down(people: People) -> Iterator[None]:
     hidden.rename(people.repository)
 
 
-def test_publish_waits_for_an_anchor_that_is_down(people: People) -> None:
+def test_publish_and_rollback_wait_for_an_anchor_that_is_down(people: People) -> None:
     run, before = people.lab.run, people.head()
     with anchor_down(people):
         ended = people.types("bob", "publish", run)
@@ -234,18 +234,24 @@ def test_publish_waits_for_an_anchor_that_is_down(people: People) -> None:
     assert "nothing was published: the anchor could not be asked" in ended.error["state"]
     assert people.must(None, "status", run)["runs"][0]["state"] == "accepted"
     assert people.head() == before
+    people.must("bob", "publish", run)
+    before = people.head()
+    with anchor_down(people):
+        ended = people.types("ana", "rollback", TARGET, "--reason", "trial")
+    assert ended.code == 6, ended.said
+    assert "nothing was rolled back: the anchor could not be asked" in ended.error["state"]
+    assert people.head() == before
 
 
 def test_an_anchor_that_is_down_is_told_after_the_act_and_recover_repairs_it(
     people: People,
 ) -> None:
     run = people.lab.run
-    people.must("bob", "publish", run)
     with anchor_down(people):
-        ended = people.types("ana", "rollback", TARGET, "--reason", "trial")
+        ended = people.types("ana", "reject", run, "--reason", "trial")
     assert ended.code == 6, ended.said
     assert "it is done, but its record was not kept" in ended.error["problem"]
-    assert people.must(None, "status", run)["runs"][0]["state"] == "rolled_back"
+    assert people.must(None, "status", run)["runs"][0]["state"] == "rejected"
     actions = people.must("bob", "recover", run)["actions"]
     assert {one["action"] for one in actions} == {"anchor the log"}
     assert people.must(None, "audit", "verify", "--anchor")["intact"]

@@ -18,7 +18,7 @@ from lakehouse_backfill.core.publication.expose import (
     is_rollback_of_events,
     write_compensating_events,
 )
-from lakehouse_backfill.core.runs import hooks, roles, signers
+from lakehouse_backfill.core.runs import anchors, hooks, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, pointer, reserve, retention, steps
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
@@ -87,6 +87,7 @@ def rollback(
     same call finishes a rollback that was interrupted.
     """
     require_rollback_role(context, contract, by)
+    require_kept_history(context, contract.product, way)
     return apply_rollback(context, contract, way, reason, by)
 
 
@@ -98,10 +99,19 @@ def require_rollback_role(context: Context, contract: Contract, by: str) -> None
         signers.require_signer(context.identity, context.profile, "rollback")
 
 
+def require_kept_history(context: Context, product: str, way: RollbackTarget) -> None:
+    """Raise Tampered when the anchor knows of another history; `anchors.require_kept_history`."""
+    runs = [row.run_id for row in (way.publication, *way.undone) if row.run_id]
+    anchors.require_kept_history(context, product, runs, "rolled back")
+
+
 def apply_rollback(
     context: Context, contract: Contract, way: RollbackTarget, reason: str, by: str
 ) -> RollbackOutcome:
-    """Roll back like `rollback`, but without its role check: the caller has checked the role."""
+    """Roll back like `rollback`, but ask neither role nor anchor: the caller has done so.
+
+    After failed checks of a publication, which asked the anchor, no dead anchor may keep its rows.
+    """
     require_rollback_allowed(context, contract, way)
     act = _Rollback(context, contract, way, reason, by)
     draft = act.draft()
@@ -366,6 +376,14 @@ def rollback_together(
     Raises Unsupported for a product that is followed, PointerMoved when one of the pointers moved.
     """
     for contract, way in ways:
+        require_kept_history(context, contract.product, way)
+    return _move_back_together(context, ways, reason, by)
+
+
+def _move_back_together(
+    context: Context, ways: tuple[tuple[Contract, RollbackTarget], ...], reason: str, by: str
+) -> tuple[Publication, ...]:
+    for contract, way in ways:
         roles.require_role(contract, "rollback", by, context.profile.environment)
         if contract.publication != "pinned" or way.is_partial:
             raise Unsupported(
@@ -401,4 +419,4 @@ def roll_back_group(context: Context, group: tuple[str, ...], reason: str, by: s
         if row is not None and (row.run_id, row.action) == (plan.run_id, "publish"):
             target = plan_rollback(context, plan.product, row.supersedes, ())
             targets.append((plan.resolved.contract, target))
-    rollback_together(context, tuple(targets), reason, by)
+    _move_back_together(context, tuple(targets), reason, by)

@@ -37,6 +37,7 @@ def preview_rollback(
     Raises NotAllowed, ApprovalMissing, Unsupported, TargetChanged (deleted rows would come back).
     """
     rollback.require_rollback_role(context, contract, by)
+    rollback.require_kept_history(context, contract.product, way)
     rollback.require_rollback_allowed(context, contract, way)
     way = plan_rewrites(context, contract, way)
     same = set(_unchanged_partitions(context, contract, way))

@@ -77,12 +77,14 @@ def missing_records(
             yield from _product_records(context, rows)
 
 
-def require_kept_history(context: Context, product: str, run_ids: Iterable[str]) -> None:
+def require_kept_history(
+    context: Context, product: str, run_ids: Iterable[str], act: str = "published"
+) -> None:
     """Raise Tampered when the anchor holds heads of the runs or the product that the lake lacks.
 
     A rejection that was removed from the log, or a log that was made anew, opens no publication in
-    prod. Nothing is asked elsewhere, and where there is no anchor. Raises EnvironmentDown when it
-    does not answer.
+    prod, and no rollback. Nothing is asked elsewhere, and where there is no anchor. Raises
+    EnvironmentDown when it does not answer.
     """
     environment = context.profile.environment
     if context.anchor is None or environment not in FOUR_EYES_ENVIRONMENTS:
@@ -91,7 +93,7 @@ def require_kept_history(context: Context, product: str, run_ids: Iterable[str])
         # Read first: what is anchored while the logs are read is then in the logs.
         records = context.anchor.records()
     except errors.EnvironmentDown as error:
-        error.state = "nothing was published: the anchor could not be asked"
+        error.state = f"nothing was {act}: the anchor could not be asked"
         raise
     chains = {run_id: context.runs.events(run_id) for run_id in run_ids}
     subjects = {product, *chains}
@@ -101,7 +103,7 @@ def require_kept_history(context: Context, product: str, run_ids: Iterable[str])
     if fault is not None:
         raise errors.Tampered(
             fault,
-            state="nothing was published",
+            state=f"nothing was {act}",
             fix="lakehouse-backfill audit verify --anchor",
         )
 

@@ -12,6 +12,8 @@ from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.verify import audit_all
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
+from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
+from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 from lakehouse_backfill.core.runs import anchors
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.identity.anchor import AnchorRecord
@@ -19,7 +21,7 @@ from lakehouse_backfill.domain.run import Event, RunState
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, Tampered
 from tests.support.examples.keys import Keyring
 from tests.support.fakes import steps
-from tests.support.fakes.context import PRODUCT, declared
+from tests.support.fakes.context import PRODUCT, contract, declared
 from tests.support.fakes.identity import FakeAnchor
 from tests.support.fakes.signed import accepted, prod_world, published
 
@@ -158,3 +160,26 @@ def test_publish_in_prod_does_nothing_while_the_anchor_is_down(tmp_path: Path) -
     anchor.is_down = False
     publish(keys.acting(found, "bob"), run_id, "bob")
     assert steps.state_of(found, run_id) is RunState.PUBLISHED
+
+
+@E4
+def test_rollback_asks_the_anchor_before_it_acts(tmp_path: Path) -> None:
+    found, keys, anchor = in_prod(tmp_path)
+    run_id = published(keys, found)
+    anchors.keep_heads(found, [run_id], [PRODUCT])
+    bob, before = keys.acting(found, "bob"), found.versions.history(PRODUCT)
+    way = plan_rollback(bob, PRODUCT, 0, ())
+    anchor.is_down = True
+    with pytest.raises(EnvironmentDown) as down:
+        rollback(bob, contract(), way, "wrong", "bob")
+    assert down.value.state == "nothing was rolled back: the anchor could not be asked"
+    anchor.is_down = False
+    steps.rewrite_log(found, run_id, by_eve)
+    for act in (
+        lambda: rollback(bob, contract(), way, "wrong", "bob"),
+        lambda: preview_rollback(bob, contract(), way, "bob"),
+    ):
+        with pytest.raises(Tampered, match="its history was rewritten") as seen:
+            act()
+        assert seen.value.state == "nothing was rolled back"
+    assert found.versions.history(PRODUCT) == before
