@@ -17,6 +17,9 @@ PROJECT_VARIABLE = "LAKEHOUSE_BACKFILL_PROJECT"
 PROFILE_VARIABLE = "LAKEHOUSE_BACKFILL_PROFILE"
 #: Where the run is unknown; `Invocation.complete` replaces it, so nobody reads it.
 RUN_PLACEHOLDER = "RUN"
+#: What help and printed commands say where only the reader knows; pasted as it is, it is refused.
+PERSON_PLACEHOLDER = "WHO"
+REASON_PLACEHOLDER = "TEXT"
 #: The verbs that open a project; the others need neither a project nor a profile.
 PROJECT_VERBS = (
     "accept", "approve", "audit", "cancel", "chunks", "diff", "doctor", "dual-read", "evidence",

@@ -393,7 +393,7 @@ def _waive_hint(run: str, closed: list[CheckResult]) -> str:
     if not all(check.waivable for check in closed):
         return ""
     waive = command_line(
-        "waive", run, gate_registry.check_title(closed[0]), "--by", "WHO", "--reason", "TEXT"
+        "waive", run, gate_registry.check_title(closed[0]), "--reason", "TEXT"
     )
     return f"; or, for the record: {waive}"
 

@@ -121,7 +121,7 @@ def waiting_document(state: str) -> dict[str, Any]:
     document["run"]["state"], document["publication"] = state, None
     document["plan"]["resolved"]["manifest"]["target"]["row_predicate"] = {"carrier": ["UA", "AA"]}
     commands = {
-        "planned": f"approve {run_id} --by WHO", "validated": f"accept {run_id} --by WHO",
+        "planned": f"approve {run_id}", "validated": f"accept {run_id}",
         "rejected": f"plan jobs/arrivals_daily/3-restate.yaml --revise {run_id}",
     }  # fmt: skip
     document["standing"] = {
@@ -164,9 +164,9 @@ def test_the_first_screen_needs_no_scrolling(
         "published": ["published as version 3", "2,866 rows", "8 of 10 checks passed",
                       "rollback silver.arrivals_daily --reason TEXT"],
         "planned": ["planned", "not known yet", "nobody yet", "Only rows with carrier in UA, AA",
-                    "approve bf-0f3a9c2e71 --by WHO", "reject bf-0f3a9c2e71 --reason TEXT"],
+                    "approve bf-0f3a9c2e71", "reject bf-0f3a9c2e71 --reason TEXT"],
         "validated": ["validated", "2,866 rows", "Only rows with carrier in UA, AA", "lead",
-                      "accept bf-0f3a9c2e71 --by WHO", "reject bf-0f3a9c2e71 --reason TEXT"],
+                      "accept bf-0f3a9c2e71", "reject bf-0f3a9c2e71 --reason TEXT"],
         "rejected": ["rejected by checks", "✗ 7 of 10 checks passed",
                      "Failed: Is every key unique?",
                      "plan jobs/arrivals_daily/3-restate.yaml --revise bf-0f3a9c2e71",

@@ -51,7 +51,7 @@ def test_a_shell_reads_the_next_command_without_its_remark(state: RunState, file
         ).next_command
         words = shlex.split(line, comments=True)
         assert words[1] in command_lines.PROJECT_VERBS
-        assert not {"MANIFEST", "RUN"} & set(words)
+        assert not {"MANIFEST", "RUN", "WHO"} & set(words)
         assert [word for word in words if word.startswith(("(", "#"))] == []
 
 
@@ -111,7 +111,7 @@ def test_results_and_errors_of_the_python_api_name_project_and_profile(tmp_path:
         f"lakehouse-backfill {options} cancel {case.run}; "
     )
     line = case.project.status(case.run).runs[0]
-    assert line.next_command == f"lakehouse-backfill {options} approve {case.run} --by WHO"
+    assert line.next_command == f"lakehouse-backfill {options} approve {case.run}"
     with pytest.raises(NotFound) as missing:
         case.project.approve("bf-none", "ana")
     assert missing.value.fix == f"lakehouse-backfill {options} status"
@@ -164,3 +164,9 @@ def test_no_printed_command_holds_a_word_that_stands_for_another() -> None:
         if re.search(r"lakehouse-backfill [^\n]*\b(MANIFEST|RUN)\b", line)
     ]
     assert found == []
+
+
+def test_no_printed_command_names_a_person_for_the_reader() -> None:
+    """Who is logged in acts; another name is for people to give."""
+    files = PACKAGE.rglob("*.py")
+    assert [str(file) for file in files if re.search(r"--by\W+WHO", file.read_text())] == []

@@ -181,12 +181,14 @@ def resolve_actor(by: str | None) -> str:
     if by is not None:
         fault = name_fault(by)
         if fault:
-            raise ConfigError(f"the name of who acts {fault}", fix="write --by WHO")
+            raise ConfigError(f"the name of who acts {fault}", fix="leave --by out, or write your name behind it")
         return by.strip()
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError) as error:
-        raise ConfigError("this machine does not say who you are", fix="add --by WHO") from error
+        raise ConfigError(
+            "this machine does not say who you are", fix="add --by and your name"
+        ) from error
 
 
 def require_valid_reason(reason: str) -> str:
@@ -195,7 +197,7 @@ def require_valid_reason(reason: str) -> str:
     if fault:
         raise ConfigError(
             f"the reason {fault}",
-            fix="say it in a sentence, and where the rest is written: --reason TEXT",
+            fix="the same command, with a sentence in quotes behind --reason",
         )
     return reason
 

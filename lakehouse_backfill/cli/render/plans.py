@@ -135,7 +135,7 @@ def _proofs(page: TextPage, result: PlanResult) -> None:
 
 
 def _next_command(page: TextPage, result: PlanResult) -> None:
-    approve = command_line("approve", result.run_id, "--by", "WHO")
+    approve = command_line("approve", result.run_id)
     page.next_command(result.next_command or (approve if result.state else None))
 
 

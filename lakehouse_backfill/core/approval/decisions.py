@@ -121,7 +121,7 @@ def stop_detail(
 
 def waive_command(run_id: str, gate: str) -> str:
     """Return what people type to waive a gate."""
-    return f"lakehouse-backfill waive {run_id} {shlex.quote(gate)} --by WHO --reason TEXT"
+    return f"lakehouse-backfill waive {run_id} {shlex.quote(gate)} --reason TEXT"
 
 
 def waive_instructions(run_id: str, closed: Iterable[CheckResult]) -> str:

@@ -208,7 +208,7 @@ def require_registered_plan(context: Context, plan: Plan, events: tuple[Event, .
         raise ApprovalMissing(
             fault,
             state="nothing was computed, decided or published",
-            fix=f"{command_line('cancel', plan.run_id)} --by WHO; then plan again with "
+            fix=f"{command_line('cancel', plan.run_id)}; then plan again with "
             "--sign-with KEY: docs/security.md",
         )
     _require_planner(context, plan, event.actor)
@@ -223,7 +223,7 @@ def _require_planner(context: Context, plan: Plan, signer: str) -> None:
         raise NotAllowed(
             f"{signer} signed the plan {plan.run_id}, and {plan.created_by} made it",
             state="nothing was computed, decided or published",
-            fix=f"{command_line('cancel', plan.run_id)} --by WHO; then plan again",
+            fix=f"{command_line('cancel', plan.run_id)}; then plan again",
         )
 
 

@@ -51,11 +51,11 @@ _NOT_LOOKED_AT = f"{_SAFE}; whether others changed the target was not looked at"
 
 _SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     S.DRAFT: (_SAFE, _OLD, "recover {run}"),
-    S.PLANNED: (_SAFE, _OLD, "approve {run} --by WHO"),
+    S.PLANNED: (_SAFE, _OLD, "approve {run}"),
     S.APPROVED: (_SAFE, _OLD, "run {run}"),
     S.STAGING: (_SAFE, _OLD, "run {run}"),
     S.STAGED: (_SAFE, _OLD, "validate {run}"),
-    S.VALIDATED: (_SAFE, _OLD, "accept {run} --by WHO"),
+    S.VALIDATED: (_SAFE, _OLD, "accept {run}"),
     S.ACCEPTED: (_SAFE, _OLD, "publish {run}"),
     S.PUBLISHING: (
         "yes: publication is one commit; it landed whole or not at all",

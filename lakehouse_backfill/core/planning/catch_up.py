@@ -57,7 +57,7 @@ def require_same_intent(first: Plan, revision: Plan) -> None:
         raise ApprovalMissing(
             f"{revision.run_id} differs from {first.run_id} in {', '.join(others)}: its approval "
             "does not carry over",
-            fix=f"lakehouse-backfill approve {revision.run_id} --by WHO",
+            fix=f"lakehouse-backfill approve {revision.run_id}",
         )
 
 

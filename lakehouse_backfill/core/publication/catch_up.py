@@ -107,7 +107,7 @@ def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
             f"{plan.run_id} caught up with live commits for {catch_up.of}, and a person must look "
             f"at its result: {'; '.join(reasons) or 'nobody accepted the one before'}",
             state="nothing was published; readers see what they saw before",
-            fix=f"lakehouse-backfill accept {plan.run_id} --by WHO, then "
+            fix=f"lakehouse-backfill accept {plan.run_id}, then "
             + command_line("publish", plan.run_id),
             data={"run_id": plan.run_id, "because": list(reasons)},
         )

@@ -310,7 +310,7 @@ def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, Any]
     if status.state is RunState.PLANNED:
         raise errors.ApprovalMissing(
             f"{run_id} is not approved, so nothing was computed",
-            fix=f"lakehouse-backfill approve {run_id} --by WHO",
+            fix=f"lakehouse-backfill approve {run_id}",
         )
     if status.state is RunState.REJECTED:
         # Rejected by gates: staged again. Rejected by a person: only a revision may continue.

@@ -310,7 +310,7 @@ def _draft_actions(context: Context, run_id: str | None) -> Iterator[RecoveryAct
 
 def _register_draft(context: Context, plan: Plan, by: str) -> str:
     register_plan(context, plan, by)
-    return f"planned; next: lakehouse-backfill approve {plan.run_id} --by WHO"
+    return f"planned; next: lakehouse-backfill approve {plan.run_id}"
 
 
 def _run_actions(context: Context, status: RunStatus) -> Iterator[RecoveryAction]:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import unicodedata
 
-from lakehouse_backfill.command_lines import plan_command
+from lakehouse_backfill.command_lines import (
+    PERSON_PLACEHOLDER,
+    REASON_PLACEHOLDER,
+    plan_command,
+)
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract
 from lakehouse_backfill.domain.plan import Plan
@@ -157,7 +161,7 @@ def require_decision(
     raise ApprovalMissing(
         f"{run_id}: nobody made the decision '{verb}' on what is about to happen "
         f"({bound_to[:12]}…)",
-        fix=f"lakehouse-backfill {verb} {run_id} --by WHO",
+        fix=f"lakehouse-backfill {verb} {run_id}",
     )
 
 
@@ -172,6 +176,8 @@ def name_fault(name: str) -> str | None:
     stripped = name.strip()
     if not stripped:
         return "is empty, so nobody would have acted"
+    if stripped == PERSON_PLACEHOLDER:
+        return f"is {stripped}, which stands for a name"
     return "holds a control character" if _has_refused_character(stripped) else None
 
 
@@ -179,6 +185,8 @@ def reason_fault(reason: str) -> str | None:
     """Return what is wrong with a reason; None when it is valid. Lines and tabs are allowed."""
     if len(reason) > MAX_REASON_CHARACTERS:
         return f"is {len(reason):,} characters long, and {MAX_REASON_CHARACTERS:,} are the most"
+    if reason.strip() == REASON_PLACEHOLDER:
+        return f"is {REASON_PLACEHOLDER}, which stands for a sentence of yours"
     return "holds a control character" if _has_refused_character(reason, but="\n\t") else None
 
 

@@ -101,7 +101,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
             {"name": "keys are unique", "question": "Is every key unique?", "group": "diff",
              "scope": "c0001-2013-02-15",
              "detail": "3 duplicate keys in the chunk", "waived_by": None, "why_not": "",
-             "command": "lakehouse-backfill waive bf-1 'Is every key unique?' --by WHO "
+             "command": "lakehouse-backfill waive bf-1 'Is every key unique?' "
              "--reason TEXT"},
             {"name": "spot checks", "group": "golden", "scope": "c0001-2013-02-15",
              "detail": "1 row missing", "waived_by": "ana", "why_not": "", "command": None},
@@ -161,7 +161,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 "at": "2026-03-01T12:00:00.123+00:00",
                 "is_safe": "yes: nothing was published",
                 "readers_see": "the accepted version as before",
-                "next_command": "lakehouse-backfill accept bf-1 --by WHO",
+                "next_command": "lakehouse-backfill accept bf-1",
             }
         ]
     },

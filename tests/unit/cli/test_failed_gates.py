@@ -7,7 +7,7 @@ import pytest
 from tests.support.fakes.project import ANSWERS, RUN, make_result
 from tests.support.fakes.screen import drawn
 
-COMMAND = "lakehouse-backfill waive bf-1 'Is every key unique?' --by WHO --reason TEXT"
+COMMAND = "lakehouse-backfill waive bf-1 'Is every key unique?' --reason TEXT"
 
 
 @pytest.mark.req("Q8")

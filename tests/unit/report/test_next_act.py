@@ -14,7 +14,7 @@ from lakehouse_backfill.report.next_act import find_next_act
 from lakehouse_backfill.report.page import render_page
 
 RUN = "bf-0f3a9c2e71"
-ACCEPT = f"lakehouse-backfill accept {RUN} --by WHO"
+ACCEPT = f"lakehouse-backfill accept {RUN}"
 
 
 def in_state(document: dict[str, Any], state: str, command: str) -> Dossier:
@@ -37,7 +37,7 @@ def test_a_run_that_a_check_stopped_shows_how_to_let_it_pass(document: dict[str,
     assert found.sentence.endswith("or let what failed pass, for the record.")
     assert found.commands == (
         "lakehouse-backfill plan x.yaml",
-        f"lakehouse-backfill waive {RUN} 'mean delay moves by at most 1 %' --by WHO --reason TEXT",
+        f"lakehouse-backfill waive {RUN} 'mean delay moves by at most 1 %' --reason TEXT",
     )
 
 

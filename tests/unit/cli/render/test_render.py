@@ -59,7 +59,7 @@ def test_the_status_of_a_run_answers_three_questions_first() -> None:
         "what do readers see",
         "what to type next",
     ]
-    assert "lakehouse-backfill accept bf-1 --by WHO" in lines[2]
+    assert "lakehouse-backfill accept bf-1" in lines[2]
 
 
 def test_a_draft_is_named_as_it_can_be_typed(tmp_path, monkeypatch) -> None:
@@ -102,7 +102,7 @@ def test_run_ends_with_rows_totals_checks_and_the_next_command(
         "6 of 31 rows change (1 added, 2 removed, 3 changed); share -20.00 %, flights +1.50 %, "
         "delay ±0 %; 1 of 2 checks failed",
         "next:",
-        "  lakehouse-backfill accept bf-1 --by WHO",
+        "  lakehouse-backfill accept bf-1",
     ]
     assert not any("keys_unique" in line for line in lines)
 
@@ -127,7 +127,7 @@ SORTS = {"name": "kind", "changed": 3, "shift": 0.1, "old": {"distinct": 3}, "ne
                 "pinned: flights", "finance DOES NOT tolerate a restatement",
                 "1 of 2 questions answered", "NOT ANSWERED, blocks approval: Which side effects?",
                 "overlaps with bf-0 (staged)", "no history", "lakehouse-backfill show bf-1",
-                "lakehouse-backfill approve bf-1 --by WHO",
+                "lakehouse-backfill approve bf-1",
             ),
             id="a plan shows what blocks it",
         ),
@@ -137,7 +137,7 @@ SORTS = {"name": "kind", "changed": 3, "shift": 0.1, "old": {"distinct": 3}, "ne
                 "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
                 "7420231112223334445", "DOES NOT tolerate", "NOT ANSWERED: blocks approval",
                 "no history", "bf-0", "- each chunk is one commit",
-                "lakehouse-backfill approve bf-1 --by WHO",
+                "lakehouse-backfill approve bf-1",
             ),
             id="the whole plan of a run has everything",
         ),

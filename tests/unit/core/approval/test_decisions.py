@@ -346,7 +346,7 @@ def test_only_a_stop_by_checks_that_nothing_moved_since_can_be_waived(verbs, sto
 
 def test_the_command_can_be_typed_as_it_is_shown() -> None:
     shown = decisions.waive_command("bf-1", "it's 20 %")
-    assert shown == ("""lakehouse-backfill waive bf-1 'it'"'"'s 20 %' --by WHO --reason TEXT""")
+    assert shown == ("""lakehouse-backfill waive bf-1 'it'"'"'s 20 %' --reason TEXT""")
 
 
 def test_a_gate_that_guards_the_data_says_why_it_cannot_be_waived() -> None:

@@ -95,7 +95,7 @@ def test_a_plan_that_is_not_signed_is_neither_approved_nor_run_nor_published(
         call()
     assert caught.value.exit_code == 3
     assert caught.value.state == "nothing was computed, decided or published"
-    assert f"cancel {run_id} --by WHO" in caught.value.fix
+    assert f"cancel {run_id}" in caught.value.fix
     assert found.runs.status(run_id) == before
 
 

@@ -82,7 +82,7 @@ def test_the_first_bad_chunk_halts_the_run_and_later_ones_are_not_computed() -> 
         f"chunk {FIRST} (2020-01-02) failed 1 of its checks: Is every key unique? 3 duplicate "
         "keys in the chunk"
     )
-    assert f"waive {run_id} 'Is every key unique?' --by WHO --reason TEXT" in refused.value.fix
+    assert f"waive {run_id} 'Is every key unique?' --reason TEXT" in refused.value.fix
     event = found.runs.events(run_id)[-1]
     assert (event.verb, event.detail["chunk_id"]) == ("halt", FIRST)
     assert event.detail["failed"] == ["keys are unique"]
