@@ -114,7 +114,8 @@ class Project:
     def _pages(self) -> EvidencePages:
         from lakehouse_backfill.report.page import EvidencePages
 
-        return EvidencePages(lambda: self.wiring.context, self.wiring.evidence_folder)
+        profile = self.wiring.invocation.profile
+        return EvidencePages(lambda: self.wiring.context, self.wiring.evidence_folder, profile)
 
     @staticmethod
     def open(

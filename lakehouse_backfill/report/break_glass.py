@@ -173,16 +173,17 @@ def next_facts(dossier: Dossier) -> dict[str, Any]:
     back = [dossier.safety_summary.next_command]
     if state is RunState.PUBLISHED:
         back.insert(0, f"lakehouse-backfill rollback {product} --reason TEXT --dry-run")
+    checks = [
+        f"lakehouse-backfill status {run_id}",
+        f"lakehouse-backfill log {run_id}",
+        f"lakehouse-backfill diff {run_id}",
+        f"lakehouse-backfill versions {product}",
+        "lakehouse-backfill audit verify",
+    ]
     return {
         "state": state.value,
-        "checks": [
-            f"lakehouse-backfill status {run_id}",
-            f"lakehouse-backfill log {run_id}",
-            f"lakehouse-backfill diff {run_id}",
-            f"lakehouse-backfill versions {product}",
-            "lakehouse-backfill audit verify",
-        ],
-        "next_commands": back,
+        "checks": [dossier.typed(line) for line in checks],
+        "next_commands": [dossier.typed(line) for line in back],
         "earlier_read": _earlier_read(dossier.plan.resolved.target),
         "python": publication and pyiceberg_program(publication),
         "sql": publication and sql_statements(publication),

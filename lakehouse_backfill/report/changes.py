@@ -213,7 +213,7 @@ def causes_facts(dossier: Dossier) -> dict[str, Any]:
     """Return the causes on the sampled partitions, or how to ask for them."""
     found = dossier.attribution
     if found is None:
-        return {"command": command_line("diff", dossier.run.run_id, "--attribute")}
+        return {"command": dossier.typed(command_line("diff", dossier.run.run_id, "--attribute"))}
     groups = [group for part in found["partitions"] for group in part["groups"]]
     used = {group["cause"] for group in groups}
     return {

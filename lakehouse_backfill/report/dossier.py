@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
 
+from lakehouse_backfill.command_lines import Invocation
 from lakehouse_backfill.core.approval import signatures
 from lakehouse_backfill.core.approval.decisions import (
     INPUT_SCOPE,
@@ -89,6 +90,8 @@ class Dossier(BaseModel):
 
     run: RunStatus
     safety_summary: SafetySummary = Field(alias="standing")
+    #: The lake, as the call named it that wrote the page; empty: the profiles' default.
+    profile: str = ""
     plan: Plan
     scope: str
     events: tuple[Event, ...]
@@ -113,6 +116,10 @@ class Dossier(BaseModel):
     def _drop_nulls(cls, document: dict[str, Any]) -> dict[str, Any]:
         """Give the default to what a document, maybe an older one, holds as null."""
         return {name: value for name, value in document.items() if value is not None}
+
+    def typed(self, command: str) -> str:
+        """Return a command as it is typed to reach the lake of the page."""
+        return Invocation(profile=self.profile).complete(command)
 
     @cached_property
     def verdicts(self) -> tuple[CheckVerdict, ...]:

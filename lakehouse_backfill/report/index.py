@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lakehouse_backfill.command_lines import Invocation
 from lakehouse_backfill.core.evidence.status import WAITING_FOR_PEOPLE
 from lakehouse_backfill.report.html import render, show_invisible
 from lakehouse_backfill.report.summary import STATE_TONES, UNDER_WAY
@@ -18,9 +19,10 @@ INDEX_FILE = "index.html"
 MAX_LISTED = 150
 
 
-def render_index(runs: Sequence[RunStatus], folder: Path) -> str:
+def render_index(runs: Sequence[RunStatus], folder: Path, profile: str = "") -> str:
     """Return the index of runs, in their order; linked are those whose page is in the folder.
 
+    `profile` is the lake, as the call named it.
     Works without network and script, as the pages do.
     """
     rows = [
@@ -36,6 +38,7 @@ def render_index(runs: Sequence[RunStatus], folder: Path) -> str:
         "index.html",
         rows=rows,
         more=max(0, len(runs) - MAX_LISTED),
+        typed=Invocation(profile=profile).complete,
         newest=max((run.at for run in runs), default=None),
     )
     return show_invisible(page)

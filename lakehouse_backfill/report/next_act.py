@@ -56,7 +56,8 @@ def find_next_act(dossier: Dossier) -> NextAct:
         if waivers:
             sentence = f"{_CORRECT}; or let what failed pass, for the record."
             commands += waivers
-    shown = tuple(one for one in commands if len(one) <= _MAX_COMMAND)
+    typed = (dossier.typed(one) for one in commands)
+    shown = tuple(one for one in typed if len(one) <= _MAX_COMMAND)
     return NextAct(sentence, shown, remark[:_MAX_COMMAND])
 
 

@@ -151,7 +151,7 @@ def _replace_file(path: Path, text: str) -> None:
 
 EvidenceDocument = Mapping[str, Any]
 #: What changes without an event of the run: who reads the archive later sees another one.
-_VOLATILE_FIELDS = frozenset({"run", "standing", "dual_reads", "steps"})
+_VOLATILE_FIELDS = frozenset({"run", "standing", "dual_reads", "steps", "profile"})
 #: What an older archive must share with a newer one.
 _CONSTANT_FIELDS = ("plan", "scope", "code")
 
@@ -240,8 +240,12 @@ def _check_page(file: Path, archive: Path, written: Mapping[str, str]) -> Stored
 class EvidencePages:
     """The evidence pages of a project's runs, kept up to date by the verbs that change a run."""
 
-    def __init__(self, context: Callable[[], Context], folder: Path) -> None:
-        """Read the lake through `context`, made on first use; write into `folder`."""
+    def __init__(self, context: Callable[[], Context], folder: Path, profile: str = "") -> None:
+        """Read the lake through `context`, made on first use; write into `folder`.
+
+        `profile` is the lake, as the call named it: the commands of the pages name it too.
+        """
+        self._profile = profile
         self._context = context
         self._folder = folder
 
@@ -252,7 +256,8 @@ class EvidencePages:
         return page
 
     def _write_page(self, run: str, folder: Path) -> Path:
-        return write_evidence_files(evidence_document(self._context(), run), folder)
+        named = {"profile": self._profile} if self._profile else {}
+        return write_evidence_files(evidence_document(self._context(), run) | named, folder)
 
     def _write_index(self, folder: Path) -> None:
         """Write the list of all runs beside their pages; the page is there, whatever becomes of it.
@@ -261,9 +266,8 @@ class EvidencePages:
         """
         context = self._context()
         try:
-            _replace_file(
-                folder / INDEX_FILE, render_index(list_runs(context, everything=True), folder)
-            )
+            runs = list_runs(context, everything=True)
+            _replace_file(folder / INDEX_FILE, render_index(runs, folder, self._profile))
         except (BackfillError, OSError) as error:
             context.journal.log("index not written", problem=str(error))
 

@@ -152,7 +152,7 @@ def test_the_first_screen_needs_no_scrolling(
 ) -> None:
     """Status, size, safety, row predicate, approver and the wanted act with its commands."""
     document = published_document() if state == "published" else waiting_document(state)
-    page = write_evidence_files(document, tmp_path)
+    page = write_evidence_files(document | {"profile": "prod"}, tmp_path)
     tab = browser.open(page, width, height)
     assert [question for question, _ in tab.evaluate(ANSWERS)] == [
         "What changes?", "By how much?", "Is it safe?", "Who approved?",

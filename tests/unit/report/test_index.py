@@ -34,7 +34,8 @@ def test_runs_with_a_page_are_linked_and_values_are_escaped(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("count", [0, MAX_LISTED, MAX_LISTED + 3])
 def test_the_index_stays_small(tmp_path: Path, count: int) -> None:
-    text = render_index([run(number) for number in range(count)], tmp_path)
+    text = render_index([run(number) for number in range(count)], tmp_path, "prod")
+    assert text.count("lakehouse-backfill --profile prod ") == text.count("lakehouse-backfill ")
     assert text.count("<tr><td") == min(count, MAX_LISTED)
     assert ("3 older runs" in text) is (count > MAX_LISTED)
     assert ("There is no run yet." in text) is not count

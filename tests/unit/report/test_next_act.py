@@ -68,3 +68,17 @@ def test_the_row_predicate_is_on_the_first_screen(document: dict[str, Any]) -> N
     target["row_predicate"] = {"carrier": ["UA", "AA"]}
     first_screen = render_page(document).split("</header>")[0]
     assert "Only rows with carrier in UA, AA; all others are carried over" in first_screen
+
+
+@pytest.mark.parametrize("state", ["validated", "rejected", "published"])
+def test_every_command_of_the_page_names_the_profile_that_was_named(
+    document: dict[str, Any], state: str
+) -> None:
+    command = f"lakehouse-backfill status {RUN}"
+    in_state(document, state, command)
+    document |= {"profile": "lake <1>", "attribution": None, "waivers": []}
+    text = html.unescape(re.sub("<[^>]+>", "", render_page(document)))
+    lines = re.findall(r"lakehouse-backfill .*", text)
+    assert len(lines) > 7
+    start = "lakehouse-backfill --profile 'lake <1>' "
+    assert [line for line in lines if not line.startswith(start)] == []
