@@ -296,7 +296,7 @@ class RunFiles(Protocol):
     def find(
         self,
         staged: StagedShadow,
-        scope: Scope,
+        scope: Scope | None,
         tables: Collection[str],
         dropped: Collection[str],
         *,
@@ -305,8 +305,9 @@ class RunFiles(Protocol):
         """Return the files that the run's own chunk commits added, and the shadow's metadata files.
 
         Files that the target, one of `tables` or any shadow but those in `dropped` reaches, in any
-        snapshot, are counted in `held`. With `is_begun`, files that an interrupted deletion removed
-        are left out; None: it removed all. Raises a BackfillError on any doubt.
+        snapshot, are counted in `held`; within `scope` this is faster. With `is_begun`, files that
+        an interrupted deletion removed are left out; None: it removed all. Raises a BackfillError
+        on any doubt.
         """
         ...
 

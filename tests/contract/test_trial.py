@@ -11,12 +11,17 @@ from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, TARGET, Lab, tables_of
 
 DAY = "2024-01-06"
-POINTS = (
-    "Shadows.open:after",
-    "Shadows.fence:after",
-    "Staging.stage:after",
-    "RunFiles.delete:before",
-)
+#: Where a trial is killed, and how many files stay then that no table lists.
+POINTS = {
+    ("Shadows.open:after", 1): 0,
+    ("Shadows.fence:after", 1): 0,
+    ("Staging.stage:after", 1): 0,
+    ("RunFiles.delete:committed", 1): 0,
+    ("RunFiles.delete:committed", 2): 0,
+    ("RunFiles.delete:after", 1): 0,
+    # The metadata file of the dropped table.
+    ("Shadows.retire:after", 1): 1,
+}
 
 
 def tried(lab: Lab) -> tuple[str, ...]:
@@ -66,23 +71,28 @@ def test_no_command_can_publish_what_a_trial_computed(lab: Lab) -> None:
     assert reachable(lab) == before
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_what_a_killed_trial_leaves_is_removed_by_the_next(lab: Lab, point: str) -> None:
+@pytest.mark.parametrize(("point", "nth"), POINTS)
+def test_what_a_killed_trial_leaves_is_removed_by_the_next(lab: Lab, point: str, nth: int) -> None:
     before = reachable(lab)
-    lab.killed(*tried(lab), hook=Kill(point))
+    lab.killed(*tried(lab), hook=Kill(point, nth))
     assert reachable(lab) == before
     data = lab.must(*tried(lab)).data
     assert data["passed"]
     assert (reachable(lab), scratch_tables(lab)) == (before, [])
+    left = files_of_trials(lab)
+    assert [path.suffix for path in left] == [".json"] * POINTS[point, nth]
 
 
 def test_maintain_removes_what_a_killed_trial_left_a_day_ago(lab: Lab) -> None:
+    lab.killed(*tried(lab), hook=Kill("Staging.stage:after"))
+    (left,), files = scratch_tables(lab), files_of_trials(lab)
+    young = "lakehouse_backfill_shadow.t__bf_9__try_4567abcd"
     with lab.opened() as catalog:
-        shadow = f"lakehouse_backfill_shadow.t__{lab.run.replace('-', '_')}"
-        left, young = "t__bf_9__try_0123abcd", "t__bf_9__try_4567abcd"
-        for name, days in ((left, 1), (young, 0)):
-            register_aged(catalog, shadow, f"lakehouse_backfill_shadow.{name}", days=days)
+        register_aged(catalog, left, young, days=0)
+        register_aged(catalog, left, left, days=1)
     retired = lab.must("maintain", *BY).data["retired"]
     because = "a scratch table of a try, left behind by a command that was cut off"
-    assert [(one["name"].partition(".")[2], one["because"]) for one in retired] == [(left, because)]
-    assert [name.partition(".")[2] for name in scratch_tables(lab)] == [young]
+    assert [(one["name"], one["because"]) for one in retired] == [(left, because)]
+    assert scratch_tables(lab) == [young]
+    assert {path.suffix for path in files} == {".json", ".avro", ".parquet"}
+    assert {path.suffix for path in files if path.exists()} == {".json"}

@@ -7,21 +7,12 @@ are removed at the end; what a killed process leaves is removed by the next tria
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
 from lakehouse_backfill.core.comparison.fingerprints import partition_balances
-from lakehouse_backfill.core.evidence.reproduce import (
-    DRIVER_PROPERTY,
-    SCRATCH_EPOCH,
-    ScratchTable,
-    open_scratch_table,
-)
 from lakehouse_backfill.core.guards.findings import require_none_blocking
 from lakehouse_backfill.core.guards.outside.sinks import effective_policy
 from lakehouse_backfill.core.guards.privacy.column_flow import (
@@ -33,13 +24,20 @@ from lakehouse_backfill.core.runs import gate_registry, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.checks import ChunkChecks, check_inputs
 from lakehouse_backfill.core.staging.determinism import NOT_LOOKED_AT, find_in_chunk
+from lakehouse_backfill.core.staging.scratch import (
+    DRIVER_PROPERTY,
+    SCRATCH_EPOCH,
+    ScratchTable,
+    open_scratch_table,
+    remove_with_files,
+)
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import mask_checks
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult, Diff, MeasureTotal
-from lakehouse_backfill.domain.partitions import Chunk, Scope, describe_labels
+from lakehouse_backfill.domain.partitions import Chunk, describe_labels
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
-from lakehouse_backfill.domain.rollout import TRIAL, TRIAL_TABLE, StagedShadow
+from lakehouse_backfill.domain.rollout import TRIAL, TRIAL_TABLE
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.serialization import Value
 
@@ -75,11 +73,11 @@ def try_partition(context: Context, plan: Plan, partition: str | None, by: str) 
     limited = limit_to_partition(plan, partition)
     chunk = limited.resolved.chunks[0]
     trial = _Trial(context, limited, chunk)
-    trial.notes += remove_abandoned_trials(context, limited.resolved.scope)
+    trial.notes += remove_abandoned_trials(context)
     context.progress.start(f"try {chunk.partitions[0]}", 4, "steps")
     context.compute().staging.load(limited)
     context.progress.advance()
-    with _scratch_table(trial) as scratch:
+    with open_scratch_table(context, limited, TRIAL, trial.remove) as scratch:
         trial.compute(scratch)
         found = trial.judge(scratch)
     context.progress.finish()
@@ -137,6 +135,10 @@ class _Trial:
     chunk: Chunk
     notes: list[str] = field(default_factory=list)
     records: list[ChunkRecord] = field(default_factory=list)
+
+    def remove(self, name: str) -> None:
+        """Remove the scratch table and its files; note what stays."""
+        self.notes += _remove(self.context, name)
 
     def compute(self, scratch: ScratchTable) -> None:
         """Compute the partition into the scratch table, once its analysed plan was judged."""
@@ -203,21 +205,7 @@ def _gates_of_whole_runs(plan: Plan) -> tuple[str, ...]:
     return tuple(name for name, is_declared in there.items() if is_declared)
 
 
-@contextmanager
-def _scratch_table(trial: _Trial) -> Iterator[ScratchTable]:
-    """Open the trial's scratch table; remove it and its files at the end, whatever happens."""
-    context, staged = trial.context, list[StagedShadow]()
-    try:
-        with open_scratch_table(context, trial.plan, TRIAL) as scratch:
-            try:
-                yield scratch
-            finally:
-                staged += _staged_files(context, scratch.table)
-    finally:
-        trial.notes += _delete_files(context, staged, trial.plan.resolved.scope)
-
-
-def remove_abandoned_trials(context: Context, scope: Scope) -> list[str]:
+def remove_abandoned_trials(context: Context) -> list[str]:
     """Remove scratch tables of trials whose process is dead; return notes on what is left.
 
     A process elsewhere counts as alive: `maintain` removes its table a day later.
@@ -228,33 +216,11 @@ def remove_abandoned_trials(context: Context, scope: Scope) -> list[str]:
         driver = info.properties.get(DRIVER_PROPERTY) if info else None
         if driver is None or context.is_alive(driver):
             continue
-        staged = _staged_files(context, name)
-        context.shadows.retire(name)
         notes += [f"removed {name}, which a killed try left behind"]
-        notes += _delete_files(context, staged, scope)
+        notes += _remove(context, name)
     return notes
 
 
-def _staged_files(context: Context, name: str) -> list[StagedShadow]:
-    """Return what leads to the files of a scratch table, read before it is dropped."""
-    info, found = context.tables.describe(name), context.run_files.describe(name)
-    if info is None or found is None:
-        return []
-    marks: dict[str, Any] = {
-        "run_id": info.properties.get("lakehouse-backfill.run-id", ""),
-        "target": info.properties.get("lakehouse-backfill.target", ""),
-    }
-    return [StagedShadow(product="", shadow=name, **marks, **found)]
-
-
-def _delete_files(context: Context, staged: list[StagedShadow], scope: Scope) -> list[str]:
-    """Delete the files that dropped scratch tables alone reach; in doubt keep them, and say so."""
-    notes = []
-    for one in staged:
-        try:
-            found = context.run_files.find(one, scope, (), (), is_begun=False)
-            if found is not None:
-                context.run_files.delete(one, found.groups)
-        except errors.BackfillError as error:
-            notes.append(f"files of the trial stay at {one.location}: {error.problem}")
-    return notes
+def _remove(context: Context, name: str) -> list[str]:
+    left = remove_with_files(context, name)
+    return [f"files of the trial stay at {left.location}: {left.because}"] if left else []

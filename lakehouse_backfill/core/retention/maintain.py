@@ -1,8 +1,8 @@
 """Maintain: remove what nothing needs, and report what is kept and why.
 
 What is removed is found first, by reading alone; a dry run shows exactly that. The only data files
-that are deleted are those of runs that were never published (`run_files`). Each act may be
-repeated: a second call finds nothing to do, and one that was killed is finished by the next.
+that are deleted are those of trials, and of runs that were never published (`run_files`). Each act
+may be repeated: a second call finds nothing to do, and one that was killed is finished by the next.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ from lakehouse_backfill.core.retention.policy import RetentionDecision, Retentio
 from lakehouse_backfill.core.retention.run_files import RunFilesOutcome
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging.scratch import remove_with_files
 from lakehouse_backfill.core.versions import retention
 from lakehouse_backfill.core.versions.retention import VersionRetention
 from lakehouse_backfill.domain.contract import Contract, KeepVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.rollout import OrphanFiles, RetentionItem, RunFacts
+from lakehouse_backfill.domain.rollout import (
+    TRIAL_TABLE,
+    LeftoverFiles,
+    OrphanFiles,
+    RetentionItem,
+    RunFacts,
+)
 from lakehouse_backfill.errors import BackfillError, Conflict, NotFound, RunMoved, Unsupported
 
 
@@ -146,8 +153,8 @@ def maintain(
     its tables, early and for the record. Open runs keep everything all the same.
 
     Order of side effects: versions expired in the pointer table; the runs informed; shadows
-    dropped; files of runs that were never published deleted; tags and snapshots out, one commit per
-    table; leases ended; fences lifted; control files deleted.
+    dropped, those of trials with their files; files of runs that were never published deleted; tags
+    and snapshots out, one commit per table; leases ended; fences lifted; control files deleted.
     Raises NotFound, NotAllowed, CatalogDown.
     """
     if erasure:
@@ -160,15 +167,15 @@ def maintain(
         found.limit_to(product)
     at_once = bool(erasure)
     found.keep(_required_tags(context, found, at_once=at_once))
+    left: list[LeftoverFiles] = []
     if not dry_run:
         _expire_versions(context, facts, found, by)
         _record_on_runs(context, facts, found, by)
-        for item in found.retired:
-            if item.kind == "shadow":
-                context.shadows.retire(item.name)
+        left = _drop_shadows(context, found)
     files = run_files.delete_run_files(
         context, facts.runs, found.retired, by, product=product, dry_run=dry_run
     )
+    files.left += left
     if not dry_run:
         _release_pins(context, facts, found, by, at_once=at_once)
     litter = OrphanFiles() if product else _orphan_files(context, dry_run=dry_run)
@@ -178,6 +185,17 @@ def maintain(
             files=sum(one.files for one in files.deleted),
         )  # fmt: skip
     return _maintain_result(found, files, litter)
+
+
+def _drop_shadows(context: Context, found: RetentionDecision) -> list[LeftoverFiles]:
+    """Drop shadows, those of trials with their files; return what stays of these files."""
+    left = []
+    for item in found.retired:
+        if item.kind == "shadow" and TRIAL_TABLE.fullmatch(item.name):
+            left.append(remove_with_files(context, item.name))
+        elif item.kind == "shadow":
+            context.shadows.retire(item.name)
+    return [one for one in left if one is not None]
 
 
 def _require_may_erase(

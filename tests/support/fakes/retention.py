@@ -29,7 +29,7 @@ class FakeRunFiles:
     def find(
         self,
         staged: StagedShadow,
-        scope: Scope,
+        scope: Scope | None,
         tables: Collection[str],
         dropped: Collection[str],
         *,

@@ -37,7 +37,7 @@ from lakehouse_backfill.adapters.iceberg.manifests import (
 from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels
 from lakehouse_backfill.core.planning.write_path import DATA_PATH_PROPERTY
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.rollout import StagedFiles, StagedShadow
+from lakehouse_backfill.domain.rollout import TRIAL_TABLE, StagedFiles, StagedShadow
 from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.control import RunFiles
@@ -64,7 +64,7 @@ class IcebergRunFiles(RunFiles):
     def find(
         self,
         staged: StagedShadow,
-        scope: Scope,
+        scope: Scope | None,
         tables: Collection[str],
         dropped: Collection[str],
         *,
@@ -121,6 +121,8 @@ class IcebergRunFiles(RunFiles):
                 f"{staged.shadow} is in the catalog by now",
                 fix="lakehouse-backfill maintain again, once nobody uses it",
             )
+        # A trial's table lists files of its target and its own. It may be half deleted by now.
+        shadows = {name for name in shadows if not TRIAL_TABLE.fullmatch(name)}
         named = {staged.target, *tables}
         others = {name for name in named if name.rpartition(".")[0] != self._namespace}
         for name in sorted(others | shadows):
@@ -262,12 +264,12 @@ class _Search:
     partitions. Of shadows of other products only what they wrote themselves is read.
     """
 
-    def __init__(self, own: _OwnFiles, tables: set[str], scope: Scope) -> None:
+    def __init__(self, own: _OwnFiles, tables: set[str], scope: Scope | None) -> None:
         metadata = own.metadata
         self._tables = tables
         self._wanted = {_place(path): path for path in (*own.data, *own.manifests, *own.lists)}
         self._target = own.staged.target
-        self._scope = scope if own.lie_within(scope) else None
+        self._scope = scope if scope is not None and own.lie_within(scope) else None
         self._target_uuid = metadata.properties.get(meta.TARGET_UUID_PROPERTY)
         base = metadata.properties[meta.BASE_SNAPSHOT_PROPERTY]
         # Format 1 has no sequence numbers: all are 0, and none is older.
