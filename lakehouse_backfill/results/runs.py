@@ -392,9 +392,7 @@ def _waive_hint(run: str, closed: list[CheckResult]) -> str:
         return f"; which gates: {command_line('status', run)}"
     if not all(check.waivable for check in closed):
         return ""
-    waive = command_line(
-        "waive", run, gate_registry.check_title(closed[0]), "--reason", "TEXT"
-    )
+    waive = command_line("waive", run, gate_registry.check_title(closed[0]), "--reason", "TEXT")
     return f"; or, for the record: {waive}"
 
 

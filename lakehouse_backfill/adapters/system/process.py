@@ -181,7 +181,9 @@ def resolve_actor(by: str | None) -> str:
     if by is not None:
         fault = name_fault(by)
         if fault:
-            raise ConfigError(f"the name of who acts {fault}", fix="leave --by out, or write your name behind it")
+            raise ConfigError(
+                f"the name of who acts {fault}", fix="leave --by out, or write your name behind it"
+            )
         return by.strip()
     try:
         return getpass.getuser()
