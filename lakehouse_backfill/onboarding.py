@@ -15,6 +15,7 @@ from lakehouse_backfill.config.drafts import (
     choose_scope_field,
     draft_contract,
     draft_manifest,
+    draft_repair,
     draft_suite,
 )
 from lakehouse_backfill.config.faults import CONTRACTS_FOLDER
@@ -28,6 +29,7 @@ from lakehouse_backfill.errors import BackfillError, Blocked, NotFound, Unsuppor
 from lakehouse_backfill.results import proof
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.core.evidence.staleness import ProductStatus
     from lakehouse_backfill.wiring.adapters import Adapters
 
 
@@ -282,3 +284,23 @@ def add_manifest(
     path = wiring.folder / "jobs" / job / f"{name}.yaml"
     write_new_file(path, draft.text)
     return proof.ManifestDraft(file=str(path), questions=tuple(draft.questions))
+
+
+def add_repairs(
+    wiring: Adapters, found: tuple[ProductStatus, ...], requested_by: str
+) -> dict[str, str]:
+    """Write a run manifest for each product with partitions to repair; give the files by product.
+
+    Raises ConfigError when a file is there already.
+    """
+    written = {}
+    for one in found:
+        if not one.to_repair or one.repair_of is None:
+            continue
+        text = draft_repair(one, one.repair_of, requested_by)
+        labels = [each.partition for each in one.to_repair]
+        name = _NOT_IN_FILE_NAMES.sub("_", f"repair-{labels[0]}-{len(labels)}-partitions")
+        file = f"jobs/{one.product.rpartition('.')[2]}/{name}.yaml"
+        write_new_file(wiring.folder / file, text)
+        written[one.product] = file
+    return written

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.domain.run import RunStatus
     from lakehouse_backfill.ports.comparison import DiffRequest
     from lakehouse_backfill.report.page import EvidencePages
-    from lakehouse_backfill.results import comparison, proof, publications, runs
+    from lakehouse_backfill.results import comparison, lineage, proof, publications, runs
     from lakehouse_backfill.results.base import Result
 
     AnyResult = TypeVar("AnyResult", bound=Result)
@@ -350,6 +350,27 @@ class Project:
         return results.runs.ListResult(
             runs=tuple(line(one, summarise_run_safety(context, one)) for one in found)
         )
+
+    def stale(
+        self, product: str | None = None, by: str | None = None, *, draft: bool = False
+    ) -> lineage.StaleResult:
+        """Find partitions whose inputs or code changed since a run made them, and missing ones.
+
+        With `draft` a run manifest is written for each product that repairs exactly these. Only
+        metadata is read. Raises NotFound (the product), ConfigError (its file is there).
+        """
+        from lakehouse_backfill import onboarding
+        from lakehouse_backfill.config.project_files import code_versions
+        from lakehouse_backfill.core.evidence.staleness import find_stale
+
+        wiring, versions = self.wiring, partial(code_versions, self.folder)
+        contracts = wiring.valid_contracts() if product is None else [wiring.contract(product)]
+        found = tuple(find_stale(wiring.context, one, versions) for one in contracts)
+        drafts = {}
+        if draft:
+            who = resolve_actor(by)
+            drafts = onboarding.add_repairs(wiring, found, who)
+        return results.lineage.StaleResult.of(found, drafts, is_drafted=draft)
 
     def log(self, run: str) -> runs.LogResult:
         """List the run's events, oldest first."""

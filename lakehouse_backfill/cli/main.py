@@ -31,7 +31,7 @@ app = typer.Typer(
         "accept, publish, roll back."
     ),
     epilog=(
-        "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 checks or approval block it, "
+        "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 checks or approval block, "
         "4 conflict, 5 outcome unknown, 6 environment down, 130 interrupted."
     ),
     # Plain help: it fits any terminal, and drawing boxes would load rich for every --help.
@@ -61,14 +61,14 @@ def program(
     *,
     project: Annotated[
         Path,
-        typer.Option(metavar="DIR", envvar=PROJECT_VARIABLE, help="The project's folder."),
+        typer.Option(metavar="DIR", envvar=PROJECT_VARIABLE, help="Folder."),
     ] = Path(),
     profile: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             envvar=PROFILE_VARIABLE,
-            help="The lake, by its name.",
+            help="Name of the lake.",
         ),
     ] = None,
     sign_with: Annotated[
@@ -114,7 +114,7 @@ _BEFORE, _DURING, _AFTER, _REPAIR = PHASES
 for _phase, _commands in (
     (_BEFORE, (before.init, before.doctor, before.demo)),
     (_BEFORE, (before.new, before.schema, before.try_manifest, before.plan)),
-    (_BEFORE, (before.show, before.approve)),
+    (_BEFORE, (before.show, before.approve, proof.stale)),
     (_DURING, (during.run, during.stage, during.validate, during.status)),
     (_DURING, (during.list_runs, during.log, during.chunks, during.cancel)),
     (_AFTER, (after.diff,)),

@@ -8,14 +8,29 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
 
 from lakehouse_backfill.config.project_files import FoundTransform
+from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
-from lakehouse_backfill.domain.partitions import parse_time_label
+from lakehouse_backfill.domain.partitions import (
+    NULL_LABEL,
+    Scope,
+    ScopeField,
+    parse_time_label,
+    shift_label,
+)
 from lakehouse_backfill.domain.table import Column, TableInfo
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.core.evidence.staleness import ProductStatus
+    from lakehouse_backfill.domain.plan import Plan
 
 _NUMBERS = ("int", "long", "float", "double", "decimal")
 _TIMES = ("date", "timestamp", "timestamptz")
@@ -91,6 +106,79 @@ def draft_manifest(
         window=_widen_window(scoped, from_, to), is_ordered=is_ordered, first=from_, stop=to,
     )  # fmt: skip
     return Draft(text, tuple(_manifest_questions(contract, transform, inputs, scoped)))
+
+
+def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
+    """Draft the run manifest that restates exactly the partitions of a product to repair.
+
+    It is the manifest of the newest run, on the inputs of now. What belongs to that run's own
+    partitions (golden rows, spot checks, schema change, deadline) is left out.
+    """
+    manifest = made.resolved.manifest
+    scope = Scope(
+        field=made.resolved.scope.field,
+        partitions=tuple(one.partition for one in found.to_repair),
+    )
+    data = manifest.model_dump(
+        mode="python", by_alias=True, exclude_defaults=True, exclude_none=True
+    )
+    kinds = Counter(cause.kind for one in found.to_repair for cause in one.causes)
+    causes = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+    data["run"] = {
+        "kind": "backfill" if set(kinds) == {"missing"} else "restatement",
+        "requested_by": requested_by,
+        "reason": f"Found by stale: {causes}.",
+        "reason_code": "bug_fix" if set(kinds) == {"newer code"} else "late_data",
+    }
+    data["transform"]["version"] = found.code
+    edges = chain(*resolve.edge_labels(scope, manifest.validation.edge_partitions).values())
+    wanted = scope.model_copy(update={"partitions": (*scope.partitions, *edges)})
+    for pin in made.resolved.sources:
+        if pin.range is None:
+            continue
+        source = data["sources"][pin.name]
+        source.pop("at", None)
+        window = resolve.needed_window(pin, wanted)
+        if window is not None:
+            source["range"] |= {"from": window[0].date(), "to": resolve.stop_date(window[1])}
+    data["target"].pop("schema_change", None)
+    data["target"]["partitions"] = _partitions_of(scope)
+    data.pop("previous_code", None)
+    for name in ("golden", "spot_checks"):
+        data.get("validation", {}).pop(name, None)
+    head = (
+        "# Drafted by lakehouse-backfill stale --draft. Next: lakehouse-backfill plan THIS_FILE\n"
+    )
+    return head + yaml.safe_dump(_plain(data), sort_keys=False, allow_unicode=True)
+
+
+def _partitions_of(scope: Scope) -> dict[str, Any]:
+    """Return the scope as a manifest says it: a range where it has no gap, else a list."""
+    field, labels = scope.field, scope.partitions
+    following = [shift_label(field, label, 1) for label in labels]
+    if len(labels) > 1 and following[:-1] == list(labels[1:]) and following[-1] is not None:
+        first, stop = _label_value(field, labels[0]), _label_value(field, following[-1])
+        return {"column": field.column, "from": first, "to": stop}
+    return {"column": field.column, "values": [_label_value(field, label) for label in labels]}
+
+
+def _label_value(field: ScopeField, label: str) -> Any:
+    """Return the value of a manifest that names the partition."""
+    if label == NULL_LABEL:
+        return None
+    if field.type in ("int", "long"):
+        return int(label)
+    if field.type == "string":
+        return label.removeprefix("=")
+    is_day = re.fullmatch(r"\d{4}-\d{2}-\d{2}", label)
+    return date.fromisoformat(label) if is_day else label
+
+
+def _plain(value: Any) -> Any:
+    """Return what YAML's safe types hold: lists for tuples."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def draft_suite(name: str, key: Sequence[str], required: Sequence[str]) -> str:

@@ -213,6 +213,12 @@ def transforms_in_file(path: Path, file: str) -> tuple[FoundTransform, ...] | No
     return declared if declared and len(declared) == len(found) else None
 
 
+def code_versions(project: Path, file: str) -> dict[str, str]:
+    """Return the transforms that a file declares by now, as far as code tells: version by name."""
+    found = transforms_in_file(project / file, file) or ()
+    return {one.name: one.version for one in found}
+
+
 def newest_transform(project: Path, name: str) -> FoundTransform | None:
     """Return the highest version of the transform called `name`, or None."""
     named = [item for item in find_transforms(project) if item.name == name]

@@ -248,10 +248,13 @@ class Publisher(Protocol):
         """Check the shadow as `adopt` does, with the same errors, before anything is reserved."""
         ...
 
-    def drifts(self, target: str, scope: Scope, since_snapshot_id: int | None) -> tuple[Drift, ...]:
+    def drifts(
+        self, target: str, scope: Scope | None, since_snapshot_id: int | None
+    ) -> tuple[Drift, ...]:
         """List the commits since the snapshot that changed rows of the scope, oldest first.
 
-        None: since the table was empty. Compactions are left out. Raises TargetChanged when a
+        No scope: of the table, from its metadata alone; the commits then name no partitions. No
+        snapshot: since the table was empty. Compactions are left out. Raises TargetChanged when a
         change cannot be assigned to a commit (history is missing, a compaction lost rows),
         NotFound.
         """

@@ -339,6 +339,15 @@ def test_changes_are_those_of_the_days_asked_for(lake):
     assert found[-1].snapshot_id == head(lake)
 
 
+def test_the_drifts_of_a_whole_table_name_commits_and_no_partitions(lake):
+    since = head(lake)
+    assert lake.publisher.drifts(lake.target, None, since) == ()
+    lake.write(DAYS[2], "live")
+    found = lake.publisher.drifts(lake.target, None, since)
+    assert {drift.partitions for drift in found} == {()}
+    assert found[-1].snapshot_id == head(lake)
+
+
 def test_a_drift_that_only_removes_rows_is_a_deletion(lake):
     since = head(lake)
     lake.write(DAYS[2])

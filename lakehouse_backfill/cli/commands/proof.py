@@ -1,4 +1,4 @@
-"""Commands that prove something about accepted runs: verify, reproduce, audit."""
+"""Commands about what runs recorded: what is stale, and whether it is still what was accepted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,36 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.session import RunArgument, current_project
+from lakehouse_backfill.cli.session import (
+    ByOption,
+    RunArgument,
+    acting_person,
+    current_project,
+)
 from lakehouse_backfill.results.base import Result
+
+
+def stale(
+    product: Annotated[
+        str | None, typer.Argument(metavar="[PRODUCT]", help="One product; all if left out.")
+    ] = None,
+    *,
+    draft: Annotated[
+        bool, typer.Option("--draft", help="Write the run manifest that repairs exactly that.")
+    ] = False,
+    by: ByOption = None,
+) -> Result:
+    """Find partitions whose inputs or code changed since.
+
+    Late rows, restated or deleted input, newer code, newer reference data; and partitions that are
+    missing although their inputs have rows. Only metadata is read. Compactions change nothing.
+
+    Examples:
+      lakehouse-backfill stale
+      lakehouse-backfill stale silver.orders --draft
+    """
+    project = current_project()
+    return project.stale(product, acting_person(by) if draft else None, draft=draft)
 
 
 def audit_verify(

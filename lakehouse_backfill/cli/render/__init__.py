@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lakehouse_backfill.cli.render import compare, gates, plans, publications, runs
+from lakehouse_backfill.cli.render import compare, gates, lineage, plans, publications, runs
 from lakehouse_backfill.cli.render.page import TextPage
 from lakehouse_backfill.command_lines import DEFAULT_INVOCATION, Invocation
 
@@ -50,6 +50,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "MaintainResult": publications.render_maintain,
     "VerifyResult": publications.render_verify,
     "ReproduceResult": publications.render_reproduce,
+    "StaleResult": lineage.render_stale,
     "AuditVerifyResult": publications.render_audit_verify,
     "AuditGuaranteesResult": publications.render_audit_guarantees,
 }

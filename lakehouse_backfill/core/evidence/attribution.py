@@ -390,7 +390,7 @@ def _partition_origin(context: Context, plan: Plan, label: str) -> _PartitionOri
 
 def _known_origin(context: Context, plan: Plan, label: str, row: Publication) -> _PartitionOrigin:
     """Return the pins and the code of the run that computed the partition."""
-    old = _computing_run(context, context.runs.plan(str(row.run_id)), label)
+    old = computing_run(context, context.runs.plan(str(row.run_id)), label)
     if publish_modes.is_externally_written(old):
         return _PartitionOrigin("none", reason=f"{old.run_id} was computed by another engine")
     expired = [f"{pin.table}@{pin.snapshot_id}" for pin in expired_pins(context, old)]
@@ -411,7 +411,7 @@ def _known_origin(context: Context, plan: Plan, label: str, row: Publication) ->
     return _PartitionOrigin("run", old, old.resolved.sources, published, commit_texts, reason)
 
 
-def _computing_run(context: Context, plan: Plan, label: str) -> Plan:
+def computing_run(context: Context, plan: Plan, label: str) -> Plan:
     """Return the run that computed a partition; a catch-up run carries some over from another."""
     catch_up = plan.resolved.catch_up
     chunk = next((one for one in plan.resolved.chunks if label in one.partitions), None)

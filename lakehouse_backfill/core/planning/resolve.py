@@ -90,14 +90,14 @@ def window_row_ranges(
     if column_type == "date":
         # No day comes after the last one: the range stays open, so that its rows are read.
         is_last_day = last.date() == date.max and last.timetz() != _MIDNIGHT
-        stop = None if is_last_day else _stop_date(last)
+        stop = None if is_last_day else stop_date(last)
         return (RowRange(column, lower=first.date(), upper=stop),)
     if column_type == "timestamp":
         return (RowRange(column, first.replace(tzinfo=None), last.replace(tzinfo=None)),)
     return (RowRange(column, first, last),)
 
 
-def _stop_date(moment: datetime) -> date:
+def stop_date(moment: datetime) -> date:
     """Return the first day of which no part lies before the moment."""
     if moment.timetz() == _MIDNIGHT or moment.date() == date.max:
         return moment.date()
@@ -280,7 +280,7 @@ def check_input_ranges(
             raise ConfigError(
                 f"sources.{pin.name}.range is shorter than what the partitions need",
                 fix=(
-                    f"write from: {window[0].date()}, to: {_stop_date(window[1])} "
+                    f"write from: {window[0].date()}, to: {stop_date(window[1])} "
                     f"({pin.warm_up_days} days of warm-up, {pin.cool_down_days} of cool-down, "
                     f"{manifest.validation.edge_partitions} edge partitions on each side)"
                 ),

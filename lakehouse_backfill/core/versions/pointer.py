@@ -5,7 +5,7 @@ Histories are tuples of publications, the newest first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -166,6 +166,30 @@ def run_visibility(history: tuple[Publication, ...], run_id: str) -> RunVisibili
             visible, replaced = state_at.get(row.version, (visible - labels, replaced - labels))
         state_at[row.version] = visible, replaced
     return RunVisibility(version, published, visible, replaced)
+
+
+def runs_by_partition(
+    history: Iterable[Publication], is_partial: Callable[[str], bool]
+) -> dict[str, tuple[str, ...]]:
+    """Return, for each partition, the runs whose rows readers see in it, the newest last.
+
+    A run replaces the rows of its partitions, unless `is_partial`: then it only changes some.
+    """
+    state_at: dict[int, dict[str, tuple[str, ...]]] = {}
+    current: dict[str, tuple[str, ...]] = {}
+    for row in reversed(accepted_rows(history)):
+        labels = row.scope.partitions if row.scope else ()
+        if row.action == "publish" and row.run_id is not None:
+            before = current if is_partial(row.run_id) else {}
+            made = {label: (*before.get(label, ()), row.run_id) for label in labels}
+            current = {**current, **made}
+        elif row.action == "rollback" and row.version in state_at:
+            current = state_at[row.version]
+        elif row.action == "rollback":
+            earlier = state_at.get(row.returns_to or 0, {})
+            current = {**current, **{label: earlier.get(label, ()) for label in labels}}
+        state_at[row.version] = current
+    return {label: runs for label, runs in current.items() if runs}
 
 
 def live_windows(

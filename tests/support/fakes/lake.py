@@ -379,13 +379,19 @@ class FakeLake:
         changed = [label for label in scope.partitions if then.get(label) != now.get(label)]
         return f"a live writer changed {changed[0]}" if changed else None
 
-    def drifts(self, target: str, scope: Scope, since_snapshot_id: int | None) -> tuple[Drift, ...]:
+    def drifts(
+        self, target: str, scope: Scope | None, since_snapshot_id: int | None
+    ) -> tuple[Drift, ...]:
+        table = self.tables[target]
+        if scope is None:
+            every = Scope(field=DAY, partitions=tuple({x for one in table.contents for x in one}))
+            found = self.drifts(target, every, since_snapshot_id)
+            return tuple(drift.model_copy(update={"partitions": ()}) for drift in found)
         if not self.changes(target, scope, since_snapshot_id):
             return ()
-        table = self.tables[target]
         later = range((since_snapshot_id or 0) + 1, len(table.contents) + 1)
-        found = (_drift(table, scope, number) for number in later)
-        return tuple(drift for drift in found if drift is not None)
+        drifts = (_drift(table, scope, number) for number in later)
+        return tuple(drift for drift in drifts if drift is not None)
 
     def find(self, target: str, token: str, *, finalise: bool = True) -> CommitResult | None:
         del finalise  # nothing is by rows here

@@ -19,7 +19,7 @@ from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.contract import HookCall
 from lakehouse_backfill.ports.system import Progress
-from lakehouse_backfill.results import comparison, proof, publications, runs
+from lakehouse_backfill.results import comparison, lineage, proof, publications, runs
 from lakehouse_backfill.results.base import Result
 
 CHECKS = [
@@ -170,6 +170,19 @@ ANSWERS: dict[str, dict[str, Any]] = {
             {**RUN, "state": "published", "at": "2026-03-01T12:00:00+00:00", "is_safe": "yes",
              "readers_see": "version 1", "next_command": "lakehouse-backfill versions a"},
         ]
+    },
+    "stale": {
+        "products": [
+            {"product": "silver.a", "states": {"complete": 3, "stale": 1}, "notes": ["a note"],
+             "manifest": "jobs/a/repair.yaml"},
+        ],
+        "partitions": [
+            {"product": "silver.a", "partition": "2013-02-15", "state": "stale",
+             "causes": ["late rows"], "because": ["late rows of raw: snapshot 7"],
+             "run_id": "bf-1"},
+        ],
+        "nothing_to_do": False,
+        "next_command": "lakehouse-backfill plan jobs/a/repair.yaml",
     },
     "log": {
         "events": [
@@ -325,7 +338,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-MODULES = {"comparison": comparison, "proof": proof, "publications": publications, "runs": runs}
+MODULES = {
+    "comparison": comparison,
+    "lineage": lineage,
+    "proof": proof,
+    "publications": publications,
+    "runs": runs,
+}
 #: Commands that need no project.
 WITHOUT_PROJECT: dict[str, type[Result]] = {
     "init": proof.InitResult, "demo": proof.DemoResult, "schema": proof.SchemaResult,

@@ -75,6 +75,8 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "list_runs",
         ("a", ("staged", "halted"), "prod", "2026-01-01"),
     ),
+    "stale": ("stale", (None, None, False)),
+    "stale silver.a --draft --by ana": ("stale", ("silver.a", "ana", True)),
     "log bf-1": ("log", ("bf-1",)),
     "chunks bf-1": ("chunks", ("bf-1",)),
     "diff bf-1 --by ana": ("diff", ("bf-1", None, None, None, "auto", 5, "ana", (), (), None)),
@@ -383,7 +385,7 @@ def test_the_reason_codes_of_the_program_are_those_of_the_model() -> None:
     ("typed", "offered"),
     [
         ("lakehouse-backfill pl", ["plan"]),
-        ("lakehouse-backfill --json sta", ["stage", "status"]),
+        ("lakehouse-backfill --json sta", ["stale", "stage", "status"]),
         ("lakehouse-backfill plan --rev", ["--revise"]),
         ("lakehouse-backfill shadow ", ["open", "close"]),
     ],

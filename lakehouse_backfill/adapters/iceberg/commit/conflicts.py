@@ -127,6 +127,7 @@ def _decode_bound(bounds: dict[int, bytes] | None, field_id: int) -> int | None:
 
 #: The operation of commits that rewrite the same rows into other files.
 _REPLACE_OPERATION = "replace"
+_DELETE_OPERATION = Operation.DELETE.value
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,36 @@ def find_drifts(
     return ()
 
 
+#: Counts in the summary of a commit that changed files. Other counts are totals after it.
+_FILE_COUNTS = (
+    "added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files",
+)  # fmt: skip
+
+
+def find_table_drifts(window: CommitWindow) -> tuple[Drift, ...]:
+    """List the commits that changed rows of the table in any partition, oldest first.
+
+    Read from the table's metadata alone, so partitions are not named. Compactions, and commits
+    whose summary counts no changed file, are left out. Raises TargetChanged when history is
+    missing.
+    """
+    changes = window.commits()
+    if not window.is_gapless(changes):
+        raise _gap_error(window, changes)
+    return tuple(
+        _drift(snapshot, (), is_delete=metadata.snapshot_operation(snapshot) == _DELETE_OPERATION)
+        for snapshot in reversed(changes)
+        if metadata.snapshot_operation(snapshot) != _REPLACE_OPERATION and _changes_files(snapshot)
+    )
+
+
+def _changes_files(snapshot: Snapshot) -> bool:
+    """Return whether a commit changed files; a summary without counts does not tell, so it did."""
+    summary = metadata.snapshot_summary(snapshot)
+    counts = [summary[name] for name in _FILE_COUNTS if name in summary]
+    return any(count != "0" for count in counts) or "total-data-files" not in summary
+
+
 def _without_undone(window: CommitWindow, reader: ScopedReader, now: ScopeFiles) -> list[Snapshot]:
     """List the commits without publications of ours, and what followed, that were undone.
 
@@ -265,12 +296,17 @@ def _find_drift(snapshot: Snapshot, reader: ScopedReader) -> Drift | None:
             is_delete = is_delete and not (touched and _may_add_rows(snapshot, manifest, entry))
     if not labels:
         return None
+    ordered = tuple(sorted(labels, key=label_sort_key(reader.scope.field)))
+    return _drift(snapshot, ordered, is_delete=is_delete)
+
+
+def _drift(snapshot: Snapshot, labels: tuple[str, ...], *, is_delete: bool) -> Drift:
     return Drift(
         snapshot_id=snapshot.snapshot_id,
         operation=metadata.snapshot_operation(snapshot),
         writer=metadata.describe_writer(snapshot),
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc),
-        partitions=tuple(sorted(labels, key=label_sort_key(reader.scope.field))),
+        partitions=labels,
         only_deletes=is_delete,
     )
 
@@ -299,7 +335,7 @@ def _may_add_rows(snapshot: Snapshot, manifest: ManifestFile, entry: ManifestEnt
     if manifest.content == ManifestContent.DATA:
         return is_added
     # A row whose delete file is removed is visible again, unless its data file is removed too.
-    return not is_added and metadata.snapshot_operation(snapshot) != Operation.DELETE.value
+    return not is_added and metadata.snapshot_operation(snapshot) != _DELETE_OPERATION
 
 
 def refuse_foreign_commits(window: CommitWindow) -> None:

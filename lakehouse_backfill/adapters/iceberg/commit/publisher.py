@@ -199,13 +199,26 @@ class IcebergPublisher(Publisher):
                 return change.problem
         return None
 
-    def drifts(self, target: str, scope: Scope, since_snapshot_id: int | None) -> tuple[Drift, ...]:
+    def drifts(
+        self, target: str, scope: Scope | None, since_snapshot_id: int | None
+    ) -> tuple[Drift, ...]:
         """List the commits since the snapshot that changed rows of the scope, oldest first.
 
-        Compactions do not count. The result is empty when the partitions hold the same files under
+        None: of the table, from its metadata alone; partitions are not named then. Compactions do
+        not count. The result is empty when the partitions hold the same files under
         the same delete files. Raises TargetChanged when the change cannot be attributed to a
         commit, NotFound.
         """
+        if scope is None:
+            table = catalogs.load_table(self._catalog, target)
+            if since_snapshot_id is not None:
+                metadata.find_snapshot(table.metadata, since_snapshot_id, target)
+            head = table.metadata.snapshot_by_name(MAIN_BRANCH)
+            return conflicts.find_table_drifts(
+                conflicts.CommitWindow(
+                    target, table.metadata, since_snapshot_id, head, _READ_WORDING
+                )
+            )
         window = self._read_window(target, scope, since_snapshot_id)
         with catalogs.translate_errors():
             return conflicts.find_drifts(*window)

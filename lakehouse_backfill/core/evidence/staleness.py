@@ -1,0 +1,337 @@
+"""Staleness: partitions whose inputs or code changed since a run computed them, and missing ones.
+
+Everything is derived from what runs recorded: the publications say which run made a partition, its
+plan says which rows of which snapshots it read. Only metadata of the inputs is read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from typing import Literal
+
+from lakehouse_backfill.core.evidence.attribution import computing_run
+from lakehouse_backfill.core.evidence.input_changes import (
+    CauseKind,
+    ChangedInput,
+    InputReader,
+    labels_with_rows,
+)
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import pointer
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.errors import NotFound
+
+StateOfPartition = Literal[
+    "complete", "missing", "stale", "failed", "in progress", "waiting for approval", "unknown"
+]
+S = RunState
+_STATE_OF_RUN: dict[RunState, StateOfPartition] = {
+    S.PLANNED: "waiting for approval",
+    S.VALIDATED: "waiting for approval",
+    S.FAILED: "failed",
+    S.HALTED: "failed",
+    S.REJECTED: "failed",
+    S.PUBLISH_HALTED: "failed",
+}
+#: A file's transforms: version by name.
+CodeVersions = Callable[[str], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class StaleCause:
+    """Why a partition is not complete: what happened to which input, as a sentence in `text`."""
+
+    kind: CauseKind
+    text: str
+    input: str | None = None
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """The state of one partition; `run_id` is the open run on it, else the one that made it."""
+
+    partition: str
+    state: StateOfPartition
+    causes: tuple[StaleCause, ...] = ()
+    run_id: str | None = None
+
+
+@dataclass(frozen=True)
+class ProductStatus:
+    """The states of a product's partitions in order.
+
+    `repair_of` is the plan whose run manifest repairs them; None where there is none. `code` is the
+    version of its transform by now.
+    """
+
+    product: str
+    partitions: tuple[PartitionStatus, ...]
+    notes: tuple[str, ...] = ()
+    repair_of: Plan | None = None
+    code: str = ""
+
+    @property
+    def to_repair(self) -> tuple[PartitionStatus, ...]:
+        """The partitions that are stale or missing, and that no open run has."""
+        return tuple(one for one in self.partitions if one.state in ("stale", "missing"))
+
+
+def is_older_code(made: Plan, current: Plan, version: str) -> bool:
+    """Return whether a partition was made by other code than `current`'s at `version` by now."""
+    old, new = made.resolved.manifest.transform, current.resolved.manifest.transform
+    return old.name != new.name or _version_order(old.version) < _version_order(version)
+
+
+def _version_order(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
+
+
+def is_partial_plan(plan: Plan) -> bool:
+    """Return whether a run changes some rows of its partitions, and keeps the others."""
+    target = plan.resolved.manifest.target
+    is_part = target.publish_mode in ("merge", "correction_events")
+    return is_part or target.row_predicate is not None
+
+
+def expected_labels(
+    target: ScopeField, source: ScopeField, labels: Iterable[str]
+) -> frozenset[str]:
+    """Return the partitions of a product whose own span has rows in an input's partitions.
+
+    Empty where one of the two is not ordered by time.
+    """
+    found: set[str] = set()
+    for label in labels if target.type in resolve.TIME_TYPES else ():
+        span = _time_span(partitions.partition_row_range(source, label))
+        current = partitions.partition_label(target, span[0]) if span else None
+        while span and current is not None:
+            own = _time_span(partitions.partition_row_range(target, current))
+            if own is None or own[0] >= span[1]:
+                break
+            found.add(current)
+            current = partitions.shift_label(target, current, 1)
+    return frozenset(found)
+
+
+def _time_span(rows: RowRange) -> tuple[datetime, datetime] | None:
+    if not isinstance(rows.lower, date) or rows.upper is None:
+        return None
+    return partitions.as_instant(rows.lower), partitions.as_instant(rows.upper)
+
+
+def find_stale(context: Context, contract: Contract, versions: CodeVersions) -> ProductStatus:
+    """Return the state of each partition of a product; nothing is changed.
+
+    `versions` gives the transforms that a file of the project declares by now. Raises Tampered.
+    """
+    return _Finder(context, contract, versions).status()
+
+
+@dataclass
+class _Finder:
+    """Looks at one product; what was read of an input is kept for its other runs."""
+
+    context: Context
+    contract: Contract
+    versions: CodeVersions
+    _plans: dict[str, Plan] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.inputs = InputReader(self.context)
+
+    def status(self) -> ProductStatus:
+        """Judge each partition that a run made, that holds rows, or that should."""
+        history = self.context.versions.history(self.contract.product)
+        made_by = pointer.runs_by_partition(history, lambda run: is_partial_plan(self._plan(run)))
+        current = self._newest_plan(tuple(row.run_id for row in pointer.accepted_rows(history)))
+        if current is None:
+            return self._without_history()
+        open_runs = self._open_runs()
+        by, code = current.resolved.scope.field, self._current_version(current)
+        causes = self._causes(made_by, current, code)
+        live = self._live_labels(by)
+        missing = self._missing(current, frozenset(made_by) | live)
+        judged = [
+            _with_open_run(
+                _judge(label, made_by.get(label, ()), causes.get(label, ()), label in missing),
+                open_runs.get(label),
+            )
+            for label in sorted({*made_by, *live, *missing, *open_runs}, key=_order(by))
+        ]
+        repair_of = None if is_partial_plan(current) else current
+        notes = tuple(self.inputs.notes)
+        return ProductStatus(self.contract.product, tuple(judged), notes, repair_of, code)
+
+    def _without_history(self) -> ProductStatus:
+        """Return the partitions of open runs; of others nothing is recorded."""
+        found = tuple(
+            PartitionStatus(label, state, run_id=run)
+            for label, (run, state) in sorted(self._open_runs().items())
+        )
+        note = "no run of it is published: what its rows were computed from is not recorded"
+        return ProductStatus(self.contract.product, found, (note,))
+
+    def _plan(self, run_id: str) -> Plan:
+        if run_id not in self._plans:
+            self._plans[run_id] = self.context.runs.plan(run_id)
+        return self._plans[run_id]
+
+    def _newest_plan(self, runs: tuple[str | None, ...]) -> Plan | None:
+        """Return the plan of the newest published run that makes whole partitions, else any."""
+        plans = [self._plan(run) for run in dict.fromkeys(runs) if run is not None]
+        whole = [plan for plan in plans if not is_partial_plan(plan)]
+        return next(iter(whole or plans), None)
+
+    def _current_version(self, current: Plan) -> str:
+        """Return the newest version of the transform: of the newest run, or of its file by now."""
+        transform = current.resolved.manifest.transform
+        declared = self.versions(transform.file).get(transform.name, transform.version)
+        return max(declared, transform.version, key=_version_order)
+
+    def _open_runs(self) -> dict[str, tuple[str, StateOfPartition]]:
+        """Return, for each partition of an open run, the newest such run and its state in words."""
+        found: dict[str, tuple[str, StateOfPartition]] = {}
+        for run in self.context.runs.list(open_only=True):
+            if run.product != self.contract.product:
+                continue
+            state = _STATE_OF_RUN.get(run.state, "in progress")
+            try:
+                labels = self._plan(run.run_id).resolved.scope.partitions
+            except NotFound:
+                continue
+            for label in labels:
+                found.setdefault(label, (run.run_id, state))
+        return found
+
+    def _causes(
+        self, made_by: Mapping[str, tuple[str, ...]], current: Plan, version: str
+    ) -> dict[str, tuple[StaleCause, ...]]:
+        """Return, by partition, what changed since the runs that made it read their inputs."""
+        by_plan: dict[str, list[str]] = defaultdict(list)
+        for label, runs in made_by.items():
+            for run in runs:
+                plan = computing_run(self.context, self._plan(run), label)
+                self._plans.setdefault(plan.run_id, plan)
+                by_plan[plan.run_id].append(label)
+        found: dict[str, list[StaleCause]] = defaultdict(list)
+        for run, labels in by_plan.items():
+            plan = self._plan(run)
+            if is_older_code(plan, current, version):
+                made, name = plan.resolved.manifest.transform, current.resolved.manifest.transform
+                text = f"made by {made.name} {made.version}, by now it is {name.name} {version}"
+                for label in labels:
+                    found[label].append(StaleCause("newer code", text))
+            for pin in plan.resolved.sources:
+                for label, causes in self._input_causes(plan, pin, labels):
+                    found[label] += causes
+        return {label: tuple(dict.fromkeys(causes)) for label, causes in found.items()}
+
+    def _input_causes(
+        self, plan: Plan, pin: SourcePin, labels: list[str]
+    ) -> Iterator[tuple[str, list[StaleCause]]]:
+        changes = self.inputs.changes_since_pin(plan, pin)
+        if not changes:
+            return
+        for label in labels:
+            if pin.range is None:
+                touching = list(changes)
+            else:
+                scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
+                window = resolve.window_to_read(pin, scope)
+                touching = [change for change in changes if change.touches(window)]
+            yield label, _summed_up(pin.name, touching)
+
+    def _live_labels(self, by: ScopeField) -> frozenset[str]:
+        """Return the partitions of the product that hold files, in what its readers get."""
+        table, contract = self.contract.table, self.contract
+        info = self.context.tables.describe(table)
+        snapshot_id = info.snapshot_id if info else None
+        if contract.publication == "pinned":
+            accepted = self.context.versions.pointer(contract.product).accepted
+            if accepted is not None:
+                table, snapshot_id = accepted.table, accepted.snapshot_id
+        elif info is None:
+            return frozenset()
+        return labels_with_rows(self.inputs.live_files(table, snapshot_id, by))
+
+    def _missing(self, current: Plan, known: frozenset[str]) -> frozenset[str]:
+        """Return the partitions that the newest run's inputs have rows for, and nothing else has.
+
+        Those before the product's first partition do not count, nor do those that are not over.
+        """
+        by = current.resolved.scope.field
+        expected: set[str] = set()
+        for pin in current.resolved.sources:
+            if pin.range is None:
+                continue
+            with_rows = self.inputs.partitions_with_rows(pin)
+            if with_rows is not None:
+                expected |= expected_labels(by, *with_rows)
+        order = _order(by)
+        first = min(known - {partitions.NULL_LABEL}, key=order, default="")
+        return frozenset(
+            label
+            for label in expected - known
+            if order(label) > order(first) and self._is_over(current, label)
+        )
+
+    def _is_over(self, plan: Plan, label: str) -> bool:
+        rows = partitions.partition_row_range(plan.resolved.scope.field, label)
+        span = _time_span(rows)
+        return span is not None and span[1] <= self.context.clock.now()
+
+
+def _summed_up(name: str, changes: list[ChangedInput]) -> list[StaleCause]:
+    """Return one cause for each kind: in which partitions of the input, by which commits."""
+    by_kind: dict[CauseKind, list[ChangedInput]] = defaultdict(list)
+    for change in changes:
+        by_kind[change.kind].append(change)
+    found = []
+    for kind, some in by_kind.items():
+        labels = tuple(dict.fromkeys(change.label for change in some if change.label))
+        where = f" in {partitions.describe_labels(labels)}" if labels else ""
+        commits = list(dict.fromkeys(change.text for change in some))
+        more = f" and {len(commits) - 1} more" if len(commits) > 1 else ""
+        found.append(StaleCause(kind, f"{kind} of {name}{where}: {commits[-1]}{more}", name))
+    return found
+
+
+def _order(by: ScopeField) -> Callable[[str], tuple[int, int, str]]:
+    order: Callable[[str], tuple[int, int, str]] = partitions.label_sort_key(by)
+    return order
+
+
+def _judge(
+    label: str,
+    made_by: tuple[str, ...],
+    causes: tuple[StaleCause, ...],
+    is_missing: bool,  # noqa: FBT001 (one of four facts of a table)
+) -> PartitionStatus:
+    """Return the state of a partition by the runs that made it; open runs are not looked at."""
+    if is_missing:
+        text = "its inputs have rows, and no run made it"
+        return PartitionStatus(label, "missing", (StaleCause("missing", text),))
+    if not made_by:
+        text = "no run made it: what it was computed from is not recorded"
+        return PartitionStatus(label, "unknown", (StaleCause("unknown", text),))
+    state: StateOfPartition = "stale" if causes else "complete"
+    if causes and all(cause.kind == "unknown" for cause in causes):
+        state = "unknown"
+    return PartitionStatus(label, state, causes, made_by[-1])
+
+
+def _with_open_run(
+    judged: PartitionStatus, open_run: tuple[str, StateOfPartition] | None
+) -> PartitionStatus:
+    """Return the state by the open run on the partition, if there is one; causes stay."""
+    if open_run is None:
+        return judged
+    return replace(judged, run_id=open_run[0], state=open_run[1])

@@ -1,0 +1,233 @@
+"""`stale` against histories whose truth is known, and on a lake that real runs made."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, LongType, NestedField
+from typer.testing import CliRunner
+
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.core.evidence.staleness import ProductStatus, find_stale
+from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.domain.publication import Publication
+from tests.contract.test_stored_lake import PLACE, StoredLake, stored
+from tests.contract.test_stored_lake import PRODUCT as STORED_PRODUCT
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.tables import compact_files
+
+__all__ = ["stored"]
+
+DAY = ScopeField(column="day", transform="identity", type="date")
+DAYS = tuple(f"2020-01-0{number}" for number in range(1, 9))
+SCHEMA = Schema(
+    NestedField(1, "day", DateType()),
+    NestedField(2, "id", LongType()),
+    NestedField(3, "amount", LongType()),
+)
+BY_DAY = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "day"))
+OURS = {"lakehouse-backfill.run-id": "bf-upstream"}
+Made = tuple[object, ...]
+
+
+class History:
+    """Random commits, code changes, runs and rollbacks; `made` is what each partition read."""
+
+    def __init__(self, catalog: Catalog, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.catalog = catalog
+        self.raw, self.rates = f"bronze.raw_{seed}", f"bronze.rates_{seed}"
+        catalog.create_table(self.raw, SCHEMA, partition_spec=BY_DAY)
+        catalog.create_table(self.rates, SCHEMA, partition_spec=UNPARTITIONED_PARTITION_SPEC)
+        self.context = context(
+            lake(), tables=IcebergTables(catalog), publisher=IcebergPublisher(catalog, 30)
+        )
+        self.count, self.code, self.version = 0, 0, 0
+        self.ids: dict[str, list[int]] = {day: [] for day in DAYS}
+        #: What the rows of a day are; a compaction leaves it, everything else changes it.
+        self.rows: dict[str, int] = dict.fromkeys(DAYS, 0)
+        self.reference = 0
+        self.made: dict[str, Made] = {}
+        self.made_at: dict[int, dict[str, Made]] = {0: {}}
+        self.scopes: list[Scope] = []
+        for day in DAYS[:6]:
+            self.ids[day], self.rows[day] = [self.number(), self.number()], self.number()
+        first = [self.table(day, *ids) for day, ids in self.ids.items() if ids]
+        catalog.load_table(self.raw).append(pa.concat_tables(first))
+        self.new_reference()
+
+    def number(self) -> int:
+        self.count += 1
+        return self.count
+
+    def table(self, day: str, *ids: int) -> pa.Table:
+        rows = [{"day": date.fromisoformat(day), "id": one, "amount": one} for one in ids]
+        return pa.Table.from_pylist(rows, SCHEMA.as_arrow())
+
+    def day(self, with_rows: bool = False) -> str:
+        return self.chance.choice([x for x in DAYS if self.ids[x] or not with_rows])
+
+    def late_rows(self) -> None:
+        day, found = self.day(), [self.number(), self.number()]
+        self.catalog.load_table(self.raw).append(self.table(day, *found))
+        self.ids[day] += found
+        self.rows[day] = self.number()
+
+    def restate(self) -> None:
+        day, found = self.day(), [self.number(), self.number()]
+        where = EqualTo("day", date.fromisoformat(day))
+        self.catalog.load_table(self.raw).overwrite(
+            self.table(day, *found), where, snapshot_properties=OURS
+        )
+        self.ids[day], self.rows[day] = found, self.number()
+
+    def delete(self) -> None:
+        day = self.day(with_rows=True)
+        gone = self.ids[day].pop()
+        self.catalog.load_table(self.raw).delete(EqualTo("id", gone))
+        self.rows[day] = self.number()
+
+    def compact(self) -> None:
+        held = [day for day in DAYS if self.ids[day]]
+        some = self.chance.sample(held, min(3, len(held)))
+        compact_files(
+            self.catalog.load_table(self.raw), Scope(field=DAY, partitions=tuple(sorted(some)))
+        )
+
+    def new_reference(self) -> None:
+        self.catalog.load_table(self.rates).append(self.table(DAYS[0], self.number()))
+        self.reference = self.number()
+
+    def same_reference(self) -> None:
+        self.catalog.load_table(self.rates).append(self.table(DAYS[0]))
+
+    def new_code(self) -> None:
+        self.code += 1
+
+    def publish(self) -> None:
+        first = self.chance.randrange(len(DAYS) - 1)
+        days = DAYS[first : first + self.chance.randint(1, 3)]
+        stop = f"2020-01-0{DAYS.index(days[-1]) + 2}"
+        wanted = declared(
+            days[0], stop, sources={"raw": {"table": self.raw}},
+            reference_data={"rates": {"table": self.rates}},
+            transform={"version": f"1.{self.code}.0"}, run={"reason": f"run {self.number()}"},
+        )  # fmt: skip
+        plan = make_plan(self.context, wanted, "bob", None)
+        self.context.runs.plans[plan.run_id] = plan  # type: ignore[attr-defined]
+        self.version += 1
+        self.record("publish", self.version, Scope(field=DAY, partitions=days), plan.run_id)
+        self.made = {**self.made, **{day: self.reads(day) for day in days}}
+        self.made_at[self.version] = self.made
+
+    def rollback(self) -> None:
+        if self.version < 2:
+            return
+        to = self.chance.randint(1, self.version - 1)
+        self.record("rollback", to, self.scopes[-1], None)
+        self.made = self.made_at[to]
+
+    def record(self, action: Any, version: int, scope: Scope, run: str | None) -> None:
+        self.scopes.append(scope)
+        row = Publication(
+            product=PRODUCT, version=version, token=f"t{self.number()}", action=action,
+            run_id=run, table=PRODUCT, snapshot_id=1, before_snapshot_id=None, scope=scope,
+            supersedes=None, at=datetime.now(timezone.utc), by="bob",
+            returns_to=None if run else version,
+        )  # fmt: skip
+        self.context.versions.move(PRODUCT, lambda _: (row,))
+
+    def reads(self, day: str) -> Made:
+        """Return what a run that computes the day reads: a day of warm-up, too."""
+        before = DAYS[DAYS.index(day) - 1] if day != DAYS[0] else ""
+        return self.rows.get(before, 0), self.rows[day], self.reference, self.code
+
+    def step(self) -> None:
+        acts = (
+            self.late_rows, self.restate, self.delete, self.compact, self.new_reference,
+            self.same_reference, self.new_code, self.publish, self.rollback,
+        )  # fmt: skip
+        # What makes every partition stale comes seldom, so that others are seen.
+        weights = (4, 2, 2, 3, 1, 2, 1, 5, 1)
+        self.chance.choices(acts, weights)[0]()
+
+    def status(self) -> ProductStatus:
+        versions = {"daily": f"1.{self.code}.0"}
+        return find_stale(self.context, contract(), lambda file: versions)
+
+    def truth(self) -> dict[str, str]:
+        states = {
+            day: "complete" if made == self.reads(day) else "stale"
+            for day, made in self.made.items()
+        }
+        first = min(states)
+        late = {day for day in DAYS if self.ids[day] and day > first}
+        return {**dict.fromkeys(late, "missing"), **states}
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    found = catalog_of(tmp_path_factory.mktemp("lake"))
+    for namespace in ("bronze", "silver"):
+        found.create_namespace(namespace)
+    found.create_table(PRODUCT, SCHEMA, partition_spec=BY_DAY)
+    return found
+
+
+@pytest.mark.req("P5")
+@pytest.mark.parametrize("seed", range(20))
+def test_exactly_the_right_partitions_are_stale_after_every_step(catalog, seed):
+    history = History(catalog, seed)
+    history.publish()
+    for number in range(10):
+        history.step()
+        found = {one.partition: one.state for one in history.status().partitions}
+        assert found == history.truth(), (seed, number)
+
+
+def appended(name: str, day: str, *ids: int) -> pa.Table:
+    rows = [{"day": date.fromisoformat(day), "id": one, "amount": one} for one in ids]
+    return pa.Table.from_pylist(rows)
+
+
+def test_late_rows_are_found_and_the_draft_plans_exactly_these_partitions(
+    stored: StoredLake,
+) -> None:
+    project, source = stored.project, stored.project.wiring.catalog.load_table("bronze.orders")
+    assert project.stale(STORED_PRODUCT).nothing_to_do
+    for day in ("2024-01-03", "2024-01-04", "2024-01-06"):
+        source.append(appended("bronze.orders", day, 901).cast(source.schema().as_arrow()))
+    shown = CliRunner().invoke(app, ["--project", str(PLACE), "stale"]).output
+    assert "2 stale" in shown
+    assert "late rows of src in 2024-01-03: snapshot" in shown
+    assert f"lakehouse-backfill --project {PLACE} stale {STORED_PRODUCT} --draft" in shown
+    found = project.stale(STORED_PRODUCT, by="bob", draft=True)
+    file = found.products[0].manifest
+    assert file == "jobs/orders/repair-2024-01-03-3-partitions.yaml"
+    assert {one.partition: (one.state, one.causes) for one in found.partitions} == {
+        "2024-01-01": ("waiting for approval", ("unknown",)),
+        "2024-01-03": ("stale", ("late rows",)),
+        "2024-01-04": ("stale", ("late rows",)),
+        "2024-01-05": ("in progress", ("unknown",)),
+        "2024-01-06": ("missing", ("missing",)),
+    }
+    days = ["2024-01-03", "2024-01-04", "2024-01-06"]
+    assert project.plan(file, by="bob", dry_run=True).partitions == tuple(days)
+    draft = yaml.safe_load((PLACE / file).read_text("utf-8"))
+    assert [str(day) for day in draft["target"]["partitions"]["values"]] == days
+    assert draft["run"]["reason"] == "Found by stale: late rows (2), missing (1)."

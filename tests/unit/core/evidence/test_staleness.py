@@ -1,0 +1,122 @@
+"""What makes a partition stale, as tables of cases."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.evidence.input_changes import (
+    change_kind,
+    changed_labels,
+    rows_overlap,
+)
+from lakehouse_backfill.core.evidence.staleness import expected_labels, find_stale
+from lakehouse_backfill.core.versions.pointer import runs_by_partition
+from lakehouse_backfill.domain.catch_up import Drift
+from lakehouse_backfill.domain.partitions import RowRange, ScopeField
+from lakehouse_backfill.domain.table import LiveFile
+from tests.support.fakes import steps
+from tests.support.fakes.context import contract, declared
+
+DAY = ScopeField(column="day", transform="identity", type="date")
+WINDOW = (
+    datetime(2020, 1, 2, tzinfo=timezone.utc),
+    datetime(2020, 1, 4, tzinfo=timezone.utc),
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (RowRange("d", date(2020, 1, 1), date(2020, 1, 2)), False),
+        (RowRange("d", date(2020, 1, 1), date(2020, 1, 3)), True),
+        (RowRange("d", date(2020, 1, 4), date(2020, 1, 5)), False),
+        (RowRange("d", date(2020, 1, 3), None), True),
+        (RowRange("d", is_null=True), False),
+        (RowRange("d", equals=datetime(2020, 1, 4)), False),  # noqa: DTZ001 (as the column)
+        (RowRange("d", equals="EU"), True),
+    ],
+    ids=["before", "into", "after", "open", "null", "instant", "no time"],
+)
+def test_rows_are_of_a_window_that_is_half_open(rows: RowRange, expected: bool) -> None:
+    assert rows_overlap(rows, WINDOW) is expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"operation": "append"}, "late rows"),
+        ({"operation": "append", "writer": "run bf-1"}, "upstream restatement"),
+        ({"operation": "delete", "only_deletes": True}, "deletion"),
+        ({"operation": "overwrite"}, "changed rows"),
+    ],
+)
+def test_a_commit_is_named_by_what_it_did(fields: dict[str, Any], kind: str) -> None:
+    drift = {"writer": "spark", "only_deletes": False, **fields}
+    at = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    assert change_kind(Drift(snapshot_id=1, at=at, partitions=(), **drift)) == kind
+
+
+def test_the_files_of_a_coarser_spec_count_for_all_days_that_they_span() -> None:
+    def file(path: str, day: str, **more: Any) -> LiveFile:
+        return LiveFile(path=path, spec_id=0, partition=day, rows=1, size_bytes=1, **more)
+
+    then = [file("a", "2020-01-01"), file("b", "2020-01-02")]
+    now = [file("a", "2020-01-01"), file("b", "2020-01-02", deletes=("x",))]
+    assert changed_labels(then, now) == {"2020-01-02"}
+    month = file("m", "2020-01", spans=("2020-01-01", "2020-01-02"))
+    assert changed_labels(then, [*then, month]) == {"2020-01-01", "2020-01-02"}
+
+
+def test_hours_of_an_input_make_the_day_of_the_product() -> None:
+    hour = ScopeField(column="at", transform="hour", type="timestamptz")
+    assert expected_labels(DAY, hour, ["2020-01-02T23", "2020-01-03T00", "null"]) == {
+        "2020-01-02", "2020-01-03",
+    }  # fmt: skip
+    month = ScopeField(column="m", transform="month", type="date")
+    assert expected_labels(month, DAY, ["2020-01-02", "2020-02-01"]) == {"2020-01", "2020-02"}
+
+
+def test_a_partition_goes_back_to_the_run_that_a_rollback_leads_to() -> None:
+    _, found = steps.world()
+    first = steps.published_run(found)
+    second = steps.published_run(found, declared("2020-01-03", "2020-01-05"))
+
+    def made_by(**partial: bool) -> dict[str, tuple[str, ...]]:
+        history = found.versions.history(contract().product)
+        return runs_by_partition(
+            history, lambda run: partial.get("second", False) and run == second
+        )
+
+    days = [f"2020-01-0{number}" for number in (2, 3, 4)]
+    assert made_by() == {days[0]: (first,), days[1]: (second,), days[2]: (second,)}
+    assert made_by(second=True)[days[1]] == (first, second)
+    steps.roll_back(found, to=1, only=(days[1],))
+    assert made_by() == {days[0]: (first,), days[1]: (first,), days[2]: (second,)}
+    steps.roll_back(found, to=1)
+    assert made_by() == {days[0]: (first,), days[1]: (first,)}
+
+
+def test_an_open_run_gives_its_partitions_the_words_of_its_state() -> None:
+    _, found = steps.world()
+    steps.published_run(found)
+    waiting = steps.planned_run(found, declared("2020-01-04", "2020-01-05"))
+    states = {
+        one.partition: (one.state, one.run_id)
+        for one in find_stale(found, contract(), lambda file: {}).partitions
+    }
+    made = states["2020-01-02"]
+    assert made[0] == "complete"
+    assert states == {
+        "2020-01-01": ("unknown", None), "2020-01-02": made, "2020-01-03": made,
+        "2020-01-04": ("waiting for approval", waiting), "2020-01-05": ("unknown", None),
+    }  # fmt: skip
+
+
+def test_without_a_published_run_nothing_is_said_to_be_complete() -> None:
+    _, found = steps.world()
+    seen = find_stale(found, contract(), lambda file: {})
+    assert (seen.partitions, seen.to_repair) == ((), ())
+    assert seen.notes[0].startswith("no run of it is published")
