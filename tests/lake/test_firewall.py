@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import socket
 import threading
@@ -239,18 +240,28 @@ SESSION_EFFECTS: dict[str, tuple[str, str]] = {
         "catalog('{other}').load_table('{other}').append(one_row())",
     ),
     "PyIceberg drop": ("table", "catalog('{other}').drop_table('{other}')"),
+    "PyIceberg create": (
+        "table",
+        "catalog('{other}').create_table('{other}_new', one_row().schema)",
+    ),
+    "PyIceberg file": ("table", "output().create()"),
+    "PyIceberg file system": ("table", "output()._filesystem"),
+    "PyIceberg delete": (
+        "table",
+        "catalog('{other}').load_table('{other}').io.delete('file:///nowhere')",
+    ),
+    "objects of the process": ("toolkit", "__import__('gc').get_objects()"),
     "a setting": ("secret", "session().conf.get('spark.hadoop.fs.s3a.secret.key')"),
     "all settings": ("table", "session().conf.getAll"),
     "Java": ("Java", "getattr(session(), '_j' + 'vm').java.lang.System.exit(1)"),
 }
 _SESSION_HELP = """
-import gc
+import sys
 from pyspark.sql import SparkSession
 def session(): return SparkSession.builder.getOrCreate()
 def frame(): return session().range(1)
-def catalog(name):
-    found = (o for o in gc.get_objects() if type(o).__name__ == 'SqlCatalog')
-    return next(one for one in found if one.table_exists(name))
+def catalog(name): return sys.modules['builtins'].found_catalog
+def output(): return sys.modules['builtins'].found_output
 def one_row():
     import pyarrow
     return pyarrow.table({'k': [1]})
@@ -260,13 +271,19 @@ def one_row():
 @pytest.mark.req("E1", "T6")
 @pytest.mark.parametrize("place", ["the transform", "a thread"])
 def test_each_write_through_the_session_or_a_catalog_is_stopped_and_fails_the_run(
-    lake: Lake, outside: Outside, place: str
+    lake: Lake, outside: Outside, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("live", "other"):
         lake.sql(f"CREATE TABLE {{ns}}.{name} (k bigint)")
     names = {"live": f"lake.{lake.table('live')}", "name": lake.table("live")}
     names |= {"other": lake.table("other"), "folder": str(outside.folder)}
+    tables = [lake.catalog.load_table(lake.table(name)) for name in ("live", "other")]
     heads = {name: lake.catalog.load_table(lake.table(name)).metadata for name in ("live", "other")}
+    files = [_files_of(table) for table in tables]
+    # A job may dig them out of the process in many ways: by frames, modules, closures.
+    output = tables[1].io.new_output(f"{tables[1].location()}/one.bin")
+    monkeypatch.setattr(builtins, "found_catalog", lake.catalog, raising=False)
+    monkeypatch.setattr(builtins, "found_output", output, raising=False)
     lines = [text.format(**names) for _, text in SESSION_EFFECTS.values()]
     attempts = [f"def attempt_{n}(): {line}" for n, line in enumerate(lines, 1)]
     listed = ", ".join(f"attempt_{n}" for n in range(1, len(lines) + 1))
@@ -278,7 +295,12 @@ def test_each_write_through_the_session_or_a_catalog_is_stopped_and_fails_the_ru
     assert found == wanted
     after = {name: lake.catalog.load_table(lake.table(name)).metadata for name in heads}
     assert after == heads
+    assert [_files_of(table) for table in tables] == files
     assert list(outside.folder.iterdir()) == []
+
+
+def _files_of(table: Any) -> set[Path]:
+    return set(Path(table.location().removeprefix("file://")).rglob("*"))
 
 
 #: Function bodies of transforms that do nothing outside, and what stands above them.

@@ -45,7 +45,8 @@ def try_lines(
 ) -> list[Tried]:
     """Run each line as a function of a job; what it returns goes into `result`.
 
-    A line that starts with a bracket has parameters: `(held=1): return held`.
+    A line that starts with a bracket has parameters: `(held=1): return held`. `SCRATCH` is the
+    scratch folder.
     """
     file = project / FILE
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -146,12 +147,15 @@ def _in_worker(question: Mapping[str, Any]) -> list[Any]:
 def _job_module(project: Path) -> Any:
     from pyspark import cloudpickle
 
+    from lakehouse_backfill.adapters.spark.guard import driver_guard
+
     spec = importlib.util.spec_from_file_location("effects", project / FILE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["effects"] = module
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    vars(module)["SCRATCH"] = driver_guard.scratch_folder()
     spec.loader.exec_module(module)
     return module
 

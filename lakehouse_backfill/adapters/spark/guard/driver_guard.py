@@ -26,6 +26,7 @@ from lakehouse_backfill.adapters.spark.guard import (
     java_gate,
     native_writers,
     process_guard,
+    unaudited_calls,
     worker_guard,
 )
 from lakehouse_backfill.adapters.spark.guard.environment_gate import SECRETS
@@ -36,7 +37,9 @@ from lakehouse_backfill.core.runs.side_effects import describe_attempts
 from lakehouse_backfill.errors import WriteForbidden, hides_texts
 
 #: The text of these modules is sent to workers, in this order.
-_SHIPPED = (process_guard, import_gate, environment_gate, native_writers, worker_guard)
+_SHIPPED = (
+    process_guard, import_gate, environment_gate, native_writers, unaudited_calls, worker_guard,
+)  # fmt: skip
 #: Errors name this many attempts.
 _NAMED_ATTEMPTS = 5
 _FIX = (
@@ -156,6 +159,7 @@ def _register(root: str) -> None:
     import_gate.install(GUARD)
     java_gate.install(GUARD)
     environment_gate.install(GUARD, SECRETS)
+    unaudited_calls.install(GUARD)
     process_guard.install()
     _texts()  # Read once, before a job runs.
     # Executors may lack this package.

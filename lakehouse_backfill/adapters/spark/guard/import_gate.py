@@ -29,10 +29,12 @@ _IMPORTERS = (
     "timeit.py", "cProfile.py", "profile.py", "trace.py", "bdb.py", "unittest/", "doctest.py",
     "logging/config.py", "weakref.py", "sched.py", "inspect.py", "typing.py",
 )  # fmt: skip
-#: Files that unpickle what a job has made.
+#: Clients that hold tables and files of their own: no library needs them for a job's rows.
+_REFUSED_BELOW = frozenset({"duckdb", "_duckdb", "pyiceberg", "pyiceberg_core"})
+#: Files that unpickle what a job has made, or run it in a thread.
 _UNPICKLERS = (
     "/pyspark/cloudpickle/", "/pyspark/serializers.py", "/pyspark/core/broadcast.py",
-    "/cloudpickle/",
+    "/cloudpickle/", "/spark/guard/unaudited_calls.py",
 )  # fmt: skip
 #: Files that call functions of a job, or load them.
 _CALLERS = ("/pyspark/worker.py", "/pyspark/util.py", "/pyspark/sql/worker/", "/guarded_command.py")
@@ -82,7 +84,9 @@ class ImportGate:
             if _loads_native_code(frame) and not is_file:
                 return None
             text = file.replace(os.sep, "/")
-            if not _imports_for_its_caller(text, is_standard=is_standard):
+            if root not in _REFUSED_BELOW and not _imports_for_its_caller(
+                text, is_standard=is_standard
+            ):
                 calls_jobs = any(part in text for part in _CALLERS)
                 return self._guard.thread_origin() if calls_jobs else None
             frame = frame.f_back

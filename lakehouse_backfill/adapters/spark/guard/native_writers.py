@@ -1,4 +1,4 @@
-"""Stops job code that writes through pandas and PyArrow, whose native code raises no audit events.
+"""Stops job code that writes through pandas, PyArrow, PyIceberg: native code has no audit events.
 
 Uses the standard library only: its text is sent to Python workers. Patched members look at their
 caller; for all but job code they do what they did before. They are those through which public and
@@ -40,6 +40,22 @@ ADDRESS_READERS: Mapping[str, Mapping[str, int]] = {
     "pyarrow.fs": {"_resolve_filesystem_and_path": 0},
     "pyarrow.parquet.core": {"_resolve_filesystem_and_path": 0},
 }
+#: By module: members that open a file natively to read it, with the position of its path.
+FILE_READERS: Mapping[str, Mapping[str, int]] = {
+    "pyarrow.lib": {"input_stream": 0},
+    "pyarrow.json": {"read_json": 0, "open_json": 0},
+    "pandas.io.common": {"_get_filepath_or_buffer": 0},
+    "pandas.io.parquet": {"_get_path_or_handle": 0},
+}
+#: By module: members of PyIceberg that write or delete a file, before anything is committed.
+TABLE_FILES: Mapping[str, tuple[str, ...]] = {
+    "pyiceberg.io.pyarrow": ("PyArrowFile.create", "PyArrowFileIO.delete"),
+    "pyiceberg.io.fsspec": ("FsspecOutputFile.create", "FsspecFileIO.delete"),
+}
+#: By module: attributes of PyIceberg's objects that hold a file system of native code.
+FILE_SYSTEMS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "pyiceberg.io.pyarrow": (("PyArrowFile", "_filesystem"), ("PyArrowFileIO", "fs_by_scheme")),
+}
 #: By module: members that reach outside in any case.
 CLIENT_CALLS: Mapping[str, tuple[str, ...]] = {
     "pandas": (
@@ -74,7 +90,7 @@ class NativeWriters:
 
     def patch(self, root: str) -> None:
         """Patch what an import has just loaded of a package; others are left alone."""
-        if root not in ("pyarrow", "pandas"):
+        if root not in _CHECKS:
             return
         if root == "pyarrow":
             self._hide_members()
@@ -82,12 +98,14 @@ class NativeWriters:
             module = sys.modules.get(name)
             if name not in self._is_done and module is not None and _is_loaded(module):
                 self._is_done.add(name)
+                for owner, attribute in FILE_SYSTEMS.get(name, ()):
+                    _hide_attribute(self._guard, getattr(module, owner), attribute)
                 for member, check, sink in _CHECKS[root][name]:
                     self._check_first(module, member, check, sink)
 
     def patch_loaded(self) -> None:
         """Patch what the process has loaded before."""
-        for root in ("pyarrow", "pandas"):
+        for root in _CHECKS:
             if root in sys.modules:
                 self.patch(root)
 
@@ -144,6 +162,25 @@ class NativeWriters:
             setattr(home, name, call)
 
 
+def _hide_attribute(guard: Any, owner: Any, name: str) -> None:
+    """Refuse an attribute of an object to a line of a job; its class needs it."""
+
+    def get(self: Any) -> Any:
+        if guard.is_on and not guard.is_trusted():
+            place = guard.direct_caller(sys._getframe(1))
+            if place is not None:
+                guard.stop("table", f"to reach {owner.__name__}.{name}", place)
+        try:
+            return vars(self)[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def put(self: Any, value: Any) -> None:
+        vars(self)[name] = value
+
+    setattr(owner, name, property(get, put))
+
+
 def _is_loaded(module: Any) -> bool:
     # While a module is being imported, its classes are not there yet.
     return not getattr(getattr(module, "__spec__", None), "_initializing", False)
@@ -171,6 +208,16 @@ def _is_address(position: int) -> _Check:
     return is_address
 
 
+def _has_credentials(position: int) -> _Check:
+    """Return a check whether the path argument is a file that holds credentials."""
+
+    def has_credentials(guard: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+        path = _path(position, arguments, named)
+        return path is not None and guard.holds_credentials(path)
+
+    return has_credentials
+
+
 def _path(position: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
     given = arguments[position] if len(arguments) > position else None
     path = next((named[name] for name in _PATH_NAMES if name in named), given)
@@ -193,22 +240,29 @@ def _is_written_handle(guard: Any, arguments: tuple[Any, ...], named: Mapping[st
 
 def _checks() -> dict[str, dict[str, list[tuple[str, _Check, str]]]]:
     """Return by package and module what is checked before which member, and its sink."""
-    found: dict[str, dict[str, list[tuple[str, _Check, str]]]] = {"pyarrow": {}, "pandas": {}}
-
-    def add(module: str, member: str, check: _Check, sink: str = "file") -> None:
-        found[module.partition(".")[0]].setdefault(module, []).append((member, check, sink))
-
-    for module, writers in PATH_WRITERS.items():
-        for member, position in writers.items():
-            add(module, member, _path_outside(position))
-    for module, readers in ADDRESS_READERS.items():
-        for member, position in readers.items():
-            add(module, member, _is_address(position), "network")
-    for module, calls in CLIENT_CALLS.items():
-        for member in calls:
-            add(module, member, _always, "database")
-    add("pyarrow.lib", "memory_map", _is_written_map)
-    add("pandas.io.parquet", "_get_path_or_handle", _is_written_handle)
+    by_path = (
+        (PATH_WRITERS, _path_outside, "file"),
+        (ADDRESS_READERS, _is_address, "network"),
+        (FILE_READERS, _has_credentials, "file"),
+    )
+    known = [
+        (module, member, check(position), sink)
+        for members, check, sink in by_path
+        for module, positions in members.items()
+        for member, position in positions.items()
+    ]
+    known += [
+        (module, member, _always, sink)
+        for members, sink in ((CLIENT_CALLS, "database"), (TABLE_FILES, "table"))
+        for module, calls in members.items()
+        for member in calls
+    ]
+    known.append(("pyarrow.lib", "memory_map", _is_written_map, "file"))
+    known.append(("pandas.io.parquet", "_get_path_or_handle", _is_written_handle, "file"))
+    found: dict[str, dict[str, list[tuple[str, _Check, str]]]] = {}
+    for module, member, check, sink in known:
+        modules = found.setdefault(module.partition(".")[0], {})
+        modules.setdefault(module, []).append((member, check, sink))
     return found
 
 

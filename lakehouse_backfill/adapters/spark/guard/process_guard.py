@@ -31,10 +31,12 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
         "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo", "urllib.Request",
         "http.client.connect", "ftplib.connect", "smtplib.connect", "imaplib.open",
         "poplib.connect", "webbrowser.open", "syslog.openlog", "syslog.syslog",
+        "socket.sethostname",
     ),
     "process": (
         "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork",
-        "os.forkpty", "pty.spawn", "os.kill", "os.killpg",
+        "os.forkpty", "pty.spawn", "os.kill", "os.killpg", "signal.pthread_kill",
+        "cpython.PyInterpreterState_New", "resource.setrlimit", "resource.prlimit",
     ),
     "file": (
         "open", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.link",
@@ -44,7 +46,14 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "database": ("sqlite3.connect",),
     "native code": ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.call_function"),
     "environment": ("os.putenv", "os.unsetenv"),
+    "after the run": ("sys.addaudithook", "sys.settrace", "sys.setprofile"),
+    "toolkit": (
+        "gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames",
+        "sys._current_exceptions",
+    ),
 }  # fmt: skip
+#: Events that count where a line of a job itself makes the call; libraries may.
+_ONLY_DIRECT = frozenset({*EVENTS["after the run"], *EVENTS["toolkit"]})
 #: Events that tell of code that is loaded.
 _LOADING = frozenset({"exec", "import"})
 _SINKS = {event: sink for sink, events in EVENTS.items() for event in events}
@@ -52,6 +61,10 @@ _SINKS = {event: sink for sink, events in EVENTS.items() for event in events}
 _ALLOWED_ON_IMPORT = frozenset({"native code", "environment"})
 #: A path is refused in any case: the link could lead out of the scratch folder later.
 _ALWAYS_OUTSIDE = frozenset({"os.link", "os.symlink", "os.chdir"})
+#: Standard output and errors.
+_PRINTED = (1, 2)
+#: What begins the name of an open file that is none.
+_NO_FILES = ("pipe:", "/memfd:", os.devnull)
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 #: Files whose credentials a job must not see: folders, and ends of paths.
 _SECRET_FILES = (
@@ -141,9 +154,7 @@ class ProcessGuard:
 
     def thread_origin(self) -> Place | None:
         """Return the line of the job for which this thread works when the stack has none."""
-        thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
-        started = getattr(thread, "_lhb_origin", None)
-        return started or getattr(self._thread, "place", None) or self.running
+        return getattr(self._thread, "place", None) or self.running
 
     def check_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Stop what an audit event announces, if job code does it."""
@@ -151,7 +162,10 @@ class ProcessGuard:
             return
         sink = _SINKS[event]
         # The stack first: to resolve a path costs more, and most files are the toolkit's own.
-        found = self._origin(sys._getframe(2), sink)
+        # A thread may run a function of native code: then there is no frame.
+        frame = sys._getframe(1).f_back
+        is_direct = event in _ONLY_DIRECT
+        found = self.direct_caller(frame) if is_direct else self._origin(frame, sink)
         if found is None:
             return
         with self.trusted():
@@ -189,6 +203,14 @@ class ProcessGuard:
     def is_scratch(self, path: Any) -> bool:
         """Return whether job code may write to a path."""
         return is_scratch(path, self.scratch)
+
+    def holds_credentials(self, path: Any) -> bool:
+        """Return whether a file is one whose credentials a job must not see."""
+        return holds_credentials(path)
+
+    def may_write_to(self, descriptor: int) -> bool:
+        """Return whether job code may write to an open file."""
+        return may_write_to(descriptor, self.scratch)
 
     def is_job_file(self, file: str) -> bool:
         """Return whether code of this file is a job's."""
@@ -284,7 +306,10 @@ def _describe(event: str, arguments: tuple[Any, ...], scratch: tuple[str, ...]) 
         return f"{event} {shown!r}"
     if event == "subprocess.Popen":
         return f"subprocess.Popen of {_text(arguments[0])}"
-    return event if sink in ("environment", "native code") else f"{event} {_first(arguments)}"
+    # Commands may hold passwords: the program alone is named.
+    text = arguments[0] if arguments and isinstance(arguments[0], (str, bytes)) else ""
+    is_named = sink not in ("environment", "native code")
+    return f"{event} {_text(text).split(' ')[0][:80] if is_named else ''}".rstrip()
 
 
 def _paths(event: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -295,12 +320,20 @@ def _paths(event: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _at_folder(path: Any, folder: Any) -> Any:
+    if isinstance(path, int):
+        return _path_of(path) or path
     if not isinstance(folder, int) or folder < 0 or not isinstance(path, (str, bytes)):
         return path
+    base = _path_of(folder)
+    return path if base is None else os.path.join(base, _text(path))  # noqa: PTH118
+
+
+def _path_of(descriptor: int) -> str | None:
+    """Return the path of an open file; None where the system does not say."""
     try:
-        return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), _text(path))  # noqa: PTH118, PTH115
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
     except OSError:
-        return path
+        return None
 
 
 #: The last arguments are descriptors of folders, or -1.
@@ -310,23 +343,36 @@ _WITH_SOCKET = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendms
 
 def _describe_open(arguments: tuple[Any, ...], scratch: tuple[str, ...]) -> str:
     path, mode, flags = (*arguments, None, 0)[:3]
-    if not isinstance(path, (str, bytes, os.PathLike)):
-        return ""
-    text = _text(path)
     if isinstance(mode, str):
         is_write = any(letter in mode for letter in "wax+")
     else:
         is_write = bool((flags or 0) & _WRITE_FLAGS)
+    if isinstance(path, int):
+        is_harmless = not is_write or may_write_to(path, scratch)
+        return "" if is_harmless else f"to write to the open file {path}"
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return ""
+    text = _text(path)
     if is_write:
         if text == os.devnull or is_scratch(path, scratch):
             return ""
         return f"to open {text!r} for writing"
+    return f"to read {text!r}, which may hold credentials" if holds_credentials(path) else ""
+
+
+def holds_credentials(path: Any) -> bool:
+    """Return whether a file is one of those that hold credentials of the user or the process."""
     # Relative names, and links, may mean them too.
-    full = os.path.realpath(text).replace(os.sep, "/")
+    full = os.path.realpath(_text(path)).replace(os.sep, "/")
     if any(part in full if part.endswith("/") else full.endswith(part) for part in _SECRET_FILES):
-        is_environment = full.startswith("/proc/") or not full.endswith("/environ")
-        return f"to read {text!r}, which may hold credentials" if is_environment else ""
-    return ""
+        return full.startswith("/proc/") or not full.endswith("/environ")
+    return False
+
+
+def may_write_to(descriptor: int, scratch: tuple[str, ...]) -> bool:
+    """Return whether a job may write to an open file: of scratch, a pipe, or where it prints."""
+    path = None if descriptor in _PRINTED else _path_of(descriptor)
+    return path is None or path.startswith(_NO_FILES) or is_scratch(path, scratch)
 
 
 def is_scratch(path: Any, scratch: tuple[str, ...]) -> bool:
@@ -348,12 +394,6 @@ def _host(url: str) -> str:
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
     return f"{scheme}://{host}"
-
-
-def _first(arguments: tuple[Any, ...]) -> str:
-    # Commands may hold passwords: the program alone is named.
-    text = _text(arguments[0]) if arguments and isinstance(arguments[0], (str, bytes)) else ""
-    return text.split(" ")[0][:80]
 
 
 def _worker_error(attempt: dict[str, Any]) -> Exception:
@@ -381,37 +421,5 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def install() -> None:
-    """Install the hook and the gates in this process, once; they act while the guard is on."""
-    _gate_fork_exec()
-    _mark_threads()
+    """Install the hook in this process, once; it acts while the guard is on."""
     sys.addaudithook(_audit)
-
-
-def _gate_fork_exec() -> None:
-    """`multiprocessing` starts processes below the audit events."""
-    try:
-        import _posixsubprocess
-    except ImportError:
-        return
-    fork_exec = _posixsubprocess.fork_exec
-
-    def gated_fork_exec(*arguments: Any) -> Any:
-        found = GUARD.origin(sys._getframe(1)) if GUARD.is_on else None
-        if found is not None:
-            GUARD.stop("process", "to start a process", found)
-        return fork_exec(*arguments)
-
-    _posixsubprocess.fork_exec = gated_fork_exec
-
-
-def _mark_threads() -> None:
-    """Remember for each thread which line of a job started it."""
-    start = threading.Thread.start
-
-    def marking_start(self: threading.Thread) -> None:
-        found = GUARD.origin(sys._getframe(1)) if GUARD.is_on else None
-        if found is not None:
-            self._lhb_origin = found  # type: ignore[attr-defined]
-        start(self)
-
-    threading.Thread.start = marking_start  # type: ignore[method-assign]

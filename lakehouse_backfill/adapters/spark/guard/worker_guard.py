@@ -35,6 +35,7 @@ def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         guard.loaded_file = modules["import_gate"].loaded_file
         modules["import_gate"].install(guard)
         modules["environment_gate"].install(guard, secrets)
+        modules["unaudited_calls"].install(guard)
         process_guard.install()
         _fail_tasks_with_attempts(guard, process_guard)
     guard.native.patch_loaded()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 CLIENTS_BY_SINK: Mapping[str, tuple[str, ...]] = {
     "table": (
         "pyiceberg", "deltalake", "delta", "hudi", "daft", "lance", "lancedb", "ray", "polars",
-        "duckdb", "_duckdb", "datafusion", "chdb",
+        "duckdb", "_duckdb", "datafusion", "chdb", "pyiceberg_core",
     ),
     "file": (
         "pyarrow.fs", "pyarrow.parquet", "pyarrow.dataset", "pyarrow.csv", "pyarrow.feather",
@@ -48,6 +48,7 @@ CLIENTS_BY_SINK: Mapping[str, tuple[str, ...]] = {
         "sqlite3", "_sqlite3", "aiosqlite", "psycopg", "psycopg2", "asyncpg", "pg8000", "MySQLdb",
         "pymysql", "mysql", "pymssql", "pyodbc", "cx_Oracle", "oracledb", "ibm_db", "jaydebeapi",
         "sqlalchemy", "adbc_driver_manager", "adbc_driver_flightsql", "adbc_driver_postgresql",
+        "adbc_driver_duckdb",
         "clickhouse_connect", "clickhouse_driver", "trino", "prestodb", "pyhive", "pymongo",
         "motor", "cassandra", "neo4j", "influxdb_client", "lmdb", "rocksdb", "dbm",
     ),
@@ -55,9 +56,10 @@ CLIENTS_BY_SINK: Mapping[str, tuple[str, ...]] = {
     "search index": ("elasticsearch", "opensearchpy", "meilisearch", "typesense", "qdrant_client"),
     "native code": ("ctypes", "_ctypes", "cffi", "_cffi_backend", "py4j", "jpype", "jnius"),
     "process": (
-        "multiprocessing", "_thread", "_posixsubprocess", "pexpect", "sh", "invoke", "fabric",
+        "multiprocessing", "_thread", "_posixsubprocess", "_posixshmem", "_xxsubinterpreters",
+        "_interpreters", "concurrent.interpreters", "pexpect", "sh", "invoke", "fabric",
     ),
-    "after the run": ("atexit", "signal"),
+    "after the run": ("atexit", "signal", "_signal"),
     "toolkit": (
         "lakehouse_backfill.adapters", "lakehouse_backfill.cli", "lakehouse_backfill.config",
         "lakehouse_backfill.core", "lakehouse_backfill.demo", "lakehouse_backfill.fault_points",

@@ -28,11 +28,14 @@ NAMES_BY_SINK: Mapping[str, tuple[str, ...]] = {
         "os.posix_spawnp", "os.execv", "os.execve", "os.execvp", "os.execl", "os.spawnv",
         "os.spawnl", "os.spawnlp", "os.kill", "os.killpg", "pty.spawn",
         "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell",
-        "concurrent.futures.ProcessPoolExecutor",
+        "concurrent.futures.ProcessPoolExecutor", "os.umask", "os.nice", "os.setpriority",
+        "os.setuid", "os.setgid", "os.setsid", "os.abort",
     ),
     "after the run": (
         "weakref.finalize", "gc.callbacks", "sys.excepthook", "threading.excepthook",
-        "threading._register_atexit",
+        "threading._register_atexit", "threading.settrace", "threading.setprofile",
+        "sys.unraisablehook", "sys.displayhook", "sys.settrace", "sys.setprofile",
+        "os.register_at_fork", "sys.addaudithook",
     ),
     "database": (
         "pandas.read_sql", "pandas.read_sql_query", "pandas.read_sql_table", "pandas.read_iceberg",
@@ -40,7 +43,7 @@ NAMES_BY_SINK: Mapping[str, tuple[str, ...]] = {
     ),
     "native code": ("_imp.", "importlib.machinery.ExtensionFileLoader"),
     "toolkit": (
-        "sys.modules", "sys.addaudithook", "gc.get_objects", "gc.get_referrers",
+        "sys.modules", "gc.get_objects", "gc.get_referrers", "gc.get_referents",
         "importlib._bootstrap.", "importlib._bootstrap_external.",
     ),
 }  # fmt: skip
@@ -48,6 +51,7 @@ NAMES_BY_SINK: Mapping[str, tuple[str, ...]] = {
 _FILE_WRITERS = {
     "logging.FileHandler": 0, "numpy.save": 0, "numpy.savez": 0, "numpy.savetxt": 0,
     "os.remove": 0, "os.unlink": 0, "os.rmdir": 0, "os.mkdir": 0, "os.makedirs": 0,
+    "os.mkfifo": 0, "os.mknod": 0,
     "os.rename": 1, "os.replace": 1, "shutil.copy": 1, "shutil.copyfile": 1, "shutil.move": 1,
     "shutil.rmtree": 0,
 }  # fmt: skip
