@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
+from lakehouse_backfill.adapters.iceberg.catalog import missing_table_error
 from lakehouse_backfill.adapters.local.reader import find_key
 from lakehouse_backfill.config.drafts import (
     choose_scope_field,
@@ -25,7 +27,7 @@ from lakehouse_backfill.config.scaffold import write_new_file
 from lakehouse_backfill.core.retention.maintain import CONTROL_FILES_GRACE
 from lakehouse_backfill.domain.partitions import PartitionTransform
 from lakehouse_backfill.domain.table import Capabilities, is_table_name
-from lakehouse_backfill.errors import BackfillError, Blocked, NotFound, Unsupported
+from lakehouse_backfill.errors import BackfillError, Blocked, Unsupported
 from lakehouse_backfill.results import proof
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def run_doctor(wiring: Adapters, *, with_spark: bool = False) -> proof.DoctorRes
     tried = _run_check(wiring, "capabilities", lambda one: _probe_catalog(one, found), _PROBE_FIX)
     rows = [_run_check(wiring, *check) for check in checks]
     if not found:
-        return proof.DoctorResult(checks=(*rows, tried), capabilities=None)
+        return proof.DoctorResult(checks=_without_repeats((*rows, tried)), capabilities=None)
     return proof.DoctorResult(checks=(*rows, *_capability_checks(found[0])), capabilities=found[0])
 
 
@@ -105,6 +107,19 @@ def _shadow_check(found: Capabilities) -> proof.DoctorCheck:
 
 def _capability_text(name: str) -> str:
     return str(Capabilities.model_fields[name].description).rstrip(".")
+
+
+def _without_repeats(rows: tuple[proof.DoctorCheck, ...]) -> tuple[proof.DoctorCheck, ...]:
+    """Let the first of checks that fail for one cause name it; the others refer to that one."""
+    first: dict[str, str] = {}
+    for row in rows:
+        first.setdefault(row.detail, row.name)
+    return tuple(
+        row
+        if row.ok or first[row.detail] == row.name
+        else replace(row, detail=f"not looked at: {first[row.detail]} failed", fix="")
+        for row in rows
+    )
 
 
 def _run_check(
@@ -233,7 +248,7 @@ def add_product(wiring: Adapters, table: str, owner: str) -> proof.ProductDraft:
     """
     info = wiring.context.tables.describe(table) if is_table_name(table) else None
     if info is None:
-        raise NotFound(f"{table} does not exist", fix="name an existing namespace.table")
+        raise missing_table_error(wiring.catalog, table)
     if not info.partitioning:
         raise Unsupported(
             f"{table} is not partitioned, so there is nothing to restate by",

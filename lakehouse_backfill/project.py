@@ -197,7 +197,7 @@ class Project:
         if status is None:
             done = replace(done, next_command=plan_command(plan.manifest_file, revise or ""))
         else:
-            done = replace(done, next_command=self._next_command(plan.run_id))
+            done = replace(done, next_command=self._next_command(plan.run_id, look=True))
         if dry_run or not plan.revises:
             return done
         return self._pages.add_existing_link(done, plan.revises)
@@ -944,12 +944,12 @@ class Project:
         contract = find_contract_of_table(self.wiring.folder, right.table, left.table)
         return TableSides(left, right, contract)
 
-    def _next_command(self, run: str) -> str:
-        """Return what to type next for a run, by where it stands now."""
+    def _next_command(self, run: str, *, look: bool = False) -> str:
+        """Return what to type next for a run, by where it stands now; `look`: also in the lake."""
         from lakehouse_backfill.core.evidence.status import summarise_run_safety
 
         context = self.wiring.context
-        return summarise_run_safety(context, context.runs.status(run)).next_command
+        return summarise_run_safety(context, context.runs.status(run), look=look).next_command
 
     def _noted(self, done: AnyResult, run: str) -> AnyResult:
         """Add what the files of the run's code are by now, where that is not what runs."""

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.faults import (
     CONTRACTS_FOLDER,
+    closest_name,
     display_path,
     load_model,
     path_faults,
@@ -67,10 +69,11 @@ def find_contract(project: Path, product: str) -> Contract:
     known = list_contracts(project)
     # The name becomes part of a path, so it is checked before a path is made of it.
     if not is_table_name(product) or product not in known:
+        draft, near = command_line("product", "add", product), closest_name(product, known)
         raise NotFound(
             f"product {product} has no contract in {CONTRACTS_FOLDER.as_posix()}; "
             f"{suggest_name(product, list(known))}",
-            fix=f"lakehouse-backfill product add {product}",
+            fix=f"the same command with {near}; or, for another table: {draft}" if near else draft,
         )
     path = project / CONTRACTS_FOLDER / f"{product}.yaml"
     contract = load_contract(path, project)

@@ -78,11 +78,16 @@ def merge_faults(faults: list[Fault], more: Iterable[Fault]) -> list[Fault]:
     return faults + [fault for fault in more if (fault.line, fault.field) not in known]
 
 
+def closest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that was probably meant; None where none is like it."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+
+
 def suggest_name(name: str, known: list[str]) -> str:
     """Describe which known name was probably meant, or which there are."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    close = closest_name(name, known)
     if close:
-        return f"did you mean `{close[0]}`?"
+        return f"did you mean `{close}`?"
     return f"known: {', '.join(sorted(known)) or 'none'}"
 
 

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lakehouse_backfill.command_lines import PROFILE_VARIABLE
-from lakehouse_backfill.config.faults import PROFILES_FILE, load_model, suggest_name
+from lakehouse_backfill.config.faults import (
+    PROFILES_FILE,
+    closest_name,
+    load_model,
+    suggest_name,
+)
 from lakehouse_backfill.config.yaml_lines import YamlDocument
 from lakehouse_backfill.domain.contract import Profile, Profiles
 from lakehouse_backfill.errors import ConfigError, Fault
@@ -56,9 +61,11 @@ def choose_profile(
     """
     wanted = name or profiles.default
     if wanted not in profiles.profiles:
+        near = closest_name(wanted, profiles.profiles) or profiles.default
         raise ConfigError(
             f"there is no profile {wanted!r}; {suggest_name(wanted, list(profiles.profiles))}",
-            fix=f"name one with --profile, or add it to {PROFILES_FILE.as_posix()}",
+            fix=f"the same command with --profile {near}, or add {wanted} to "
+            f"{PROFILES_FILE.as_posix()}",
         )
     profile = profiles.profiles[wanted]
     is_dev = "environment" in profile.model_fields_set and profile.environment == "dev"

@@ -69,7 +69,11 @@ LOCK_FILE = "requirements.lock"
 def _require_project(folder: Path) -> None:
     """Raise NotFound unless the folder is that of a project."""
     if not folder.is_dir():
-        raise NotFound(f"{folder} is no folder", fix=command_line("init", str(folder)))
+        raise NotFound(
+            f"{folder} is no folder",
+            fix="name the project's folder: lakehouse-backfill --project DIR …; "
+            f"a new one: {command_line('init', str(folder))}",
+        )
     if not (folder / PROFILES_FILE).is_file():
         # Without this, a command in the wrong folder would make an empty lake and see no runs.
         raise NotFound(

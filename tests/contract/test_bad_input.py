@@ -384,7 +384,7 @@ COMMANDS = {
         "diff silver.daily@1 silver.daily", "not-found", "name one that exists"),
     "unknown engine": Case(
         "diff silver.daily silver.daily --key id --engine gpu", "invalid-config", "choose auto"),
-    "unknown profile": Case("--profile prd status", "invalid-config", "name one with --profile"),
+    "unknown profile": Case("--profile prd status", "invalid-config", "--profile prod"),
     "unknown command": Case("pblish x", "usage", "add --help"),
     "unknown option": Case("status --al", "usage", "add --help"),
     "draft of a reversed range": Case(

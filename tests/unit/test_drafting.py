@@ -40,6 +40,24 @@ def test_a_name_that_is_no_table_is_not_found(project: Project, table: str) -> N
         project.add_product(table)
 
 
+def test_who_mistypes_a_table_reads_its_name(project: Project) -> None:
+    with pytest.raises(NotFound, match=r"tables of silver: silver\.heap, silver\.orders") as near:
+        project.add_product("silver.order")
+    assert near.value.fix == "name one that exists: silver.orders"
+    with pytest.raises(NotFound, match=r"namespaces: silver\n"):
+        project.add_product("bronze.orders")
+
+
+def test_doctor_names_a_fault_of_the_catalog_once(tmp_path: Path) -> None:
+    create_project(tmp_path)
+    found = Project.open(tmp_path).doctor()
+    bad = {check.name: check for check in found.checks if not check.ok}
+    assert "there is no lake at" in bad.pop("catalog").detail
+    assert {(check.detail, check.fix) for check in bad.values()} == {
+        ("not looked at: catalog failed", "")
+    }
+
+
 def test_a_table_without_partitions_gets_no_contract_that_would_not_load(project: Project) -> None:
     with pytest.raises(Unsupported, match="nothing to restate by"):
         project.add_product("silver.heap")

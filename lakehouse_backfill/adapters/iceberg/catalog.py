@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -34,6 +35,7 @@ from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.table import is_table_name
 
 _SQL = ("sqlite", "postgresql")
 _SQLITE_WAIT_S = 30
@@ -50,6 +52,8 @@ _URI_EXAMPLES = {
 }
 #: A new SQL catalog creates two tables, so two races can be lost.
 _MAX_LOST_RACES = 3
+#: Names of tables or namespaces that an error lists.
+_MAX_NAMED = 12
 #: Readers report damage as an `OSError` too; it names the format, and an outage does not.
 _FORMAT_WORDS = ("parquet", "thrift", "magic bytes")
 #: PyIceberg's functions that read one file each, which they hold as an argument.
@@ -129,6 +133,24 @@ def load_table(catalog: Catalog, table: str) -> Table:
     """Load the table from the catalog; raises NotFound and CatalogDown."""
     with translate_errors():
         return catalog.load_table(table)
+
+
+def missing_table_error(catalog: Catalog, table: str) -> errors.NotFound:
+    """Build the error for a table that does not exist; it names those that may be meant."""
+    namespace = table.rpartition(".")[0] if is_table_name(table) else ""
+    names = list_table_names(catalog, namespace) if namespace else []
+    kind = f"tables of {namespace}"
+    if not names:
+        kind = "namespaces"
+        with translate_errors():
+            names = [".".join(found) for found in catalog.list_namespaces()]
+    near = get_close_matches(table, names, 1) or sorted(names)[:_MAX_NAMED]
+    return errors.NotFound(
+        f"{table} does not exist; {kind}: {', '.join(sorted(names)[:_MAX_NAMED]) or 'none'}",
+        fix=f"name one that exists: {' or '.join(near)}"
+        if near
+        else "check the profile: lakehouse-backfill doctor",
+    )
 
 
 def load_table_or_none(catalog: Catalog, table: str) -> Table | None:

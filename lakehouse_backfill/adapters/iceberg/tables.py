@@ -20,6 +20,7 @@ from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.catalog import (
     load_table,
     load_table_or_none,
+    missing_table_error,
     translate_errors,
 )
 from lakehouse_backfill.adapters.iceberg.manifests import (
@@ -88,7 +89,9 @@ class IcebergTables(Tables):
 
     def resolve(self, ref: TableRef) -> Snapshot:
         """Return the snapshot of `ref`: an id, else an instant, else a tag or branch."""
-        loaded = load_table(self._catalog, ref.table)
+        loaded = load_table_or_none(self._catalog, ref.table)
+        if loaded is None:
+            raise missing_table_error(self._catalog, ref.table)
         metadata = loaded.metadata
         if ref.at is None:
             if metadata.current_snapshot_id is None:

@@ -58,7 +58,7 @@ def _kept_heads_text(result: proof.AuditVerifyResult) -> str:
 
 def _signatures_text(result: proof.AuditVerifyResult) -> str:
     if result.signed is None:
-        return "none: who acted is what was given by --by"
+        return "none: who acted is the login's name, or that of --by"
     return f"{result.signed} verified, {result.unsigned} decisions and publications without one"
 
 
@@ -214,7 +214,8 @@ def render_rollback_preview(page: TextPage, result: publications.RollbackPreview
     for item in result.rewritten:
         page.line(f"rewritten: {format_partitions(item.partitions)}, because {item.because}")
     _columns_stay(page, result.columns_stay)
-    page.next_command(command_line("versions", result.product))
+    to = str(result.version)
+    page.next_command(command_line("rollback", result.product, "--to", to, "--reason", "TEXT"))
 
 
 def _columns_stay(page: TextPage, columns: Sequence[str] | None) -> None:

@@ -52,7 +52,11 @@ def render_waive(page: TextPage, result: runs.WaiveResult) -> None:
 
 def render_run(page: TextPage, result: runs.RunProgressResult) -> None:
     """Draw what `run` got done: only gates that did not pass, then one line that sums up."""
-    _staged(page, result)
+    if result.chunks_done or result.checks:
+        _staged(page, result)
+    else:
+        _headline(page, result)
+        page.line("nothing was left to compute")
     gates.render_gates(page, result.checks or (), is_short=True)
     page.facts(read_fields(result, "evidence: report"))
     if result.changes is not None:
@@ -79,8 +83,10 @@ def describe_outcome(result: runs.RunProgressResult) -> str:
     moves = sorted(moves, key=lambda each: -abs(each[1]))[:_MAX_TOTALS]
     totals = [f"{name} {move * 100:+.2f} %" if move else f"{name} ±0 %" for name, move in moves]
     parts += [", ".join(totals)] if totals else []
-    failed = sum(find_verdict(check) == "failed" for check in checks)
-    parts.append(f"{failed} of {len(checks)} checks failed")
+    verdicts = [find_verdict(check) for check in checks]
+    parts.append(f"{verdicts.count('failed')} of {len(checks)} checks failed")
+    if weak := verdicts.count("failed without blocking"):
+        parts[-1] += f", {weak} more without blocking"
     return "; ".join(parts)
 
 

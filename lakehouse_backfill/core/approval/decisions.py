@@ -159,7 +159,9 @@ def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
             f"{run_id} overlaps open run {conflict.run_id} ({conflict.state}) in "
             f"{partitions.describe_labels(conflict.partitions)}",
             state="nothing was approved; both runs stay as they are",
-            fix=f"finish or cancel {conflict.run_id}, or plan --revise {conflict.run_id}",
+            fix=f"lakehouse-backfill status {conflict.run_id} says how to finish it; or close it: "
+            f"lakehouse-backfill cancel {conflict.run_id}, then "
+            f"lakehouse-backfill approve {run_id}",
         )
     return context.move(status, plan, "approve", by, bound_to=plan.manifest_hash, reason=reason)
 

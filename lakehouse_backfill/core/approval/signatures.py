@@ -30,7 +30,7 @@ from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 
-UNSIGNED = "not signed: the name was given by --by"
+UNSIGNED = "not signed: the name is the login's, or that of --by"
 #: Decision -> the role that it needs; a plan needs none.
 _ROLES = {
     "approve": "approve",

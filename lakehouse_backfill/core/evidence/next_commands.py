@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.checklist import unanswered_questions
+from lakehouse_backfill.core.planning.plan import find_conflicting_runs
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RunState, RunStatus
@@ -16,6 +18,7 @@ from lakehouse_backfill.errors import EnvironmentDown, NotFound, PointerMoved, T
 
 _CHANGED = "{replan}   # its partitions changed since it was planned"
 _OVERTAKEN = "{replan}   # another version became accepted since it was planned"
+_UNANSWERED = "{replan}   # once the questions of its checklist are answered"
 _RETIRED = "{plan}   # its shadow was removed; planned again, it is a new run"
 
 
@@ -24,7 +27,8 @@ def exceptional_command(
 ) -> str | None:
     """Return the next command where that of the run's state would be refused; else None.
 
-    With `look`, the target's metadata is read for conflicts; else the run's log alone decides.
+    With `look`, the target's metadata and other open runs are read for conflicts; else the run's
+    log alone decides.
     """
     if plan is None:
         return None
@@ -32,11 +36,26 @@ def exceptional_command(
         if any(event.verb == "retire" for event in context.runs.events(status.run_id)):
             return _RETIRED
         return _conflict(context, plan) if look else None
+    if status.state is RunState.PLANNED:
+        return _before_approval(context, plan, look=look)
     if status.state is not RunState.ACCEPTED:
         return None
     if publish_modes.is_never_published(plan):
         return "evidence {run}   # it is never published"
     return _after_conflict(context, status, plan) or (_conflict(context, plan) if look else None)
+
+
+def _before_approval(context: Context, plan: Plan, *, look: bool) -> str | None:
+    """Return what comes first where an approval would be refused."""
+    if unanswered_questions(plan.checklist):
+        return _UNANSWERED
+    if look:
+        for other in find_conflicting_runs(context, plan.resolved, {plan.run_id, plan.revises}):
+            return (
+                f"status {other.run_id}   # it restates the same partitions: finish it, or close "
+                "it by cancel"
+            )
+    return None
 
 
 def _after_conflict(context: Context, status: RunStatus, plan: Plan) -> str | None:

@@ -186,7 +186,15 @@ WAITING_FOR_PEOPLE = (
 #: States whose next command depends on the plan (its file, who writes the shadow, whether it may
 #: be published) or that describe its partitions: only then is the plan read.
 _PLAN_STATES = frozenset(
-    {S.ACCEPTED, S.REJECTED, S.CANCELLED, S.PUBLISH_HALTED, S.ROLLED_BACK, *_EXTERNAL_COMMANDS}
+    {
+        S.PLANNED,
+        S.ACCEPTED,
+        S.REJECTED,
+        S.CANCELLED,
+        S.PUBLISH_HALTED,
+        S.ROLLED_BACK,
+        *_EXTERNAL_COMMANDS,
+    }
 )
 
 

@@ -205,7 +205,7 @@ def _check_signatures(subject: Verification) -> None:
     found = signatures.run_verdicts(subject.context, subject.events, subject.publications, contract)
     if not is_required and all(one.is_unsigned for one in found):
         if found:
-            reason = "nothing is signed: who decided is what was given by --by"
+            reason = "nothing is signed: who decided is the login's name, or that of --by"
             subject.checks.append(unknown_check("signatures", reason))
         return
     for one in found:

@@ -16,7 +16,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from lakehouse_backfill.core.guards.queries import NotAQuery, parse_query
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, TransformRef
-from lakehouse_backfill.errors import ConfigError, Fault, problem_with_faults
+from lakehouse_backfill.errors import ConfigError, Fault
 
 if TYPE_CHECKING:
     from lakehouse_backfill.domain.plan import SourcePin
@@ -61,7 +61,7 @@ def require_resolved_columns(
 
 def _faulty(problem: str, faults: tuple[Fault, ...]) -> ConfigError:
     return ConfigError(
-        problem_with_faults(problem, faults),
+        problem,
         state=NOTHING_PLANNED,
         fix="correct the query, or pin an input that has the column",
         faults=faults,

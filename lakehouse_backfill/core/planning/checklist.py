@@ -82,7 +82,7 @@ _EVIDENCE = (
 
 _SIGNATURES = {
     True: "decisions and publications must be signed",
-    False: "decisions need no signature: without one, a name is what was given by --by",
+    False: "decisions need no signature: without one, a name is the login's, or that of --by",
 }
 
 

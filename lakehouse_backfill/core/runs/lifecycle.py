@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from lakehouse_backfill.command_lines import PROGRAM
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
 from lakehouse_backfill.errors import Blocked, IllegalMove
 
@@ -98,6 +99,16 @@ _ADVICE = {
     ("begin staging", S.ROLLED_BACK): _AGAIN,
 }
 
+#: State -> the command that moves the run on; in the other states `status` says what to do.
+_FORWARD_COMMANDS = {
+    S.PLANNED: "approve {run}",
+    S.APPROVED: "run {run}",
+    S.STAGED: "validate {run}",
+    S.VALIDATED: "accept {run}",
+    S.ACCEPTED: "publish {run}",
+    S.FAILED: "run {run}",
+}
+
 #: Commands for a run that gates rejected, but not for one that a person rejected.
 COMMANDS_AFTER_GATES = ("run", "validate", "waive")
 
@@ -159,11 +170,10 @@ def require_legal_move(status: RunStatus, verb: str) -> None:
     """Raise IllegalMove, with the legal verbs, when the run's state does not allow `verb`."""
     if status.state not in (MOVES[verb][0] if verb in MOVES else NOTES[verb]):
         legal = _legal_commands(status.state)
+        forward = f"{PROGRAM} {_FORWARD_COMMANDS.get(status.state, 'status {run}')}"
         raise IllegalMove(
             f"{status.run_id} is {status.state.value}: "
             f"it cannot {COMMANDS_BY_VERB.get(verb, verb)}; legal now: {legal}",
             state=f"{status.run_id} stays {status.state.value}",
-            fix=_ADVICE.get((verb, status.state), "lakehouse-backfill status {run}").format(
-                run=status.run_id
-            ),
+            fix=_ADVICE.get((verb, status.state), forward).format(run=status.run_id),
         )

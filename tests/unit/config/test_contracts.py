@@ -119,7 +119,10 @@ def test_an_unknown_product_is_answered_with_the_known_ones(tmp_path: Path) -> N
     with pytest.raises(NotFound) as caught:
         find_contract(project(tmp_path), "silver.arrivals_dayly")
     assert "did you mean `silver.arrivals_daily`?" in caught.value.problem
-    assert caught.value.fix == "lakehouse-backfill product add silver.arrivals_dayly"
+    assert caught.value.fix == (
+        "the same command with silver.arrivals_daily; or, for another table: "
+        "lakehouse-backfill product add silver.arrivals_dayly"
+    )
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "silver", "", "silver.a/../b", "a.b\n"])

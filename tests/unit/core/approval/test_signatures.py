@@ -178,8 +178,16 @@ def test_a_name_that_is_not_the_signer_is_refused(keys: Keyring) -> None:
 @pytest.mark.parametrize(
     ("verb", "change", "match"),
     [
-        ("approve", without_signature, "approve .*not signed: the name was given by --by"),
-        ("accept", without_signature, "accept .*not signed: the name was given by --by"),
+        (
+            "approve",
+            without_signature,
+            "approve .*not signed: the name is the login's, or that of --by",
+        ),
+        (
+            "accept",
+            without_signature,
+            "accept .*not signed: the name is the login's, or that of --by",
+        ),
         ("approve", by_eve, r"something else; it differs in by"),
         ("accept", with_other_reason, r"something else; it differs in detail\.reason"),
         ("approve", with_signature_byte, "not one of this statement"),
@@ -455,11 +463,11 @@ def test_dev_may_stay_unsigned_and_says_so() -> None:
     events = found.runs.events(run_id)
     records = status.decision_records(events)
     assert [(one["decision"], one["signature"]) for one in records] == [
-        ("approve", "not signed: the name was given by --by"),
-        ("accept", "not signed: the name was given by --by"),
+        ("approve", "not signed: the name is the login's, or that of --by"),
+        ("accept", "not signed: the name is the login's, or that of --by"),
     ]
     evidence = found.runs.plan(run_id).checklist[-1]
-    assert str(evidence.answer).endswith("a name is what was given by --by")
+    assert str(evidence.answer).endswith("a name is the login's, or that of --by")
     check = next(one for one in verify(found, run_id).checks if one.name == "signatures")
     assert (check.ok, check.because[:18]) == (None, "nothing is signed:")
 

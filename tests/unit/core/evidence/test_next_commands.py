@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.evidence.next_commands import exceptional_command
 from lakehouse_backfill.core.evidence.status import summarise_run_safety, summarise_safety
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish, run_until_decision
@@ -21,7 +22,13 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import BackfillError, ConfigError, RunMoved, TargetChanged
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ConfigError,
+    IllegalMove,
+    RunMoved,
+    TargetChanged,
+)
 from tests.support.fakes.context import PRODUCT, declared
 from tests.support.fakes.lake import FakeLake
 from tests.support.fakes.steps import (
@@ -114,6 +121,32 @@ def test_what_to_type_next_is_not_refused_whatever_happened_before(
 
 def next_command(found: Context, run: str, *, look: bool = False) -> str:
     return summarise_run_safety(found, found.runs.status(run), look=look).next_command
+
+
+def test_before_an_approval_come_answers_and_other_runs_of_the_same_partitions() -> None:
+    _, found = world()
+    first, second = planned_run(found), planned_run(found, CORRECTED)
+    assert next_command(found, first) == f"lakehouse-backfill approve {first}"
+    assert next_command(found, second, look=True).startswith(f"lakehouse-backfill status {first} ")
+    with pytest.raises(BackfillError, match="overlaps open run") as refused:
+        decisions.approve(found, second, "ana", "")
+    assert f"lakehouse-backfill cancel {first}, then" in refused.value.fix
+    decisions.cancel(found, first, "bob", "")
+    assert next_command(found, second, look=True) == f"lakehouse-backfill approve {second}"
+    plan = found.runs.plan(second)
+    open_question = plan.checklist[0].model_copy(update={"answer": None})
+    asked = plan.model_copy(update={"checklist": (open_question,)})
+    status = found.runs.status(second)
+    assert exceptional_command(found, status, asked, look=False).startswith("{replan}   # once")
+
+
+def test_an_illegal_move_names_the_command_that_the_run_waits_for() -> None:
+    _, found = world()
+    for make, forward in ((planned_run, "approve"), (validated_run, "accept")):
+        run = make(found)
+        with pytest.raises(IllegalMove) as refused:
+            publish(found, run, "bob")
+        assert refused.value.fix == f"lakehouse-backfill {forward} {run}"
 
 
 def test_a_conflict_that_lasts_is_seen_before_and_after_a_publication_was_tried() -> None:
