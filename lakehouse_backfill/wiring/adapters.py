@@ -136,10 +136,11 @@ class Adapters:
     @cached_property
     def spark(self) -> Any:
         """The Spark session of the profile; starts a JVM."""
-        session = start_spark(self.profile, self.folder, self.progress)
+        hides = any(contract.restricted_columns for contract in self.valid_contracts())
+        session = start_spark(self.profile, self.folder, self.progress, hides_values=hides)
         from lakehouse_backfill.adapters.spark.session.session import hide_values
 
-        if any(contract.restricted_columns for contract in self.valid_contracts()):
+        if hides:
             hide_values()
         return session
 
@@ -334,7 +335,9 @@ class Adapters:
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
 
 
-def start_spark(profile: Profile, folder: Path, progress: Progress) -> Any:
+def start_spark(
+    profile: Profile, folder: Path, progress: Progress, *, hides_values: bool = False
+) -> Any:
     """Open the Spark session; what makes it long is said before anything of Spark is loaded."""
     from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
     from lakehouse_backfill.adapters.spark.session.settings import describe_start
@@ -344,7 +347,7 @@ def start_spark(profile: Profile, folder: Path, progress: Progress) -> Any:
     try:
         from lakehouse_backfill.adapters.spark.session.session import open_session
 
-        return open_session(whole, folder)
+        return open_session(whole, folder, hides_values=hides_values)
     finally:
         progress.finish()
 

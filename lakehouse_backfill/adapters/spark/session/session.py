@@ -26,6 +26,7 @@ from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
     SparkSettings,
     is_secret,
+    loud_executor_settings,
     may_hold_secret,
 )
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
@@ -158,15 +159,18 @@ _OPEN_SESSIONS: dict[str, SparkSession] = {}
 _sessions_opened = 0
 
 
-def open_session(profile: Profile, project: Path) -> SparkSession:
+def open_session(profile: Profile, project: Path, *, hides_values: bool = False) -> SparkSession:
     """Return this process's Spark session, started on the first call.
 
+    `hides_values` starts it for restricted columns; the caller calls `hide_values`, too.
     Spark's output goes to a log file, so that only results reach the terminal. Raises JavaMissing
     without Java 17 or 21, EnvironmentDown when Spark does not start or answer, and ConfigError when
     the process already has a session on another catalog.
     """
     global _sessions_opened  # One session at a time; objects of an earlier session are invalid.
     settings = SparkSettings.from_profile(profile, project)
+    if hides_values and settings.remote is None:
+        settings = settings.without_values()
     SECRETS.declared |= frozenset(profile.secret_variables)
     SECRETS.settings |= {key: text for key, text in settings.options.items() if is_secret(key)}
     with _LOCK:
@@ -244,7 +248,7 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
     gateway = _launch_jvm(conf, {"stdout": log, "stderr": log, "start_new_session": True})
     own = SparkConf(loadDefaults=True, _jvm=gateway.jvm).setAll(private)
     context = SparkContext(conf=own, gateway=gateway)
-    context.setLogLevel("ERROR")
+    context.setLogLevel(options.get("spark.log.level", "ERROR"))
     _end_jobs_on_interrupt(context)
     return SparkSession.builder.getOrCreate()
 
@@ -306,9 +310,9 @@ def hide_values() -> None:
     Called before anything of a product with restricted columns is read. Errors of tasks, and plans,
     may quote a value: Spark writes both to its event log, its web pages and its logs. Event log and
     pages end, and the driver's loggers are switched off, but for Iceberg's errors: they name files.
-    Executors that are processes of their own keep their logs: `setLogLevel` does not reach them.
 
-    Raises Blocked where a Spark Connect server keeps such logs: they are not ours to end.
+    Raises Blocked where a Spark Connect server, or executors that are processes of their own, keep
+    such logs: they are ended only when they start.
     """
     from pyspark import SparkContext
 
@@ -317,6 +321,7 @@ def hide_values() -> None:
     if context is None:
         _require_silent_server()
         return
+    _require_silent_executors(context.getConf().get)
     scala = context._jsc.sc()
     if scala.eventLogger().isDefined():
         scala.listenerBus().removeListener(scala.eventLogger().get())
@@ -327,6 +332,17 @@ def hide_values() -> None:
     levels = {"org.apache.spark": log4j.Level.OFF, "org.apache.iceberg": log4j.Level.ERROR}
     for name, level in levels.items():
         log4j.core.config.Configurator.setLevel(name, level)
+
+
+def _require_silent_executors(setting: Callable[[str, str], str | None]) -> None:
+    if loud := loud_executor_settings(setting):
+        raise Blocked(
+            "Spark's executors are processes of their own, which write errors of tasks to their "
+            "logs, and they may quote values of restricted columns",
+            state="nothing was computed; readers see what they saw before",
+            fix="declare the restricted columns of the input in its contract, so that executors "
+            f"start without logs; or set in the profile's spark settings: {', '.join(loud)}",
+        )
 
 
 #: Settings of a server, which it takes only when it starts, and the value without values in logs.
@@ -349,17 +365,18 @@ def _require_silent_server() -> None:
 def require_silent_server(setting: Callable[[str, str], str | None]) -> None:
     """Raise Blocked, with the options to start it with, unless a server keeps no values."""
     loud = [
-        f"--conf {name}={wanted}"
+        f"{name}={wanted}"
         for name, wanted in _SILENT_SERVER.items()
         # What it does not say, it does as Spark's defaults say.
         if str(setting(name, _SPARK_DEFAULTS[name])).upper() != wanted.upper()
     ]
+    loud += [one for one in loud_executor_settings(setting) if one not in loud]
     if loud:
         raise Blocked(
             "the Spark Connect server writes errors of tasks, and plans, to its logs or pages, and "
             "they may quote values of restricted columns",
             state="nothing was computed; readers see what they saw before",
-            fix=f"start the server with {' '.join(loud)}",
+            fix=f"start the server with {' '.join(f'--conf {one}' for one in loud)}",
         )
 
 

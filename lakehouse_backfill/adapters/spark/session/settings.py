@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -213,6 +213,19 @@ _LOCAL_DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
 }
+#: A JVM that dies writes neither a report nor its memory: both hold values.
+_NO_DUMPS = (
+    "-XX:+SuppressFatalErrorMessage -XX:-CreateCoredumpOnCrash -XX:-HeapDumpOnOutOfMemoryError"
+)
+#: Spark's own log configuration, which each executor has. In that of a cluster, a logger may have a
+#: level, or a place, of its own.
+_LOGGING = "-Dlog4j2.configurationFile="
+_SPARKS_LOGGING = f"{_LOGGING}classpath:org/apache/spark/log4j2-defaults.properties"
+_EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
+#: The level is that of the start: one that is set later does not reach an executor that starts.
+_SILENT_EXECUTORS = {"spark.log.level": "OFF", "spark.executor.syncLogLevel.enabled": "true"}
+#: Shuffles and spills are rows, and stay on the disk when a process is killed.
+_ENCRYPTED_SCRATCH = {"spark.io.encryption.enabled": "true"}
 #: Session-wide write-audit-publish settings would redirect every write (pitfall 22).
 _REFUSED = ("spark.wap.branch", "spark.wap.id")
 
@@ -232,7 +245,18 @@ class SparkSettings:
     @property
     def is_local(self) -> bool:
         """Whether driver and executors are one process on this machine."""
-        return self.remote is None and self.options["spark.master"].startswith("local")
+        return self.remote is None and is_local_master(self.options["spark.master"])
+
+    def without_values(self) -> SparkSettings:
+        """Return the settings of a session that writes values to no log, dump or scratch file."""
+        own = {**self.options, **_ENCRYPTED_SCRATCH}
+        ends = {"spark.driver.extraJavaOptions": _NO_DUMPS}
+        if not self.is_local:
+            own |= _SILENT_EXECUTORS
+            ends[_EXECUTOR_OPTIONS] = f"{_SPARKS_LOGGING} {_NO_DUMPS}"
+        # Of two options, Java takes the last.
+        options = {key: f"{own.get(key, '')} {end}".strip() for key, end in ends.items()}
+        return SparkSettings(catalog=self.catalog, options={**own, **options})
 
     @staticmethod
     def from_profile(profile: Profile, project: Path) -> SparkSettings:
@@ -258,6 +282,29 @@ class SparkSettings:
         if settings.is_local:
             options = {**_LOCAL_DEFAULTS, **options}
         return SparkSettings(catalog=name, options=options)
+
+
+def is_local_master(master: str) -> bool:
+    """Return whether executors are threads of the driver; those of `local-cluster` are not."""
+    return master == "local" or master.startswith("local[")
+
+
+def loud_executor_settings(setting: Callable[[str, str], str | None]) -> tuple[str, ...]:
+    """Return the settings that executors lack to keep errors of tasks out of their logs.
+
+    None where driver and executors are one process.
+    """
+    if is_local_master(str(setting("spark.master", ""))):
+        return ()
+    loud = [
+        f"{name}={wanted}"
+        for name, wanted in _SILENT_EXECUTORS.items()
+        if str(setting(name, "")).upper() != wanted.upper()
+    ]
+    words = str(setting(_EXECUTOR_OPTIONS, "")).split()
+    if [word for word in words if word.startswith(_LOGGING)][-1:] != [_SPARKS_LOGGING]:
+        loud.append(f"{_EXECUTOR_OPTIONS}={_SPARKS_LOGGING}")
+    return tuple(loud)
 
 
 def _catalog_options(name: str, properties: Mapping[str, str]) -> dict[str, str]:

@@ -126,10 +126,13 @@ def _damaged_file_error(doing: str, cause: str) -> BackfillError:
     file = spark_log.last_unreadable_file()
     if file is not None:
         return DamagedFile(file, f"{doing}: {cause}")
+    found = "look for `Error reading file(s)` in the logs of Spark's executors"
+    if hides_texts():  # their logs are off
+        found = "read the data files of the inputs one by one, to find it"
     return LostFile(
         f"{doing}: a data file is damaged: {cause}",
         state=_NOTHING_PUBLISHED,
-        fix="look for `Error reading file(s)` in the logs of Spark's executors; restore that file "
+        fix=f"{found}; restore that file "
         "from the store's own history or from a copy, then run the step again",
     )
 

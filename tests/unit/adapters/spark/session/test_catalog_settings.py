@@ -324,7 +324,7 @@ def test_the_reason_is_said_before_anything_of_spark_is_opened(
         def finish(self) -> None:
             said.append("finished")
 
-    def refuse(*asked: object) -> None:
+    def refuse(*asked: object, hides_values: bool) -> None:
         said.append("opened")
         raise ConfigError("no Spark here")
 
@@ -333,3 +333,38 @@ def test_the_reason_is_said_before_anything_of_spark_is_opened(
     with pytest.raises(ConfigError, match="no Spark here"):
         start_spark(profile, tmp_path, Told())
     assert said == ["starting Spark: a JVM with Iceberg's jars", "opened", "finished"]
+
+
+@pytest.mark.req("E7")
+@pytest.mark.parametrize("master", ["local", "local[4]"])
+def test_a_local_session_for_restricted_columns_leaves_no_dump_and_no_readable_scratch(
+    master: str, tmp_path: Path
+) -> None:
+    profile = Profile(catalog=POSTGRESQL, spark={"spark.master": master})
+    plain = SparkSettings.from_profile(profile, tmp_path)
+    assert settings.loud_executor_settings(plain.options.get) == ()
+    assert dict(plain.without_values().options) == {
+        **plain.options,
+        "spark.io.encryption.enabled": "true",
+        "spark.driver.extraJavaOptions": "-XX:+SuppressFatalErrorMessage "
+        "-XX:-CreateCoredumpOnCrash -XX:-HeapDumpOnOutOfMemoryError",
+    }
+
+
+@pytest.mark.req("E7")
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,512]"])
+def test_executors_of_their_own_start_without_logs_whatever_the_profile_says(
+    master: str, tmp_path: Path
+) -> None:
+    own = {
+        "spark.master": master, "spark.log.level": "DEBUG",
+        "spark.executor.extraJavaOptions": "-Dlog4j2.configurationFile=mine -Xss4m",
+    }  # fmt: skip
+    plain = SparkSettings.from_profile(Profile(catalog=POSTGRESQL, spark=own), tmp_path)
+    assert len(settings.loud_executor_settings(plain.options.get)) == 3
+    silent = plain.without_values().options
+    assert settings.loud_executor_settings(silent.get) == ()
+    assert silent["spark.executor.extraJavaOptions"].startswith(
+        "-Dlog4j2.configurationFile=mine -Xss4m -Dlog4j2.configurationFile=classpath:"
+    )
+    assert silent["spark.log.level"] == "OFF"

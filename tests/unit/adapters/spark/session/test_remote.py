@@ -41,15 +41,41 @@ def test_a_client_without_its_packages_says_what_installs_them(tmp_path, monkeyp
 
 @pytest.mark.req("E7")
 def test_a_server_that_keeps_errors_and_plans_is_refused_for_restricted_columns() -> None:
-    silent = {"spark.ui.enabled": "false", "spark.log.level": "off"}
+    silent = {
+        "spark.ui.enabled": "false", "spark.log.level": "off", "spark.master": "local[2]",
+    }  # fmt: skip
     session.require_silent_server(lambda name, default: silent.get(name, default))
 
+    local = {"spark.master": "local[2]"}
     with pytest.raises(Blocked, match="may quote values of restricted columns") as refused:
         session.require_silent_server(
-            lambda name, default: {"spark.eventLog.enabled": "true"}.get(name, default)
+            lambda name, default: {**local, "spark.eventLog.enabled": "true"}.get(name, default)
         )
 
     assert refused.value.fix == (
         "start the server with --conf spark.eventLog.enabled=false --conf spark.ui.enabled=false "
         "--conf spark.log.level=OFF"
     )
+
+
+LOGGING = "-Dlog4j2.configurationFile=classpath:org/apache/spark/log4j2-defaults.properties"
+
+
+@pytest.mark.req("E7")
+def test_a_server_with_executors_of_its_own_is_asked_for_their_logs_too() -> None:
+    silent = {
+        "spark.ui.enabled": "false", "spark.log.level": "OFF", "spark.master": "spark://host:7077",
+        "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile=mine {LOGGING}",
+    }  # fmt: skip
+    with pytest.raises(Blocked) as refused:
+        session.require_silent_server(lambda name, default: silent.get(name, default))
+    assert refused.value.fix == (
+        "start the server with --conf spark.executor.syncLogLevel.enabled=true"
+    )
+    silent |= {
+        "spark.executor.syncLogLevel.enabled": "true",
+        "spark.executor.extraJavaOptions": f"{LOGGING} -Dlog4j2.configurationFile=mine",
+    }
+    with pytest.raises(Blocked) as refused:
+        session.require_silent_server(lambda name, default: silent.get(name, default))
+    assert refused.value.fix.endswith(f"--conf spark.executor.extraJavaOptions={LOGGING}")
