@@ -23,9 +23,9 @@ REASON_PLACEHOLDER = "TEXT"
 #: The verbs that open a project; the others need neither a project nor a profile.
 PROJECT_VERBS = (
     "accept", "approve", "audit", "cancel", "chunks", "diff", "doctor", "dual-read", "evidence",
-    "list", "log", "maintain", "new", "plan", "product", "publish", "reconcile", "recover",
-    "reject", "reproduce", "rollback", "run", "shadow", "show", "stage", "stale", "status",
-    "try", "validate", "verify", "versions", "waive",
+    "lineage", "list", "log", "maintain", "new", "plan", "product", "publish", "reconcile",
+    "recover", "reject", "reproduce", "rollback", "run", "shadow", "show", "stage", "stale",
+    "status", "try", "validate", "verify", "versions", "waive", "why",
 )  # fmt: skip
 _VERB = re.compile(rf"\b{PROGRAM} (?=(?:{'|'.join(PROJECT_VERBS)})\b)")
 _UNKNOWN_RUN = re.compile(rf"\b({PROGRAM} plan --revise ){RUN_PLACEHOLDER}\b")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.domain.run import RunStatus
     from lakehouse_backfill.ports.comparison import DiffRequest
     from lakehouse_backfill.report.page import EvidencePages
-    from lakehouse_backfill.results import comparison, lineage, proof, publications, runs
+    from lakehouse_backfill.results import comparison, origins, proof, publications, runs
     from lakehouse_backfill.results.base import Result
 
     AnyResult = TypeVar("AnyResult", bound=Result)
@@ -353,7 +353,7 @@ class Project:
 
     def stale(
         self, product: str | None = None, by: str | None = None, *, draft: bool = False
-    ) -> lineage.StaleResult:
+    ) -> origins.StaleResult:
         """Find partitions whose inputs or code changed since a run made them, and missing ones.
 
         With `draft` a run manifest is written for each product that repairs exactly these. Only
@@ -370,7 +370,38 @@ class Project:
         if draft:
             who = resolve_actor(by)
             drafts = onboarding.add_repairs(wiring, found, who)
-        return results.lineage.StaleResult.of(found, drafts, is_drafted=draft)
+        return results.origins.StaleResult.of(found, drafts, is_drafted=draft)
+
+    def lineage(self, target: str, partition: str | None = None) -> origins.LineageResult:
+        """Say what a table's partitions were computed from, and what was computed from them.
+
+        `target` is a product, its table, or an input of one. Only metadata is read. Raises NotFound
+        when no published run computed or read it.
+        """
+        from lakehouse_backfill.core.evidence.lineage import find_lineage
+
+        contracts = self.wiring.valid_contracts()
+        found = find_lineage(self.wiring.context, contracts, target, partition)
+        return results.origins.LineageResult.of(found)
+
+    def why(self, table: str, partition: str | None = None) -> origins.WhyResult:
+        """Tell the story of a partition, or of a product's newest publication.
+
+        Raises NotFound without a contract, or when nothing is known to have written it.
+        """
+        from lakehouse_backfill.config.contracts import find_contract_of_table
+        from lakehouse_backfill.config.project_files import code_versions
+        from lakehouse_backfill.core.evidence.staleness import find_stale
+        from lakehouse_backfill.core.evidence.story import tell_story
+
+        context = self.wiring.context
+        contract = find_contract_of_table(self.folder, table) or self.wiring.contract(table)
+        told = tell_story(context, contract, partition)
+        states = {}
+        if partition is not None:
+            status = find_stale(context, contract, partial(code_versions, self.folder))
+            states = {one.partition: one for one in status.partitions}
+        return results.origins.WhyResult.of(told, states.get(partition or ""))
 
     def log(self, run: str) -> runs.LogResult:
         """List the run's events, oldest first."""

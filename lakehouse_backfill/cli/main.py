@@ -26,10 +26,7 @@ from lakehouse_backfill.results.base import Result
 app = typer.Typer(
     cls=BackfillGroup,
     name="lakehouse-backfill",
-    help=(
-        "Restate partitions of Apache Iceberg tables safely: plan, approve, stage, validate, "
-        "accept, publish, roll back."
-    ),
+    help=("Restate partitions of Apache Iceberg tables safely."),
     epilog=(
         "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 checks or approval block, "
         "4 conflict, 5 outcome unknown, 6 environment down, 130 interrupted."
@@ -120,7 +117,7 @@ for _phase, _commands in (
     (_AFTER, (after.diff,)),
     (_AFTER, (after.reconcile, after.waive, after.accept, after.reject, after.publish)),
     (_AFTER, (after.dual_read, after.versions, after.evidence)),
-    (_AFTER, (proof.verify, proof.reproduce)),
+    (_AFTER, (proof.lineage, proof.why, proof.verify, proof.reproduce)),
     (_REPAIR, (repair.rollback, repair.recover, repair.maintain)),
 ):
     for _command in _commands:

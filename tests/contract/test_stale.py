@@ -1,7 +1,8 @@
-"""`stale` against histories whose truth is known, and on a lake that real runs made."""
+"""`stale`, `lineage` and `why`: on histories whose truth is known, and on a lake of real runs."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
@@ -25,6 +26,7 @@ from lakehouse_backfill.core.evidence.staleness import ProductStatus, find_stale
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.errors import NotFound
 from tests.contract.test_stored_lake import PLACE, StoredLake, stored
 from tests.contract.test_stored_lake import PRODUCT as STORED_PRODUCT
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
@@ -231,3 +233,49 @@ def test_late_rows_are_found_and_the_draft_plans_exactly_these_partitions(
     draft = yaml.safe_load((PLACE / file).read_text("utf-8"))
     assert [str(day) for day in draft["target"]["partitions"]["values"]] == days
     assert draft["run"]["reason"] == "Found by stale: late rows (2), missing (1)."
+
+
+@pytest.mark.req("O3")
+def test_lineage_is_known_both_ways_to_the_partition(stored: StoredLake) -> None:
+    project, run = stored.project, stored.runs["second"]
+    (up,) = project.lineage(STORED_PRODUCT, "2024-01-03").upstream
+    (down,) = project.lineage("bronze.orders", "2024-01-03").downstream
+    assert up == down
+    assert (up.run_id, up.partitions, up.table, up.input_partitions) == (
+        run, ("2024-01-03",), "bronze.orders", ("2024-01-03",),
+    )  # fmt: skip
+    assert [str(one)[:10] for one in (up.read_from, up.read_to)] == ["2024-01-03", "2024-01-04"]
+    with pytest.raises(NotFound, match="computed or read partition 2030-01-01"):
+        project.lineage(STORED_PRODUCT, "2030-01-01")
+
+
+@pytest.mark.req("O3")
+def test_why_tells_the_story_of_a_partition_on_one_screen(stored: StoredLake) -> None:
+    words = ["--project", str(PLACE), "why", STORED_PRODUCT, "--partition", "2024-01-03"]
+    shown = CliRunner().invoke(app, words).output
+    assert len(shown.splitlines()) <= 24
+    story = stored.project.why(STORED_PRODUCT, "2024-01-03")
+    assert (story.run_id, story.version, story.state) == (stored.runs["second"], 2, "complete")
+    assert (story.reason, story.approved_by, story.accepted_by) == (
+        "amounts were low", ("ana",), ("ana",),
+    )  # fmt: skip
+    assert (story.transform, story.rows and story.rows["changed"]) == ("orders 1.0.0", 3)
+    assert [act.version for act in story.acts] == [2, 1]
+    stored.project.rollback(STORED_PRODUCT, to=0, reason="wrong", by="ana")
+    before = stored.project.why(STORED_PRODUCT, "2024-01-03")
+    assert (before.run_id, before.acts[0].action, before.state) == (None, "rollback", "unknown")
+
+
+def test_a_publication_carries_what_it_was_computed_from(stored: StoredLake) -> None:
+    run, project = stored.runs["validated"], stored.project
+    project.accept(run, by="ana")
+    project.publish(run, by="ana")
+    head = project.wiring.catalog.load_table(STORED_PRODUCT).current_snapshot()
+    source = project.wiring.catalog.load_table("bronze.orders")
+    state = json.loads(head.summary["lakehouse-backfill.refresh-state"])
+    (found,) = state["source-states"]
+    assert (found["namespace"], found["name"], found["uuid"]) == (
+        ["bronze"], "orders", str(source.metadata.table_uuid),
+    )  # fmt: skip
+    assert found["snapshot-id"] in {one.snapshot_id for one in source.metadata.snapshots}
+    assert state["refresh-start-timestamp-ms"] > 0

@@ -39,6 +39,42 @@ def stale(
     return project.stale(product, acting_person(by) if draft else None, draft=draft)
 
 
+PartitionOption = Annotated[
+    str | None, typer.Option("--partition", metavar="P", help="One partition; else all.")
+]
+
+
+def lineage(
+    target: Annotated[str, typer.Argument(metavar="TABLE", help="A product, or an input table.")],
+    partition: PartitionOption = None,
+) -> Result:
+    """Show what a table came from, and what came from it.
+
+    By run: partitions, snapshots and instants of each input; one step each way. Columns are those
+    that a SQL transform names: information, no proof.
+
+    Examples:
+      lakehouse-backfill lineage silver.orders --partition 2026-01-17
+      lakehouse-backfill lineage bronze.orders --partition 2026-01-17
+    """
+    return current_project().lineage(target, partition)
+
+
+def why(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A product, or its table.")],
+    partition: PartitionOption = None,
+) -> Result:
+    """Tell why a partition is as it is, on one screen.
+
+    Who changed it last and why, who approved and accepted, input, code, rows, checks, side effects,
+    and whether it is stale. Without a partition: the newest publication.
+
+    Examples:
+      lakehouse-backfill why silver.orders --partition 2026-01-17
+    """
+    return current_project().why(table, partition)
+
+
 def audit_verify(
     against: Annotated[
         Path | None,

@@ -51,6 +51,8 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "VerifyResult": publications.render_verify,
     "ReproduceResult": publications.render_reproduce,
     "StaleResult": lineage.render_stale,
+    "LineageResult": lineage.render_lineage,
+    "WhyResult": lineage.render_why,
     "AuditVerifyResult": publications.render_audit_verify,
     "AuditGuaranteesResult": publications.render_audit_guarantees,
 }

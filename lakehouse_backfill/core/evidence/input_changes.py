@@ -211,6 +211,17 @@ class InputReader:
             return None
         return source, labels_with_rows(self.live_files(pin.table, info.snapshot_id, source))
 
+    def partitions_at_pin(self, pin: SourcePin) -> tuple[ScopeField, frozenset[str]] | None:
+        """Return the field and partitions with rows of an input as it was read; None: not known."""
+        source = self._source_field(pin, pin.range.column) if pin.range else None
+        if source is None:
+            return None
+        try:
+            return source, labels_with_rows(self.live_files(pin.table, pin.snapshot_id, source))
+        except (NotFound, Unsupported):
+            self.add_note(f"snapshot {pin.snapshot_id} of {pin.table} cannot be listed any more")
+            return None
+
     def add_note(self, text: str) -> None:
         """Add a sentence once."""
         self.notes[text] = None

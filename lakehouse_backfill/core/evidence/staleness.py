@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Literal
 
-from lakehouse_backfill.core.evidence.attribution import computing_run
 from lakehouse_backfill.core.evidence.input_changes import (
     CauseKind,
     ChangedInput,
     InputReader,
     labels_with_rows,
 )
+from lakehouse_backfill.core.evidence.lineage import PartitionOrigins, is_partial_plan
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
@@ -94,13 +93,6 @@ def _version_order(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
 
 
-def is_partial_plan(plan: Plan) -> bool:
-    """Return whether a run changes some rows of its partitions, and keeps the others."""
-    target = plan.resolved.manifest.target
-    is_part = target.publish_mode in ("merge", "correction_events")
-    return is_part or target.row_predicate is not None
-
-
 def expected_labels(
     target: ScopeField, source: ScopeField, labels: Iterable[str]
 ) -> frozenset[str]:
@@ -142,21 +134,19 @@ class _Finder:
     context: Context
     contract: Contract
     versions: CodeVersions
-    _plans: dict[str, Plan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.inputs = InputReader(self.context)
+        self.origins = PartitionOrigins(self.context, self.contract.product)
 
     def status(self) -> ProductStatus:
         """Judge each partition that a run made, that holds rows, or that should."""
-        history = self.context.versions.history(self.contract.product)
-        made_by = pointer.runs_by_partition(history, lambda run: is_partial_plan(self._plan(run)))
-        current = self._newest_plan(tuple(row.run_id for row in pointer.accepted_rows(history)))
+        made_by, current = self.origins.made_by, self.origins.newest_plan()
         if current is None:
             return self._without_history()
         open_runs = self._open_runs()
         by, code = current.resolved.scope.field, self._current_version(current)
-        causes = self._causes(made_by, current, code)
+        causes = self._causes(current, code)
         live = self._live_labels(by)
         missing = self._missing(current, frozenset(made_by) | live)
         judged = [
@@ -179,17 +169,6 @@ class _Finder:
         note = "no run of it is published: what its rows were computed from is not recorded"
         return ProductStatus(self.contract.product, found, (note,))
 
-    def _plan(self, run_id: str) -> Plan:
-        if run_id not in self._plans:
-            self._plans[run_id] = self.context.runs.plan(run_id)
-        return self._plans[run_id]
-
-    def _newest_plan(self, runs: tuple[str | None, ...]) -> Plan | None:
-        """Return the plan of the newest published run that makes whole partitions, else any."""
-        plans = [self._plan(run) for run in dict.fromkeys(runs) if run is not None]
-        whole = [plan for plan in plans if not is_partial_plan(plan)]
-        return next(iter(whole or plans), None)
-
     def _current_version(self, current: Plan) -> str:
         """Return the newest version of the transform: of the newest run, or of its file by now."""
         transform = current.resolved.manifest.transform
@@ -204,26 +183,22 @@ class _Finder:
                 continue
             state = _STATE_OF_RUN.get(run.state, "in progress")
             try:
-                labels = self._plan(run.run_id).resolved.scope.partitions
+                labels = self.origins.plan(run.run_id).resolved.scope.partitions
             except NotFound:
                 continue
             for label in labels:
                 found.setdefault(label, (run.run_id, state))
         return found
 
-    def _causes(
-        self, made_by: Mapping[str, tuple[str, ...]], current: Plan, version: str
-    ) -> dict[str, tuple[StaleCause, ...]]:
+    def _causes(self, current: Plan, version: str) -> dict[str, tuple[StaleCause, ...]]:
         """Return, by partition, what changed since the runs that made it read their inputs."""
-        by_plan: dict[str, list[str]] = defaultdict(list)
-        for label, runs in made_by.items():
-            for run in runs:
-                plan = computing_run(self.context, self._plan(run), label)
-                self._plans.setdefault(plan.run_id, plan)
-                by_plan[plan.run_id].append(label)
+        by_run: dict[str, list[str]] = defaultdict(list)
+        for label in self.origins.made_by:
+            for plan in self.origins.computing_plans(label):
+                by_run[plan.run_id].append(label)
         found: dict[str, list[StaleCause]] = defaultdict(list)
-        for run, labels in by_plan.items():
-            plan = self._plan(run)
+        for run, labels in by_run.items():
+            plan = self.origins.plan(run)
             if is_older_code(plan, current, version):
                 made, name = plan.resolved.manifest.transform, current.resolved.manifest.transform
                 text = f"made by {made.name} {made.version}, by now it is {name.name} {version}"

@@ -103,6 +103,37 @@ def unresolved_columns(
     return [(line, name, columns) for (line, name), columns in sorted(found.items())]
 
 
+def column_sources(text: str, sources: Sequence[SourcePin]) -> dict[str, tuple[str, ...]]:
+    """Return the columns of inputs (`input.column`) that each column of a query is made of.
+
+    Empty where the query cannot be followed. Conditions and joins, which decide about rows, are
+    not among them.
+    """
+    from sqlglot.lineage import lineage
+
+    types = {pin.name: {one.name: one.type for one in pin.columns} for pin in sources}
+    try:
+        query = parse_query(text)
+        names = _first_names(query) or ()
+        found = {}
+        for name in names:
+            nodes = lineage(name, query.copy(), schema=_untyped(types), dialect="spark").walk()
+            origins = {
+                f"{node.source.name}.{node.name.rpartition('.')[2]}"
+                for node in nodes
+                if isinstance(node.source, exp.Table) and not node.downstream
+            }
+            found[name] = tuple(sorted(origins))
+    except (NotAQuery, SqlglotError, RecursionError, ValueError):
+        return {}
+    return found
+
+
+def _untyped(columns: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
+    """Return the columns without their types, which sqlglot would have to know."""
+    return {table: dict.fromkeys(names, "unknown") for table, names in columns.items()}
+
+
 class _Resolver:
     """Looks up names in the scopes of one query; None stands for columns that are not known."""
 

@@ -24,6 +24,7 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.rollout import CompensationRequest, CorrectionEventsRequest
+from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.errors import Blocked, Tampered, TargetChanged, Unsupported
 
 CORRECTION_EVENTS_MODE = "correction_events"
@@ -127,6 +128,8 @@ def write_compensating_events(
 
 #: Snapshot summary property: the digest of the archive of the accepted result.
 EVIDENCE_DIGEST_PROPERTY = "lakehouse-backfill.evidence-digest"
+#: Snapshot summary property: the tables and snapshots that the output was computed from, as JSON.
+REFRESH_STATE_PROPERTY = "lakehouse-backfill.refresh-state"
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ def _adopt_shadow(
         **_version_properties(plan, reserved),
         "lakehouse-backfill.epoch": str(reserved.epoch),
         **_lineage_properties(plan),
+        REFRESH_STATE_PROPERTY: canonical_json(refresh_state(context, plan)),
     }
     request = publish_modes.adopt_request(
         plan, accepted.shadow_snapshot_id, reserved.token, reserved.tags, properties
@@ -196,6 +200,32 @@ def _lineage_properties(plan: Plan) -> dict[str, str]:
         "lakehouse-backfill.restatement-reason": manifest.run.reason_code,
         **carried,
     }
+
+
+def refresh_state(context: Context, plan: Plan) -> dict[str, Any]:
+    """Return what an output was computed from, in the shape of a materialized view's refresh state.
+
+    Iceberg's view spec names its fields; `range` adds the rows of a table that could be read. A
+    table that is gone by now has no uuid.
+    """
+    states = []
+    for pin in plan.resolved.sources:
+        namespace, _, name = pin.table.rpartition(".")
+        info = context.tables.describe(pin.table)
+        states.append(
+            {
+                "type": "table",
+                "namespace": namespace.split("."),
+                "name": name,
+                "snapshot-id": pin.snapshot_id,
+                **({"uuid": info.uuid} if info else {}),
+                **(
+                    {"range": pin.range.model_dump(mode="json", by_alias=True)} if pin.range else {}
+                ),
+            }
+        )
+    started_ms = int(plan.created_at.timestamp() * 1000)
+    return {"source-states": states, "refresh-start-timestamp-ms": started_ms}
 
 
 def _expose_pointer(

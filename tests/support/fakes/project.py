@@ -19,7 +19,7 @@ from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.contract import HookCall
 from lakehouse_backfill.ports.system import Progress
-from lakehouse_backfill.results import comparison, lineage, proof, publications, runs
+from lakehouse_backfill.results import comparison, origins, proof, publications, runs
 from lakehouse_backfill.results.base import Result
 
 CHECKS = [
@@ -184,6 +184,28 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "nothing_to_do": False,
         "next_command": "lakehouse-backfill plan jobs/a/repair.yaml",
     },
+    "lineage": {
+        "table": "bronze.a", "partition": "p", "upstream": [],
+        "downstream": [
+            {**RUN, "partitions": ["2013-02-15"], "input": "raw", "role": "source",
+             "table": "bronze.a", "snapshot_id": 7, "input_partitions": ["2013-02-15"]},
+        ],
+        "columns": {"amount": ["raw.amount"], "one": []},
+        "notes": ["a note"],
+    },
+    "why": {
+        **RUN, "table": "silver.a", "partition": None, "state": "stale",
+        "because": ["late rows of raw: snapshot 7"],
+        "acts": [{"at": "2026-03-01T12:00:00+00:00", "action": "publish", "version": 1,
+                  "run_id": "bf-1", "by": "ana", "reason": "late"}],
+        "written_since": ["snapshot 9"], "version": 1, "reason": "late", "reason_code": "late_data",
+        "requested_by": "bob", "approved_by": ["ana"], "accepted_by": ["ana"],
+        "published_by": "ana", "published_at": "2026-03-01T12:00:00+00:00",
+        "transform": "a 1.0.0", "file": "jobs/a.py", "code_hash": "a" * 64, "git_commit": None,
+        "output": "silver.a@8", "inputs": [], "rows": {"old_rows": 3}, "checks": "3 of 3 passed",
+        "not_passed": [], "side_effects": [], "notes": ["a note"],
+        "next_command": "lakehouse-backfill evidence bf-1",
+    },
     "log": {
         "events": [
             {"run_id": "bf-1", "seq": 1, "at": "2026-03-01T12:00:00Z", "actor": "ana",
@@ -340,7 +362,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 MODULES = {
     "comparison": comparison,
-    "lineage": lineage,
+    "origins": origins,
     "proof": proof,
     "publications": publications,
     "runs": runs,

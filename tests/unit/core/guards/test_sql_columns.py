@@ -8,6 +8,7 @@ import pytest
 
 from lakehouse_backfill.core.guards.queries import parse_query
 from lakehouse_backfill.core.guards.sql_columns import (
+    column_sources,
     require_resolved_columns,
     unresolved_columns,
 )
@@ -165,3 +166,35 @@ def test_python_and_code_of_another_engine_are_not_looked_at() -> None:
     for changes in ({"file": "a.sql", "writer": "external"}, {"file": "a.py"}):
         ref = TransformRef(name="daily", version="1.0.0", **changes)
         require_resolved_columns({ref.file: "no query at all ("}, ref, [])
+
+
+def _pin(name: str, **columns: str) -> SourcePin:
+    return SourcePin(
+        name=name, role="source", table=f"bronze.{name}", requested="", snapshot_id=1, mode="tag",
+        columns=tuple(
+            Column(field_id=number, name=column, type=kind)
+            for number, (column, kind) in enumerate(columns.items(), start=1)
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "sources"),
+    [
+        (
+            "WITH a AS (SELECT day, sum(x.amount * r.rate) AS s FROM src x JOIN rates r "
+            "ON x.cur = r.cur GROUP BY day) SELECT day, s AS amount, 1 AS one FROM a",
+            {"day": ("src.day",), "amount": ("rates.rate", "src.amount"), "one": ()},
+        ),
+        ("SELECT day FROM src UNION ALL SELECT day FROM src", {"day": ("src.day",)}),
+        ("SELECT * FROM src", {}),
+        ("DELETE FROM src", {}),
+    ],
+    ids=["join in a CTE", "union", "star", "no query"],
+)
+def test_the_input_columns_of_each_column_are_read_from_the_query(query, sources):
+    pins = [
+        _pin("src", day="date", amount="long", cur="string"),
+        _pin("rates", cur="string", rate="double"),
+    ]  # fmt: skip
+    assert column_sources(query, pins) == sources

@@ -1,0 +1,238 @@
+"""Lineage: which run computed each partition that readers see, and from which partitions of what.
+
+Nothing is stored for it: publications name the run of a partition, and the run's plan names
+snapshots and rows of its inputs. Which columns come from which is read from SQL alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from lakehouse_backfill.core.evidence.attribution import computing_run
+from lakehouse_backfill.core.evidence.input_changes import (
+    InputReader,
+    rows_overlap,
+)
+from lakehouse_backfill.core.guards.sql_columns import column_sources
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.job_code import archived_code
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import pointer
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.errors import NotFound
+
+
+def is_partial_plan(plan: Plan) -> bool:
+    """Return whether a run changes some rows of its partitions, and keeps the others."""
+    target = plan.resolved.manifest.target
+    is_part = target.publish_mode in ("merge", "correction_events")
+    return is_part or target.row_predicate is not None
+
+
+class PartitionOrigins:
+    """The runs that computed the partitions of a product, as its readers see it now."""
+
+    def __init__(self, context: Context, product: str) -> None:
+        self._context = context
+        self._plans: dict[str, Plan] = {}
+        self.product = product
+
+    @cached_property
+    def history(self) -> tuple[Publication, ...]:
+        """The publications that made a version accepted, newest first."""
+        return pointer.accepted_rows(self._context.versions.history(self.product))
+
+    @cached_property
+    def made_by(self) -> dict[str, tuple[str, ...]]:
+        """The runs that published each partition, the newest last; several where one kept rows."""
+        return pointer.runs_by_partition(self.history, lambda run: is_partial_plan(self.plan(run)))
+
+    def plan(self, run_id: str) -> Plan:
+        """Load a plan once."""
+        if run_id not in self._plans:
+            self._plans[run_id] = self._context.runs.plan(run_id)
+        return self._plans[run_id]
+
+    def computing_plans(self, label: str) -> tuple[Plan, ...]:
+        """Return the plans of the runs that computed a partition: it may be carried over."""
+        found = (
+            computing_run(self._context, self.plan(run), label)
+            for run in self.made_by.get(label, ())
+        )
+        return tuple(self._plans.setdefault(plan.run_id, plan) for plan in found)
+
+    def newest_plan(self) -> Plan | None:
+        """Return the plan of the newest published run that makes whole partitions, else any."""
+        runs = dict.fromkeys(row.run_id for row in self.history if row.run_id is not None)
+        plans = [self.plan(run) for run in runs]
+        whole = [plan for plan in plans if not is_partial_plan(plan)]
+        return next(iter(whole or plans), None)
+
+
+@dataclass(frozen=True)
+class LineageEdge:
+    """What partitions of a product were computed from: rows of one input, by one run.
+
+    `input_partitions` are those of the input that hold rows of the half-open instants; empty where
+    the input is read whole, or is not partitioned by the column of its range.
+    """
+
+    product: str
+    partitions: tuple[str, ...]
+    run_id: str
+    input: str
+    role: str
+    table: str
+    snapshot_id: int
+    input_partitions: tuple[str, ...] = ()
+    first: datetime | None = None
+    stop: datetime | None = None
+
+
+def upstream_edges(
+    origins: PartitionOrigins, inputs: InputReader, labels: Iterable[str]
+) -> tuple[LineageEdge, ...]:
+    """Return what the partitions were computed from, by run and input."""
+    found: dict[tuple[str, str], list[LineageEdge]] = defaultdict(list)
+    for label in labels:
+        for plan in origins.computing_plans(label):
+            for pin in plan.resolved.sources:
+                edge = _edge(plan, pin, label, inputs)
+                found[plan.run_id, pin.name].append(edge)
+    return tuple(_merged(edges) for edges in found.values())
+
+
+def downstream_edges(
+    origins: PartitionOrigins, inputs: InputReader, table: str, partition: str | None
+) -> tuple[LineageEdge, ...]:
+    """Return the product's partitions that were computed from a table, or from a partition of it.
+
+    An input whose partitions are not known may have been read, so it is listed.
+    """
+    edges = upstream_edges_by_label(origins, inputs, table)
+    found: dict[tuple[str, str], list[LineageEdge]] = defaultdict(list)
+    for edge in edges:
+        if partition is None or not edge.input_partitions or partition in edge.input_partitions:
+            found[edge.run_id, edge.input].append(edge)
+    return tuple(_merged(some) for some in found.values())
+
+
+def upstream_edges_by_label(
+    origins: PartitionOrigins, inputs: InputReader, table: str
+) -> tuple[LineageEdge, ...]:
+    """Return an edge for each partition of the product that was computed from the table."""
+    return tuple(
+        _edge(plan, pin, label, inputs)
+        for label in origins.made_by
+        for plan in origins.computing_plans(label)
+        for pin in plan.resolved.sources
+        if pin.table == table
+    )
+
+
+def _edge(plan: Plan, pin: SourcePin, label: str, inputs: InputReader) -> LineageEdge:
+    edge = LineageEdge(
+        plan.product, (label,), plan.run_id, pin.name, pin.role, pin.table, pin.snapshot_id
+    )
+    if pin.range is None:
+        return edge
+    window = resolve.window_to_read(
+        pin, Scope(field=plan.resolved.scope.field, partitions=(label,))
+    )
+    read = inputs.partitions_at_pin(pin)
+    labels = (
+        [
+            label
+            for label in sorted(read[1], key=partitions.label_sort_key(read[0]))
+            if rows_overlap(partitions.partition_row_range(read[0], label), window)
+        ]
+        if read
+        else []
+    )
+    return LineageEdge(
+        edge.product, edge.partitions, edge.run_id, edge.input, edge.role, edge.table,
+        edge.snapshot_id, tuple(labels), *window,
+    )  # fmt: skip
+
+
+def _merged(edges: Sequence[LineageEdge]) -> LineageEdge:
+    """Return one edge for several partitions of one run and input."""
+    first = edges[0]
+    labels = dict.fromkeys(label for edge in edges for label in edge.input_partitions)
+    starts = [edge.first for edge in edges if edge.first is not None]
+    stops = [edge.stop for edge in edges if edge.stop is not None]
+    return LineageEdge(
+        first.product, tuple(dict.fromkeys(label for edge in edges for label in edge.partitions)),
+        first.run_id, first.input, first.role, first.table, first.snapshot_id, tuple(labels),
+        min(starts, default=None), max(stops, default=None),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What a table's partitions were computed from, and what was computed from them.
+
+    `columns` names the columns of inputs that each column of a SQL transform is made of.
+    """
+
+    table: str
+    partition: str | None
+    upstream: tuple[LineageEdge, ...]
+    downstream: tuple[LineageEdge, ...]
+    columns: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+
+def find_lineage(
+    context: Context, contracts: Sequence[Contract], target: str, partition: str | None
+) -> Lineage:
+    """Return the lineage of a table or product, one step each way; nothing is changed.
+
+    Raises NotFound when no contract has the table, and no run read it, or has such a partition.
+    """
+    inputs = InputReader(context)
+    own = next((one for one in contracts if target in (one.product, one.table)), None)
+    table = own.table if own else target
+    upstream: tuple[LineageEdge, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = {}
+    if own is not None:
+        origins = PartitionOrigins(context, own.product)
+        labels = [one for one in origins.made_by if partition in (None, one)]
+        upstream = upstream_edges(origins, inputs, labels)
+        newest = origins.newest_plan()
+        columns = column_lineage(context, newest) if newest else {}
+    downstream = tuple(
+        edge
+        for one in contracts
+        for edge in downstream_edges(
+            PartitionOrigins(context, one.product), inputs, table, partition
+        )
+    )
+    if not upstream and not downstream and (own is None or partition is not None):
+        what = f"partition {partition} of {target}" if partition else target
+        raise NotFound(
+            f"no published run computed or read {what}",
+            fix="name a product, or an input table of one; lakehouse-backfill list",
+        )
+    return Lineage(table, partition, upstream, downstream, columns, tuple(inputs.notes))
+
+
+def column_lineage(context: Context, plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return the input columns that each output column of a SQL transform is made of.
+
+    From the archived query; empty for other code. It informs, and proves nothing.
+    """
+    file = plan.resolved.manifest.transform.file
+    texts = {one["file"]: one["text"] for one in archived_code(context, plan.run_id)}
+    text = texts.get(file)
+    if not file.endswith(".sql") or text is None:
+        return {}
+    return column_sources(text, plan.resolved.sources)

@@ -1,0 +1,167 @@
+"""The story of a partition: who changed it last, why, from what, with which checks, and since then.
+
+Also of a whole product: then of its newest publication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.evidence.input_changes import InputReader
+from lakehouse_backfill.core.evidence.lineage import (
+    LineageEdge,
+    PartitionOrigins,
+    upstream_edges,
+)
+from lakehouse_backfill.core.runs import gate_registry, side_effects
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.errors import NotFound, Tampered, TargetChanged, Unsupported
+
+_ROW_COUNTS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
+
+
+@dataclass(frozen=True)
+class PartitionStory:
+    """What made the rows that readers see; without a run, the commits that wrote them.
+
+    `acts` are the publications and rollbacks that touched it, newest first. `written_since` are
+    commits of others after the newest of them. `rows` counts old, new and changed rows.
+    """
+
+    product: str
+    table: str
+    partition: str | None
+    acts: tuple[Publication, ...]
+    written_since: tuple[str, ...]
+    plan: Plan | None = None
+    publication: Publication | None = None
+    inputs: tuple[LineageEdge, ...] = ()
+    rows: dict[str, int] | None = None
+    checks: str = ""
+    not_passed: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def tell_story(context: Context, contract: Contract, partition: str | None) -> PartitionStory:
+    """Return the story of a partition, or of the newest publication; nothing is changed.
+
+    Raises NotFound when no run changed it, and no commit on the table is known to have written it.
+    """
+    origins = PartitionOrigins(context, contract.product)
+    acts = tuple(
+        row
+        for row in origins.history
+        if row.action != "baseline"
+        and (partition is None or (row.scope is not None and partition in row.scope.partitions))
+    )
+    since, notes = _written_since(context, contract, origins, acts, partition)
+    run_id = _making_run(origins, acts, partition)
+    if run_id is None:
+        if not acts and not since:
+            raise _unknown_error(contract, partition)
+        return PartitionStory(contract.product, contract.table, partition, acts, since, notes=notes)
+    plan = origins.plan(run_id)
+    told = PartitionStory(
+        contract.product, contract.table, partition, acts, since, plan,
+        next(row for row in origins.history if (row.action, row.run_id) == ("publish", run_id)),
+        _inputs(context, origins, plan, partition), notes=notes,
+    )  # fmt: skip
+    return _with_evidence(context, told, plan)
+
+
+def _making_run(
+    origins: PartitionOrigins, acts: tuple[Publication, ...], partition: str | None
+) -> str | None:
+    """Return the run whose rows readers see; for a product, the run that was published last."""
+    if partition is not None:
+        return next(iter(reversed(origins.made_by.get(partition, ()))), None)
+    return next((row.run_id for row in acts if row.action == "publish"), None)
+
+
+def _inputs(
+    context: Context, origins: PartitionOrigins, plan: Plan, partition: str | None
+) -> tuple[LineageEdge, ...]:
+    labels = plan.resolved.scope.partitions if partition is None else (partition,)
+    return upstream_edges(origins, InputReader(context), labels)
+
+
+def _with_evidence(context: Context, told: PartitionStory, plan: Plan) -> PartitionStory:
+    """Add rows, checks and side effects, as the run's evidence has them."""
+    run_id, notes = plan.run_id, told.notes
+    events = context.runs.events(run_id)
+    try:
+        found = decisions.logged_validation_document(context, events, run_id)
+    except Tampered as error:
+        found, notes = None, (*notes, error.problem)
+    effects = side_effects.effect_records(context, run_id)
+    texts = side_effects.describe_attempts(effects.get("attempts", ()))
+    texts += [f"{one['outcome']}: message to {one['sink']}" for one in effects.get("messages", ())]
+    told = replace(told, side_effects=tuple(texts), notes=notes)
+    if found is None:
+        return told
+    checks = [CheckResult.model_validate(check) for check in found[1]["checks"]]
+    waived = {waiver.gate for waiver in decisions.waivers_in_force(events)}
+    verdicts = [
+        gate_registry.find_verdict(check, is_waived=check.name in waived) for check in checks
+    ]
+    not_passed = tuple(
+        f"{gate_registry.gate_question(check.name, check.group)} {verdict}: {check.detail}"
+        for check, verdict in zip(checks, verdicts, strict=True)
+        if not check.passed
+    )
+    diff = found[1]["diff"]
+    counted = [one for one in diff["partitions"] if one["partition"] == told.partition]
+    rows = counted[0] if counted else diff["summary"]
+    return replace(
+        told,
+        checks=gate_registry.count_verdicts(verdicts),
+        not_passed=not_passed,
+        rows={name: rows[name] for name in _ROW_COUNTS},
+    )
+
+
+def _written_since(
+    context: Context,
+    contract: Contract,
+    origins: PartitionOrigins,
+    acts: tuple[Publication, ...],
+    partition: str | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return commits of others on the partition since its newest act, and what is not known.
+
+    Only of a table that live jobs write to; without an act, all commits that wrote it.
+    """
+    newest = origins.newest_plan()
+    if partition is None or contract.publication == "pinned":
+        return (), ()
+    info = context.tables.describe(contract.table)
+    if info is None:
+        return (), ()
+    try:
+        by = (
+            newest.resolved.scope.field
+            if newest
+            else context.tables.scope_field(info, contract.partitioning[0].column)
+        )
+        scope = Scope(field=by, partitions=(partition,))
+        since = acts[0].snapshot_id if acts and acts[0].table == contract.table else None
+        drifts = context.publisher.drifts(contract.table, scope, since)
+    except (NotFound, TargetChanged, Unsupported) as error:
+        return (), (f"commits of others are not known: {error.problem}",)
+    return tuple(map(str, drifts)), ()
+
+
+def _unknown_error(contract: Contract, partition: str | None) -> NotFound:
+    what = f"partition {partition} of {contract.table}" if partition else contract.table
+    return NotFound(
+        f"no run published {what}, and no commit is known that wrote it",
+        fix=f"name another partition; {command_line('versions', contract.product)}",
+    )

@@ -1,0 +1,212 @@
+"""Results about where partitions come from: what needs restating, lineage, and the story of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.command_lines import command_line, plan_command
+from lakehouse_backfill.results.base import Record, Result, optional
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.core.evidence.lineage import Lineage, LineageEdge
+    from lakehouse_backfill.core.evidence.staleness import PartitionStatus, ProductStatus
+    from lakehouse_backfill.core.evidence.story import PartitionStory
+
+
+class StaleProduct(Record):
+    """How many partitions of a product are in which state; `notes` say what cannot be told.
+
+    `manifest` is the drafted run manifest that repairs those that are stale or missing.
+    """
+
+    product: str
+    states: Mapping[str, int]
+    notes: tuple[str, ...]
+    manifest: str | None = optional()
+
+
+class StalePartition(Record):
+    """A partition that is not complete; `because` says in sentences what changed, by `causes`.
+
+    `run_id` is the open run on it, else the run that made it; None: no run did.
+    """
+
+    product: str
+    partition: str
+    state: str
+    causes: tuple[str, ...]
+    because: tuple[str, ...]
+    run_id: str | None
+
+
+class StaleResult(Result):
+    """What of each product is not complete; `nothing_to_do`: nothing is stale or missing."""
+
+    products: tuple[StaleProduct, ...]
+    partitions: tuple[StalePartition, ...]
+    nothing_to_do: bool
+    next_command: str | None = optional()
+
+    @classmethod
+    def of(
+        cls, found: tuple[ProductStatus, ...], drafts: Mapping[str, str], *, is_drafted: bool
+    ) -> StaleResult:
+        """Describe the products; `drafts` are the files that were written, by product."""
+        to_repair = [one for one in found if one.to_repair and one.repair_of is not None]
+        following = None
+        if to_repair and not is_drafted:
+            following = f"{command_line('stale', to_repair[0].product)} --draft"
+        elif drafts:
+            following = plan_command(next(iter(drafts.values())))
+        return cls(
+            products=tuple(
+                StaleProduct(
+                    product=one.product,
+                    states=dict(Counter(each.state for each in one.partitions)),
+                    notes=one.notes,
+                    manifest=drafts.get(one.product),
+                )
+                for one in found
+            ),
+            partitions=tuple(
+                StalePartition(
+                    product=one.product,
+                    partition=each.partition,
+                    state=each.state,
+                    causes=tuple(dict.fromkeys(cause.kind for cause in each.causes)),
+                    because=tuple(cause.text for cause in each.causes),
+                    run_id=each.run_id,
+                )
+                for one in found
+                for each in one.partitions
+                if each.state != "complete"
+            ),
+            nothing_to_do=not any(one.to_repair for one in found),
+            next_command=following,
+        )
+
+
+class LineageLine(Record):
+    """Partitions of a product, and the rows of one input that a run computed them from.
+
+    `read_from` and `read_to` are the half-open instants that were read; absent where all of it was.
+    """
+
+    product: str
+    partitions: tuple[str, ...]
+    run_id: str
+    input: str
+    role: str
+    table: str
+    snapshot_id: int
+    input_partitions: tuple[str, ...]
+    read_from: datetime | None = optional()
+    read_to: datetime | None = optional()
+
+    @classmethod
+    def of(cls, edge: LineageEdge) -> LineageLine:
+        """Describe an edge."""
+        return cls.from_fields(edge, read_from=edge.first, read_to=edge.stop)
+
+
+class LineageResult(Result):
+    """What a table was computed from, and what was computed from it, one step each way.
+
+    `columns` names, for a SQL transform, the input columns of each column: information, no proof.
+    """
+
+    table: str
+    partition: str | None
+    upstream: tuple[LineageLine, ...]
+    downstream: tuple[LineageLine, ...]
+    columns: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, found: Lineage) -> LineageResult:
+        """Describe what was found."""
+        return cls.from_fields(
+            found,
+            upstream=tuple(map(LineageLine.of, found.upstream)),
+            downstream=tuple(map(LineageLine.of, found.downstream)),
+        )
+
+
+class StoryAct(Record):
+    """A publication or rollback: when, by whom, why."""
+
+    at: datetime
+    action: str
+    version: int
+    run_id: str | None
+    by: str
+    reason: str
+
+
+class WhyResult(Result):
+    """Why a partition (None: a product) is as it is: acts, decisions, input, code, rows, checks.
+
+    `run_id` made the rows that readers see; None: no run did. `written_since` are commits of others
+    after the newest act. `state` is that of `stale`, `because` why.
+    """
+
+    product: str
+    table: str
+    partition: str | None
+    state: str | None
+    because: tuple[str, ...]
+    acts: tuple[StoryAct, ...]
+    written_since: tuple[str, ...]
+    run_id: str | None
+    version: int | None
+    reason: str | None
+    reason_code: str | None
+    requested_by: str | None
+    approved_by: tuple[str, ...]
+    accepted_by: tuple[str, ...]
+    published_by: str | None
+    published_at: datetime | None
+    transform: str | None
+    file: str | None
+    code_hash: str | None
+    git_commit: str | None
+    output: str | None
+    inputs: tuple[LineageLine, ...]
+    rows: Mapping[str, int] | None
+    checks: str
+    not_passed: tuple[str, ...]
+    side_effects: tuple[str, ...]
+    notes: tuple[str, ...]
+    next_command: str | None = optional()
+
+    @classmethod
+    def of(cls, told: PartitionStory, status: PartitionStatus | None) -> WhyResult:
+        """Describe a story, and how the partition stands by now."""
+        row, resolved = told.publication, told.plan.resolved if told.plan else None
+        run = resolved.manifest.run if resolved else None
+        code = resolved.manifest.transform if resolved else None
+        return cls.from_fields(
+            told,
+            state=status.state if status else None,
+            because=tuple(cause.text for cause in status.causes) if status else (),
+            acts=tuple(map(StoryAct.from_fields, told.acts)),
+            run_id=told.plan.run_id if told.plan else None,
+            version=row.version if row else None,
+            reason=run.reason if run else None,
+            reason_code=run.reason_code if run else None,
+            requested_by=run.requested_by if run else None,
+            approved_by=row.approved_by if row else (),
+            accepted_by=row.accepted_by if row else (),
+            published_by=row.by if row else None,
+            published_at=row.at if row else None,
+            transform=f"{code.name} {code.version}" if code else None,
+            file=code.file if code else None,
+            code_hash=resolved.code_hash if resolved else None,
+            git_commit=resolved.git_commit if resolved else None,
+            output=f"{row.table}@{row.snapshot_id}" if row else None,
+            inputs=tuple(map(LineageLine.of, told.inputs)),
+            next_command=command_line("evidence", told.plan.run_id) if told.plan else None,
+        )
