@@ -13,7 +13,12 @@ from typing import Any, Protocol
 from lakehouse_backfill.domain import catch_up, checks
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.diff import Checksum, ComparedState, Factor, InputChange, Repetition
-from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN, MaskedColumn, Redaction
+from lakehouse_backfill.domain.guards.privacy import (
+    NOTHING_HIDDEN,
+    MaskedColumn,
+    MaskSources,
+    Redaction,
+)
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
@@ -235,11 +240,11 @@ class Measuring(Protocol):
         self,
         plan: Plan,
         snapshot_id: int | None,
-        origins: Mapping[str, tuple[tuple[str, str], ...]],
+        sources: MaskSources,
     ) -> tuple[MaskedColumn, ...]:
         """Count, in the shadow's partitions of the run, what masks did not make.
 
-        `origins` has, by masked column, the inputs and columns with its raw values.
+        Masks are computed again for columns that copy one column of an input.
         """
         ...
 

@@ -306,7 +306,7 @@ class Adapters:
         secret, sinks = self.context.secrets.read, partial(RunSinks, self.context)
         ports = ComputePorts(
             staging=SparkStaging(tables, code.restore_folder, secret, sinks),
-            measuring=SparkMeasuring(tables),
+            measuring=SparkMeasuring(tables, secret),
             inspecting=InspectingBySize(LocalInspector(self.catalog), SparkInspecting(tables)),
             attributing=SparkAttributing(tables, code.restore_folder, secret),
             judge=ExpectationsJudge(self.folder),

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.staging.masks import count_misshapen, mask_output
-from lakehouse_backfill.domain.guards.privacy import MaskedColumn, MaskKey
+from lakehouse_backfill.adapters.spark.staging.masks import (
+    MaskRepetition,
+    count_misshapen,
+    mask_output,
+)
+from lakehouse_backfill.core.approval.decisions import logged_validation
+from lakehouse_backfill.core.validation.validate import mask_sources
+from lakehouse_backfill.domain.guards.privacy import MaskedColumn, MaskKey, MaskSources
 from tests.support.fakes.context import contract
+from tests.support.spark.modes import Make
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,3 +81,75 @@ def test_what_no_mask_made_is_counted(spark: SparkSession) -> None:
         MaskedColumn(column="none", values=2, misshapen=2),
         MaskedColumn(column="short", values=3, misshapen=1),
     )
+
+
+COPIES = {"k": "people.id", "hashed": "people.mail", "short": "people.mail", "none": "people.mail"}
+
+
+def test_masks_are_computed_again_and_compared_by_row(spark: SparkSession) -> None:
+    people = spark.createDataFrame(
+        [("1", "ann"), ("1", "an2"), ("2", "bob")], "id string, mail string"
+    )
+    ann, bob = (oracle("hash", name).hex() for name in ("ann", "bob"))
+    other = hmac.new(b"another secret of some length", b"ann", hashlib.sha256).hexdigest()
+    token = f"tok_{'a' * 26}"
+    stored = spark.createDataFrame(
+        [("1", ann, token, None, "an"), ("2", ann, token, None, "bo"),
+         ("2", bob, token, None, "an"),
+         ("1", other, token, None, "xx"), ("2", None, token, None, None)],
+        ", ".join(f"{name} string" for name in NAMES),
+    )  # fmt: skip
+
+    def compared(copies: dict[str, str], unseen: str = "") -> dict[str, MaskedColumn]:
+        sources = MaskSources(raw={}, copies=copies, partitions=("2024-01-01",), unseen=unseen)
+        again = MaskRepetition(OWN, sources, read_secret, lambda _: people, lambda _: stored)
+        found = [MaskedColumn(column=name, values=5, misshapen=0) for name in OWN.masked_columns]
+        return {one.column: again.compare(one) for one in found}
+
+    by_key = compared(COPIES)
+    # The mask of another row's value, and one that another secret made.
+    assert (by_key["hashed"].foreign, by_key["hashed"].by) == (2, ("k",))
+    assert (by_key["hashed"].made_of, by_key["short"].foreign) == ("people.mail", 2)
+    assert (by_key["none"].foreign, by_key["none"].unseen) == (None, "")
+    assert by_key["token"].unseen == "it is no copy of one column of an input"
+    # Without the key, the mask of any row's value passes.
+    by_value = compared({"hashed": "people.mail"}, "2 partitions are of an earlier run")
+    assert (by_value["hashed"].foreign, by_value["hashed"].by) == (1, ())
+    assert by_value["hashed"].unseen == "2 partitions are of an earlier run"
+
+
+JOB = """
+from lakehouse_backfill.transforms import transform
+
+@transform(name="masked", version="1.0.0", inputs=("src",))
+def job(context, src):
+    return src.select("d", "k", src.tenant.alias("tenant"), "v", "ver")
+"""
+
+
+def test_validate_computes_the_masks_of_a_run_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASK_KEY", SECRET.decode())
+    modes = make(privacy={
+        "columns": {"tenant": {"mask": "hash"}}, "key": {"env": "MASK_KEY", "version": "1"},
+        "purposes": {"repair": ["*"]},
+    })  # fmt: skip
+    modes.transform = "masked"
+    modes.source("2, 1, A, 20, 1", "3, 1, B, 30, 1")
+    modes.lake.job(JOB, "jobs/job.py")
+    run = {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix", "purpose": "repair"}
+    run_id, _ = modes.validated(run=run)
+    context = modes.project.wiring.context
+    logged = logged_validation(context, context.runs.events(run_id), run_id)
+    assert logged is not None
+    (check,) = (one for one in logged[1].checks if one.name.startswith("masked columns"))
+    assert (check.passed, check.detail) == (
+        True, "tenant: 0 of 2 values have another shape, 0 are not the mask of src.tenant of the "
+        "rows with the same d, k",
+    )  # fmt: skip
+    # A computed value, and rows of the base, are not: the page says so.
+    plan = context.runs.plan(run_id)
+    monkeypatch.setenv("MASK_KEY", "another secret that is long enough")
+    assert mask_sources(context, plan, {}).unseen == "the secret of the plan is not at hand"
+    assert mask_sources(context, plan, None).unseen.startswith("the analysed plan")

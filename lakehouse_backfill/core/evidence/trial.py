@@ -16,6 +16,7 @@ from lakehouse_backfill.core.comparison.fingerprints import partition_balances
 from lakehouse_backfill.core.guards.findings import require_none_blocking
 from lakehouse_backfill.core.guards.outside.sinks import effective_policy
 from lakehouse_backfill.core.guards.privacy.column_flow import (
+    copied_columns,
     require_declared_flow,
     restricted_flow,
 )
@@ -135,6 +136,7 @@ class _Trial:
     chunk: Chunk
     notes: list[str] = field(default_factory=list)
     records: list[ChunkRecord] = field(default_factory=list)
+    copies: dict[str, str] | None = None
 
     def remove(self, name: str) -> None:
         """Remove the scratch table and its files; note what stays."""
@@ -147,6 +149,7 @@ class _Trial:
         text = staging.analysed_plan(plan, self.chunk)
         state = "no row was written; nothing was registered"
         require_declared_flow(plan.resolved, restricted_flow(plan.resolved, text), state=state)
+        self.copies = copied_columns(plan.resolved, text)
         found = find_in_chunk(text, plan, texts)
         if found is None:
             self.notes.append(NOT_LOOKED_AT)
@@ -176,7 +179,7 @@ class _Trial:
             *gates.check_schema_kept(resolved.contract, info, change),
             *chunk_checks.results_of(self.chunk.chunk_id),
             gates.check_diff_adds_up(diff, balances),
-            *mask_checks(compute, plan, info.snapshot_id),
+            *mask_checks(context, plan, info.snapshot_id, self.copies),
         ]
         context.progress.advance()
         return TrialOutcome(

@@ -13,6 +13,9 @@ from lakehouse_backfill.core.guards.analysed_plan import find_in_plan
 from lakehouse_backfill.core.guards.code_lines import locate_facts
 from lakehouse_backfill.core.guards.findings import require_none_blocking, with_allowances
 from lakehouse_backfill.core.guards.privacy.column_flow import (
+    COPIED_COLUMNS,
+    copied_columns,
+    copies_of_run,
     require_declared_flow,
     restricted_flow,
 )
@@ -61,6 +64,7 @@ class PlanJudge:
     _recorded: set[Finding] = field(default_factory=set)
     _is_noted: bool = False
     _flow: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _copied: dict[str, str] | None = None
 
     def judge(self, chunk: Chunk) -> None:
         """Record what is found; raise for what neither contract nor manifest allows.
@@ -72,6 +76,7 @@ class PlanJudge:
         self._judged.add(chunk.chunk_id)
         text = self.compute.staging.analysed_plan(self.plan, chunk)
         self._judge_flow(text)
+        self._record_copies(text)
         kept = job_code.archived_code(self.context, self.plan.code_of or self.plan.run_id)
         texts = {one["file"]: one["text"] for one in kept if one["text"] is not None}
         found = find_in_chunk(text, self.plan, texts)
@@ -91,6 +96,21 @@ class PlanJudge:
             document = {"columns": {name: list(origins) for name, origins in flow.items()}}
             self.context.evidence.record(self.plan.run_id, RESTRICTED_FLOW, document, self.epoch)
         require_declared_flow(self.plan.resolved, flow, state=_NOTHING_WRITTEN)
+
+    def _record_copies(self, text: str | None) -> None:
+        """Record what is a copy in this chunk and in all chunks that were judged before it."""
+        if not self.plan.resolved.contract.masked_columns:
+            return
+        found, before = copied_columns(self.plan.resolved, text), self._copied
+        if before is None:
+            # A process that went on before this one has judged other chunks.
+            before = copies_of_run(self.context, self.plan)
+        if before is not None:
+            found = {name: one for name, one in found.items() if before.get(name) == one}
+        self._copied = found
+        if found != before:
+            document = {"columns": found}
+            self.context.evidence.record(self.plan.run_id, COPIED_COLUMNS, document, self.epoch)
 
     def _note_not_looked_at(self) -> None:
         if not self._is_noted:

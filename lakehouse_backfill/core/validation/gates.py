@@ -284,12 +284,17 @@ def check_masks(columns: Iterable[MaskedColumn]) -> CheckResult:
     """Check that masked columns hold only what their masks make, by shape and against the input."""
     faults, texts = 0, []
     for one in columns:
-        faults += one.misshapen + (one.raw or 0)
+        faults += one.misshapen + (one.raw or 0) + (one.foreign or 0)
         text = f"{one.column}: {one.misshapen:,} of {one.values:,} values have another shape"
-        if one.raw is None:
-            text += ", not compared with raw values"
-        else:
+        if one.raw is not None:
             text += f", {one.raw:,} are raw values of an input"
+        elif one.foreign is None and one.unseen:
+            text += ", not compared with raw values"
+        if one.foreign is not None:
+            rows = f"of the rows with the same {', '.join(one.by)}" if one.by else "of any row"
+            text += f", {one.foreign:,} are not the mask of {one.made_of} {rows}"
+        if one.unseen:
+            text += f"; not computed again: {one.unseen}"
         texts.append(text)
     return gate_registry.fault_count_result(
         "masked columns hold masked values only", faults, "; ".join(texts)

@@ -15,7 +15,8 @@ from typing import Any
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
-from lakehouse_backfill.core.guards.privacy import rules
+from lakehouse_backfill.core.guards.privacy import masks, rules
+from lakehouse_backfill.core.guards.privacy.column_flow import copies_of_run
 from lakehouse_backfill.core.planning import publish_modes, row_changes
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles, side_effects
@@ -34,12 +35,13 @@ from lakehouse_backfill.domain.checks import (
 )
 from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.guards.privacy import MaskSources
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, RunStatus
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.domain.table import CatalogMovements, LiveFile, TableInfo
-from lakehouse_backfill.errors import ChecksFailed, NotFound
+from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound, Tampered
 from lakehouse_backfill.ports.compute import ComputePorts
 
 
@@ -197,7 +199,7 @@ def _judge(context: Context, plan: Plan) -> tuple[ValidationResult, CatalogMovem
         gates.check_diff_adds_up(measured.diff, balances),
         *publish_mode_checks(context, compute, plan, measured.shadow, balances),
         *deletions.deletion_checks(context, plan, measured.shadow.snapshot_id),
-        *mask_checks(compute, plan, measured.shadow.snapshot_id),
+        *mask_checks(context, plan, measured.shadow.snapshot_id, copies_of_run(context, plan)),
         gates.check_keys_unique(_duplicates(context, plan, measured)),
         *_totals(compute, plan, measured),
         edges.check_edges(
@@ -330,12 +332,43 @@ def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[Check
     )
 
 
-def mask_checks(compute: ComputePorts, plan: Plan, snapshot_id: int | None) -> list[CheckResult]:
-    """Judge the stored values of masked columns; no check where nothing is masked."""
+def mask_checks(
+    context: Context, plan: Plan, snapshot_id: int | None, copies: dict[str, str] | None
+) -> list[CheckResult]:
+    """Judge the stored values of masked columns; no check where nothing is masked.
+
+    `copies` are the columns of inputs that those of the output copy; None: that is not known.
+    """
     if not plan.resolved.contract.masked_columns:
         return []
-    origins = rules.raw_origins(plan.resolved.contract, plan.resolved.sources)
-    return [gates.check_masks(compute.measuring.masked(plan, snapshot_id, origins))]
+    sources = mask_sources(context, plan, copies)
+    return [gates.check_masks(context.compute().measuring.masked(plan, snapshot_id, sources))]
+
+
+def mask_sources(context: Context, plan: Plan, copies: dict[str, str] | None) -> MaskSources:
+    """Return what stored masks are compared with, and why some are not computed again."""
+    resolved = plan.resolved
+    raw, followed = rules.raw_origins(resolved.contract, resolved.sources), resolved.catch_up
+    ours = [
+        label
+        for chunk in resolved.chunks
+        if followed is None or followed.origin(chunk.chunk_id) is None
+        for label in chunk.partitions
+    ]
+    unseen, taken = "", len(resolved.scope.partitions) - len(ours)
+    try:
+        masks.require_same_key(plan, context.secrets)
+    except (ConfigError, Tampered):
+        unseen = "the secret of the plan is not at hand"
+    if copies is None:
+        unseen = "the analysed plan of the rows was not looked at"
+    if publish_modes.carries_base_rows(plan):
+        unseen = "rows of the base are among them"
+    if unseen or copies is None:
+        return MaskSources(raw=raw, unseen=unseen)
+    if taken:
+        unseen = f"{taken:,} partitions are of an earlier run"
+    return MaskSources(raw=raw, copies=copies, partitions=tuple(ours), unseen=unseen)
 
 
 def _duplicates(context: Context, plan: Plan, seen: _Measurements) -> int:

@@ -127,6 +127,20 @@ class MaskKeyPin(Value):
     key_id: str
 
 
+class MaskSources(Value):
+    """What the stored values of masked columns are compared with.
+
+    `raw` has, by column, the inputs and columns with its raw values. `copies` has, by column of the
+    output in lower case, the column of an input (`input.column`) that it copies; `partitions` are
+    those that were computed from the pinned inputs. `unseen` says why there are none.
+    """
+
+    raw: dict[str, tuple[tuple[str, str], ...]]
+    copies: dict[str, str] = Field(default_factory=dict)
+    partitions: tuple[str, ...] = ()
+    unseen: str = ""
+
+
 class MaskedColumn(Value):
     """What the stored values of one masked column are; counts of rows."""
 
@@ -136,6 +150,12 @@ class MaskedColumn(Value):
     misshapen: int
     #: Values that an input holds in the same column; None: they were not compared.
     raw: int | None = None
+    #: Values that are not the mask of an input's value, which is `made_of`, in the rows with the
+    #: same `by`; None: they were not computed again, `unseen` says why.
+    foreign: int | None = None
+    made_of: str = ""
+    by: tuple[str, ...] = ()
+    unseen: str = ""
 
 
 def class_rank(value: Classification | None) -> int:

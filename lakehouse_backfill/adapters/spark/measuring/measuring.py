@@ -24,14 +24,19 @@ from lakehouse_backfill.adapters.spark.measuring.partition_sums import (
 )
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
-from lakehouse_backfill.adapters.spark.staging.masks import count_misshapen
+from lakehouse_backfill.adapters.spark.staging.masks import (
+    MaskRepetition,
+    SecretReader,
+    count_misshapen,
+    refuse_secret,
+)
 from lakehouse_backfill.adapters.spark.staging.merge import matches_predicate
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
 from lakehouse_backfill.core.validation.gates import measure_totals
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.diff import Checksum
-from lakehouse_backfill.domain.guards.privacy import MaskedColumn
+from lakehouse_backfill.domain.guards.privacy import MaskedColumn, MaskSources
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan
@@ -86,8 +91,10 @@ _OLD, _NEW, _EARLIER = "old", "new", "earlier"
 class SparkMeasuring:
     """Checksums, totals and frames of exact snapshots; writes nothing."""
 
-    def __init__(self, tables: SparkTables) -> None:
+    def __init__(self, tables: SparkTables, secret: SecretReader = refuse_secret) -> None:
+        """Set up; `secret` returns that of a plan's masks."""
         self._tables = tables
+        self._secret = secret
         self._inputs = PinnedInputs(tables)
 
     def checksums(
@@ -271,21 +278,29 @@ class SparkMeasuring:
         return sums_by_total
 
     def masked(
-        self,
-        plan: Plan,
-        snapshot_id: int | None,
-        origins: Mapping[str, tuple[tuple[str, str], ...]],
+        self, plan: Plan, snapshot_id: int | None, sources: MaskSources
     ) -> tuple[MaskedColumn, ...]:
         """Count, in the shadow's partitions of the run, what masks did not make."""
-        stored = self._tables.read_scope(plan.shadow_table, snapshot_id, plan.resolved.scope)
+        scope, contract = plan.resolved.scope, plan.resolved.contract
+
+        def read_input(name: str) -> DataFrame:
+            return self._inputs.read_for_scope(find_pin(plan, name), scope)
+
+        def read_stored(labels: tuple[str, ...]) -> DataFrame:
+            part = scope.model_copy(update={"partitions": labels})
+            return self._tables.read_scope(plan.shadow_table, snapshot_id, part)
+
+        again = MaskRepetition(contract, sources, self._secret, read_input, read_stored)
         raw: dict[str, list[DataFrame]] = {}
-        for column, places in origins.items():
-            for name, origin in places:
-                frame = self._inputs.read_for_scope(find_pin(plan, name), plan.resolved.scope)
+        for column, places in sources.raw.items():
+            for name, origin in places if again.covers(column) is None else ():
+                frame = read_input(name)
                 if isinstance(frame.schema[origin].dataType, StringType):
                     raw.setdefault(column, []).append(frame.select(quoted_column(origin)))
         with spark_errors("verifying masks"):
-            return count_misshapen(stored, plan.resolved.contract.masked_columns, raw)
+            stored = read_stored(scope.partitions)
+            found = count_misshapen(stored, contract.masked_columns, raw)
+            return tuple(map(again.compare, found))
 
     def frame(self, table: str, snapshot_id: int | None, scope: Scope | None) -> DataFrame:
         """Return the rows of a table at a snapshot, all or by scope, for the suites."""

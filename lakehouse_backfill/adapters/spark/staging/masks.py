@@ -6,7 +6,10 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import reduce
+from operator import and_
+from typing import NoReturn
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -19,8 +22,10 @@ from lakehouse_backfill.domain.guards.privacy import (
     MaskedColumn,
     MaskKey,
     MaskKind,
+    MaskSources,
     derived_key,
 )
+from lakehouse_backfill.errors import ConfigError
 
 SecretReader = Callable[[MaskKey], bytes]
 
@@ -30,8 +35,7 @@ def mask_output(frame: DataFrame, contract: Contract, read_secret: SecretReader)
     masked = contract.masked_columns
     if not masked:
         return frame
-    key = contract.privacy.key if contract.privacy else None
-    secret = derived_key(read_secret(key), "masks") if key else b""
+    secret = _mask_secret(contract, read_secret)
     types = {field.name: field.dataType for field in frame.schema.fields}
     return frame.select(
         *(
@@ -41,6 +45,16 @@ def mask_output(frame: DataFrame, contract: Contract, read_secret: SecretReader)
             for name in frame.columns
         )
     )
+
+
+def _mask_secret(contract: Contract, read_secret: SecretReader) -> bytes:
+    key = contract.privacy.key if contract.privacy else None
+    return derived_key(read_secret(key), "masks") if key else b""
+
+
+def refuse_secret(key: MaskKey) -> NoReturn:
+    """Raise ConfigError: nothing was given that reads the secret."""
+    raise ConfigError(f"the {key.place} is not read here", fix="open the lake as a Project")
 
 
 def _masked(name: str, declared: ColumnPrivacy, key: bytes) -> Column:
@@ -111,3 +125,74 @@ def _count_raw(stored: DataFrame, name: str, inputs: tuple[DataFrame, ...]) -> i
     values = reduce(DataFrame.union, (frame.toDF("lhb_raw") for frame in inputs)).distinct()
     column = stored.select(quoted_column(name).alias("lhb_stored"))
     return column.join(values, F.col("lhb_stored") == F.col("lhb_raw"), "left_semi").count()
+
+
+@dataclass(frozen=True)
+class MaskRepetition:
+    """Masks of the pinned inputs, computed again and compared with the stored rows.
+
+    A stored row is compared with the input's rows that have the same key columns, as far as these
+    are copies of the same input; without such, with all of its rows.
+    """
+
+    contract: Contract
+    sources: MaskSources
+    read_secret: SecretReader
+    read_input: Callable[[str], DataFrame]
+    read_stored: Callable[[tuple[str, ...]], DataFrame]
+
+    def covers(self, column: str) -> tuple[str, dict[str, str]] | None:
+        """Return the input of a masked column, and its columns by those of the output.
+
+        None when the column is no copy of one column of one input.
+        """
+        copies = self.sources.copies
+        name, _, origin = copies.get(column.casefold(), "").partition(".")
+        if not origin or not self.sources.partitions:
+            return None
+        keys = {
+            key: copies[key.casefold()].removeprefix(f"{name}.")
+            for key in self.contract.key
+            if copies.get(key.casefold(), "").startswith(f"{name}.")
+        }
+        return name, {**keys, column: origin}
+
+    def compare(self, found: MaskedColumn) -> MaskedColumn:
+        """Return what was found of a column, with the rows that have another mask."""
+        column, covered = found.column, self.covers(found.column)
+        if self.contract.masked_columns[column].mask == "null":
+            return found  # all of it was looked at
+        if covered is None:
+            unseen = self.sources.unseen or "it is no copy of one column of an input"
+            return found.model_copy(update={"unseen": unseen})
+        name, columns = covered
+        present = self.read_stored(self.sources.partitions).where(quoted_column(column).isNotNull())
+        ours = present.select(*_numbered("own", map(quoted_column, columns)))
+        same = [
+            F.col(f"lhb_own_{at}").eqNullSafe(F.col(f"lhb_made_{at}")) for at in range(len(columns))
+        ]
+        foreign = ours.join(self._made(name, columns), reduce(and_, same), "left_anti").count()
+        return found.model_copy(
+            update={
+                "foreign": foreign,
+                "made_of": f"{name}.{columns[column]}",
+                "by": tuple(own for own in columns if own != column),
+                "unseen": self.sources.unseen,
+            }
+        )
+
+    def _made(self, name: str, columns: Mapping[str, str]) -> DataFrame:
+        """Return the values that columns of an input have in the output; each is masked once."""
+        secret, masked = _mask_secret(self.contract, self.read_secret), self.contract.masked_columns
+        given = self.read_input(name).select(
+            *(quoted_column(origin).alias(own) for own, origin in columns.items())
+        )
+        values = (
+            _masked(own, masked[own], secret) if own in masked else quoted_column(own)
+            for own in columns
+        )
+        return given.distinct().select(*_numbered("made", values))
+
+
+def _numbered(prefix: str, columns: Iterable[Column]) -> list[Column]:
+    return [column.alias(f"lhb_{prefix}_{at}") for at, column in enumerate(columns)]

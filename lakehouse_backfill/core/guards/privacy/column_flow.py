@@ -8,10 +8,15 @@ from lakehouse_backfill.core.guards.privacy.plan_lineage import (
     TracedInput,
     all_origins,
     trace_columns,
+    trace_copies,
 )
-from lakehouse_backfill.domain.plan import ResolvedManifest, SourcePin
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
 from lakehouse_backfill.errors import Blocked
 
+#: Evidence of a run with masks: the column of an input that each column of the output copies, in
+#: all chunks.
+COPIED_COLUMNS = "copied columns"
 #: By column of the output, the restricted columns of inputs (`input.column`) that it is made of.
 ColumnFlow = Mapping[str, tuple[str, ...]]
 
@@ -33,14 +38,7 @@ def restricted_flow(resolved: ResolvedManifest, plan_json: str | None) -> Column
 
     Without a plan, all columns count as made of all restricted columns.
     """
-    inputs = tuple(
-        TracedInput(
-            name=pin.name,
-            columns=frozenset(column.name.casefold() for column in pin.columns),
-            restricted=hidden_columns(pin),
-        )
-        for pin in resolved.sources
-    )
+    inputs = _traced_inputs(resolved)
     if not all_origins(inputs):
         return {}
     if plan_json is None:
@@ -48,6 +46,33 @@ def restricted_flow(resolved: ResolvedManifest, plan_json: str | None) -> Column
     else:
         found = trace_columns(plan_json, inputs)
     return {name: tuple(sorted(origins)) for name, origins in found.items() if origins}
+
+
+def copied_columns(resolved: ResolvedManifest, plan_json: str | None) -> dict[str, str]:
+    """Return, by column of the output, the column of an input (`input.column`) that it copies.
+
+    Empty where nothing is masked, and without a plan: `plan_lineage.trace_copies`.
+    """
+    if plan_json is None or not resolved.contract.masked_columns:
+        return {}
+    return trace_copies(plan_json, _traced_inputs(resolved))
+
+
+def copies_of_run(context: Context, plan: Plan) -> dict[str, str] | None:
+    """Return what the columns of a run copy in all chunks that were judged; None: none was."""
+    recorded = context.evidence.newest(plan.run_id, COPIED_COLUMNS)
+    return dict(recorded[1]["columns"]) if recorded else None
+
+
+def _traced_inputs(resolved: ResolvedManifest) -> tuple[TracedInput, ...]:
+    return tuple(
+        TracedInput(
+            name=pin.name,
+            columns=frozenset(column.name.casefold() for column in pin.columns),
+            restricted=hidden_columns(pin),
+        )
+        for pin in resolved.sources
+    )
 
 
 def waived_columns(resolved: ResolvedManifest) -> frozenset[str]:

@@ -60,16 +60,38 @@ def trace_columns(plan_json: str, inputs: Iterable[TracedInput]) -> dict[str, Or
     return found
 
 
+def trace_copies(plan_json: str, inputs: Iterable[TracedInput]) -> dict[str, str]:
+    """Return the columns of the output that are one column of one input, as `input.column`.
+
+    By name of the output's column in lower case. A column that an expression makes, or that may
+    come from several columns, is left out.
+    """
+    walk = _LineageWalk(tuple(inputs))
+    found: dict[str, str] = {}
+    outputs = walk.visit(read_plan(plan_json))
+    names = [walk.names.get(one, "") for one in outputs]
+    for attribute, name in zip(outputs, names, strict=True):
+        copied = walk.copies.get(attribute, _NOTHING)
+        if len(copied) == 1 and names.count(name) == 1:
+            found[name] = next(iter(copied))
+    return found
+
+
 def all_origins(inputs: Iterable[TracedInput]) -> Origins:
     """Return all restricted columns of all inputs."""
     return _NOTHING.union(*(one.origins(one.restricted) for one in inputs))
 
 
 class _LineageWalk:
-    """Walks a plan from its leaves upwards; `names` holds the name of each attribute."""
+    """Walks a plan from its leaves upwards.
+
+    `names` holds the name of each attribute, `copies` the columns of inputs that it may be a copy
+    of; none for one that is made by an expression.
+    """
 
     def __init__(self, inputs: tuple[TracedInput, ...]) -> None:
         self.names: dict[int, str] = {}
+        self.copies: dict[int, Origins] = {}
         self._origins: dict[int, Origins] = {}
         self._inputs = inputs
         self._everything = all_origins(inputs)
@@ -117,13 +139,16 @@ class _LineageWalk:
             return self._common_reference(node)
         trees = [tree for tree in node.expressions.get("output", ()) if tree.identity is not None]
         names = {_name(tree) for tree in trees}
-        same = [one for one in self._inputs if one.columns == names] or list(self._inputs)
+        alike = [one for one in self._inputs if one.columns == names]
+        same = alike or list(self._inputs)
         for tree in trees:
             if node.name in _TABLES:
                 made = _NOTHING.union(*(one.origins([_name(tree)]) for one in same))
+                copied = frozenset(f"{one.name}.{_name(tree)}" for one in alike)
             else:
                 made = _NOTHING if node.name in _WITHOUT_VALUES else self._everything
-            self._record(tree, made)
+                copied = _NOTHING
+            self._record(tree, made, copied)
         return self._identities(node, ("output",))
 
     def _common_reference(self, node: PlanNode) -> list[int]:
@@ -133,6 +158,8 @@ class _LineageWalk:
         if common is None or len(common) != len(outputs):
             common = [-1] * len(outputs)
         self._pass_on(common, outputs)
+        for source, target in zip(common, outputs, strict=True):
+            self.copies[target] = self.copies.get(source, _NOTHING)
         return outputs
 
     def _define(self, node: PlanNode) -> None:
@@ -140,7 +167,7 @@ class _LineageWalk:
         for name in _MAKING:
             for tree in node.expressions.get(name, ()):
                 if tree.identity is not None and tree.name != "AttributeReference":
-                    self._record(tree, self._expression(tree))
+                    self._record(tree, self._expression(tree), self._renamed(tree))
         if node.name == "Generate":
             made = self._expressions(node.expressions.get("generator", ()))
             for tree in node.expressions.get("generatorOutput", ()):
@@ -157,7 +184,7 @@ class _LineageWalk:
         """Count all columns of a plan that is not known as made of all columns below it."""
         made = self.of(inputs)
         for attribute in inputs:
-            self._origins[attribute] = made
+            self._origins[attribute], self.copies[attribute] = made, _NOTHING
         for trees in node.expressions.values():
             for tree in trees:
                 if tree.identity is not None and tree.identity not in inputs:
@@ -166,10 +193,21 @@ class _LineageWalk:
     def _pass_on(self, sources: list[int], targets: list[int]) -> None:
         for source, target in zip(sources, targets, strict=False):
             self._origins[target] = self._origins.get(target, _NOTHING) | self.of([source])
+            ours, theirs = (self.copies.get(one, _NOTHING) for one in (target, source))
+            # Of two sides of a union, one that an expression makes leaves no copy.
+            self.copies[target] = ours | theirs if ours and theirs else _NOTHING
 
-    def _record(self, tree: PlanNode, made: Origins) -> None:
+    def _renamed(self, tree: PlanNode) -> Origins:
+        """Return what an alias of a single attribute is a copy of."""
+        child = tree.children[0] if tree.name == "Alias" and len(tree.children) == 1 else None
+        if child is None or child.name != "AttributeReference" or child.identity is None:
+            return _NOTHING
+        return self.copies.get(child.identity, _NOTHING)
+
+    def _record(self, tree: PlanNode, made: Origins, copied: Origins = _NOTHING) -> None:
         if tree.identity is not None:
             self._origins[tree.identity] = made
+            self.copies[tree.identity] = copied
             self.names[tree.identity] = _name(tree)
 
     def _identities(self, node: PlanNode, names: tuple[str, ...]) -> list[int]:

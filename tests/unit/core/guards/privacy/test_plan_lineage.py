@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.guards.privacy.plan_lineage import TracedInput, trace_columns
+from lakehouse_backfill.core.guards.privacy.plan_lineage import (
+    TracedInput,
+    trace_columns,
+    trace_copies,
+)
 
 pytestmark = pytest.mark.req("E3")
 
@@ -167,3 +171,46 @@ PLANS: dict[str, tuple[Tree, dict[str, frozenset[str]]]] = {
 def test_a_column_is_followed_through(case: str) -> None:
     plan, expected = PLANS[case]
     assert traced(plan) == expected
+
+
+#: Plans whose columns are, or are not, one column of one input.
+COPIES: dict[str, tuple[Tree, dict[str, str]]] = {
+    "another name": (RENAMED, {"day": "people.day", "contact": "people.mail"}),
+    "an expression beside a copy": (TOLD, {"day": "people.day"}),
+    "a value that is filled in": (
+        project(people(), alias(7, "mail", node("Coalesce", MAIL_OF, node("Literal")))), {},
+    ),
+    "below a filter and a join": (
+        node("Join", node("Filter", RENAMED, condition=MAIL_OF),
+             table("town", "city", first=11, kind="LogicalRelation"), joinType="LeftOuter"),
+        # The second table has the columns of no input: it may be any.
+        {"day": "people.day", "contact": "people.mail"},
+    ),
+    "a union of two columns": (
+        node("Union", project(people(), alias(21, "a", MAIL_OF)),
+             project(people(5), alias(22, "a", attribute(7, "pay")))), {},
+    ),
+    "a union with the same column": (
+        node("Union", project(people(), alias(21, "a", MAIL_OF)),
+             project(people(5), alias(22, "a", attribute(6, "mail")))), {"a": "people.mail"},
+    ),
+    "a union with an expression": (
+        node("Union", project(people(), alias(21, "a", MAIL_OF)),
+             project(people(5), alias(22, "a", node("Lower", attribute(6, "mail"))))), {},
+    ),
+    "a union whose first side is not known": (
+        node("Union", node("LocalRelation", output=[attribute(21, "a")]),
+             project(people(5), alias(22, "a", attribute(6, "mail")))), {},
+    ),
+    "an operation that is not known": (node("Odd", RENAMED), {}),
+    "rows made by a function in Python": (
+        node("MapInPandas", people(), output=[attribute(9, "mail")]), {},
+    ),
+    "one name twice": (project(people(), alias(7, "a", MAIL_OF), alias(8, "a", PAY_OF)), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_only_a_column_that_nothing_makes_counts_as_a_copy(name: str) -> None:
+    plan, expected = COPIES[name]
+    assert trace_copies(json.dumps(plan), (PEOPLE, CITIES)) == expected
