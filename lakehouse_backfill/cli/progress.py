@@ -36,6 +36,8 @@ class _Step:
     last_line: float
     done: int = 0
     rows: int = 0
+    #: Not shown yet: it may end before anybody wonders.
+    is_quiet: bool = False
 
     def describe(self, now: float, ending: str) -> str:
         """Describe how far the step is, with the speed."""
@@ -49,7 +51,8 @@ class _Step:
 class LineProgress:
     """Implements `ports.system.Progress`: a line at the start, the end, and every few seconds.
 
-    A wait may begin inside a step, which goes on after it.
+    A wait may begin inside a step, which goes on after it. So may a counted step, of which nothing
+    is shown before `reveal` finds it old enough. The heartbeat calls that in a thread of its own.
     """
 
     def __init__(
@@ -61,37 +64,63 @@ class LineProgress:
         """Write to `stream`; `clock` gives seconds."""
         self._stream, self._clock, self._pause_s = stream, clock, pause_s
         self._steps: list[_Step] = []
+        self._lock = threading.RLock()
 
     @property
     def is_busy(self) -> bool:
         """Whether a step is shown."""
-        return bool(self._steps)
+        return any(not step.is_quiet for step in self._steps)
 
     def start(self, label: str, total: int, unit: str) -> None:
         """Begin a step of `total` units, or with none of them a wait."""
+        with self._lock:
+            if total:
+                self._steps.clear()
+            self._push(label, total, unit)
+            self.say(f"{label}: {total:,} {unit}" if total else f"{label} …")
+
+    def count(self, label: str, total: int, unit: str) -> None:
+        """Begin a step of `total` units inside what is shown; it is not shown at once."""
+        with self._lock:
+            self._push(label, total, unit).is_quiet = True
+
+    def _push(self, label: str, total: int, unit: str) -> _Step:
         now = self._clock()
-        if total:
-            self._steps.clear()
         self._steps.append(_Step(label, total, unit, now, now))
-        self.say(f"{label}: {total:,} {unit}" if total else f"{label} …")
+        return self._steps[-1]
+
+    def reveal(self) -> None:
+        """Show the counted step that is at work, once it has lasted some seconds."""
+        with self._lock:
+            step, now = self._counted(), self._clock()
+            if step is not None and step.is_quiet and now - step.started >= SILENCE_S:
+                step.is_quiet, step.last_line = False, now
+                self._show(step, now)
+
+    def _show(self, step: _Step, now: float) -> None:
+        left = seconds_left(step.done, step.total, now - step.started)
+        self.say(step.describe(now, f"{format_duration(left)} left"))
 
     def advance(self, amount: int = 1, rows: int = 0) -> None:
         """Count finished units, and say so when the last line is old enough."""
-        step, now = self._counted(), self._clock()
-        if step is None:
-            return
-        step.done += amount
-        step.rows += rows
-        if now - step.last_line >= self._pause_s and step.done < step.total:
-            step.last_line = now
-            left = seconds_left(step.done, step.total, now - step.started)
-            self.say(step.describe(now, f"{format_duration(left)} left"))
+        with self._lock:
+            step, now = self._counted(), self._clock()
+            if step is None:
+                return
+            step.done += amount
+            step.rows += rows
+            is_due = now - step.last_line >= self._pause_s and step.done < step.total
+            if is_due and not step.is_quiet:
+                step.last_line = now
+                self._show(step, now)
 
     def finish(self) -> None:
         """Describe how long the step, or the wait inside it, took."""
-        if self._steps:
-            step, now = self._steps.pop(), self._clock()
-            self.say(step.describe(now, f"done in {format_duration(now - step.started)}"))
+        with self._lock:
+            step = self._steps.pop() if self._steps else None
+            if step is not None and not step.is_quiet:
+                now = self._clock()
+                self.say(step.describe(now, f"done in {format_duration(now - step.started)}"))
 
     def say(self, text: str) -> None:
         """Write a line, above what moves."""
@@ -99,7 +128,7 @@ class LineProgress:
         self._stream.flush()
 
     def _counted(self) -> _Step | None:
-        return next((step for step in self._steps if step.total), None)
+        return next((step for step in reversed(self._steps) if step.total), None)
 
 
 class BarProgress(LineProgress):
@@ -113,24 +142,35 @@ class BarProgress(LineProgress):
 
     def start(self, label: str, total: int, unit: str) -> None:
         """Begin a step of `total` units, or with none of them a wait."""
+        with self._lock:
+            self._stop()
+            super().start(label, total, unit)
+            self._draw(self._steps[-1])
+
+    def _show(self, step: _Step, now: float) -> None:
         self._stop()
-        super().start(label, total, unit)
+        super()._show(step, now)
         self._draw(self._steps[-1])
 
     def advance(self, amount: int = 1, rows: int = 0) -> None:
         """Move the bar and show the rate."""
-        super().advance(amount, rows)
-        step = self._counted()
-        if self._bar is not None and step is self._steps[-1]:
-            speed = row_rate_text(step.rows, self._clock() - step.started)
-            self._bar.update(self._task, advance=amount, rate=speed)
+        with self._lock:
+            super().advance(amount, rows)
+            step = self._counted()
+            if self._bar is not None and step is self._steps[-1] and not step.is_quiet:
+                speed = row_rate_text(step.rows, self._clock() - step.started)
+                self._bar.update(self._task, advance=amount, rate=speed)
 
     def finish(self) -> None:
         """Take the bar away and say how long the step took; the step around it is drawn again."""
-        self._stop()
-        super().finish()
-        if self._steps:
-            self._draw(self._steps[-1])
+        with self._lock:
+            is_hidden = bool(self._steps) and self._steps[-1].is_quiet
+            if not is_hidden:
+                self._stop()
+            super().finish()
+            shown = [step for step in self._steps if not step.is_quiet]
+            if shown and not is_hidden:
+                self._draw(shown[-1])
 
     def say(self, text: str) -> None:
         """Write a line, above the bar where there is one."""
@@ -186,6 +226,7 @@ class Heartbeat:
     def beat(self) -> None:
         """Say that the command is at work, if that was not to be seen for some seconds."""
         now = self._clock()
+        self._progress.reveal()
         if self._progress.is_busy:
             self._next_line = now + SILENCE_S
         elif now >= self._next_line:

@@ -51,6 +51,10 @@ class Progress(Protocol):
         """Begin a step of `total` units; 0: a wait, which may stand inside a step."""
         ...
 
+    def count(self, label: str, total: int, unit: str) -> None:
+        """Begin a step that is shown once it has lasted some seconds; it may stand in a step."""
+        ...
+
     def advance(self, amount: int = 1, rows: int = 0) -> None:
         """Report finished units and the rows that they wrote."""
         ...

@@ -316,7 +316,7 @@ class Adapters:
     def _make_differ(self, engine: str) -> Any:
         from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 
-        local = LocalDiffer(self.catalog)
+        local = LocalDiffer(self.catalog, progress=self.progress)
         if engine == "local":
             return local
         if engine == "spark":

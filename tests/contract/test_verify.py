@@ -14,9 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.errors import Conflict
+from lakehouse_backfill.project import Project
+from lakehouse_backfill.wiring.adapters import Adapters
 from tests.chaos.lab import BY, TARGET, Lab
+from tests.chaos.worker import LabWiring
 from tests.support.lakes.tables import compact_files
 from tests.support.lakes.verified import (
     Found,
@@ -379,3 +383,44 @@ def test_a_diff_names_the_data_file_that_it_cannot_read(lab: Lab, content: bytes
     said = lab.do("diff", lab.run)
     assert (said.code, said.error["code"]) == (2, "damaged-file")
     assert path.name in said.error["problem"]
+
+
+class Counted(NullProgress):
+    """Notes of each counted step how much was to be done, and how much was."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[int]] = {}
+
+    def count(self, label: str, total: int, unit: str) -> None:
+        self.steps[f"{label} {unit}"] = [total, 0]
+
+    def advance(self, amount: int = 1, rows: int = 0) -> None:
+        if self.steps:
+            self.steps[next(reversed(self.steps))][1] += amount
+
+
+@pytest.mark.req("O6")
+def test_verbs_count_the_work_that_they_can_count(lab: Lab) -> None:
+    planned = lab.must("plan", lab.manifest("open.yaml", "2024-01-06", "2024-01-07"), *BY)
+    other = planned.data["run_id"]
+    lab.must("approve", other, *BY)
+    lab.must("stage", other, *BY)
+    opened, counted = Adapters.open(lab.folder, None, None), Counted()
+    project = Project(LabWiring(opened.folder, opened.profile, counted, opened.profile_name))
+    project.verify(lab.run, deep=True)
+    project.audit_verify()
+    project.diff(other)
+    project.reconcile(TARGET, TARGET)
+    project.recover(None, by="ana")
+    project.cancel(other, by="ana", reason="no more")
+    project.maintain(by="ana", erasure="asked for", product=TARGET)
+    assert counted.steps == {
+        "verify, reading data files": [3, 3],
+        "audit verify, signatures of runs": [2, 2],
+        "diff files": [2, 2],
+        "reconcile states of the table": [2, 2],
+        "recover open runs": [1, 1],
+        "maintain, dropping shadows": [2, 2],
+        "maintain, files of runs": [1, 1],
+        "maintain, expiring pins of tables": [1, 1],
+    }

@@ -64,7 +64,7 @@ READING = {
     "Pins": {"pinned", "preview_expiry", "tags", "unsafe_expiries"},
     # Parts of the acts of other ports, which have the points.
     "CloneCommitter": {"fence", "set_columns", "write_clone"},
-    "Progress": {"advance", "finish", "say", "start"},
+    "Progress": {"advance", "count", "finish", "say", "start"},
     "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},
     "RowReader": {"by_key", "compare_query", "deleted_rows", "golden", "tombstoned_rows"},
     "RowRewriter": {"require_equal"},

@@ -210,6 +210,9 @@ class NullProgress:
     def start(self, label: str, total: int, unit: str) -> None:
         """Do nothing."""
 
+    def count(self, label: str, total: int, unit: str) -> None:
+        """Do nothing."""
+
     def advance(self, amount: int = 1, rows: int = 0) -> None:
         """Do nothing."""
 

@@ -20,6 +20,7 @@ from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.planning.catch_up import require_same_intent
 from lakehouse_backfill.core.runs import event_log, roles, signers
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.event_log import EventChains, ProductRows
 from lakehouse_backfill.core.versions import reserve
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.contract import Contract
@@ -435,6 +436,21 @@ def run_verdicts(
         for row in rows
     ]
     return tuple(found)
+
+
+def all_verdicts(
+    context: Context, chains: EventChains, products: ProductRows
+) -> list[SignatureVerdict]:
+    """Check all decisions of all logs, and all publications and rollbacks."""
+    context.progress.count("audit verify, signatures of", len(chains), "runs")
+    found = list[SignatureVerdict]()
+    for events in chains.values():
+        found += run_verdicts(context, events, ())
+        context.progress.advance()
+    context.progress.finish()
+    rows = (row for rows, _ in products.values() for row in rows)
+    acts = (row for row in rows if row.action in ("publish", "rollback"))
+    return found + [check_publication(context, row) for row in acts]
 
 
 def _with_role(

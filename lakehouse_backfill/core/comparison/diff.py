@@ -43,8 +43,12 @@ def reconcile(context: Context, sides: TableSides) -> tuple[PartitionBalance, ..
     old, new = context.tables.resolve(sides.old), context.tables.resolve(sides.new)
     info = context.tables.describe(sides.new.table)
     scope = _all_partitions(context, sides, info, (old.snapshot_id, new.snapshot_id))
+    context.progress.count("reconcile", 2, "states of the table")
     left = fingerprints.partition_checksums(context, sides.old.table, old.snapshot_id, scope)
+    context.progress.advance(1, sum(one.rows for one in left.values()))
     right = fingerprints.partition_checksums(context, sides.new.table, new.snapshot_id, scope)
+    context.progress.advance(1, sum(one.rows for one in right.values()))
+    context.progress.finish()
     return fingerprints.partition_balances(scope.partitions, left, right)
 
 

@@ -16,7 +16,7 @@ from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import ValidationResult
-from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.diff import Checksum, FileBytes
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, Publication
@@ -26,6 +26,8 @@ from lakehouse_backfill.errors import BackfillError, LostFile, NotFound, Unsuppo
 
 #: Up to this many differences are named; the others are counted.
 MAX_NAMED_DIFFERENCES = 10
+#: Data files that are hashed before the progress moves on; the store reads several at a time.
+_FILES_AT_ONCE = 32
 #: Why the files of a version cannot be compared with those that were accepted.
 REWRITTEN_ROWS_REASON = "its rows were written anew by Spark, into files of their own"
 
@@ -193,7 +195,7 @@ class Verification:
             self.checks.append(unknown_check(name, REWRITTEN_ROWS_REASON))
             return {}
         archived = self.archived_files(one.scope.partitions)
-        read = self.context.stored_files.digests(one.table, [file["path"] for file in archived])
+        read = self._read_files(one.table, archived)
         expected = {file["path"]: file["sha256"] for file in archived if "sha256" in file}
         found = {path: content.sha256 for path, content in read.items()}
         current = {path: found[path] for path in expected if path in found}
@@ -205,6 +207,17 @@ class Verification:
         return {
             file["path"]: found.get(file["path"], "") == file.get("sha256") for file in archived
         }
+
+    def _read_files(self, table: str, archived: list[Any]) -> dict[str, FileBytes]:
+        """Hash the files, some at a time."""
+        progress, read = self.context.progress, dict[str, FileBytes]()
+        progress.count("verify, reading", len(archived), "data files")
+        for first in range(0, len(archived), _FILES_AT_ONCE):
+            paths = [file["path"] for file in archived[first : first + _FILES_AT_ONCE]]
+            read |= self.context.stored_files.digests(table, paths)
+            progress.advance(len(paths))
+        progress.finish()
+        return read
 
     def _check_rows(self, one: RunSnapshot, has_known_bytes: Mapping[str, bool]) -> None:
         accepted = self._accepted_checksums(one.scope.partitions)

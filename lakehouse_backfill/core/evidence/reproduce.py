@@ -204,7 +204,9 @@ def reproduce(context: Context, run_id: str) -> ReproduceOutcome:
             record = scratch.compute(chunk)
             context.progress.advance(1, record.output_rows)
         context.progress.finish()
+        context.progress.start("reproduce, reading the rows that were written", 0, "")
         checksums = scratch.checksums(plan.resolved.scope.partitions)
+        context.progress.finish()
         return ReproduceOutcome(
             run_id=run_id,
             code=digest(code_files(plan.resolved)),

@@ -56,14 +56,7 @@ def audit_all(
         # Read first: what is anchored while the logs are read is then in the logs.
         records = context.anchor.records()
     verdict, chains, products = _verify_logs(context, kept_heads)
-    found = [
-        one for chain in chains.values() for one in signatures.run_verdicts(context, chain, ())
-    ] + [
-        signatures.check_publication(context, row)
-        for rows, _ in products.values()
-        for row in rows
-        if row.action in ("publish", "rollback")
-    ]
+    found = signatures.all_verdicts(context, chains, products)
     faults = [verdict.first_bad, *(str(one) for one in found if one.fault)]
     if records is not None:
         environment = context.profile.environment

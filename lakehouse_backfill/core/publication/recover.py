@@ -232,6 +232,7 @@ def _find_actions(
         context.require_no_other_driver(open_runs[0])
     products = {open_runs[0].product} if run_id is not None else None
     yield from _pointer_actions(context, products)
+    context.progress.count("recover", len(open_runs), "open runs")
     for status in open_runs:
         try:
             yield from _run_actions(context, status)
@@ -241,6 +242,8 @@ def _find_actions(
             yield RecoveryAction(
                 status.run_id, "look at the run", error.problem, partial(_raise_error, error)
             )
+        context.progress.advance()
+    context.progress.finish()
     yield from _reservation_actions(context, products)
     yield from runs_out_of_step_with_pointer(context, products)
     yield from post_publish_actions(context, products)

@@ -189,12 +189,15 @@ def maintain(
 
 def _drop_shadows(context: Context, found: RetentionDecision) -> list[LeftoverFiles]:
     """Drop shadows, those of trials with their files; return what stays of these files."""
-    left = []
-    for item in found.retired:
-        if item.kind == "shadow" and TRIAL_TABLE.fullmatch(item.name):
-            left.append(remove_with_files(context, item.name))
-        elif item.kind == "shadow":
-            context.shadows.retire(item.name)
+    left, shadows = [], [item.name for item in found.retired if item.kind == "shadow"]
+    context.progress.count("maintain, dropping", len(shadows), "shadows")
+    for name in shadows:
+        if TRIAL_TABLE.fullmatch(name):
+            left.append(remove_with_files(context, name))
+        else:
+            context.shadows.retire(name)
+        context.progress.advance()
+    context.progress.finish()
     return [one for one in left if one is not None]
 
 
@@ -250,13 +253,16 @@ def _release_pins(
     context: Context, facts: RetentionFacts, found: RetentionDecision, by: str, *, at_once: bool
 ) -> None:
     """Remove tags with their snapshots; then end the leases of the pins, and lift fences."""
-    kept, now = dict[str, str](), context.clock.now()
-    for table, tags in _expiring_tags_by_table(found).items():
+    kept, now, by_table = dict[str, str](), context.clock.now(), _expiring_tags_by_table(found)
+    context.progress.count("maintain, expiring pins of", len(by_table), "tables")
+    for table, tags in by_table.items():
         try:
             reasons = context.pins.expire(table, tags, now, at_once=at_once).kept
         except (Conflict, NotFound, Unsupported) as error:
             reasons = dict.fromkeys(tags, error.problem)
         kept |= {f"{table}@{tag}": because for tag, because in reasons.items()}
+        context.progress.advance()
+    context.progress.finish()
     found.keep(kept)
     reasons = {item.name: item.because for item in found.retired if item.kind == "pin"}
     context.evidence.end_leases(

@@ -98,7 +98,9 @@ def delete_run_files(
     lake = _read_lake(context, runs, frozenset(dropped if dry_run else ()))
     shadows = {*context.shadows.list()} - lake.dropped
     busy = {run.product for run in runs.values() if run.shadow in shadows}
-    for run_id in sorted(waiting - lake.published()):
+    unpublished = sorted(waiting - lake.published())
+    context.progress.count("maintain, files of", len(unpublished), "runs")
+    for run_id in unpublished:
         run, staged = runs[run_id], None
         try:
             staged = _staged_shadow(context, run)
@@ -106,6 +108,8 @@ def delete_run_files(
                 done.deleted.append(_delete_one(context, lake, staged, by, dry_run=dry_run))
         except BackfillError as error:
             done.left.append(_leftover(run, staged, error, is_busy=run.product in busy))
+        context.progress.advance()
+    context.progress.finish()
     return done
 
 

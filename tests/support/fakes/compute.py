@@ -414,6 +414,9 @@ class SilentProgress:
     def start(self, label: str, total: int, unit: str) -> None:
         """Ignore it."""
 
+    def count(self, label: str, total: int, unit: str) -> None:
+        """Ignore it."""
+
     def advance(self, amount: int = 1, rows: int = 0) -> None:
         """Ignore it."""
 

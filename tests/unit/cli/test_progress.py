@@ -122,6 +122,43 @@ def test_nothing_is_said_beside_a_step_that_is_shown() -> None:
     assert stream.getvalue().splitlines()[-1] == "run: at work, 23 s"
 
 
+def test_a_counted_step_is_shown_once_it_has_lasted_three_seconds() -> None:
+    stream, clock = io.StringIO(), Ticks()
+    progress = LineProgress(stream, clock)
+    heart = Heartbeat("diff", progress, clock)
+    progress.count("diff", 2, "files")
+    progress.finish()
+    progress.count("diff", 4, "files")
+    for now in (1.0, 2.9, 3.0, 8.0):
+        clock.now = now
+        heart.beat()
+        progress.advance(1, 600)
+    progress.finish()
+    assert stream.getvalue().splitlines() == [
+        "diff: 2 of 4 files, 1,200 rows, 400 rows/s, 3.0 s left",
+        "diff: 4 of 4 files, 2,400 rows, 300 rows/s, done in 8.0 s",
+    ]
+
+
+@pytest.mark.parametrize("seconds", [1.0, 4.0])
+def test_a_counted_step_inside_another_leaves_it_as_it_was(seconds: float) -> None:
+    screen, clock = Screen(), Ticks()
+    progress = BarProgress(screen)
+    progress._clock = clock
+    progress.start("validate", 2, "steps")
+    progress.count("diff", 3, "files")
+    clock.now = seconds
+    progress.reveal()
+    progress.advance(3)
+    progress.finish()
+    progress.advance(2)
+    progress.finish()
+    text = screen.getvalue()
+    assert ("diff: 3 of 3 files" in text) == (seconds > 3)
+    assert "validate: 2 of 2 steps" in text.rstrip().splitlines()[-1]
+    assert not progress.is_busy
+
+
 def test_the_heart_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
     stop = Heartbeat.stop

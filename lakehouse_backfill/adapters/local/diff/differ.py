@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from lakehouse_backfill.ports.comparison import DiffRequest
+    from lakehouse_backfill.ports.system import Progress
 
 
 def build_preview(asked: DiffPlan) -> DiffPreview:
@@ -105,7 +106,10 @@ class LocalDiffer:
     - Samples are the first rows by partition, then key, nulls first.
     """
 
-    def __init__(self, catalog: Catalog, batch_rows: int = BATCH_ROWS) -> None:
+    def __init__(
+        self, catalog: Catalog, batch_rows: int = BATCH_ROWS, progress: Progress | None = None
+    ) -> None:
+        self._progress = progress
         self._listing = SnapshotLister(catalog)
         self._batch_rows = batch_rows
         # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
@@ -117,7 +121,8 @@ class LocalDiffer:
         tally = plan.new_tally()
         unread = self.count_shared_rows(plan, tally)
         if unread or plan.split.old or plan.split.new:
-            self._compare_batches(plan, tally, unread)
+            with self._counted(len(plan.split.old) + len(plan.split.new) + len(unread)):
+                self._compare_batches(plan, tally, unread)
         return build_diff(plan, tally, "local")
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
@@ -162,27 +167,49 @@ class LocalDiffer:
                 comparison.check_condition(*no_rows, asked.request.where or "")
         return unread
 
+    @contextmanager
+    def _counted(self, files: int) -> Iterator[None]:
+        """Count the files that are compared."""
+        if self._progress is None:
+            yield
+            return
+        self._progress.count("diff", files, "files")
+        try:
+            yield
+        finally:
+            self._progress.finish()
+
+    def _count_compared(self, pieces: Iterable[FilePiece]) -> None:
+        if self._progress is not None:
+            found = list(pieces)
+            self._progress.advance(len(found), sum(piece.rows for piece in found))
+
     def _read_batches(self, asked: DiffPlan) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Read whole partitions of both sides; read the next ones while the last are compared."""
         old, new = asked.side_readers()
         groups = batch_partitions(asked.split.old, asked.split.new, asked.layout, self._batch_rows)
         with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
             reading: Future[tuple[pa.Table, pa.Table]] | None = None
+            read = list[FilePiece]()
             for old_pieces, new_pieces in groups:
-                last = reading
+                last, before = reading, read
                 reading = ahead.submit(
                     read_both_sides, (old, old_pieces), (new, new_pieces), asked.columns
                 )
+                read = [*old_pieces, *new_pieces]
                 if last is not None:
                     yield last.result()
+                    self._count_compared(before)
             if reading is not None:
                 yield reading.result()
+                self._count_compared(read)
 
     def _compare_batches(self, asked: DiffPlan, tally: Tally, unread: list[FilePiece]) -> None:
         _, new = asked.side_readers()
         with closing(BatchComparison(self._engine, tally, asked.condition_sql)) as comparison:
             for group in batch_files(unread, self._batch_rows):
                 comparison.count_shared_rows(new.read_pieces(group, asked.condition_columns))
+                self._count_compared(group)
             for old_rows, new_rows in self._read_batches(asked):
                 comparison.compare_batch(old_rows, new_rows)
 
