@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import json
 import os
+import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -26,6 +27,7 @@ from lakehouse_backfill.adapters.spark.guard import (
     java_gate,
     native_writers,
     process_guard,
+    scratch,
     unaudited_calls,
     worker_guard,
 )
@@ -38,16 +40,21 @@ from lakehouse_backfill.errors import WriteForbidden, hides_texts
 
 #: The text of these modules is sent to workers, in this order.
 _SHIPPED = (
-    process_guard, import_gate, environment_gate, native_writers, unaudited_calls, worker_guard,
+    process_guard, import_gate, environment_gate, native_writers, unaudited_calls, scratch,
+    worker_guard,
 )  # fmt: skip
+#: Shorter values of secrets are not looked for in rows and functions: they are there by chance.
+LEAST_LENGTH_IN_ROWS = 12
 #: Errors name this many attempts.
 _NAMED_ATTEMPTS = 5
 _FIX = (
     "return the rows from the transform and do the rest after the publication, or declare a sink "
     "in the contract and use context.sink(NAME); files may be written below context.scratch"
 )
+_STOPPED = "it was stopped before anything was sent or written"
+_UNPUBLISHED = "is not published; readers see what they saw before"
 _made_at: WeakKeyDictionary[Any, Place] = WeakKeyDictionary()
-_scratch: list[tempfile.TemporaryDirectory[str]] = []
+_scratch: list[str] = []
 
 
 @contextmanager
@@ -90,10 +97,36 @@ def declare_secrets(variables: Collection[str]) -> None:
 
 def require_no_secret(sink: str, text: str) -> None:
     """Record an attempt, and raise WriteForbidden, for a secret's value in a text for a sink."""
-    for name, value in SECRETS.values(dict(os.environ)).items():
+    for name, value in _known_secrets().items():
         if value in text or json.dumps(value)[1:-1] in text:
             place = GUARD.maker(sys._getframe(1)) or ("", 0)
             GUARD.stop("secret", f"to send the value of {name} to the sink {sink}", place)
+
+
+def secrets_of_rows() -> dict[str, str]:
+    """Return the values, by name, that rows and functions of a job must not hold."""
+    known = _known_secrets().items()
+    return {name: value for name, value in known if len(value) >= LEAST_LENGTH_IN_ROWS}
+
+
+def _known_secrets() -> dict[str, str]:
+    with GUARD.trusted():  # The job that calls sees none.
+        return SECRETS.values(dict(os.environ))
+
+
+def secret_in_rows(
+    name: str, place: Place, *, column: str = "", is_written: bool = True
+) -> WriteForbidden:
+    """Return the error for rows that hold the value of a secret: in the shadow, or in a query."""
+    where = f"the column {column}" if column else "rows"
+    attempt = {"sink": "secret", "what": f"to put the value of {name} into {where}"}
+    written = f"rows with it stand in the run's shadow, which {_UNPUBLISHED}"
+    return forbidden(
+        [{**attempt, "file": place[0], "line": place[1]}],
+        state=written if is_written else "nothing was sent or written",
+        fix=f"take it out of the rows and change the secret {name}; cancel the run, and let "
+        "`maintain` remove its shadow",
+    )
 
 
 def trusted() -> Any:
@@ -109,8 +142,10 @@ def stop(sink: str, what: str) -> None:
 def scratch_folder() -> str:
     """Return the folder in which jobs of this process may write; it goes with the process."""
     if not _scratch:
-        _scratch.append(tempfile.TemporaryDirectory(prefix="lakehouse-backfill-scratch-"))
-        GUARD.scratch = (str(Path(_scratch[0].name).resolve()),)
+        folder = str(scratch.make_held())
+        _scratch.append(folder)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        GUARD.scratch = (folder,)
     return GUARD.scratch[0]
 
 
@@ -126,15 +161,17 @@ def attempts_in(text: str) -> list[dict[str, Any]]:
     return [_shown(one) for one in attempts]
 
 
-def forbidden(attempts: list[dict[str, Any]]) -> WriteForbidden:
+def forbidden(
+    attempts: list[dict[str, Any]], state: str = _STOPPED, fix: str = _FIX
+) -> WriteForbidden:
     """Return the error that names what was tried, and where in the job's code."""
     texts = describe_attempts(attempts)
     more = len(texts) - _NAMED_ATTEMPTS
     return WriteForbidden(
         f"job code tried {'; '.join(texts[:_NAMED_ATTEMPTS])}"
         + (f"; and {more} more" if more > 0 else ""),
-        state="it was stopped before anything was sent or written",
-        fix=_FIX,
+        state=state,
+        fix=fix,
         data={"attempts": attempts},
     )
 
@@ -187,7 +224,12 @@ def _guard_pickling() -> None:
         settings = _settings_for(obj, sys._getframe(1))
         if settings is None:
             return original(self, obj)
-        guarded = guarded_command.GuardedCommand(_texts(), settings, original(self, obj))
+        pickled = original(self, obj)
+        for name, value in secrets_of_rows().items():
+            if value.encode() in pickled:
+                what = f"to send the value of {name} to Python workers"
+                GUARD.stop("secret", what, settings["made_at"])
+        guarded = guarded_command.GuardedCommand(_texts(), settings, pickled)
         return original(self, guarded)
 
     CloudPickleSerializer.dumps = dumps  # type: ignore[method-assign]

@@ -5,7 +5,6 @@ Uses the standard library only: its text is sent to the workers.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -27,8 +26,10 @@ def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     secrets.is_secret_name = lambda name: secret.search(name) is not None
     secrets.declared = frozenset(settings["secret_variables"])
     guard.attempts.clear()
+    held = vars(guard).setdefault("held_folders", {})
     for folder in guard.scratch:
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (an executor may lack it)
+        if folder not in held:
+            held[folder] = modules["scratch"].hold(folder)
     if "native" not in vars(guard):
         guard.native = modules["native_writers"].NativeWriters(guard)
         guard.after_import = guard.native.patch
@@ -37,13 +38,13 @@ def switch_on(modules: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         modules["environment_gate"].install(guard, secrets)
         modules["unaudited_calls"].install(guard)
         process_guard.install()
-        _fail_tasks_with_attempts(guard, process_guard)
+        _end_tasks(guard, process_guard, modules["scratch"])
     guard.native.patch_loaded()
     guard.is_on = True
 
 
-def _fail_tasks_with_attempts(guard: Any, process_guard: Any) -> None:
-    """Fail a task at its end when its code swallowed the error of an attempt."""
+def _end_tasks(guard: Any, process_guard: Any, scratch: Any) -> None:
+    """Give scratch back at the end of a task, and fail it when it swallowed errors of attempts."""
     from pyspark.taskcontext import TaskContext
 
     owner: Any = TaskContext
@@ -53,6 +54,8 @@ def _fail_tasks_with_attempts(guard: Any, process_guard: Any) -> None:
         if context is None:
             # The guard stays on: a thread of the job may outlive its task.
             guard.running = None
+            while guard.held_folders:
+                scratch.let_go(*guard.held_folders.popitem())
             if guard.attempts:
                 found = [dict(each) for each in guard.attempts]
                 guard.attempts.clear()

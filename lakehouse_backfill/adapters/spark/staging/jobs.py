@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -267,6 +268,8 @@ class Job:
     compute: Callable[[JobContext, Mapping[str, Any]], Any]
     #: Folder of its code; None for SQL.
     folder: Path | None = None
+    #: Where the function begins.
+    line: int = 1
 
     def run(self, context: JobContext, frames: Mapping[str, DataFrame]) -> DataFrame:
         """Call the transform under the guards.
@@ -355,10 +358,15 @@ def _python_jobs(root: Path, path: Path, file: str, text: str) -> list[Job]:
     with job_imports(root, path):
         module = _import_job_module(root, path, file, text)
     return [
-        Job(info, file, _compute_with_imports(value, info, (root, path)), root)
+        Job(info, file, _compute_with_imports(value, info, (root, path)), root, _line_of(value))
         for value in vars(module).values()
         if (info := transform_info(value))
     ]
+
+
+def _line_of(function: Any) -> int:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code.co_firstlineno if code is not None else 1
 
 
 def _compute_with_imports(

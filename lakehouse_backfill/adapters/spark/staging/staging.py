@@ -20,7 +20,7 @@ from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_parti
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
-from lakehouse_backfill.adapters.spark.staging import merge, shadow_writer
+from lakehouse_backfill.adapters.spark.staging import merge, secret_rows, shadow_writer
 from lakehouse_backfill.adapters.spark.staging.compose import (
     ChunkComposer,
     DeletedRowFilter,
@@ -44,6 +44,7 @@ from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecor
 
 _OUTSIDE = "lhb_outside"
 _HASH = "lhb_hash"
+_SECRETS = "lhb_secrets"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class _ObservedChunk:
 
     checksum: Checksum
     outside_rows: int
+    #: Also where the rows were not observed.
+    may_hold_secrets: bool = True
 
 
 class SparkStaging:
@@ -117,7 +120,10 @@ class SparkStaging:
         """Return Catalyst's analysed plan of a chunk as JSON; None when Spark doesn't give it."""
         _, output = self._compute(plan, chunk)
         with spark_errors(f"analysing chunk {chunk.chunk_id}"):
-            return analysed_plan_json(output)
+            text = analysed_plan_json(output)
+        if text is not None:
+            secret_rows.require_none_in_plan(text, self._transform_runner.place(plan))
+        return text
 
     def _compute(
         self, plan: Plan, chunk: Chunk, epoch: int | None = None
@@ -147,6 +153,7 @@ class SparkStaging:
         scope = plan.chunk_scope(chunk)
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             stored = self._stored_checksum(plan.shadow_table, snapshot_id, scope)
+            self._require_no_secrets(plan, snapshot_id, scope)
         input_rows = self._count(plan, chunk, self._inputs.frames_for_scope(plan, scope))
         summaries = self._tables.snapshot_summaries(
             plan.shadow_table, f"snapshot_id = {int(snapshot_id)}"
@@ -275,7 +282,13 @@ class SparkStaging:
                 outside_rows = counted.outside_rows if counted else rows_outside.count()
                 stored = self._stored_checksum(plan.shadow_table, commit.snapshot_id, scope)
                 counted = _ObservedChunk(stored, outside_rows)
+            if counted.may_hold_secrets:
+                self._require_no_secrets(plan, commit.snapshot_id, scope)
         return commit, counted
+
+    def _require_no_secrets(self, plan: Plan, snapshot_id: int, scope: Scope) -> None:
+        rows = self._tables.read_scope(plan.shadow_table, snapshot_id, scope)
+        secret_rows.require_none_in_rows(rows, self._transform_runner.place(plan))
 
     def _stored_checksum(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
         frame = self._tables.read_scope(table, snapshot_id, scope)
@@ -311,9 +324,11 @@ def _with_observation(output: DataFrame, inside: Column, observation: Any) -> Da
     # Hashed once per row: in an Observation, each aggregate would compute the whole hash again.
     hashed = F.when(inside, row_hash.row_hash_column(output.schema, LINEAGE_NAMES))
     outside = F.count(F.when(quoted_column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
+    secrets = secret_rows.count_candidates(output.schema)
+    more = () if secrets is None else (secrets.alias(_SECRETS),)
     with_hash = output.withColumn(_HASH, hashed)
     return with_hash.observe(
-        observation, outside, *row_hash.hash_aggregates(quoted_column(_HASH))
+        observation, outside, *row_hash.hash_aggregates(quoted_column(_HASH)), *more
     ).drop(_HASH)
 
 
@@ -326,4 +341,8 @@ def _observed_chunk(observation: Any, schema: StructType) -> _ObservedChunk | No
     if _OUTSIDE not in metrics:
         return None
     shape = row_hash.shape_digest(schema, LINEAGE_NAMES)
-    return _ObservedChunk(row_hash.to_checksum(metrics, shape), int(metrics[_OUTSIDE]))
+    return _ObservedChunk(
+        row_hash.to_checksum(metrics, shape),
+        int(metrics[_OUTSIDE]),
+        may_hold_secrets=bool(metrics.get(_SECRETS)),
+    )

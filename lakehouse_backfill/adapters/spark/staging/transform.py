@@ -244,6 +244,11 @@ class TransformRunner:
         fitting = fit_to_target(output, with_deletion_flag(plan, target), excluded)
         return mask_output(fitting, plan.resolved.contract, self._secret)
 
+    def place(self, plan: Plan) -> tuple[str, int]:
+        """Return the file and the line of the transform."""
+        job = self._jobs.get(_code_key(plan))
+        return (job.file, job.line) if job else (plan.resolved.manifest.transform.file, 1)
+
     def require_no_attempts(self, plan: Plan) -> None:
         """Raise WriteForbidden for outside effects that threads of the job tried meanwhile."""
         if _code_key(plan) in self._jobs:

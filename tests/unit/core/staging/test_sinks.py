@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -12,8 +12,14 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import recorded_messages
 from lakehouse_backfill.core.staging import sinks
 from lakehouse_backfill.core.staging.sinks import RunSinks
-from lakehouse_backfill.domain.contract import Hook, HookCall
-from lakehouse_backfill.errors import ConfigError, EnvironmentDown, LimitExceeded, NotFound
+from lakehouse_backfill.domain.contract import Hook, HookCall, SinkPolicy, SinkType
+from lakehouse_backfill.errors import (
+    ConfigError,
+    EnvironmentDown,
+    LimitExceeded,
+    NotFound,
+    Unsupported,
+)
 from tests.support.fakes.context import context, contract, declared, lake
 
 LIVE, SANDBOX = "https://crm.example.org/hook", "https://test.example.org/hook"
@@ -40,7 +46,9 @@ class _Receiver:
         return HookCall(hook=hook.name, on=hook.on, is_ok=is_ok, detail=detail, seconds=0)
 
 
-def run_with(policy: str, receiver: _Receiver, epoch: int | None = 0) -> tuple[Context, RunSinks]:
+def run_with(
+    policy: str, receiver: _Receiver, epoch: int | None = 0, **changes: Any
+) -> tuple[Context, RunSinks]:
     found = context(
         lake(),
         hooks=receiver,
@@ -49,7 +57,7 @@ def run_with(policy: str, receiver: _Receiver, epoch: int | None = 0) -> tuple[C
         ),
     )
     wanted = declared(
-        contract=contract(sinks=[CRM], roles={"approve": ["ana"]}),
+        contract=contract(sinks=[{**CRM, **changes}], roles={"approve": ["ana"]}),
         safety={"sinks": {"crm": policy}},
     )
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None), "bob")
@@ -59,6 +67,37 @@ def run_with(policy: str, receiver: _Receiver, epoch: int | None = 0) -> tuple[C
 def outcomes(found: Context) -> list[tuple[str, str]]:
     run_id = found.runs.list()[0].run_id
     return [(one["policy"], one["outcome"]) for one in recorded_messages(found, run_id)]
+
+
+#: What comes of a message to a sink for which everything is declared: its answer, and who got it.
+WORKS: dict[str, tuple[Any, list[str]]] = {
+    "forbid": ("refused", []),
+    "mock": ({"ticket": 7}, []),
+    "allow": (None, [LIVE]),
+    "sandbox": (None, [SANDBOX]),
+    "dedupe": (None, [LIVE]),
+    "compensate": (None, [LIVE]),
+}
+BY_PUBLICATION = ("table", "materialised_view", "feature_store", "topic", "cache")
+
+
+@pytest.mark.req("T6")
+@pytest.mark.parametrize("policy", get_args(SinkPolicy))
+@pytest.mark.parametrize("kind", get_args(SinkType))
+def test_each_policy_of_each_type_works_or_is_refused_when_planned(kind: str, policy: str) -> None:
+    receiver = _Receiver()
+    declared_too = {"type": kind, "idempotent": True, "inverse": "https://crm.example.org/undo"}
+    if kind in BY_PUBLICATION and policy not in ("forbid", "mock"):
+        with pytest.raises(Unsupported) as refused:
+            run_with(policy, receiver, **declared_too)
+        assert f"the sink crm ({kind}) cannot honour {policy}: " in refused.value.problem
+        assert refused.value.fix == "write forbid or mock"
+        assert refused.value.field == "safety.sinks.crm"
+        return
+    _, sinks_of_run = run_with(policy, receiver, **declared_too)
+    refusal = sinks_of_run.refusal("crm")
+    found = "refused" if refusal else sinks_of_run.send("crm", *MESSAGE)
+    assert (found, [address for address, _ in receiver.got]) == WORKS[policy]
 
 
 def test_a_forbidden_message_is_refused() -> None:

@@ -1,0 +1,75 @@
+"""Finds values of known secrets in what a job makes: in its queries, and in the rows of a chunk.
+
+The engine never gets such a value: it would stand in plans and event logs. Queries are read here.
+Rows are counted whose text has a part of the checksum of a secret, 20 of 32 bits, in the job that
+writes them; only where there are such rows they are read again and compared here. So a text that is
+exactly a secret is found, and one that only contains it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from lakehouse_backfill.adapters.spark.dataframes import quoted_column
+from lakehouse_backfill.adapters.spark.guard import driver_guard
+from lakehouse_backfill.domain.run import LINEAGE_NAMES
+
+_BITS = 0xFFFFF
+#: Different texts that share those bits with a secret; nobody has more of them by chance.
+_MOST_CANDIDATES = 10_000
+_LITERAL = re.compile(r'expressions\.Literal"[^{}]*?"value":"((?:[^"\\]|\\.)*)"')
+
+
+def require_none_in_plan(plan_json: str, place: tuple[str, int]) -> None:
+    """Raise WriteForbidden when a literal of an analysed plan holds the value of a secret."""
+    secrets = driver_guard.secrets_of_rows()
+    if not secrets:
+        return
+    texts = [json.loads(f'"{found}"') for found in _LITERAL.findall(plan_json)]
+    for name, value in secrets.items():
+        if any(value in text for text in texts):
+            raise driver_guard.secret_in_rows(name, place, is_written=False)
+
+
+def count_candidates(schema: StructType) -> Column | None:
+    """Return the number of rows that may hold a secret as a text; None: nothing to look for."""
+    matches = _matches(schema)
+    if not matches:
+        return None
+    return F.count(F.when(reduce(or_, matches.values()), F.lit(1)))
+
+
+def require_none_in_rows(rows: DataFrame, place: tuple[str, int]) -> None:
+    """Raise WriteForbidden when a text of stored rows is the value of a secret."""
+    names = {value: name for name, value in driver_guard.secrets_of_rows().items()}
+    for column, match in _matches(rows.schema).items():
+        value = quoted_column(column)
+        found = rows.where(match).select(value).distinct().limit(_MOST_CANDIDATES).collect()
+        held = sorted(names[row[0]] for row in found if row[0] in names)
+        if held:
+            raise driver_guard.secret_in_rows(held[0], place, column=column)
+
+
+def _matches(schema: StructType) -> Mapping[str, Column]:
+    """Return by column of text which rows may hold a secret."""
+    values = driver_guard.secrets_of_rows().values()
+    parts = sorted({zlib.crc32(value.encode()) & _BITS for value in values})
+    if not parts:
+        return {}
+    least = driver_guard.LEAST_LENGTH_IN_ROWS
+    return {
+        field.name: (F.octet_length(column) >= least)
+        & F.crc32(column).bitwiseAND(F.lit(_BITS)).isin(parts)
+        for field in schema.fields
+        if isinstance(field.dataType, StringType) and field.name not in LINEAGE_NAMES
+        for column in [quoted_column(field.name)]
+    }
