@@ -159,6 +159,13 @@ class Source(Value):
         description="Each hour, day or month that the run reads must hold a row, else the run "
         "halts before staging; `none`: days without a row are only reported.",
     )
+    complete_after_hours: float = added_later(
+        0,
+        "Freshness: hours after an instant until all of its rows are there. A partition that needs "
+        "rows of later instants is refused by `plan`.",
+        ge=0,
+        le=24 * 366,
+    )
     privacy: InputPrivacy | None = added_later(None, _INPUT_PRIVACY)
 
 
@@ -242,6 +249,13 @@ class RetentionException(Value):
     reason: Text = Field(description="Why; shown to whoever approves the run.")
 
 
+class IncompleteInput(Value):
+    """A person's decision that partitions are computed before all of their input is there."""
+
+    by: Text = Field(description="Who decided; the contract's `roles.waive` must allow it.")
+    reason: Text = Field(description="Why; shown to whoever approves the run.")
+
+
 class RestrictedFlow(Value):
     """A person's decision that a column of this run may hold values of restricted columns."""
 
@@ -288,6 +302,9 @@ class Safety(Value):
     )
     retention_exception: RetentionException | None = added_later(
         None, "Who allows partitions, or input, older than `retention_days` in this run, and why."
+    )
+    incomplete_input: IncompleteInput | None = added_later(
+        None, "Who allows partitions whose input is not complete yet, such as today's, and why."
     )
     restricted_flows: tuple[RestrictedFlow, ...] = added_later(
         (), "Columns of a lower class that may be made of restricted columns of inputs in this run."

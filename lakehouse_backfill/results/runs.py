@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.status import SafetySummary
-from lakehouse_backfill.core.planning import publish_modes, row_changes
+from lakehouse_backfill.core.planning import publish_modes, resolve, row_changes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.validation.movements import newest_movements
 from lakehouse_backfill.core.validation.suites import (
@@ -72,6 +72,7 @@ class PlanResult(Result):
     rows: str | None
     schema_change: tuple[str, ...]
     partitions: tuple[str, ...]
+    last_partition: str
     partition_field: ScopeField
     places: tuple[SpecPartitions, ...]
     chunks: tuple[Chunk, ...]
@@ -108,6 +109,7 @@ class PlanResult(Result):
             rows=row_changes.describe_row_predicate(target) or None,
             schema_change=tuple(describe_schema_step(step) for step in target.schema_change),
             partitions=resolved.scope.partitions,
+            last_partition=resolve.describe_in_words(resolved.scope),
             partition_field=resolved.scope.field,
             chunks=resolved.chunks,
             pins=_planned_pins(resolved),

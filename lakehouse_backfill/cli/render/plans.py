@@ -65,7 +65,7 @@ def _what_changes(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
 
 
 #: Facts of the intent that a short plan shows.
-_SHORT_FACTS = ("product", "changes", "rows", "columns", "publication")
+_SHORT_FACTS = ("product", "changes", "last partition", "rows", "columns", "publication")
 
 
 def _what_needs_an_eye(page: TextPage, result: PlanResult) -> None:
@@ -145,6 +145,7 @@ def _intent_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
     return (
         ("product", plan.product),
         ("changes", f"{scope}, and nothing else"),
+        ("last partition", plan.last_partition),
         ("rows", plan.rows and f"with {plan.rows}; all others are carried over"),
         ("columns", ", ".join(plan.schema_change) or None),
         ("publication", f"{plan.publish_mode}: {plan.publishing}"),

@@ -259,9 +259,10 @@ class _Finder:
         )
 
     def _is_over(self, plan: Plan, label: str) -> bool:
-        rows = partitions.partition_row_range(plan.resolved.scope.field, label)
-        span = _time_span(rows)
-        return span is not None and span[1] <= self.context.clock.now()
+        """Return whether all input of a partition is there, as `plan` judges it."""
+        scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
+        manifest, pins = plan.resolved.manifest, plan.resolved.sources
+        return not resolve.incomplete_partitions(manifest, scope, pins, self.context.clock.now())
 
 
 def _summed_up(name: str, changes: list[ChangedInput]) -> list[StaleCause]:

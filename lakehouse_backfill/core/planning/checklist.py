@@ -104,12 +104,15 @@ def _pins(resolved: ResolvedManifest) -> str:
 
 
 def _ranges(resolved: ResolvedManifest) -> str:
+    exception = resolved.manifest.safety.incomplete_input
     texts = [
         f"{pin.name}: {pin.range.column} from {pin.range.from_} to {pin.range.to}, "
         f"{pin.warm_up_days} days before and {pin.cool_down_days} after each chunk"
         for pin in resolved.sources
         if pin.range is not None
     ]
+    if exception is not None:
+        texts.append(f"input may be incomplete, allowed by {exception.by}: {exception.reason}")
     return "; ".join(texts)
 
 

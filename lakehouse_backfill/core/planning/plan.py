@@ -469,6 +469,7 @@ def _target_notes(
     if resolved.target.uuid is None:
         notes.append(f"{resolved.target.table} does not exist: it is created empty when staged")
     notes += write_path.publish_mode_notes(context, resolved)
+    notes += resolve.check_complete_input(context, resolved)
     notes += _privacy_notes(context, resolved, base)
     return (*notes, *table.schema_change_notes(change, resolved.contract))
 

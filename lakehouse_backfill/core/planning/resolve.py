@@ -9,12 +9,19 @@ from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from itertools import chain
 
+from lakehouse_backfill.core.runs import roles
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, EdgeSide
 from lakehouse_backfill.domain.contract import Contract, PartitionValue
-from lakehouse_backfill.domain.manifest import PartitionRange, RunManifest, Source
+from lakehouse_backfill.domain.manifest import (
+    PartitionRange,
+    RunManifest,
+    Source,
+    unplannable,
+)
 from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeField
-from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.run import Period
 from lakehouse_backfill.errors import ConfigError, attach_error_field
 
@@ -138,6 +145,71 @@ def completeness_notes(
         if source.complete != "none"
     ]
     return (*notes, *(f"assumed of {one.on}: {one.text}" for one in contract.assumptions))
+
+
+def incomplete_partitions(
+    manifest: RunManifest, scope: Scope, pins: tuple[SourcePin, ...], now: datetime
+) -> dict[str, tuple[str, datetime]]:
+    """Return the partitions whose input is not complete yet: the input, and when it will be.
+
+    An instant's rows are there once `complete_after_hours` have passed. Only partitions of time.
+    """
+    found: dict[str, tuple[str, datetime]] = {}
+    for label in scope.partitions:
+        for pin in pins:
+            window = needed_window(pin, Scope(field=scope.field, partitions=(label,)))
+            if pin.range is None or window is None:
+                continue
+            hours = manifest.sources[pin.name].complete_after_hours
+            complete_at = _shift_clamped(window[1], timedelta(hours=hours))
+            if complete_at > now and complete_at > found.get(label, ("", _FIRST))[1]:
+                found[label] = pin.name, complete_at
+    return found
+
+
+def check_complete_input(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
+    """Return, as a note, what a person allowed of partitions whose input is not complete yet.
+
+    Raises Unsupported when nobody did, NotAllowed when that person may not.
+    """
+    manifest, scope = resolved.manifest, resolved.scope
+    found = incomplete_partitions(manifest, scope, resolved.sources, context.clock.now())
+    if not found:
+        return ()
+    labels = tuple(label for label in scope.partitions if label in found)
+    name, complete_at = found[labels[0]]
+    text = (
+        f"{partitions.describe_labels(labels)}: its input is not complete yet (that of {labels[0]} "
+        f"in {name} is complete from {complete_at:%Y-%m-%d %H:%M} UTC on)"
+    )
+    exception = manifest.safety.incomplete_input
+    if exception is None:
+        raise unplannable(
+            text,
+            fix=f"end target.partitions before {labels[0]}, or plan again then; or write "
+            "safety.incomplete_input (by, reason) in the run manifest, which whoever approves the "
+            "run sees",
+            field=_PARTITIONS,
+        )
+    roles.require_role(resolved.contract, "waive", exception.by, resolved.environment)
+    return (f"{text}: allowed by {exception.by}: {exception.reason}",)
+
+
+_SPOKEN = {
+    "hour": "the hour from %H:%M UTC of %A %d %B %Y",
+    "month": "%B %Y",
+    "year": "the year %Y",
+}
+
+
+def describe_in_words(scope: Scope) -> str:
+    """Return the last partition in words, its days in UTC; a label that is no time as it is."""
+    label = scope.partitions[-1]
+    rows = partitions.partition_row_range(scope.field, label)
+    if not isinstance(rows.lower, date):
+        return f"{label} of {scope.field.column}"
+    spoken = _SPOKEN.get(scope.field.transform, "the whole of %A %d %B %Y (UTC)")
+    return f"{label}, {to_utc_instant(rows.lower).strftime(spoken)}"
 
 
 def completeness_period(source: Source) -> Period:

@@ -41,6 +41,7 @@ PLAN: dict[str, Any] = {
     "state": "planned",
     "manifest_hash": "a" * 64,
     "partitions": ["2013-02-15", "2013-02-16", "2013-02-17", "2013-02-18"],
+    "last_partition": "2013-02-18, the whole of Monday 18 February 2013 (UTC)",
     "chunks": [{"chunk_id": "c1", "partitions": ["2013-02-15"]}],
     "pins": [PIN],
     "revises": None,

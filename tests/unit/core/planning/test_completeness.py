@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.contract import Assumption, Contract
 from lakehouse_backfill.domain.manifest import InputRange, Source
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.domain.table import Column
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.errors import ConfigError, NotAllowed, Unsupported
 from tests.support.examples.plans import a_plan, with_fields
+from tests.support.fakes.context import context, contract, declared, lake
 
 pytestmark = pytest.mark.req("Q0")
 
@@ -153,3 +155,62 @@ def test_the_last_day_of_the_calendar_is_read_where_the_range_ends_inside_it(
     first = datetime(2020, 1, 1, tzinfo=timezone.utc)
     (rows,) = resolve.window_row_ranges("date", "at", first, last)
     assert (rows.lower, rows.upper) == (date(2020, 1, 1), stop)
+
+
+@pytest.mark.req("P10")
+@pytest.mark.parametrize(
+    ("stop", "source", "incomplete"),
+    [
+        ("2026-01-02", {}, None),
+        ("2026-01-03", {}, "2026-01-02: .*in raw is complete from 2026-01-03 00:00 UTC on"),
+        ("2026-01-05", {}, "2026-01-02, 2026-01-03, 2026-01-04: "),
+        ("2026-01-02", {"complete_after_hours": 3}, None),
+        ("2026-01-02", {"complete_after_hours": 3.1}, "2026-01-01: .*from 2026-01-02 03:06 UTC"),
+        ("2026-01-02", {"cool_down_days": 1}, "2026-01-01: .*from 2026-01-03 00:00 UTC"),
+    ],
+    ids=["yesterday", "today", "to the future", "fresh", "beyond freshness", "cool-down"],
+)
+def test_a_partition_whose_input_is_not_complete_is_refused_and_named(
+    stop: str, source: dict[str, Any], incomplete: str | None
+) -> None:
+    # The clock of the fakes stands at 2026-01-02 03:04:05.
+    read = {"range": {"column": "day", "from": "2025-12-01", "to": "2026-02-01"}, **source}
+    wanted = declared("2025-12-30", stop, sources={"raw": read})
+    if incomplete is None:
+        assert make_plan(context(lake()), wanted, "bob", None).resolved.scope.partitions
+        return
+    with pytest.raises(Unsupported, match=incomplete) as refused:
+        make_plan(context(lake()), wanted, "bob", None)
+    assert "safety.incomplete_input (by, reason)" in str(refused.value.fix)
+
+
+@pytest.mark.req("P10")
+def test_a_person_who_may_waive_allows_incomplete_input_by_name() -> None:
+    allowed = {
+        "sources": {"raw": {"range": {"column": "day", "from": "2025-12-01", "to": "2026-02-01"}}},
+        "safety": {"incomplete_input": {"by": "lead", "reason": "a preview is wanted"}},
+    }
+    plan = make_plan(context(lake()), declared("2026-01-01", "2026-01-03", **allowed), "bob", None)
+    assert any(note.endswith("allowed by lead: a preview is wanted") for note in plan.notes)
+    assert "allowed by lead" in " ".join(one.answer or "" for one in plan.checklist)
+    owned = contract(roles={"waive": ["owner"]})
+    wanted = declared("2026-01-01", "2026-01-03", contract=owned, **allowed)
+    with pytest.raises(NotAllowed):
+        make_plan(context(lake()), wanted, "bob", None)
+
+
+@pytest.mark.req("P10")
+@pytest.mark.parametrize(
+    ("transform", "kind", "label", "words"),
+    [
+        ("identity", "date", "2024-02-29",
+         "2024-02-29, the whole of Thursday 29 February 2024 (UTC)"),
+        ("hour", "timestamptz", "2024-02-29T06",
+         "2024-02-29T06, the hour from 06:00 UTC of Thursday 29 February 2024"),
+        ("month", "date", "2024-02", "2024-02, February 2024"),
+        ("identity", "string", "EU", "EU of c"),
+    ],
+)  # fmt: skip
+def test_the_last_partition_is_said_in_words(transform, kind, label, words) -> None:
+    field = ScopeField(column="c", transform=transform, type=kind)
+    assert resolve.describe_in_words(Scope(field=field, partitions=("x", label))) == words
