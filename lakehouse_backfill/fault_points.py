@@ -40,6 +40,7 @@ COMMIT_POINTS = (
     "ControlLog.file_fingerprint",
     "ControlLog.pin_lease",
     "ControlLog.pipeline_run",
+    "ControlLog.reject_record",
     "ControlLog.run_event",
     "Corrections.append",
     "Pins.tag",

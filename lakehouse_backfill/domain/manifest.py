@@ -275,6 +275,12 @@ class Safety(Value):
         {}, "Policy of this run for sinks of the contract; the contract's for the mode if absent."
     )
     max_rows: int | None = Field(None, ge=1, description="Most output rows.")
+    max_rejected_share: float = added_later(
+        0.0,
+        "Most rows that the transform may reject, as a share of a chunk's rows, and of all rows.",
+        ge=0,
+        le=1,
+    )
     max_bytes: int | None = Field(None, ge=1, description="Most input bytes.")
     max_cost_usd: float | None = Field(None, ge=0, description="Most estimated cost.")
     manual_publish: bool = Field(default=True, description="`run` stops before publication.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from lakehouse_backfill.domain.serialization import Value
+from lakehouse_backfill.domain.serialization import Value, added_later
 
 Period = Literal["hour", "day", "month"]
 
@@ -41,6 +41,29 @@ LINEAGE_COLUMNS: tuple[tuple[str, str], ...] = (
 )
 
 LINEAGE_NAMES: tuple[str, ...] = tuple(name for name, _ in LINEAGE_COLUMNS)
+
+#: A row of a transform's output in which this column is not null is rejected for this reason.
+REJECT_REASON: Final = "_reject_reason"
+
+
+class RejectedRow(Value):
+    """A row that a transform rejected: the key, and the other columns."""
+
+    reason: str
+    key: dict[str, Any]
+    record: dict[str, Any]
+
+
+class Rejects(Value):
+    """The rows of one chunk that its transform rejected.
+
+    `rows` counts all of them, `reasons` by reason, the most frequent first; `records` are the
+    first in the order of keys.
+    """
+
+    rows: int
+    reasons: dict[str, int] = Field(default_factory=dict)
+    records: tuple[RejectedRow, ...] = ()
 
 
 class RunState(str, Enum):
@@ -121,6 +144,8 @@ class ChunkRecord(Value):
     A staged chunk that failed one of its checks is `failed`, with the reason in `problem`.
     `carried_from` is the run that computed it, if this run took its files over. `left_out_rows`
     counts computed rows that were left out because tombstones or deletions name them.
+    `rejected_rows` counts those that the transform rejected, `reject_reasons` says how many for
+    which reason; None: the transform rejects no rows by its declaration.
     """
 
     run_id: str
@@ -139,6 +164,8 @@ class ChunkRecord(Value):
     problem: str = ""
     carried_from: str = ""
     left_out_rows: int | None = None
+    rejected_rows: int | None = added_later(None, "Rows that the transform rejected.")
+    reject_reasons: tuple[str, ...] = added_later((), "How many for which reason.")
     #: How the publish mode applied the job's rows; None: it does not count this.
     carried_rows: int | None = None
     stray_rows: int | None = None

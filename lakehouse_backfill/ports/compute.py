@@ -23,7 +23,7 @@ from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
-from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, Period
+from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, Period, Rejects
 from lakehouse_backfill.domain.table import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
 
@@ -129,6 +129,13 @@ class Staging(Protocol):
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         """Return the ledger row of a chunk that was committed before, but not recorded."""
+        ...
+
+    def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
+        """Return the rows of a staged chunk that its transform rejects; None: it declares none.
+
+        All are counted; of the records, some thousand are returned.
+        """
         ...
 
     def application(self) -> str:

@@ -6,7 +6,7 @@ fenced the run. So a driver that was suspended and replaced changes nothing when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -77,6 +77,14 @@ class Runs(Protocol):
         """Append one row to the chunk ledger.
 
         Raises RunMoved when a later epoch than the row's has fenced the run.
+        """
+        ...
+
+    @side_effect
+    def record_rejects(self, run_id: str, epoch: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to the table of rejected records, in one commit.
+
+        Raises RunMoved when a later epoch has fenced the run.
         """
         ...
 

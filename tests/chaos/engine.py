@@ -88,6 +88,9 @@ class PlainEngine:
         assert head is not None
         return self.remeasure(plan, chunk, head.snapshot_id, epoch)
 
+    def rejects(self, plan: Plan, chunk: Chunk) -> None:
+        """Its transforms declare none."""
+
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         scope = plan.chunk_scope(chunk)
         found = self.checksums(plan.shadow_table, snapshot_id, scope)

@@ -68,6 +68,7 @@ _FENCES = _method(
     *_commit("ControlLog.accepted_output_version"),
     *_commit("ControlLog.backfill_chunk_run"),
     *_commit("ControlLog.evidence"),
+    *_commit("ControlLog.reject_record"),
 )
 _PIN = _method("Pins.pin", *_commit("Pins.tag"))
 _OPEN = _method(

@@ -40,6 +40,7 @@ def test_a_verb_passes_exactly_the_points_at_which_it_is_killed(
 
 #: Points that no scenario passes, and why.
 ELSEWHERE = {
+    "Runs.record_rejects": "only where rows are rejected; killed in contract/test_rejects.py",
     "Runs.renew": "passed while a long step lasts; killed below",
     "Catalog.update_schema": "only with control tables of an older release",
     "Corrections.write": "only for correction events; killed in test_rollout_kills.py",

@@ -50,10 +50,15 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TroubledCatalog:
 
 # --- what is under way is refused -----------------------------------------------------------------
 
+A_REJECT = {
+    "run_id": "bf-1", "chunk_id": "c1", "source": "raw", "record_key": "{}", "reason": "late",
+    "record": "{}", "rejected_at": NOON,
+}  # fmt: skip
 WRITES: dict[str, Callable[[SimpleNamespace], Any]] = {
     "backfill_chunk_run": lambda late: late.runs.record_chunk(
         a_chunk("late").model_copy(update={"epoch": 3})
     ),
+    "reject_record": lambda late: late.runs.record_rejects("bf-1", 3, [A_REJECT]),
     "evidence": lambda late: late.evidence.record("bf-1", "validation", {"late": True}, 3),
     "accepted_output_version": lambda late: put(late.versions, a_row(2, "publish", epoch=3)),
 }
@@ -113,7 +118,7 @@ def test_a_fence_whose_answer_was_lost_is_set_once(catalog: TroubledCatalog):
 
     catalog.troubles = iter([lose_the_answer])
     control.runs.fence("bf-1", 7)
-    for table in ("backfill_chunk_run", "evidence", "accepted_output_version"):
+    for table in WRITES:
         found = catalog.load_table((NAMESPACE, table))
         assert found.properties["fence.bf-1"] == "7"
         assert found.metadata.last_sequence_number == (2 if table == "backfill_chunk_run" else 1)

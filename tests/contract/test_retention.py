@@ -368,7 +368,8 @@ DEATHS = (
     ("Pins.expire:committed", -1), ("Evidence.end_leases:before", 0),
     ("ControlLog.pin_lease:committing", 0), ("ControlLog.pin_lease:committed", 0),
     ("Runs.lift_fences:before", 0), ("ControlLog.backfill_chunk_run:committed", 0),
-    ("ControlLog.evidence:committing", 0), ("Audit.delete_orphans:before", 0),
+    ("ControlLog.evidence:committing", 0), ("ControlLog.reject_record:committed", 0),
+    ("Audit.delete_orphans:before", 0),
     ("ControlFiles.delete:committing", 0), ("ControlFiles.delete:committed", 0),
 )  # fmt: skip
 

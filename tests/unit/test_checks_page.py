@@ -13,6 +13,7 @@ from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.gate_registry import GATES
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.run import Rejects
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.steps import staged_run, world
 
@@ -43,7 +44,7 @@ ROWS = tuple(
 
 def judged() -> dict[str, list[CheckResult]]:
     """Judge a run that uses whatever a contract and a manifest can ask for."""
-    where, found = world()
+    where, found = world(rejected=Rejects(rows=0))
     where.add("privacy.gone", all="nobody")
     compute = found.compute()
     golden = [{"day": "2020-01-02", "id": "1"}]

@@ -79,6 +79,7 @@ READING = {
         "load",
         "prove_determinism",
         "prove_warm_up",
+        "rejects",
         "remeasure",
     },
     "SwapCommitter": {"prepare", "set_tag"},

@@ -25,6 +25,7 @@ from lakehouse_backfill.core.runs import gate_registry, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.checks import ChunkChecks, check_inputs
 from lakehouse_backfill.core.staging.determinism import NOT_LOOKED_AT, find_in_chunk
+from lakehouse_backfill.core.staging.rejects import count_rejects
 from lakehouse_backfill.core.staging.scratch import (
     DRIVER_PROPERTY,
     SCRATCH_EPOCH,
@@ -154,7 +155,9 @@ class _Trial:
         if found is None:
             self.notes.append(NOT_LOOKED_AT)
         require_none_blocking(found or (), state=state)
-        self.records.append(scratch.compute(self.chunk))
+        record = scratch.compute(self.chunk)
+        rejects = staging.rejects(plan, self.chunk)
+        self.records.append(count_rejects(self.context, plan, record, rejects))
         self.context.progress.advance(1, self.records[-1].output_rows)
 
     def judge(self, scratch: ScratchTable) -> TrialOutcome:

@@ -54,6 +54,7 @@ GATES = (
     ),
     GateSpec("keys have no nulls", "technical", "Does every row have a whole key?"),
     GateSpec("row count is in range", "technical", "Is the number of rows in its range?"),
+    GateSpec("rejected rows are in range", "technical", "Is the share of rejected rows allowed?"),
     GateSpec("no partition becomes empty", "technical", "Does every partition keep rows?"),
     GateSpec("keys are unique", "diff", "Is every key unique?"),
     GateSpec("EXPECTATION", "quality", "Does the output meet this: EXPECTATION?"),
@@ -275,6 +276,7 @@ class GateSelector(NamedTuple):
 REPORTABLE_GATES: dict[str, GateSelector] = {
     "emptied_partitions": GateSelector("technical", "no partition becomes empty"),
     "row_count": GateSelector("technical", "row count is in range"),
+    "rejects": GateSelector("technical", "rejected rows are in range"),
     "file_sizes": GateSelector("technical", "files have a sensible size"),
     "lineage": GateSelector("technical", "lineage is complete"),
     "key_nulls": GateSelector("technical", "keys have no nulls"),

@@ -53,6 +53,7 @@ def judge_chunk(
             limit=computed,
         ),
         gates.check_row_count(plan, rows_before + computed, is_whole=False),
+        *gates.check_rejects(plan, (record,)),
         gates.check_none_emptied(emptied),
         gate_registry.gate_result(
             "rows lie inside the chunk",

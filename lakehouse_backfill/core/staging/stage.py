@@ -19,6 +19,7 @@ from lakehouse_backfill.core.runs import hooks, roles, side_effects
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.checks import ChunkChecks, judge_inputs
 from lakehouse_backfill.core.staging.determinism import PlanJudge
+from lakehouse_backfill.core.staging.rejects import record_rejects
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
@@ -194,6 +195,8 @@ def _stage_chunks(
         known = recorded.get(chunk.chunk_id)
         commit = committed.get(chunk.chunk_id)
         record = _stage_chunk(context, plan, session, chunk, commit, known)
+        if record is not known and not record.carried_from:
+            record = record_rejects(context, session.compute.staging, plan, chunk, record)
         if record is not known or record.status == "failed" or not checks.is_verdict_stored(record):
             record = checks.judge(chunk, record, rows, lease.epoch)
             context.runs.record_chunk(record)

@@ -24,6 +24,7 @@ from lakehouse_backfill.domain.table import LiveFile, SchemaChange, TableInfo
 
 #: Iceberg's default of write.target-file-size-bytes.
 DEFAULT_FILE_BYTES = 512 * 1024 * 1024
+_REASONS_SHOWN = 5
 #: A partition may have this many files, however small.
 ALWAYS_ALLOWED_FILES = 8
 #: Lineage columns that are never null in a row that a run made.
@@ -66,6 +67,36 @@ def check_row_count(plan: Plan, rows: int, *, is_whole: bool = True) -> CheckRes
         observed=rows,
         limit=limit,
     )
+
+
+def check_rejects(plan: Plan, chunks: Iterable[ChunkRecord]) -> tuple[CheckResult, ...]:
+    """Check that chunks rejected no larger share than allowed; no check where none can.
+
+    The share is of the rows that the transform made for the chunks. A chunk that was carried over
+    counts where it was computed.
+    """
+    known = [chunk for chunk in chunks if chunk.rejected_rows is not None]
+    if not known:
+        return ()
+    rejected = sum(chunk.rejected_rows or 0 for chunk in known)
+    rows = rejected + sum(chunk.output_rows for chunk in known)
+    allowed = plan.resolved.manifest.safety.max_rejected_share
+    share = rejected / rows if rows else 0.0
+    reasons = Counter[str]()
+    for text in (text for chunk in known for text in chunk.reject_reasons):
+        count, _, reason = text.partition(" ")
+        reasons[reason] += int(count.replace(",", ""))
+    shown = [f"{count:,} {reason}" for reason, count in reasons.most_common(_REASONS_SHOWN)]
+    named = f": {'; '.join(shown)}" if shown else ""
+    result = gate_registry.gate_result(
+        "rejected rows are in range",
+        passed=share <= allowed,
+        detail=f"{rejected:,} of {rows:,} rows rejected ({share:.2%}), "
+        f"at most {allowed:.2%}{named}",
+        observed=share,
+        limit=allowed,
+    )
+    return (result,)
 
 
 def check_outside_unchanged(

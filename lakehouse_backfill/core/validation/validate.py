@@ -319,6 +319,7 @@ def _technical(context: Context, plan: Plan, seen: _Measurements) -> tuple[Check
     return (
         gates.check_chunks_complete(plan, chunks),
         gates.check_row_count(plan, sum(chunk.output_rows for chunk in chunks)),
+        *gates.check_rejects(plan, chunks),
         gates.check_none_emptied(
             [
                 label

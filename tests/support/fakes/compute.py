@@ -35,7 +35,7 @@ from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.rollout import DifferingRow
-from lakehouse_backfill.domain.run import ChunkCounts, ChunkFacts, ChunkRecord
+from lakehouse_backfill.domain.run import ChunkCounts, ChunkFacts, ChunkRecord, Rejects
 from lakehouse_backfill.errors import EnvironmentDown
 from lakehouse_backfill.ports.comparison import DiffRequest
 from lakehouse_backfill.ports.compute import (
@@ -102,6 +102,9 @@ class FakeCompute:
     factors: tuple[Factor, ...] = ()
     patterns: dict[tuple[int, ...], int] = field(default_factory=dict)
 
+    #: what the transform rejects in every chunk
+    rejected: Rejects | None = None
+
     #: the analysed plan of every chunk: by default, of a relation in memory
     analysed: str | None = '[{"class": "LocalRelation", "num-children": 0, "output": []}]'
 
@@ -143,6 +146,9 @@ class FakeCompute:
             for values, rows in self.patterns.items()
         )
         return InputSwapResult(self.factors, states, found, (), ())
+
+    def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
+        return self.rejected
 
     def load(self, plan: Plan) -> None:
         self.staged.append("load")

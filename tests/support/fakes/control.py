@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -40,6 +40,7 @@ class FakeRuns:
         self.versions = versions
         self.fences = fences or Fences()
         self.chunk_rows: list[ChunkRecord] = []
+        self.rejected: list[Mapping[str, Any]] = []
         self.plans: dict[str, Plan] = {}
         self.statuses: dict[str, RunStatus] = {}
         self.log: dict[str, list[Event]] = defaultdict(list)
@@ -136,6 +137,10 @@ class FakeRuns:
     def record_chunk(self, chunk: ChunkRecord) -> None:
         self.fences.require(chunk.run_id, chunk.epoch)
         self.chunk_rows.append(chunk)
+
+    def record_rejects(self, run_id: str, epoch: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.fences.require(run_id, epoch)
+        self.rejected.extend(rows)
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
         newest = {row.chunk_id: row for row in self.chunk_rows if row.run_id == run_id}

@@ -12,13 +12,14 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
     ACCEPTED_OUTPUT_VERSION,
     BACKFILL_CHUNK_RUN,
     EVIDENCE,
+    REJECT_RECORD,
 )
 from lakehouse_backfill.core.runs import event_log
 
 _FENCE_PREFIX = "fence."
 #: The tables that a run's driver writes to. Its events in `run_event` need no fence: each is
 #: conditional on the number of the previous one.
-FENCED_TABLES = (ACCEPTED_OUTPUT_VERSION, BACKFILL_CHUNK_RUN, EVIDENCE)
+FENCED_TABLES = (ACCEPTED_OUTPUT_VERSION, BACKFILL_CHUNK_RUN, EVIDENCE, REJECT_RECORD)
 
 
 def raise_fence(head: LogHead, run_id: str, epoch: int) -> LogAppend[None]:

@@ -8,7 +8,7 @@ all events is kept in the table properties too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     BACKFILL_CHUNK_RUN,
     PIPELINE_RUN,
+    REJECT_RECORD,
     RUN_EVENT,
 )
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
@@ -150,6 +151,7 @@ class IcebergRuns:
         self._plans = tables.log(PIPELINE_RUN)
         self._events = tables.log(RUN_EVENT)
         self._chunks = tables.log(BACKFILL_CHUNK_RUN)
+        self._rejects = tables.log(REJECT_RECORD)
         self._fenced = [tables.log(table) for table in fences.FENCED_TABLES]
 
     def register(self, plan: Plan, event: Event) -> RunStatus:
@@ -226,6 +228,18 @@ class IcebergRuns:
             return LogAppend(result=None, rows=(row,))
 
         self._chunks.append(change)
+
+    def record_rejects(self, run_id: str, epoch: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to the table of rejected records, in one commit.
+
+        Raises RunMoved when a later epoch has fenced the run.
+        """
+
+        def change(head: LogHead) -> LogAppend[None]:
+            fences.require_not_fenced(head, run_id, epoch)
+            return LogAppend(result=None, rows=tuple(dict(row) for row in rows))
+
+        self._rejects.append(change)
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
         """Return the newest row of each chunk of the run, in chunk order."""

@@ -226,6 +226,8 @@ BACKFILL_CHUNK_RUN = ControlTable(
         ("updated_rows", "long", "Merge: keys whose row was replaced by a newer version."),
         ("deleted_rows", "long", "Merge: keys that an explicit delete removed."),
         ("ignored_rows", "long", "Merge: change rows without effect: older, or the same again."),
+        ("rejected_rows", "long", "Rows that the transform rejected; null: it declares none."),
+        ("reject_reasons", "[string]", "How many rows for which reason, the most first."),
     ),
 )
 
@@ -263,14 +265,14 @@ EVIDENCE = ControlTable(
 
 REJECT_RECORD = ControlTable(
     "reject_record",
-    "One row per input record that a run could not use.",
+    "Rows that transforms rejected: for each chunk, those with the newest `rejected_at` count.",
     (
         ("run_id", "string!", "Id of the run."),
         ("chunk_id", "string", "The chunk that met the record."),
-        ("source", "string!", "Name of the input in the run manifest."),
-        ("record_key", "string", "Key of the record, as JSON."),
+        ("source", "string!", "Names of the sources in the run manifest."),
+        ("record_key", "string", "Key of the record, as JSON; restricted columns are hidden."),
         ("reason", "string!", "Why it was rejected."),
-        ("record", "string", "The record as JSON, if its classification allows keeping it."),
+        ("record", "string", "The record as JSON; restricted columns are hidden."),
         ("rejected_at", "timestamptz!", "When it was rejected."),
     ),
 )

@@ -20,7 +20,7 @@ from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_parti
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
-from lakehouse_backfill.adapters.spark.staging import merge, secret_rows, shadow_writer
+from lakehouse_backfill.adapters.spark.staging import merge, rejects, secret_rows, shadow_writer
 from lakehouse_backfill.adapters.spark.staging.compose import (
     ChunkComposer,
     DeletedRowFilter,
@@ -40,7 +40,7 @@ from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.diff import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
-from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, Rejects
 
 _OUTSIDE = "lhb_outside"
 _HASH = "lhb_hash"
@@ -81,6 +81,7 @@ class SparkStaging:
         self._writer = ShadowWriter(tables)
         self._restorer = PartitionRestorer(tables)
         self._computed: tuple[tuple[str, ...], dict[str, DataFrame], DataFrame] | None = None
+        self._reject_watch = rejects.RejectWatch()
 
     def load(self, plan: Plan) -> None:
         """Import the transform and check name, version and inputs, without running it."""
@@ -99,7 +100,8 @@ class SparkStaging:
         frames, computed = self._compute(plan, chunk, epoch)
         self._computed = None
         with spark_errors(f"computing chunk {chunk.chunk_id}"):
-            output = self._transform_runner.fit(plan, computed, target)
+            watched = self._reject_watch.observe((plan.run_id, chunk.chunk_id), computed)
+            output = self._transform_runner.fit(plan, watched, target)
         with (
             run_concurrently(lambda: self._count(plan, chunk, frames)) as counting,
             self._chunk_composer.compose(plan, scope, output, target) as composed_output,
@@ -167,6 +169,24 @@ class SparkStaging:
             recovered=True,
             **ChunkCounts.from_properties(summaries.get(snapshot_id, {})).known,
         )  # fmt: skip
+
+    def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
+        """Return the rows of a staged chunk that its transform rejects; None: it declares none.
+
+        They are computed again, unless none was seen while the chunk was written.
+        """
+        is_known, found = self._reject_watch.look_up((plan.run_id, chunk.chunk_id))
+        if is_known:
+            return found
+        output = self._compute(plan, chunk)[1]
+        self._computed = None
+        if not rejects.declares_rejects(output):
+            return None
+        with spark_errors(f"reading what chunk {chunk.chunk_id} rejects"):
+            target = self._tables.schema(plan.shadow_table)
+            fitted = self._transform_runner.fit_rejects(plan, output, target)
+            rows = self._rows_in_predicate(plan, fitted)
+            return rejects.read_rejects(rows, plan.chunk_scope(chunk), plan.resolved.contract.key)
 
     def application(self) -> str:
         """Return the id of the Spark application, which Iceberg writes into each summary."""

@@ -31,6 +31,7 @@ from lakehouse_backfill.adapters.spark.staging.jobs import (
 )
 from lakehouse_backfill.adapters.spark.staging.masks import SecretReader, mask_output
 from lakehouse_backfill.adapters.spark.staging.merge import with_deletion_flag
+from lakehouse_backfill.adapters.spark.staging.rejects import accepted_rows, with_reason
 from lakehouse_backfill.core.planning import job_code, resolve
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, partition_row_range, scope_row_ranges
@@ -239,7 +240,14 @@ class TransformRunner:
         return self._jobs[_code_key(plan)].run(context, frames)
 
     def fit(self, plan: Plan, output: DataFrame, target: StructType) -> DataFrame:
-        """Fit the output of the transform to the target and mask it, without lineage columns."""
+        """Fit what the transform doesn't reject to the target, masked, without lineage columns."""
+        return self._fit(plan, accepted_rows(output), target)
+
+    def fit_rejects(self, plan: Plan, output: DataFrame, target: StructType) -> DataFrame:
+        """Fit all rows, as `fit` does, with the column that says why one is rejected."""
+        return self._fit(plan, output, with_reason(target))
+
+    def _fit(self, plan: Plan, output: DataFrame, target: StructType) -> DataFrame:
         excluded = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
         fitting = fit_to_target(output, with_deletion_flag(plan, target), excluded)
         return mask_output(fitting, plan.resolved.contract, self._secret)

@@ -12,6 +12,7 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import Rejects
 from lakehouse_backfill.errors import (
     BackfillError,
     EnvironmentDown,
@@ -180,3 +181,11 @@ def test_only_those_who_may_see_candidates_may_try() -> None:
     with pytest.raises(NotAllowed, match="bob may not read a candidate"):
         trial.try_partition(found, plan, None, "bob")
     assert trial.try_partition(found, plan, None, "eva").partition == "2020-01-02"
+
+
+def test_rows_that_the_transform_rejects_are_told() -> None:
+    _, found = world(rejected=Rejects(rows=1, reasons={"late": 1}))
+    outcome = trial.try_partition(found, plan_of(found), None, "bob")
+    (gate,) = [one for one in outcome.checks if one.name == "rejected rows are in range"]
+    assert not gate.passed
+    assert gate.detail.startswith("1 of 11 rows rejected")

@@ -26,7 +26,7 @@ from lakehouse_backfill.domain.checks import (
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import LINEAGE_COLUMNS, ChunkFacts, RunState
+from lakehouse_backfill.domain.run import LINEAGE_COLUMNS, ChunkFacts, Rejects, RunState
 from lakehouse_backfill.domain.table import Column, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, IllegalMove
 from tests.support.fakes.compute import FakeCompute
@@ -246,6 +246,13 @@ class _Missing(FakeCompute):
         super().__init__(lake, empty={DAY, "2020-01-03"})
 
 
+class _Rejecting(FakeCompute):
+    """Rejects rows, and nobody said that it may."""
+
+    def __init__(self, lake: FakeLake) -> None:
+        super().__init__(lake, rejected=Rejects(rows=2, reasons={"negative amount": 2}))
+
+
 class _Plentiful(FakeCompute):
     """Makes more rows than the plan expected."""
 
@@ -259,6 +266,11 @@ class _Plentiful(FakeCompute):
     [
         ("chunk rows are all stored", _LosingRows, "10 computed, 9 stored"),
         ("rows lie inside the chunk", _Missing, "0 inside, 1 outside and left out"),
+        (
+            "rejected rows are in range",
+            _Rejecting,
+            "2 of 12 rows rejected (16.67%), at most 0.00%: 2 negative amount",
+        ),
         ("row count is in range", _Plentiful, "30 rows up to this chunk, at most 20"),
     ],
 )
