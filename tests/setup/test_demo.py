@@ -83,7 +83,7 @@ def test_the_two_wrong_manifests_were_stopped_for_the_right_reason(demo: Demo) -
         "chunks {run}",
         f"versions {PRODUCT}",
         "plan jobs/arrivals_daily/3-restate.yaml --dry-run",
-        f"rollback {PRODUCT} --reason x --dry-run",
+        f"rollback {PRODUCT} --reason x --dry-run --by lead",
         "evidence {run}",
         "diff {run}",
         "doctor",
