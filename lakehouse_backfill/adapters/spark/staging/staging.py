@@ -171,10 +171,7 @@ class SparkStaging:
         )  # fmt: skip
 
     def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
-        """Return the rows of a staged chunk that its transform rejects; None: it declares none.
-
-        They are computed again, unless none was seen while the chunk was written.
-        """
+        """Return the rows of a staged chunk that its transform rejects, computed again if any."""
         is_known, found = self._reject_watch.look_up((plan.run_id, chunk.chunk_id))
         if is_known:
             return found
@@ -185,7 +182,7 @@ class SparkStaging:
         with spark_errors(f"reading what chunk {chunk.chunk_id} rejects"):
             target = self._tables.schema(plan.shadow_table)
             fitted = self._transform_runner.fit_rejects(plan, output, target)
-            rows = self._rows_in_predicate(plan, fitted)
+            rows = _rows_in_predicate(plan, fitted)
             return rejects.read_rejects(rows, plan.chunk_scope(chunk), plan.resolved.contract.key)
 
     def application(self) -> str:
@@ -235,18 +232,13 @@ class SparkStaging:
             label: checksum for side in sums.values() for label, checksum in side.checksums.items()
         }
 
-    def _rows_in_predicate(self, plan: Plan, frame: DataFrame) -> DataFrame:
-        """Keep the rows that match the run's row predicate; all rows when it has none."""
-        predicate = merge.typed_row_predicate(plan, frame.schema)
-        return frame if predicate is None else frame.where(merge.matches_predicate(predicate))
-
     def _accepted_rows(self, plan: Plan, scope: Scope) -> DataFrame:
         base = plan.resolved.target
         if base.snapshot_id is None:
             return self._tables.empty_frame(self._tables.schema(plan.shadow_table))
         read = self._tables.read_scope(base.table, base.snapshot_id, scope)
         rows = dataframes.apply_schema_change(
-            self._rows_in_predicate(plan, read), declared_schema_change(plan)
+            _rows_in_predicate(plan, read), declared_schema_change(plan)
         )
         return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
 
@@ -254,11 +246,11 @@ class SparkStaging:
         """Return the accepted and the staged rows of the run's own partitions."""
         scope = plan.resolved.scope
         staged = self._tables.read_scope(plan.shadow_table, None, scope)
-        return self._accepted_rows(plan, scope), self._rows_in_predicate(plan, staged)
+        return self._accepted_rows(plan, scope), _rows_in_predicate(plan, staged)
 
     def _computed_rows(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
         sources = plan.resolved.sources
-        rows = self._rows_in_predicate(
+        rows = _rows_in_predicate(
             plan, self._transform_runner.compute_partitions(plan, scope, target, sources)
         )
         return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
@@ -313,6 +305,12 @@ class SparkStaging:
     def _stored_checksum(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
         frame = self._tables.read_scope(table, snapshot_id, scope)
         return row_hash.frame_checksum(frame, LINEAGE_NAMES)
+
+
+def _rows_in_predicate(plan: Plan, frame: DataFrame) -> DataFrame:
+    """Keep the rows that match the run's row predicate; all rows when it has none."""
+    predicate = merge.typed_row_predicate(plan, frame.schema)
+    return frame if predicate is None else frame.where(merge.matches_predicate(predicate))
 
 
 def _record(
