@@ -131,7 +131,7 @@ def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
         "reason_code": "bug_fix" if set(kinds) == {"newer code"} else "late_data",
     }
     data["transform"]["version"] = found.code
-    edges = chain(*resolve.edge_labels(scope, manifest.validation.edge_partitions).values())
+    edges = chain(*resolve.edge_labels(scope, resolve.computed_edges(manifest)).values())
     wanted = scope.model_copy(update={"partitions": (*scope.partitions, *edges)})
     for pin in made.resolved.sources:
         if pin.range is None:

@@ -33,6 +33,8 @@ from lakehouse_backfill.errors import Unsupported
 RowValue = bool | date | datetime | int | str | None
 #: Column -> the values that a row may have there; a row is named when all columns match.
 RowPredicate = Mapping[str, tuple[RowValue, ...]]
+#: What a transform reads from its context: a value, or a list of values.
+ConfigValue = str | int | float | bool | tuple[str | int | float | bool, ...]
 
 
 RunKind = Literal[
@@ -94,8 +96,9 @@ class TransformRef(Value):
         "`external`: another engine writes the shadow table, by what `file` says (a script, a "
         "query: kept as evidence, never run); see `lakehouse-backfill shadow open`.",
     )
-    config: dict[str, str | int | float | bool] = Field(
-        default_factory=dict, description="Values that the transform reads from its context."
+    config: dict[str, ConfigValue] = Field(
+        default_factory=dict,
+        description="Values, and lists of values, that the transform reads from its context.",
     )
     image_digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = (
         Field(None, description="Container image that computes, as sha256:…; recorded only.")
@@ -122,7 +125,7 @@ class PreviousCode(Value):
     version: SemanticVersion | None = Field(
         None, description="Version of that transform; the one that `file` declares if absent."
     )
-    config: dict[str, str | int | float | bool] | None = Field(
+    config: dict[str, ConfigValue] | None = Field(
         None, description="Values that it read from its context; `transform.config` if absent."
     )
 

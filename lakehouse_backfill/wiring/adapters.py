@@ -169,7 +169,7 @@ class Adapters:
             compute=cache(self._make_compute_ports),
             differ=self._make_differ,
             row_reader=LocalRowReader(catalog, self.folder),
-            views=views_port(catalog, profile, lambda: self.spark),
+            views=views_port(catalog, profile, partial(_spark_for_views, self)),
             hooks=LocalHooks(self.folder),
             identity=identity_port(self),
             anchor=anchor_port(profile),
@@ -439,6 +439,13 @@ def views_port(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> View
     from lakehouse_backfill.adapters.spark.views import SparkViews
 
     return SparkViews(lambda: spark_tables(spark(), profile))
+
+
+def _spark_for_views(wiring: Adapters) -> Any:
+    """Return the session; say before it starts what it is for."""
+    if "spark" not in vars(wiring):
+        wiring.progress.say("Spark has to start: it writes the contract's view")
+    return wiring.spark
 
 
 def spark_tables(session: Any, profile: Profile) -> SparkTables:

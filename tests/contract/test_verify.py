@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from tests.support.lakes.verified import (
 )
 
 pytestmark = pytest.mark.req("O4")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def summaries(lab: Lab) -> list[dict[str, str]]:
@@ -54,11 +56,20 @@ def accept_event(lab: Lab) -> dict[str, Any]:
     return next(event["detail"] for event in events if event["verb"] == "accept")
 
 
+def _on_the_page(name: str) -> str:
+    """Write the name of a check as docs/verification.md does."""
+    return re.sub(r"file \S+$", "file NAME", re.sub(r"version \d+", "version N", name))
+
+
 def test_what_was_accepted_is_found_intact_and_nothing_is_left_out(lab: Lab) -> None:
     shallow, deep = verify(lab), verify(lab, "--deep")
     assert (shallow.code, shallow.bad, shallow.unknown) == (0, {}, {"signatures"})
     assert (deep.code, deep.bad, deep.unknown) == (0, {}, {"signatures"})
     assert (shallow.data["deep"], shallow.data["files_read"]) == (False, 0)
+    named = {_on_the_page(check["name"]) for check in deep.data["checks"]}
+    page = (ROOT / "docs/verification.md").read_text(encoding="utf-8")
+    table = page.split("## verify RUN")[1].split("\n\n")[1].splitlines()[2:]
+    assert named <= {name for row in table for name in row.split("|")[1].strip().split(", ")}
     # The bytes of the files vouch for their rows: no engine read any.
     assert (deep.data["files_read"], deep.data["partitions_read_by_spark"]) == (3, 0)
 

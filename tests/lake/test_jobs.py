@@ -156,6 +156,20 @@ def test_a_catalog_without_views_says_so() -> None:
         ensure_view(SparkTables(session, "lake"), "a", "v", "SELECT 1")
 
 
+def test_lists_of_config_and_the_row_predicate_are_arrays_in_sql(lake: Lake) -> None:
+    from lakehouse_backfill.adapters.spark.staging.jobs import JobContext
+
+    where = "array_contains(:wanted, id) AND array_contains(:rows_id, id)"
+    text = SQL.split("WITH")[0] + f"SELECT id FROM {{src}} WHERE {where}"
+    job = load(lake, text, "jobs/job.sql")
+    context = JobContext(
+        "bf-1", "backfill", datetime(2024, 2, 1, tzinfo=timezone.utc), "1.0.0",
+        {"wanted": (1, 2, 3)}, row_predicate={"id": (2, 3, 4)},
+    )  # fmt: skip
+    found = job.run(context, {"src": lake.spark.range(9)}).collect()
+    assert sorted(row["id"] for row in found) == [2, 3]
+
+
 def test_instants_in_sql_parameters_do_not_depend_on_the_local_zone(lake: Lake) -> None:
     from lakehouse_backfill.adapters.spark.staging.jobs import JobContext
 

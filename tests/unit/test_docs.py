@@ -15,6 +15,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from lakehouse_backfill.adapters.iceberg.control import schemas
+from lakehouse_backfill.adapters.iceberg.control.log_files import COMPACT_EVERY_COMMITS
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     CONTROL_TABLES,
     CURRENT_VIEW,
@@ -22,7 +24,11 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
     LOG_SEQ,
     ControlTable,
 )
-from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.core.evidence.deep_verify import MAX_NAMED_DIFFERENCES
+from lakehouse_backfill.core.planning.job_code import MAX_ARCHIVED_CHARACTERS
+from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
+from lakehouse_backfill.domain.contract import PIN_DAYS, KeepVersions
+from lakehouse_backfill.domain.manifest import NOT_YET_SUPPORTED, RunManifest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 README = DOCS.parent / "README.md"
@@ -94,6 +100,14 @@ def test_the_manifest_page_lists_exactly_the_fields_of_the_model() -> None:
     assert _table_rows(_text("manifest.md")) == manifest_rows()
 
 
+def test_the_manifest_page_names_exactly_what_this_release_refuses() -> None:
+    """Modes that work are not called unsupported."""
+    text = _text("manifest.md").split("but this release does not do")[1].split("\n- ")[0]
+    named = re.findall(r"`((?:safety|compute|target|run|validation)\.\w+)[:`]", text)
+    assert sorted(named) == sorted(".".join(item.path) for item in NOT_YET_SUPPORTED)
+    assert not re.findall(r"`(append|merge|versioned|correction_events|row_predicate)`", text)
+
+
 def test_the_example_of_the_manifest_page_is_a_valid_manifest() -> None:
     example = _text("manifest.md").split("```yaml\n")[1].split("```")[0]
     assert RunManifest.model_validate(yaml.safe_load(example)).product == "silver.orders"
@@ -108,6 +122,44 @@ def test_the_page_of_control_tables_lists_exactly_their_columns() -> None:
     assert {name: rows for name, rows in found.items() if rows} == expected
     assert all(table.comment in text for table in CONTROL_TABLES)
     assert f"`{CURRENT_VIEW}`" in text
+
+
+def test_the_page_of_control_tables_names_exactly_those_that_are_never_written() -> None:
+    package = Path(schemas.__file__).parents[3]
+    others = [file for file in package.rglob("*.py") if file != Path(schemas.__file__)]
+    code = "\n".join(file.read_text(encoding="utf-8") for file in others)
+    unused = {table.name for table in CONTROL_TABLES if table.name.upper() not in code}
+    text = _text("control-tables.md")
+    stated = text.split("This release defines ")[1].split(", but writes no")[0]
+    assert set(re.findall(r"`(\w+)`", stated)) == unused
+    assert f"Every {COMPACT_EVERY_COMMITS}nd commit compacts" in text
+
+
+def test_the_page_of_verification_has_the_limits_and_checks_of_the_code() -> None:
+    text = _text("verification.md")
+    assert f"a file above {MAX_ARCHIVED_CHARACTERS:,} characters" in text
+    assert MAX_NAMED_DIFFERENCES == 10
+    assert "ten names at most" in text
+    table = text.split("## audit guarantees")[1].splitlines()
+    assert [row.split("|")[1].strip() for row in table if row.startswith("| ")][1:] == [
+        "determinism", "idempotence", "fences", "pins",
+    ]  # fmt: skip
+
+
+def test_the_manifest_page_names_exactly_the_gates_that_may_be_reports() -> None:
+    text = _text("manifest.md").split("## Gates\n")[1].split("\n## ")[0]
+    assert re.findall(r"`(\w+)`", text.split("always block:")[1]) == list(REPORTABLE_GATES)
+
+
+def test_the_defaults_of_the_manifest_page_are_those_of_the_code() -> None:
+    text = _text("manifest.md").split("## Defaults\n")[1].split("\n## ")[0]
+    kept = KeepVersions()
+    assert f"kept until {PIN_DAYS} days after acceptance" in text
+    assert f"the newest {kept.count}, and all of the last {kept.days} days" in text
+    for row in text.strip().splitlines()[2:]:
+        for path in re.findall(r"`((?:safety|validation)\.\w+)", row):
+            is_refused = tuple(path.split(".")) in {item.path for item in NOT_YET_SUPPORTED}
+            assert is_refused is ("cannot be changed yet" in row), row
 
 
 def test_links_in_the_documentation_lead_to_files() -> None:

@@ -141,6 +141,8 @@ _SWAP = (
     "rows in: rows_added | rows out: rows_removed | seconds"
 )
 
+_NO_SWAP = "table | snapshot: snapshot_id"
+
 
 def render_publish(page: TextPage, result: publications.PublishResult) -> None:
     """Draw what became visible."""
@@ -150,7 +152,9 @@ def render_publish(page: TextPage, result: publications.PublishResult) -> None:
     else:
         page.line(f"published version {result.version}", "bold")
         supersedes = format_identity(result.supersedes)
-        page.facts((*read_fields(result, f"{_WHICH_RUN} | {_SWAP}"), ("supersedes", supersedes)))
+        # Without a swap (a pointer, events) no file of the table was replaced: zeros say nothing.
+        shown = _SWAP if result.attempts else _NO_SWAP
+        page.facts((*read_fields(result, f"{_WHICH_RUN} | {shown}"), ("supersedes", supersedes)))
     _post_publish_table(page, result)
     page.next_command(next_command(result))
 

@@ -434,7 +434,7 @@ def accepted_versions(context: Context, product: str) -> list[Publication]:
     if not rows:
         raise NotFound(
             f"{product} has no accepted version yet",
-            fix="lakehouse-backfill status, to see what waits for publication",
+            fix="lakehouse-backfill status   # shows what waits for publication",
         )
     return rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lakehouse_backfill.core.guards.findings import describe_findings
 from lakehouse_backfill.core.guards.outside.sinks import describe_sinks
 from lakehouse_backfill.core.planning import job_code, publish_modes, row_changes
+from lakehouse_backfill.core.planning.resolve import computed_edges
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.determinism import Finding
@@ -189,8 +190,10 @@ def _gates(resolved: ResolvedManifest) -> str:
         "technical and schema",
         f"suites: {', '.join(suites) or 'none'}",
         f"thresholds: {', '.join(limits) or 'none'}",
-        f"edges: {validation.edge_partitions} partitions on each side, "
-        f"{validation.edge_tolerance_rows} differing rows allowed",
+        f"edges: {edges} partitions on each side, "
+        f"{validation.edge_tolerance_rows} differing rows allowed"
+        if (edges := computed_edges(manifest))
+        else "edges: not looked at",
     ]
     after = contract.after_publish
     if after is not None:

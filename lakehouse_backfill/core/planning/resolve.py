@@ -338,11 +338,9 @@ def check_input_ranges(
     manifest: RunManifest, scope: Scope, sources: tuple[SourcePin, ...]
 ) -> tuple[str, ...]:
     """Explain the input range of each source; raises ConfigError when one is too short."""
-    wanted = Scope(
-        field=scope.field,
-        partitions=scope.partitions
-        + tuple(chain(*edge_labels(scope, manifest.validation.edge_partitions).values())),
-    )
+    edges = computed_edges(manifest)
+    labels = chain(*edge_labels(scope, edges).values())
+    wanted = Scope(field=scope.field, partitions=scope.partitions + tuple(labels))
     notes = []
     for pin in sources:
         if pin.range is None:
@@ -354,7 +352,7 @@ def check_input_ranges(
                 fix=(
                     f"write from: {window[0].date()}, to: {stop_date(window[1])} "
                     f"({pin.warm_up_days} days of warm-up, {pin.cool_down_days} of cool-down, "
-                    f"{manifest.validation.edge_partitions} edge partitions on each side)"
+                    f"{edges} edge partitions on each side)"
                 ),
                 field=f"sources.{pin.name}.range",
             )
@@ -363,6 +361,12 @@ def check_input_ranges(
             f"{pin.cool_down_days} days after its partitions; those rows are never published"
         )
     return tuple(notes)
+
+
+def computed_edges(manifest: RunManifest) -> int:
+    """Return how many partitions beyond each edge are computed: none from change rows."""
+    is_merge = manifest.target.publish_mode == "merge"
+    return 0 if is_merge else manifest.validation.edge_partitions
 
 
 def edge_labels(scope: Scope, count: int) -> dict[EdgeSide, tuple[str, ...]]:

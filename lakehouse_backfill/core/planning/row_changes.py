@@ -176,6 +176,20 @@ def resolve_row_predicate(target: Target, types: Mapping[str, str]) -> RowPredic
     return found
 
 
+def context_row_predicate(manifest: RunManifest, contract: Contract) -> RowPredicate:
+    """Return what a transform reads of the predicate; empty: it gives all rows.
+
+    Values have the types of the contract's columns; of others, they are as the manifest has them.
+    """
+    types, named = {one.name: one.type for one in contract.columns}, _named_values(manifest.target)
+    return {
+        name: tuple(_typed_value(name, types[name], value) for value in values)
+        if types.get(name) in _VALUES
+        else values
+        for name, values in named.items()
+    }
+
+
 def _named_values(target: Target) -> dict[str, tuple[RowValue, ...]]:
     """Return the values of each column as the manifest names them, one value as a list of one."""
     return {

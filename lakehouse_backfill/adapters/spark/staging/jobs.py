@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.session import write_guard
@@ -38,7 +39,7 @@ from lakehouse_backfill.core.guards.queries import (
     parse_query,
     referenced_tables,
 )
-from lakehouse_backfill.domain.manifest import TransformRef
+from lakehouse_backfill.domain.manifest import ConfigValue, RowPredicate, TransformRef
 from lakehouse_backfill.domain.partitions import Bound
 from lakehouse_backfill.errors import (
     BackfillError,
@@ -234,19 +235,21 @@ class JobContext:
     """What a transform gets besides its inputs; equal for equal plans, so runs are repeatable.
 
     `clock` is the run's time, never the wall clock. `publish_from`/`publish_to` bound the computed
-    partitions (half-open); None where partitions have no order. `scratch` is the one folder in
-    which the code may write files: of the process on the driver, of the executor in a worker.
+    partitions (half-open); None where partitions have no order. `row_predicate` names the only
+    rows that are wanted, column by column; it is empty where all are. `scratch` is the one folder
+    in which the code may write files: of the process on the driver, of the executor in a worker.
     """
 
     run_id: str
     mode: str
     clock: datetime
     transform_version: str
-    config: Mapping[str, str | int | float | bool]
+    config: Mapping[str, ConfigValue]
     publish_from: Bound | None = None
     publish_to: Bound | None = None
     reference_versions: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     config_hash: str = ""
+    row_predicate: RowPredicate = field(default_factory=lambda: MappingProxyType({}))
     scratch: str = field(default="", compare=False)
     sinks: JobSinks | None = field(default=None, compare=False, repr=False)
 
@@ -445,9 +448,19 @@ _SQL_PARAMETERS = (
 
 
 def _parameters(context: JobContext) -> dict[str, Any]:
-    """Return the values that a SQL file may use as `:name`; names of the context win."""
+    """Return the values that a SQL file may use as `:name`; names of the context win.
+
+    A list becomes an array. `rows_COLUMN` holds the values of the row predicate.
+    """
     own = {name: getattr(context, name) for name in _SQL_PARAMETERS}
-    return {name: _with_utc(value) for name, value in {**context.config, **own}.items()}
+    rows = {f"rows_{name}": values for name, values in context.row_predicate.items()}
+    return {name: _literal(value) for name, value in {**context.config, **rows, **own}.items()}
+
+
+def _literal(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return F.array(*(F.lit(_with_utc(one)) for one in value))
+    return _with_utc(value)
 
 
 def _with_utc(value: Any) -> Any:

@@ -211,5 +211,5 @@ def _taken_over_error(shadow: str, how: str) -> RunMoved:
     return RunMoved(
         f"another process took the run over: {how} on {shadow}",
         state="that process goes on; this one changed nothing in the shadow since",
-        fix="lakehouse-backfill status, to see how the run goes on",
+        fix="lakehouse-backfill status   # shows how the run goes on",
     )

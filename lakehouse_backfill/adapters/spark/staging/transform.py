@@ -33,6 +33,7 @@ from lakehouse_backfill.adapters.spark.staging.masks import SecretReader, mask_o
 from lakehouse_backfill.adapters.spark.staging.merge import with_deletion_flag
 from lakehouse_backfill.adapters.spark.staging.rejects import accepted_rows, with_reason
 from lakehouse_backfill.core.planning import job_code, resolve
+from lakehouse_backfill.core.planning.row_changes import context_row_predicate
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, partition_row_range, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
@@ -305,4 +306,7 @@ def _context(plan: Plan, scope: Scope) -> JobContext:
         publish_to=max(uppers) if is_bounded else None,
         reference_versions=MappingProxyType(versions),
         config_hash=digest(manifest.transform.config),
+        row_predicate=MappingProxyType(
+            dict(context_row_predicate(manifest, plan.resolved.contract))
+        ),
     )

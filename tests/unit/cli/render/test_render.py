@@ -195,6 +195,15 @@ def test_a_publication_says_what_happened(verb: str, data: dict[str, Any], expec
     assert drawn(verb, ANSWERS[verb] | data).startswith(expected)
 
 
+def test_a_publication_that_swapped_no_files_shows_no_zeros() -> None:
+    swapped, pointed = (
+        drawn("publish", ANSWERS["publish"] | {"attempts": attempts}) for attempts in (1, 0)
+    )
+    assert "files in" in swapped
+    assert not re.search("files|rows|seconds", pointed)
+    assert "snapshot" in pointed
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.planning import row_changes
-from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.core.planning import resolve, row_changes
+from lakehouse_backfill.domain.manifest import InputRange, RunManifest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import ChunkCounts
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
@@ -119,3 +119,24 @@ def test_counts_survive_in_the_summary_of_a_snapshot() -> None:
     assert counts + ChunkCounts(inserted_rows=2, deleted_rows=1) == ChunkCounts(
         carried_rows=4, inserted_rows=2, deleted_rows=1, ignored_rows=9
     )
+
+
+def test_a_merge_asks_for_no_input_of_edges_that_it_does_not_compute() -> None:
+    merge, swap = manifest(merge={"version": "version"}), manifest("replace_partitions")
+    assert (resolve.computed_edges(merge), resolve.computed_edges(swap)) == (0, 1)
+    scope = plan().resolved.scope
+    source = (
+        plan()
+        .resolved.sources[0]
+        .model_copy(
+            update={
+                "range": InputRange(
+                    column="day", **{"from": scope.partitions[0], "to": "2100-01-01"}
+                ),
+                "warm_up_days": 0,
+            }
+        )
+    )
+    with pytest.raises(ConfigError, match="shorter than what the partitions need"):
+        resolve.check_input_ranges(swap, scope, (source,))
+    assert resolve.check_input_ranges(merge, scope, (source,))

@@ -13,7 +13,7 @@ from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.support.examples.plans import columns_of
-from tests.support.fakes.context import declared
+from tests.support.fakes.context import contract, declared
 from tests.support.fakes.lake import DAY
 
 TYPES = {
@@ -110,3 +110,13 @@ def test_other_rows_are_proven_by_count_and_checksum_of_each_partition() -> None
     for found in ({**held, "2020-01-03": other}, {"2020-01-02": one}):
         wrong = row_changes.check_other_rows_unchanged(scope, held, found)
         assert (wrong.passed, wrong.detail) == (False, "1 partitions differ, first 2020-01-03")
+
+
+def test_a_transform_reads_the_predicate_with_the_types_that_the_contract_knows() -> None:
+    """Other columns have the values of the manifest: a stored one holds days as text."""
+    wanted = manifest({"day": "2020-01-01", "tenant": ["A", None]})
+    known = contract()
+    assert row_changes.context_row_predicate(wanted, known) == {
+        "day": (date(2020, 1, 1),), "tenant": ("A", None),
+    }  # fmt: skip
+    assert row_changes.context_row_predicate(declared().manifest, known) == {}
