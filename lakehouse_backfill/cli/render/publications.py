@@ -218,8 +218,7 @@ def render_rollback_preview(page: TextPage, result: publications.RollbackPreview
     for item in result.rewritten:
         page.line(f"rewritten: {format_partitions(item.partitions)}, because {item.because}")
     _columns_stay(page, result.columns_stay)
-    to = str(result.version)
-    page.next_command(command_line("rollback", result.product, "--to", to, "--reason", "TEXT"))
+    page.next_command(command_line("versions", result.product))
 
 
 def _columns_stay(page: TextPage, columns: Sequence[str] | None) -> None:

@@ -21,7 +21,7 @@ from lakehouse_backfill.domain.contract import Assumption, Contract, SuiteRef
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
-from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.errors import ConfigError, Unsupported
 from lakehouse_backfill.ports.compute import ComputePorts
 
 
@@ -47,8 +47,8 @@ def validate_accepted(
     is changed. Raises NotFound, Unsupported (a suite with parameters), ConfigError.
     """
     accepted = resolve_accepted(context, contract, strict=False)
-    compute = context.compute()
     scope = _restated_scope(context, contract, only)
+    compute = context.compute()
     frame = compute.measuring.frame(accepted.table, accepted.snapshot_id, scope)
     requested = tuple(SuiteRef(file=file) for file in suites)
     checks: list[CheckResult] = []
@@ -76,7 +76,13 @@ def _restated_scope(context: Context, contract: Contract, only: tuple[str, ...])
             fix="leave --partitions out",
         )
     for label in only:
-        partitions.partition_row_range(row.scope.field, label)
+        try:
+            partitions.partition_row_range(row.scope.field, label)
+        except ValueError as error:
+            raise ConfigError(
+                f"--partitions is {label!r}, which is no partition of {row.scope.field.column}",
+                fix=f"write it as this one: {row.scope.partitions[0]}",
+            ) from error
     return Scope(field=row.scope.field, partitions=only)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lakehouse_backfill.core.validation.suites import validate_accepted
-from lakehouse_backfill.errors import NotFound, Unsupported
+from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, lake
+from tests.support.fakes.steps import published_run, world
 
 pytestmark = pytest.mark.req("Q7")
 
@@ -39,6 +40,14 @@ def test_a_suite_that_needs_a_runs_input_is_refused() -> None:
 def test_partitions_need_a_publication_that_names_them() -> None:
     with pytest.raises(Unsupported, match="no accepted publication"):
         validate_accepted(context(lake()), contract(), (), ("2020-01-02",))
+
+
+def test_a_label_that_is_no_partition_is_answered_with_one_before_anything_is_computed() -> None:
+    _, found = world()
+    published_run(found)
+    with pytest.raises(ConfigError, match="'2020', which is no partition of day") as refused:
+        validate_accepted(found, contract(), (), ("2020",))
+    assert refused.value.fix == "write it as this one: 2020-01-02"
 
 
 def test_a_product_that_nobody_published_or_wrote_is_not_found() -> None:
