@@ -205,11 +205,11 @@ def sinks_by_line(error: WriteForbidden, file: str) -> dict[int, str]:
 
 
 @pytest.mark.req("E1", "T6")
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("where", PLACES)
 def test_each_outside_effect_is_stopped_with_sink_file_and_line(
-    lake: Lake, outside: Outside, place: str
+    lake: Lake, outside: Outside, where: str
 ) -> None:
-    job = copy_job(*PLACES[place], above="import effects")
+    job = copy_job(*PLACES[where], above="import effects")
     lake.create_daily("live", 1)
     tables = {
         name: lake.catalog.load_table(name) for name in lake.catalog.list_tables(lake.namespace)
@@ -270,9 +270,9 @@ def one_row():
 
 
 @pytest.mark.req("E1", "T6")
-@pytest.mark.parametrize("place", ["the transform", "a thread"])
+@pytest.mark.parametrize("where", ["the transform", "a thread"])
 def test_each_write_through_the_session_or_a_catalog_is_stopped_and_fails_the_run(
-    lake: Lake, outside: Outside, place: str, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, outside: Outside, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("live", "other"):
         lake.sql(f"CREATE TABLE {{ns}}.{name} (k bigint)")
@@ -290,7 +290,7 @@ def test_each_write_through_the_session_or_a_catalog_is_stopped_and_fails_the_ru
     listed = ", ".join(f"attempt_{n}" for n in range(1, len(lines) + 1))
     text = "\n".join([*attempts, f"ATTEMPTS = [{listed}]", _SESSION_HELP, _ACT])
     with pytest.raises(WriteForbidden) as caught:
-        run(lake, copy_job(*PLACES[place], above="import effects"), effects=text)
+        run(lake, copy_job(*PLACES[where], above="import effects"), effects=text)
     found = sinks_by_line(caught.value, "jobs/effects.py")
     wanted = {n: sink for n, (sink, _) in enumerate(SESSION_EFFECTS.values(), 1)}
     assert found == wanted
@@ -552,3 +552,10 @@ def test_texts_that_only_resemble_a_secret_are_staged(
     lake.sql("ALTER TABLE {ns}.shadow ADD COLUMN note string")
     monkeypatch.setattr(secret_rows, "_BITS", 0)
     assert lake.stage(plan).output_rows > 0
+
+
+def test_a_read_by_spark_reaches_a_server(lake: Lake, outside: Outside) -> None:
+    read = f"return src.sparkSession.read.text('webhdfs://127.0.0.1:{outside.port}/a')"
+    with pytest.raises(BackfillError):
+        run(lake, copy_job(read))
+    assert outside.seen != []

@@ -49,3 +49,16 @@ def test_the_page_lists_policies_and_what_each_type_of_sink_honours() -> None:
         names = ", ".join(f"`{policy}`" for policy in policies)
         assert f"| `{kind}` | {names} | {why or 'none'} |" in text
     assert f"at most {MAX_MESSAGES}" in text
+
+
+def test_what_passes_is_shown_by_a_test_or_says_why_not() -> None:
+    section = PAGE.read_text(encoding="utf-8").split("\n## What no layer stops\n")[1]
+    rows = re.findall(r"^\| (.+) \| (`tests/.+`|no test: .+) \|$", section, re.MULTILINE)
+    assert len(rows) == section.count("\n| ") - 1
+    named = [one.strip("`").split("::") for _, one in rows if one.startswith("`")]
+    missing = [
+        test
+        for file, test in named
+        if f"def {test}(" not in (PAGE.parents[1] / file).read_text(encoding="utf-8")
+    ]
+    assert missing == []

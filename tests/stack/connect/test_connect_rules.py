@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakehouse_backfill.adapters.spark.session import write_guard
-from lakehouse_backfill.errors import WriteForbidden
+from lakehouse_backfill.errors import ConfigError, WriteForbidden
 from tests.lake.conftest import (
     daily,
     lake,
@@ -20,6 +20,16 @@ from tests.lake.conftest import (
 from tests.lake.test_fencing import (
     test_a_writer_goes_on_writing_to_the_table_that_it_opened,
     test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_through,
+)
+from tests.lake.test_firewall import (
+    outside,
+    run,
+    test_a_transform_reaches_a_declared_sink_only_as_the_policy_says,
+    test_a_worker_reaches_no_sink,
+    test_an_honest_transform_runs,
+    test_each_outside_effect_is_stopped_with_sink_file_and_line,
+    test_texts_that_only_resemble_a_secret_are_staged,
+    test_the_value_of_a_secret_reaches_no_rows_unnoticed,
 )
 from tests.lake.test_guard import (
     ATTEMPTS,
@@ -35,6 +45,7 @@ from tests.lake.test_rewrite_way import (
     test_what_is_not_the_candidate_is_neither_accepted_nor_given_back,
 )
 from tests.lake.test_staging import test_an_expired_pin_is_not_found
+from tests.support.spark.lake import copy_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,15 +58,28 @@ __all__ = [
     "guarded",
     "kit",
     "lake",
+    "outside",
+    "test_a_transform_reaches_a_declared_sink_only_as_the_policy_says",
+    "test_a_worker_reaches_no_sink",
     "test_a_writer_goes_on_writing_to_the_table_that_it_opened",
     "test_an_append_elsewhere_between_check_and_commit_survives",
     "test_an_append_to_the_partition_between_check_and_commit_is_a_conflict",
     "test_an_expired_pin_is_not_found",
+    "test_an_honest_transform_runs",
+    "test_each_outside_effect_is_stopped_with_sink_file_and_line",
     "test_forth_and_back_is_one_snapshot_each_and_nothing_else_changes",
     "test_no_moment_between_the_look_and_the_commit_lets_an_overtaken_write_through",
     "test_one_that_was_cut_off_after_its_snapshot_is_proven_and_tagged_by_who_finds_it",
+    "test_texts_that_only_resemble_a_secret_are_staged",
+    "test_the_value_of_a_secret_reaches_no_rows_unnoticed",
     "test_what_is_not_the_candidate_is_neither_accepted_nor_given_back",
 ]
+
+
+def test_a_job_gets_no_other_session(lake: Lake) -> None:
+    other = "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()"
+    with pytest.raises(ConfigError, match="CONNECT_URL_NOT_SET"):
+        run(lake, copy_job(other, "return src"))
 
 
 @pytest.mark.req("X1", "T6", "E1")

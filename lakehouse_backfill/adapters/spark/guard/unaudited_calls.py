@@ -139,15 +139,22 @@ def _marking(guard: Any, original: Any, position: int) -> Any:
 
 def _gate_finalizers(guard: Any) -> None:
     """A finalizer acts when the job has ended, without a line of it on the stack."""
-    owner: Any = weakref.finalize
-    original = owner.__init__
+    finalize: Any = weakref.finalize
+    for owner, name, shown in (
+        (finalize, "__init__", "weakref.finalize"),
+        (threading, "_register_atexit", "threading._register_atexit"),
+    ):
+        setattr(owner, name, _refused_to_jobs(guard, getattr(owner, name), shown))
 
-    def init(self: Any, obj: Any, function: Any, /, *arguments: Any, **keywords: Any) -> None:
+
+def _refused_to_jobs(guard: Any, original: Any, shown: str) -> Any:
+    @functools.wraps(original)
+    def call(*arguments: Any, **keywords: Any) -> Any:
         if guard.is_on and not guard.is_trusted() and (place := _asking(guard, sys._getframe(1))):
-            guard.stop("after the run", "weakref.finalize", place)
-        original(self, obj, function, *arguments, **keywords)
+            guard.stop("after the run", shown, place)
+        return original(*arguments, **keywords)
 
-    owner.__init__ = init
+    return call
 
 
 def _asking(guard: Any, frame: FrameType | None) -> tuple[str, int] | None:

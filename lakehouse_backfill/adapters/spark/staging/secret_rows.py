@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -29,15 +30,29 @@ _MOST_CANDIDATES = 10_000
 _LITERAL = re.compile(r'expressions\.Literal"[^{}]*?"value":"((?:[^"\\]|\\.)*)"')
 
 
-def require_none_in_plan(plan_json: str, place: tuple[str, int]) -> None:
-    """Raise WriteForbidden when a literal of an analysed plan holds the value of a secret."""
+def require_none_in_plan(frame: DataFrame, plan_json: str | None, place: tuple[str, int]) -> None:
+    """Raise WriteForbidden when a literal of a query holds the value of a secret.
+
+    `plan_json` is its analysed plan; on Spark Connect, which gives none, what the client would send
+    is looked at.
+    """
     secrets = driver_guard.secrets_of_rows()
     if not secrets:
         return
-    texts = [json.loads(f'"{found}"') for found in _LITERAL.findall(plan_json)]
+    if plan_json is not None:
+        texts = [json.loads(f'"{found}"').encode() for found in _LITERAL.findall(plan_json)]
+    else:
+        texts = _sent_by_client(frame)
     for name, value in secrets.items():
-        if any(value in text for text in texts):
+        if any(value.encode() in text for text in texts):
             raise driver_guard.secret_in_rows(name, place, is_written=False)
+
+
+def _sent_by_client(frame: Any) -> list[bytes]:
+    """Return what a client of Spark Connect would send to compute a frame; none of others."""
+    if not hasattr(frame, "_plan"):
+        return []
+    return [frame._plan.to_proto(frame.sparkSession.client).SerializeToString()]
 
 
 def count_candidates(schema: StructType) -> Column | None:

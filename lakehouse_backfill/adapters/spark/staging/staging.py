@@ -123,8 +123,7 @@ class SparkStaging:
         _, output = self._compute(plan, chunk)
         with spark_errors(f"analysing chunk {chunk.chunk_id}"):
             text = analysed_plan_json(output)
-        if text is not None:
-            secret_rows.require_none_in_plan(text, self._transform_runner.place(plan))
+        secret_rows.require_none_in_plan(output, text, self._transform_runner.place(plan))
         return text
 
     def _compute(

@@ -29,7 +29,7 @@ CLIENTS_BY_SINK: Mapping[str, tuple[str, ...]] = {
         "pyarrow.lib._RecordBatchFileWriter", "pyarrow.lib._RecordBatchStreamWriter",
         "fastparquet",
         "h5py", "tables", "netCDF4", "zarr", "fsspec", "s3fs", "gcsfs", "adlfs", "obstore",
-        "opendal", "smart_open",
+        "opendal", "smart_open", "readline",
     ),
     "topic": (
         "kafka", "confluent_kafka", "aiokafka", "pulsar", "pika", "aio_pika", "kombu", "celery",
@@ -51,6 +51,7 @@ CLIENTS_BY_SINK: Mapping[str, tuple[str, ...]] = {
         "adbc_driver_duckdb",
         "clickhouse_connect", "clickhouse_driver", "trino", "prestodb", "pyhive", "pymongo",
         "motor", "cassandra", "neo4j", "influxdb_client", "lmdb", "rocksdb", "dbm",
+        "_dbm", "_gdbm",
     ),
     "cache": ("redis", "aioredis", "valkey", "memcache", "pymemcache", "pylibmc"),
     "search index": ("elasticsearch", "opensearchpy", "meilisearch", "typesense", "qdrant_client"),

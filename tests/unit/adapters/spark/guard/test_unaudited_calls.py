@@ -79,6 +79,16 @@ EFFECTS: dict[str, tuple[str, str]] = {
     "a finalizer": (
         "after the run", "import weakref; weakref.finalize(print, open, '{folder}/a', 'w')",
     ),
+    "the end of the threads": (
+        "after the run", "import threading as t; t._register_atexit(open, '{folder}/a', 'w')",
+    ),
+    "the history of a terminal": (
+        "file", "import readline; readline.write_history_file('{folder}/a')",
+    ),
+    "C by a library": (
+        "native code",
+        "import numpy.ctypeslib as c; c.ctypes.CDLL(None).system(b'touch {folder}/a')",
+    ),
     "an audit hook": ("after the run", "import sys; sys.addaudithook(print)"),
     "a tracer": ("after the run", "import sys; sys.settrace(print)"),
     "objects of the process": ("toolkit", "import gc; gc.get_referrers(print)"),
