@@ -144,6 +144,28 @@ class Project:
 
         return run_doctor(self.wiring, with_spark=spark)
 
+    def start_session(self, idle_minutes: float = 30.0) -> proof.SessionResult:
+        """Start a warm session: a Spark that later commands of this shell use.
+
+        It ends with the shell, by `stop_session`, or once nobody has used it for `idle_minutes`.
+        """
+        from lakehouse_backfill.wiring.warm_session import warm_sessions
+
+        state = warm_sessions(self.wiring).start(idle_minutes, self.wiring.progress)
+        return results.proof.SessionResult(**vars(state))
+
+    def stop_session(self) -> proof.SessionResult:
+        """End the warm session; a command that uses it is let finish."""
+        from lakehouse_backfill.wiring.warm_session import warm_sessions
+
+        return results.proof.SessionResult(**vars(warm_sessions(self.wiring).stop()))
+
+    def session_status(self) -> proof.SessionResult:
+        """Return whether there is a warm session, and whether commands given here use it."""
+        from lakehouse_backfill.wiring.warm_session import warm_sessions
+
+        return results.proof.SessionResult(**vars(warm_sessions(self.wiring).state()))
+
     def add_product(self, table: str, owner: str | None = None) -> proof.ProductDraft:
         """Draft a contract from an existing table, with tested key candidates."""
         from lakehouse_backfill import onboarding

@@ -49,6 +49,7 @@ ACTIVITIES = frozenset(
 PRIVATE_APIS = frozenset({"_jvm", "_jdf", "_jsparkSession", "_jsc", "sparkContext", "rdd"})
 PRIVATE_API_USERS = (
     f"{PACKAGE}/adapters/spark/session/session.py",
+    f"{PACKAGE}/adapters/spark/session/warm_jvm.py",
     f"{PACKAGE}/adapters/spark/commits/java_api.py",
 )
 VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "manager", "managers"})

@@ -126,6 +126,13 @@ for _phase, _commands in (
 _GROUPS: tuple[tuple[str, str, str, dict[str, Callable[..., Result]]], ...] = (
     ("product", _BEFORE, "Draft a contract: product add.", {"add": before.product_add}),
     (
+        "session", _BEFORE, "Keep a warm Spark: session start, session stop, session status.",
+        {
+            "start": before.session_start, "stop": before.session_stop,
+            "status": before.session_status,
+        },
+    ),
+    (
         "shadow", _DURING, "Let another engine write: shadow open, shadow close.",
         {"open": during.shadow_open, "close": during.shadow_close},
     ),

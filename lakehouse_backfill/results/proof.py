@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill import errors
@@ -211,6 +212,20 @@ class DoctorResult(Result):
             return None
         names = ", ".join(check.name for check in failed)
         return errors.EnvironmentDown(f"doctor found faults: {names}", fix=failed[0].fix)
+
+
+class SessionResult(Result):
+    """Whether the project has a warm session; `unusable` is why commands do not use it.
+
+    `is_used`: a command uses it now. It ends once nobody has used it for `idle_minutes`.
+    """
+
+    is_on: bool
+    is_used: bool
+    pid: int | None
+    since: datetime | None
+    idle_minutes: float | None
+    unusable: str
 
 
 class ManifestDraft(Result):

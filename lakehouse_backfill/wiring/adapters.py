@@ -338,11 +338,21 @@ class Adapters:
 def start_spark(
     profile: Profile, folder: Path, progress: Progress, *, hides_values: bool = False
 ) -> Any:
-    """Open the Spark session; what makes it long is said before anything of Spark is loaded."""
+    """Open the Spark session; what makes it long is said before anything of Spark is loaded.
+
+    A warm session of the project is used where that is possible.
+    """
     from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
     from lakehouse_backfill.adapters.spark.session.settings import describe_start
 
-    whole = with_pyiceberg_settings(profile)
+    whole, state = with_pyiceberg_settings(profile), folder / STATE_FOLDER
+    if (state / "session").exists():
+        from lakehouse_backfill.wiring.warm_session import WarmSessions
+
+        warm = WarmSessions(folder, whole, "", state, hides_values=hides_values)
+        session = warm.open_session(progress)
+        if session is not None:
+            return session
     progress.start(describe_start(whole, folder), 0, "")
     try:
         from lakehouse_backfill.adapters.spark.session.session import open_session

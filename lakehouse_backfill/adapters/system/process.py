@@ -48,15 +48,20 @@ _IDLE_STATES = frozenset("ZXxTt")
 
 
 def this_driver() -> str:
-    """Return the name of this process: `host:pid@start/boot-namespace`.
+    """Return the name of this process."""
+    return driver_name(os.getpid())
+
+
+def driver_name(pid: int) -> str:
+    """Return the name of a process of this machine: `host:pid@start/boot-namespace`.
 
     The start distinguishes it from a later process with its pid; boot and pid namespace distinguish
     machines and containers with the same host name. Without /proc they are left out.
     """
-    process_state = _read_process_state(os.getpid())
+    process_state = _read_process_state(pid)
     start = f"@{process_state[1]}" if process_state else ""
     machine = _boot_and_namespace()
-    return f"{socket.gethostname()}:{os.getpid()}{start}{'/' + machine if machine else ''}"
+    return f"{socket.gethostname()}:{pid}{start}{'/' + machine if machine else ''}"
 
 
 def is_driver_alive(driver: str) -> bool:

@@ -54,6 +54,41 @@ def doctor(
     return current_project(computes=spark).doctor(spark=spark)
 
 
+def session_start(
+    *,
+    idle: Annotated[
+        float, typer.Option(min=0.1, metavar="MINUTES", help="End it when unused for so long.")
+    ] = 30.0,
+) -> Result:
+    """Keep a warm Spark for the commands of this shell.
+
+    They start in seconds. It ends with the shell, or when nobody has used it.
+
+    Examples:
+      lakehouse-backfill session start
+      lakehouse-backfill session start --idle 120
+    """
+    return current_project().start_session(idle)
+
+
+def session_stop() -> Result:
+    """End the warm Spark; a command that uses it is let finish.
+
+    Examples:
+      lakehouse-backfill session stop
+    """
+    return current_project().stop_session()
+
+
+def session_status() -> Result:
+    """Show whether there is a warm Spark, and whether commands given here use it.
+
+    Examples:
+      lakehouse-backfill session status
+    """
+    return current_project().session_status()
+
+
 def demo(
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Where the demo creates its project.")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "InitResult": plans.render_init,
     "DoctorResult": plans.render_doctor,
+    "SessionResult": plans.render_session,
     "DemoResult": plans.render_demo,
     "ProductDraft": plans.render_product_draft,
     "ManifestDraft": plans.render_manifest_draft,

@@ -224,6 +224,24 @@ def render_doctor(page: TextPage, result: proof.DoctorResult) -> None:
             page.line(f"{one.name}: {one.fix}")
 
 
+def render_session(page: TextPage, result: proof.SessionResult) -> None:
+    """Draw whether there is a warm session, and whether commands use it."""
+    if result.is_on and result.idle_minutes:
+        use = "in use by a command" if result.is_used else "ready"
+        page.line(
+            f"warm session: {use}; it ends with this shell, or after "
+            f"{result.idle_minutes:g} minutes without a command"
+        )
+    else:
+        page.line("warm session: none")
+    if result.unusable:
+        page.line(f"commands given here do not use it: {result.unusable}")
+    if result.unusable and result.is_on:
+        page.next_command(command_line("session", "stop"))
+    elif not result.is_on:
+        page.next_command(command_line("session", "start"))
+
+
 def render_demo(page: TextPage, result: proof.DemoResult) -> None:
     """Draw how long each step took, and where everything lies."""
     page.records(

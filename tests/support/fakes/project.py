@@ -70,8 +70,15 @@ PLAN: dict[str, Any] = {
     "warnings": ["finance does not tolerate restatement"],
 }
 
+SESSION = {
+    "is_on": True, "is_used": False, "pid": 7, "since": "2026-01-01T00:00:00Z",
+    "idle_minutes": 30.0, "unusable": "",
+}  # fmt: skip
 #: Results with the fields that the CLI contract promises.
 ANSWERS: dict[str, dict[str, Any]] = {
+    "start_session": SESSION,
+    "stop_session": SESSION | {"is_on": False},
+    "session_status": SESSION | {"unusable": "it was started with another value of the Python"},
     "doctor": {"checks": [{"name": "java", "ok": True, "detail": "Java 21", "fix": ""}]},
     "add_product": {"file": "catalog/contracts/silver.a.yaml", "questions": ["owner: who?"]},
     "new_manifest": {"file": "jobs/a/run.yaml", "questions": []},

@@ -27,6 +27,9 @@ REPOSITORY = Path(__file__).parents[3]
 COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "doctor": ("doctor", (False,)),
     "doctor --spark": ("doctor", (True,)),
+    "session start --idle 5": ("start_session", (5.0,)),
+    "session stop": ("stop_session", ()),
+    "session status": ("session_status", ()),
     "product add silver.a --owner ana": ("add_product", ("silver.a", "ana")),
     "new silver.a --from 1 --to 2 --reason why --reason-code late_data --by ana": (
         "new_manifest",
@@ -117,7 +120,7 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 
 #: Commands of two words.
-GROUPS = ("product", "audit", "shadow")
+GROUPS = ("product", "audit", "session", "shadow")
 
 
 def invoke(
@@ -420,7 +423,7 @@ def test_help_lists_every_command_under_its_phase() -> None:
     places = [text.index(f"\n{phase}:") for phase in ("Before", "During", "After", "Repair")]
     assert places == sorted(places)
     assert "rollback" in text[places[3] :]
-    assert len(text.splitlines()) <= 61
+    assert len(text.splitlines()) <= 62
 
 
 def run(

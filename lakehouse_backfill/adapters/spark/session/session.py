@@ -1,7 +1,8 @@
 """Opens the one Spark session of this process: local, on a cluster, or on a Spark Connect server.
 
-With `commits/java_api.py` the only module that uses the Spark context or its gateway. A Spark
-Connect server is started by others: settings that it takes only at its start are not sent to it.
+With `commits/java_api.py` and `warm_jvm.py` the only module that uses the Spark context or its
+gateway. A Spark Connect server is started by others: settings that it takes only at its start are
+not sent to it.
 """
 
 from __future__ import annotations
@@ -159,8 +160,14 @@ _OPEN_SESSIONS: dict[str, SparkSession] = {}
 _sessions_opened = 0
 
 
-def open_session(profile: Profile, project: Path, *, hides_values: bool = False) -> SparkSession:
-    """Return this process's Spark session, started on the first call.
+def open_session(
+    profile: Profile,
+    project: Path,
+    attach: Callable[[SparkSettings], SparkSession] | None = None,
+    *,
+    hides_values: bool = False,
+) -> SparkSession:
+    """Return this process's Spark session, started on the first call, or made by `attach`.
 
     `hides_values` starts it for restricted columns; the caller calls `hide_values`, too.
     Spark's output goes to a log file, so that only results reach the terminal. Raises JavaMissing
@@ -179,7 +186,8 @@ def open_session(profile: Profile, project: Path, *, hides_values: bool = False)
             _silence_query_loggers()
             for name in _STALE:
                 os.environ.pop(name, None)
-            session = _start(settings) if settings.remote is None else connect_to_server(settings)
+            own = _start if settings.remote is None else connect_to_server
+            session = (attach or own)(settings)
             _OPEN_SESSIONS["session"] = session
             _sessions_opened += 1
         else:
@@ -198,12 +206,34 @@ def session_number() -> int:
 
 
 def close_session() -> None:
-    """Stop this process's session, if there is one; the next `open_session` starts a new one."""
+    """Stop this process's session, if there is one; the next `open_session` starts a new one.
+
+    A warm session, whose JVM another process keeps, is only left.
+    """
     with _LOCK:
         session = _OPEN_SESSIONS.pop("session", None)
-    if session is not None:
+    if session is not None and _is_attached():
+        forget_jvm()
+    elif session is not None:
         session.stop()
         _stop_java()
+
+
+def _is_attached() -> bool:
+    """Return whether the JVM is one that another process has started."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    return gateway is not None and gateway.proc is None
+
+
+def forget_jvm() -> None:
+    """Leave the JVM as it is; PySpark would go on with it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def _stop_java() -> None:
@@ -219,7 +249,8 @@ def _stop_java() -> None:
 
 def _start(settings: SparkSettings) -> SparkSession:
     java = require_java()
-    _set_environment(settings, java)
+    set_python(settings)
+    os.environ["JAVA_HOME"] = str(java.home)
     log = spark_log.open_log()
     try:
         return _launch(_with_logging(settings, java), log)
@@ -245,15 +276,17 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(public.items()))
     # Java and its Python workers inherit these files: their warnings never reach the terminal. In a
     # session of its own, nothing that is typed in the terminal reaches them; they end with us.
-    gateway = _launch_jvm(conf, {"stdout": log, "stderr": log, "start_new_session": True})
+    gateway = launch_jvm(conf, {"stdout": log, "stderr": log, "start_new_session": True})
     own = SparkConf(loadDefaults=True, _jvm=gateway.jvm).setAll(private)
     context = SparkContext(conf=own, gateway=gateway)
     context.setLogLevel(options.get("spark.log.level", "ERROR"))
-    _end_jobs_on_interrupt(context)
+    end_jobs_on_interrupt(context)
     return SparkSession.builder.getOrCreate()
 
 
-def _launch_jvm(conf: SparkConf, process: dict[str, Any]) -> Any:
+def launch_jvm(
+    conf: SparkConf | None, process: dict[str, Any], patience_s: float | None = None
+) -> Any:
     """Return the gateway to a new JVM; Ctrl-C ends the wait for it, and the JVM too.
 
     PySpark waits in a thread that nothing interrupts: cut off, it takes away the folder in which
@@ -271,7 +304,7 @@ def _launch_jvm(conf: SparkConf, process: dict[str, Any]) -> Any:
 
     threading.Thread(target=launch, name="launch-jvm", daemon=True).start()
     try:
-        return launched.result()
+        return launched.result(patience_s)
     except BaseException:
         # A JVM ends when its input does, which is also when this process ends.
         launched.add_done_callback(_end_jvm)
@@ -279,11 +312,12 @@ def _launch_jvm(conf: SparkConf, process: dict[str, Any]) -> Any:
 
 
 def _end_jvm(launched: Future[Any]) -> None:
-    if launched.exception() is None:
+    # One that another process started is not ours to end.
+    if launched.exception() is None and launched.result().proc is not None:
         launched.result().proc.stdin.close()
 
 
-def _end_jobs_on_interrupt(context: SparkContext) -> None:
+def end_jobs_on_interrupt(context: SparkContext) -> None:
     """Make Ctrl-C end Spark's jobs, and raise KeyboardInterrupt in the main thread.
 
     A thread of its own asks the JVM. PySpark's handler asks in the thread that is interrupted,
@@ -408,12 +442,12 @@ def _refuse_other_catalog(session: SparkSession, settings: SparkSettings) -> Non
             )
 
 
-def _set_environment(settings: SparkSettings, java: JavaRuntime) -> None:
+def set_python(settings: SparkSettings) -> None:
+    """Make PySpark find itself, and the Python of its workers."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EnvironmentDown("pyspark is not installed", fix="pip install 'pyspark>=4.1,<4.2'")
     os.environ["SPARK_HOME"] = str(Path(spec.origin).parent)
-    os.environ["JAVA_HOME"] = str(java.home)
     if settings.is_local:
         # The machine's name may not resolve; a cluster's defaults do not apply to this session.
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -14,7 +14,8 @@ LOG_VARIABLE = "LAKEHOUSE_BACKFILL_SPARK_LOG"
 #: Iceberg's readers log the file; the error that they raise does not name it.
 _UNREADABLE = re.compile(r"BaseReader: Error reading file\(s\): (.+)")
 _TAIL_BYTES = 200_000
-_open_logs: list[Path] = []
+#: Each with where this process begins to read it.
+_open_logs: list[tuple[Path, int]] = []
 
 
 def open_log() -> IO[bytes]:
@@ -27,8 +28,19 @@ def open_log() -> IO[bytes]:
         os.close(handle)
         path = Path(name)
         atexit.register(_remove, path)
-    _open_logs.append(path)
+    _open_logs.append((path, 0))
     return path.open("ab+")
+
+
+def follow_log(path: Path) -> None:
+    """Read from now on what another process's Spark writes to its log."""
+    with contextlib.suppress(OSError):
+        _open_logs.append((path, path.stat().st_size))
+
+
+def current_log() -> Path | None:
+    """Return the log of the newest session."""
+    return _open_logs[-1][0] if _open_logs else None
 
 
 def last_lines(lines: int = 15) -> str:
@@ -48,8 +60,9 @@ def last_unreadable_file() -> str | None:
 def _tail() -> str:
     if not _open_logs:
         return ""
-    with contextlib.suppress(OSError), _open_logs[-1].open("rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    path, first = _open_logs[-1]
+    with contextlib.suppress(OSError), path.open("rb") as log:
+        log.seek(max(first, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
         return log.read().decode("utf-8", errors="replace")
     return ""
 

@@ -1,0 +1,62 @@
+"""Commands in a warm session: what they share, what they do not, and how the session ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.lake.test_interrupt import Terminal, children, wait_until_ended
+
+#: Each row gets the number of the process that its Python worker comes from.
+JOB = """
+import os
+from lakehouse_backfill.transforms import transform
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
+
+@transform(name="tenfold", version="1.0.0", inputs=("s",))
+def tenfold(context, s):
+    return s.select("d", "k", F.udf(lambda v: os.getppid(), LongType())("v").alias("v"))
+"""
+
+
+def ran(terminal: Terminal, day: int) -> tuple[str, set[int]]:
+    """Run one day; return what was said, and the processes of its workers."""
+    manifest = terminal.lab.manifest(f"{day}.yaml", f"2024-01-0{day}", f"2024-01-0{day + 1}")
+    run_id = re.findall(r"bf-[0-9a-f]{10}", terminal.do("plan", manifest, "--by", "ana")[1])[0]
+    assert terminal.do("approve", run_id, "--by", "ana")[0] == 0
+    code, text = terminal.do("run", run_id, "--by", "ana")
+    assert code == 0, text
+    found = json.loads(terminal.do("--json", "diff", run_id, "--engine", "local")[1])["data"]
+    return text, {sample["new"]["v"] for sample in found["samples"]}
+
+
+@pytest.mark.long
+def test_commands_share_the_jvm_of_a_session_and_nothing_of_jobs_until_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    terminal = Terminal(tmp_path)
+    (terminal.lab.folder / "jobs" / "tenfold.py").write_text(JOB, encoding="utf-8")
+    code, text = terminal.do("session", "start", "--idle", "5")
+    assert (code, "warm session: ready" in text) == (0, True), text
+    host = json.loads(terminal.do("--json", "session", "status")[1])["data"]["pid"]
+    (jvm,) = [pid for pid, line in children(host).items() if "/bin/java " in line]
+
+    (first, own), (second, other) = ran(terminal, 2), ran(terminal, 3)
+    for said in (first, second):
+        assert "using the warm session" in said
+        assert "starting Spark" not in said
+    assert len(own) == len(other) == 1
+    assert own != other
+
+    os.kill(host, signal.SIGKILL)
+    wait_until_ended(jvm)
+    third, _ = ran(terminal, 4)
+    assert "the warm session is not used: its process was killed" in third
+    assert "starting Spark" in third
+    assert "warm session: none" in terminal.do("session", "status")[1]

@@ -1,0 +1,149 @@
+"""A warm session serves one user, one command at a time, and only where nothing differs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.adapters.spark.session import warm_jvm
+from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
+from lakehouse_backfill.adapters.spark.session.warm_session import (
+    Connection,
+    SessionFolder,
+    WarmSession,
+    session_facts,
+)
+
+TOKEN = "t0ken"
+FACTS = {"the Python": "/python", "the variable RATE": "12.5"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SessionFolder:
+    """The files of a session whose host this process may become."""
+    made = SessionFolder(tmp_path / "session")
+    made.make()
+    made.write(Connection(os.getpid(), 1, TOKEN, "", 0.0, 60.0, Connection.seal(FACTS, TOKEN)))
+    return made
+
+
+def test_a_command_takes_the_session_that_no_other_one_uses(folder: SessionFolder) -> None:
+    assert folder.hold_host_lock() is not None
+    taken = folder.take(FACTS)
+    assert isinstance(taken, WarmSession)
+    assert (folder.is_used(), folder.take(FACTS)) == (True, "another command uses it")
+    taken.release()
+    assert isinstance(folder.take(FACTS), WarmSession)
+
+
+def test_what_differs_is_named_without_its_value(folder: SessionFolder) -> None:
+    assert folder.hold_host_lock() is not None
+    other = {"the Python": "/python", "the variable RATE": "13", "the variable ZONE": "x"}
+    because = "it was started with another value of the variable RATE, the variable ZONE"
+    assert folder.take(other) == because
+    text = (folder.path / "connection.json").read_text(encoding="utf-8")
+    assert "12.5" not in text
+
+
+def test_a_host_that_was_killed_is_forgotten(folder: SessionFolder) -> None:
+    assert folder.take(FACTS) == "its process was killed"
+    assert folder.take(FACTS) == ""
+
+
+def test_a_session_that_ends_meanwhile_is_not_taken(
+    folder: SessionFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert folder.hold_host_lock() is not None
+    answers = iter((folder.read(), None))
+    monkeypatch.setattr(SessionFolder, "read", lambda _: next(answers))
+    assert folder.take(FACTS) == "it has ended"
+    assert not folder.is_used()
+
+
+@pytest.mark.parametrize("name", ["", "connection.json"])
+def test_files_that_others_may_read_are_not_trusted(folder: SessionFolder, name: str) -> None:
+    (folder.path / name).chmod(0o755)
+    assert "of yours alone" in str(folder.take(FACTS))
+
+
+def test_files_are_for_the_user_alone(folder: SessionFolder) -> None:
+    folder.hold_host_lock()
+    folder.hold_use_lock()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.path.iterdir()}
+    expected = dict.fromkeys(("connection.json", "host.lock", "use.lock"), 0o600)
+    assert (modes, folder.path.stat().st_mode & 0o777) == (expected, 0o700)
+
+
+def test_facts_are_what_a_jvm_takes_over(tmp_path: Path) -> None:
+    jar = tmp_path / "a.jar"
+    jar.write_bytes(b"1")
+    settings = SparkSettings("lake", {"spark.jars": str(jar), "spark.master": "local[2]"})
+    facts = session_facts(settings, {"RATE": "12.5", "SHLVL": "2"})
+    assert facts["the variable RATE"] == "12.5"
+    assert facts["the setting spark.master"] == "local[2]"
+    assert "the variable SHLVL" not in facts
+    jar.write_bytes(b"22")
+    changed = session_facts(settings, {"RATE": "12.5", "SHLVL": "3"})
+    assert {name for name in facts if facts[name] != changed[name]} == {f"the jar {jar}"}
+
+
+class Jobs:
+    """Stands for the Spark session of a host: counts how often its jobs are ended."""
+
+    def __init__(self) -> None:
+        self.sparkContext, self.ended = self, 0
+
+    def cancelAllJobs(self) -> None:  # noqa: N802 (PySpark's name)
+        self.ended += 1
+
+
+@pytest.fixture
+def wait(
+    folder: SessionFolder, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[float, int]]:
+    """Let a host wait; give the seconds that it took, and how often it ended jobs."""
+
+    def waited(
+        *,
+        is_wanted: bool = True,
+        is_alive: bool = True,
+        acts: tuple[Callable[[], None], ...] = (),
+    ) -> tuple[float, int]:
+        now, jobs, left = [0.0], Jobs(), list(acts)
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+            if left:
+                left.pop(0)()
+
+        monkeypatch.setattr(warm_jvm.time, "sleep", sleep)
+        monkeypatch.setattr(warm_jvm.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(warm_jvm, "is_jvm_alive", lambda: is_alive)
+        warm_jvm._wait(folder, jobs, 5.0, lambda: is_wanted)  # type: ignore[arg-type]
+        return now[0], jobs.ended
+
+    return waited
+
+
+def test_a_host_ends_when_it_is_idle(wait: Callable[..., tuple[float, int]]) -> None:
+    assert wait() == (5.0, 0)
+
+
+def test_a_host_ends_with_its_shell(wait: Callable[..., tuple[float, int]]) -> None:
+    assert wait(is_wanted=False) == (0.5, 0)
+
+
+def test_a_host_ends_with_its_jvm(wait: Callable[..., tuple[float, int]]) -> None:
+    assert wait(is_alive=False) == (0.0, 0)
+
+
+def test_a_host_lets_a_command_finish_and_ends_the_jobs_that_it_left(
+    folder: SessionFolder, wait: Callable[..., tuple[float, int]]
+) -> None:
+    held = folder.hold_use_lock()
+    assert held is not None
+    acts = (lambda: None, lambda: None, lambda: os.close(held))
+    assert wait(is_wanted=False, acts=acts) == (1.5, 1)
