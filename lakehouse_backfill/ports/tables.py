@@ -48,6 +48,13 @@ class Tables(Protocol):
         """
         ...
 
+    def marks(self, table: str) -> frozenset[str]:
+        """Return the marks of signed commits in all snapshots of a table: `BOUND_PROPERTY`.
+
+        Empty when there are none, and when there is no such table.
+        """
+        ...
+
     def resolve(self, ref: TableRef) -> Snapshot:
         """Return the snapshot that `ref` names (id, tag, branch, ISO timestamp; head if none).
 

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.adapters.iceberg.metadata import snapshot_summary
+from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
 from lakehouse_backfill.domain.run import Event
 from tests.chaos.lab import CONTRACT, PROFILES, TARGET, Ended, Lab
 from tests.support.examples.keys import Keyring
@@ -146,6 +149,12 @@ def test_a_signed_run_is_published_verified_anchored_and_rolled_back(people: Peo
     assert (found["intact"], found["signed"], found["unsigned"]) == (True, 5, 0)
     # Accepted, published, rolled back: three heads of the run, two of the product.
     assert found["anchored"] == 5
+    with people.lab.opened() as catalog:
+        table = catalog.load_table(TARGET)
+        summaries = map(snapshot_summary, table.metadata.snapshots)
+        # Both commits bind the table, whatever control tables a profile names.
+        assert sum(BOUND_PROPERTY in one for one in summaries) == 2
+        assert IcebergTables(catalog).marks(TARGET) == {f"prod:{catalog.name}:{TARGET}"}
     told = people.must(None, "status", run)["runs"][0]["approvals"]
     assert [one["signature"].startswith("signed by ED25519 SHA256:") for one in told] == [True] * 2
 

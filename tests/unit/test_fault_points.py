@@ -95,6 +95,7 @@ READING = {
         "resolve",
         "scope_field",
         "positions",
+        "marks",
     },
     "Versions": {"history", "of_table", "pending", "pointer", "pointers", "whole_pointer"},
     "Views": set(),

@@ -39,6 +39,7 @@ from lakehouse_backfill.adapters.iceberg.partitions import (
 from lakehouse_backfill.adapters.iceberg.schema import create_table
 from lakehouse_backfill.core.planning.estimates import is_position_key
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.table import (
     CatalogMovements,
@@ -86,6 +87,12 @@ class IcebergTables(Tables):
                 if is_position_key(key):
                     positions.setdefault(key, text)
         return positions
+
+    def marks(self, table: str) -> frozenset[str]:
+        """Return the marks of signed commits in all snapshots of a table; may be empty."""
+        loaded = load_table_or_none(self._catalog, table)
+        summaries = map(meta.snapshot_summary, loaded.metadata.snapshots if loaded else ())
+        return frozenset(one[BOUND_PROPERTY] for one in summaries if BOUND_PROPERTY in one)
 
     def resolve(self, ref: TableRef) -> Snapshot:
         """Return the snapshot of `ref`: an id, else an instant, else a tag or branch."""

@@ -101,7 +101,8 @@ def check_event(
     """Check the signature of a plan or decision.
 
     Where an act is `to_come`, the key must hold at that time too, and the statement has to name the
-    table of the plan. A statement of an older release names none, and vouches for the past only.
+    table of the plan and the control tables. A statement of an older release names none, and
+    vouches for the past only.
     """
     found = SignatureVerdict(f"{event.verb} (event {event.seq} of {event.run_id})", event.actor)
     stored, environment = event.detail.get(statement.SIGNATURE), context.profile.environment
@@ -113,7 +114,9 @@ def check_event(
         table = planned or statement.signed_table(signed)
         return statement.decision_statement(event, manifest_hash, environment, table)
 
-    moments = (log_time(events, event), *((to_come[1],) if to_come else ()))
+    # A clock that was set back is behind the log: no act is earlier than what the log holds.
+    acts = (max(to_come[1], *(one.at for one in events)),) if to_come else ()
+    moments = (log_time(events, event), *acts)
     return _check(context, found, stored, wanted, moments)
 
 
@@ -122,8 +125,8 @@ def check_publication(
 ) -> SignatureVerdict:
     """Check the signature of a row that was published or rolled back, or that is pending.
 
-    Its statement has to name the table, as in `check_event`, but the catalog's name may be another
-    one now, and a statement of an older release vouches for what was done.
+    Its statement has to name the table, as in `check_event`, but the names of catalog and control
+    tables may be others now, and a statement of an older release vouches for what was done.
     """
     act = "publish" if row.run_id is not None else "rollback"
     found = SignatureVerdict(f"{act} (version {row.version} of {row.product})", row.by)
@@ -141,7 +144,7 @@ def check_publication(
         if not is_pending and (named is None or table is None):
             table = named
         elif named and table:
-            table = table.model_copy(update={"catalog": named.catalog})
+            table = table.model_copy(update={"catalog": named.catalog, "control": named.control})
         return statement.publication_statement(row, environment, at, table)
 
     return _check(context, found, stored, wanted, (row.at,))
@@ -395,7 +398,9 @@ def require_rollback_allowed(context: Context, product: str, way: RollbackTarget
         for run_id in dict.fromkeys(row.run_id for row in rows if row.run_id):
             roles.require_plan_environment(context.runs.plan(run_id), profile.environment)
         for table in dict.fromkeys(row.table for row in rows):
-            signers.require_bound_environment(profile, context.versions, product, table)
+            signers.require_bound_environment(
+                profile, context.versions, context.tables, product, table
+            )
     _require_no_wrong_signature(context, way.publication)
 
 

@@ -15,6 +15,7 @@ from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval.acceptance import known_file_fingerprints
 from lakehouse_backfill.core.comparison import diff, fingerprints
 from lakehouse_backfill.core.planning import catch_up, publish_modes
+from lakehouse_backfill.core.runs import signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
@@ -161,6 +162,7 @@ def _adopt_shadow(
         "lakehouse-backfill.epoch": str(reserved.epoch),
         **_lineage_properties(plan),
         REFRESH_STATE_PROPERTY: canonical_json(refresh_state(context, plan)),
+        **signers.binding_mark(context.profile, plan.resolved.contract.table),
     }
     request = publish_modes.adopt_request(
         plan, accepted.shadow_snapshot_id, reserved.token, reserved.tags, properties

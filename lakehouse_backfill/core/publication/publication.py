@@ -297,7 +297,7 @@ def check_publishable(
     lifecycle.require_not_retired(events)
     roles.require_plan_environment(plan, context.profile.environment)
     signers.require_bound_environment(
-        context.profile, context.versions, plan.product, contract.table
+        context.profile, context.versions, context.tables, plan.product, contract.table
     )
     roles.require_role(contract, "publish", by, context.profile.environment)
     roles.require_decision(events, "approve", plan.manifest_hash, plan.run_id)

@@ -188,9 +188,7 @@ class _Rollback:
 
     def signed(self, row: Publication) -> Publication:
         """Return the row, signed by who rolls back, where they have a key."""
-        context, now = self.context, self.context.clock.now()
-        table = partial(reserve.acted_table, context, row)
-        return signers.sign_publication(context.identity, context.profile, row, now, table)
+        return reserve.sign_row(self.context, row)
 
     def reserve(self, draft: Publication) -> Publication:
         """Reserve the version, or resume the same rollback of any process."""
@@ -278,6 +276,7 @@ class _Rollback:
                 properties={
                     "lakehouse-backfill.rollback-to": str(way.version),
                     "lakehouse-backfill.reason": row.reason,
+                    **signers.binding_mark(context.profile, contract.table),
                 },
                 rewritten=rewritten,
             )

@@ -10,7 +10,12 @@ from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Profile
 from lakehouse_backfill.domain.identity import statement
-from lakehouse_backfill.domain.identity.statement import PAYLOAD_TYPE, Envelope, SignedTable
+from lakehouse_backfill.domain.identity.statement import (
+    BOUND_PROPERTY,
+    PAYLOAD_TYPE,
+    Envelope,
+    SignedTable,
+)
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event
@@ -18,6 +23,7 @@ from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 from lakehouse_backfill.ports.control import Versions
 from lakehouse_backfill.ports.identity import Identity
+from lakehouse_backfill.ports.tables import Tables
 
 #: Plans, decisions, and moves that carry a decision over: signed by who makes them.
 SIGNED_VERBS = frozenset(
@@ -89,7 +95,11 @@ def planned_table(profile: Profile, plan: Plan) -> SignedTable:
     """Return the table that a plan changes, as it was when it was planned."""
     target, catalog = plan.resolved.target, profile.catalog.get("name", "")
     return SignedTable(
-        catalog=catalog, name=target.table, uuid=target.uuid, base_snapshot_id=target.snapshot_id
+        catalog=catalog,
+        name=target.table,
+        uuid=target.uuid,
+        base_snapshot_id=target.snapshot_id,
+        control=profile.control_namespace,
     )
 
 
@@ -146,13 +156,20 @@ def unsigned_error(act: str, profile: Profile) -> ApprovalMissing:
 _ACCEPTING_ACTS = frozenset({"publish", "rollback"})
 
 
+def binding_mark(profile: Profile, table: str) -> dict[str, str]:
+    """Return the summary property of a commit to a table that is signed in prod; else nothing."""
+    mark = f"{profile.environment}:{profile.catalog.get('name', '')}:{table}"
+    return {BOUND_PROPERTY: mark} if is_strong(profile) else {}
+
+
 def require_bound_environment(
-    profile: Profile, versions: Versions, product: str, table: str
+    profile: Profile, versions: Versions, tables: Tables, product: str, table: str
 ) -> None:
     """Raise NotAllowed when product or table were signed in prod, and the profile is weaker.
 
     A profile is weaker when it is of another environment, or when its signatures are optional:
-    docs/decisions/0016. Nothing is read for any other profile.
+    docs/decisions/0016. The table itself is asked, too: its versions may be in other control
+    tables. Nothing is read for any other profile.
     """
     if is_strong(profile):
         return
@@ -169,6 +186,15 @@ def require_bound_environment(
             state="nothing was published or rolled back",
             fix=f"name a profile of {bound_to} that requires signatures with --profile",
         )
+    for environment in FOUR_EYES_ENVIRONMENTS:
+        if f"{environment}:{profile.catalog.get('name', '')}:{table}" in tables.marks(table):
+            raise NotAllowed(
+                f"a commit to {table} was signed in {environment}, and this profile "
+                f"({profile.environment}, control tables in {profile.control_namespace}) is weaker",
+                state="nothing was published or rolled back",
+                fix=f"name a profile of {environment} that requires signatures with --profile; for "
+                "a copy of the lake, give the catalog another name in the profile",
+            )
 
 
 def is_strong(profile: Profile) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 
 from lakehouse_backfill import errors
@@ -63,9 +64,25 @@ def reserve_version(
 
 def sign_row(context: Context, row: Publication) -> Publication:
     """Return the row of a publication or rollback, signed by who acts, where they have a key."""
-    now = context.clock.now()
     table = partial(acted_table, context, row)
-    return signers.sign_publication(context.identity, context.profile, row, now, table)
+    at = act_time(context, row)
+    return signers.sign_publication(context.identity, context.profile, row, at, table)
+
+
+def act_time(context: Context, row: Publication) -> datetime:
+    """Return the time of an act: never before what the log of its run, or product, holds.
+
+    A key that was revoked holds again where a clock is set back.
+    """
+    now = context.clock.now()
+    if not context.identity.has_signer():
+        return now
+    logged = (
+        context.versions.history(row.product)[:1]
+        if row.run_id is None
+        else context.runs.events(row.run_id)
+    )
+    return max(now, *(one.at for one in logged))
 
 
 def acted_table(context: Context, row: Publication) -> SignedTable | None:

@@ -23,14 +23,17 @@ from lakehouse_backfill.domain.serialization import Value, canonical_json, diges
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-DECISION_TYPE = "urn:lakehouse-backfill:decision:v2"
-PUBLICATION_TYPE = "urn:lakehouse-backfill:publication:v2"
-#: Statements of older releases, which name no table: they vouch for the past only.
-OLDER_TYPES = frozenset(
+DECISION_TYPE = "urn:lakehouse-backfill:decision:v3"
+PUBLICATION_TYPE = "urn:lakehouse-backfill:publication:v3"
+#: Statements of older releases, which name no table (v1), or not the control tables (v2): they
+#: vouch for the past only.
+_WITHOUT_TABLE = frozenset(
     {"urn:lakehouse-backfill:decision:v1", "urn:lakehouse-backfill:publication:v1"}
 )
 #: SSH signatures are made for this namespace: one of another program does not count here.
 NAMESPACE = "lakehouse-backfill"
+#: Summary property of a commit that was published or rolled back with a signature in prod.
+BOUND_PROPERTY = "lakehouse-backfill.bound-to"
 #: The field of an event's detail that holds the envelope.
 SIGNATURE = "signature"
 
@@ -51,13 +54,15 @@ class Signature(Value):
 class SignedTable(Value):
     """The table that an act is about, and the snapshot of it that the act starts from.
 
-    `catalog` is the name in the profile. None: the table was empty, or did not exist.
+    `catalog` and `control`, the namespace of the control tables, are the names in the profile; a
+    statement of an older release has no `control`. None: the table was empty, or did not exist.
     """
 
     catalog: str
     name: str
     uuid: str | None
     base_snapshot_id: int | None
+    control: str | None = None
 
 
 class Envelope(Value):
@@ -200,17 +205,21 @@ def signed_table(document: Mapping[str, Any]) -> SignedTable | None:
 
     Raises ValueError, LookupError or TypeError when it names none, and should.
     """
-    if document["predicateType"] in OLDER_TYPES:
+    if document["predicateType"] in _WITHOUT_TABLE:
         return None
     return SignedTable.model_validate(document["predicate"]["table"])
 
 
 def _versioned(kind: str, table: SignedTable | None) -> str:
-    return kind if table else kind.replace(":v2", ":v1")
+    if table is None:
+        return kind.replace(":v3", ":v1")
+    return kind if table.control else kind.replace(":v3", ":v2")
 
 
 def _table(table: SignedTable | None) -> dict[str, Any]:
-    return {"table": table.model_dump()} if table else {}
+    if table is None:
+        return {}
+    return {"table": table.model_dump(exclude=set() if table.control else {"control"})}
 
 
 def _subjects(name: str, bound: Mapping[str, Any]) -> list[dict[str, Any]]:

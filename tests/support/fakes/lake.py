@@ -10,6 +10,7 @@ from typing import Any
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.publication import (
     AdoptRequest,
@@ -123,6 +124,11 @@ class FakeLake:
 
     def positions(self, table: str) -> dict[str, str]:
         return {}
+
+    def marks(self, table: str) -> frozenset[str]:
+        found = self.tables.get(table)
+        summaries = found.summaries if found else ()
+        return frozenset(one[BOUND_PROPERTY] for one in summaries if BOUND_PROPERTY in one)
 
     def movements(
         self, since: datetime, first: Collection[str], skip: Collection[str], limit: int
@@ -314,7 +320,10 @@ class FakeLake:
         for label in request.scope.partitions:
             content[label] = new.get(label, frozenset())
         swap = self._swap(request.target, content, request.token, request.tags)
-        table.summaries[-1]["operation"] = request.operation
+        marks = {
+            key: request.properties[key] for key in request.properties if key == BOUND_PROPERTY
+        }
+        table.summaries[-1].update(marks, operation=request.operation)
         return swap
 
     def carry(self, request: CarryRequest) -> ChunkCommit:

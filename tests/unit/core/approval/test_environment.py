@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
-from tests.support.examples.keys import Keyring
+from tests.support.examples.keys import PROD, Keyring
 from tests.support.fakes import steps
 from tests.support.fakes.context import PRODUCT, contract, declared
 from tests.support.fakes.signed import accepted, prod_world, published
@@ -98,11 +98,12 @@ def test_a_signed_version_binds_its_table_for_another_product_too(keys: Keyring)
     found = prod_world(keys)
     published(keys, found)
     weak = in_dev(found)
-    require_bound_environment(weak.profile, weak.versions, "silver.other", "silver.other")
+    ports = weak.profile, weak.versions, weak.tables
+    require_bound_environment(*ports, "silver.other", "silver.other")
     with pytest.raises(NotAllowed, match="was signed in prod"):
-        require_bound_environment(weak.profile, weak.versions, "silver.other", PRODUCT)
+        require_bound_environment(*ports, "silver.other", PRODUCT)
     with pytest.raises(NotAllowed, match="was signed in prod"):
-        require_bound_environment(weak.profile, weak.versions, PRODUCT, "silver.other")
+        require_bound_environment(*ports, PRODUCT, "silver.other")
 
 
 @E4
@@ -269,3 +270,26 @@ def test_a_version_that_readers_see_and_nobody_signed_finishes_no_run(keys: Keyr
     bob = keys.acting(again, "bob")
     rollback(bob, contract(), plan_rollback(bob, PRODUCT, 0, ()), "nobody signed it", "bob")
     assert steps.state_of(found, run_id) is RunState.ROLLED_BACK
+
+
+@E4
+def test_a_profile_with_other_control_tables_does_not_publish_over_a_signed_commit(
+    keys: Keyring,
+) -> None:
+    found = prod_world(keys)
+    published(keys, found)
+    _, other = steps.world()
+    # The same catalog; its control tables know nothing of prod.
+    profile = PROD.model_copy(update={"environment": "dev", "control_namespace": "trial"})
+    weak = dataclasses.replace(
+        found, profile=profile, versions=other.versions, runs=other.runs, evidence=other.evidence
+    )
+    assert weak.versions.history(PRODUCT) == ()
+    ports = weak.profile, weak.versions, weak.tables
+    with pytest.raises(
+        NotAllowed, match=r"was signed in prod, and this profile .* in trial.* weak"
+    ):
+        require_bound_environment(*ports, PRODUCT, PRODUCT)
+    # A copy of the lake, whose catalog has another name, is a lake of its own.
+    copy = profile.model_copy(update={"catalog": {**profile.catalog, "name": "copy"}})
+    require_bound_environment(copy, *ports[1:], PRODUCT, PRODUCT)

@@ -58,7 +58,7 @@ def test_each_statement_names_catalog_table_uuid_and_base_snapshot(keys: Keyring
     target = found.runs.plan(run_id).resolved.target
     table = {
         "catalog": "lake", "name": PRODUCT, "uuid": target.uuid,
-        "base_snapshot_id": target.snapshot_id,
+        "base_snapshot_id": target.snapshot_id, "control": "lakehouse_backfill",
     }  # fmt: skip
     assert None not in table.values()
     signed = [
@@ -78,12 +78,15 @@ def test_each_statement_names_catalog_table_uuid_and_base_snapshot(keys: Keyring
 
 
 @E4
-@pytest.mark.parametrize("how", ["catalog", "uuid", "base_snapshot_id", "name"])
+@pytest.mark.parametrize("how", ["catalog", "uuid", "base_snapshot_id", "name", "control"])
 def test_a_decision_holds_for_its_catalog_and_table_alone(keys: Keyring, how: str) -> None:
     found = prod_world(keys)
     run_id = accepted(keys, found)
     if how == "catalog":
         found = dataclasses.replace(found, profile=ELSEWHERE)
+    elif how == "control":  # the control tables were copied
+        profile = found.profile.model_copy(update={"control_namespace": "copied"})
+        found = dataclasses.replace(found, profile=profile)
     else:
         field = {"uuid": "uuid", "base_snapshot_id": "snapshot_id", "name": "table"}[how]
         with_target(found, run_id, **{field: "another" if field != "snapshot_id" else 7})
