@@ -188,7 +188,9 @@ class _Rollback:
 
     def signed(self, row: Publication) -> Publication:
         """Return the row, signed by who rolls back, where they have a key."""
-        return reserve.sign_row(self.context, row)
+        context, at = self.context, reserve.act_time(self.context, row)
+        table = partial(reserve.acted_table, context, row)
+        return signers.sign_publication(context.identity, context.profile, row, at, table)
 
     def reserve(self, draft: Publication) -> Publication:
         """Reserve the version, or resume the same rollback of any process."""

@@ -138,13 +138,33 @@ def _require_purpose(
     A restricted input that nobody declared a purpose for may not be replayed: that its rows are
     still there is no permission.
     """
+    for what, purposes in _declared_purposes(contract, sources):
+        _require_permitted(manifest, what, purposes)
+
+
+def require_permitted_planner(resolved: ResolvedManifest, planner: str) -> None:
+    """Raise NotAllowed unless who plans may replay product and inputs, too.
+
+    The requester is a name in a file, which anybody may write.
+    """
+    manifest = resolved.manifest
+    run = manifest.run.model_copy(update={"requested_by": planner})
+    asked = manifest.model_copy(update={"run": run})
+    for what, purposes in _declared_purposes(resolved.contract, resolved.sources):
+        _require_permitted(asked, what, purposes)
+
+
+def _declared_purposes(
+    contract: Contract, sources: Iterable[SourcePin]
+) -> Iterator[tuple[str, Mapping[str, tuple[str, ...]]]]:
+    """Yield product and inputs with the purposes that their rows may be used for."""
     own = contract.privacy.purposes if contract.privacy else {}
     if own:
-        _require_permitted(manifest, contract.product, own)
+        yield contract.product, own
     for pin in sources:
         declared = pin.privacy
         if declared is not None and (declared.purposes or declared.is_restricted):
-            _require_permitted(manifest, f"{pin.table} (input {pin.name})", declared.purposes)
+            yield f"{pin.table} (input {pin.name})", declared.purposes
 
 
 def _require_permitted(
@@ -165,8 +185,8 @@ def _require_permitted(
             f"{run.requested_by} may not replay {what} for {run.purpose}; who may: "
             f"{', '.join(holders) or 'nobody'}",
             state=NOTHING_PLANNED,
-            fix="let one of them request the run (run.requested_by), or let the owner of the data "
-            "change privacy.purposes",
+            fix="let one of them request and plan the run (run.requested_by, --by), or let the "
+            "owner of the data change privacy.purposes",
         )
 
 

@@ -148,6 +148,14 @@ def test_data_is_replayed_for_a_permitted_purpose_by_whoever_may(
         planned(asked)
 
 
+def test_a_requester_in_the_file_is_no_permission_for_who_plans() -> None:
+    asked = declared(
+        contract=private(privacy=PURPOSES), run={"purpose": "repair", "requested_by": "bob"}
+    )
+    with pytest.raises(NotAllowed, match=r"eve may not replay .* for repair; who may: bob"):
+        make_plan(context(lake()), asked, "eve", None)
+
+
 def test_that_restricted_rows_are_still_there_is_no_permission_to_replay_them() -> None:
     restricted = {"columns": {"id": "restricted"}}
     with pytest.raises(NotAllowed, match="may be used for are: none"):
