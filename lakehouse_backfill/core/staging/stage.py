@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions, signatures
-from lakehouse_backfill.core.guards.privacy import masks
+from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning import publish_modes, resolve, write_path
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
@@ -147,6 +147,8 @@ def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSe
     require_approved_files(context, plan)
     require_pinned_snapshots(context, plan)
     masks.require_same_key(plan, context.secrets)
+    contracts = (plan.resolved.contract, context.contract(plan.product))
+    rules.require_permission_now(plan, contracts, context.clock.now())
     status = context.drive(status, plan, "begin staging", by)
     try:
         with RenewedLease(context, status) as lease:

@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lakehouse_backfill.adapters.spark.session import session as client
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.errors import ConfigError, EnvironmentDown
+from lakehouse_backfill.errors import Blocked, ConfigError, EnvironmentDown
 from lakehouse_backfill.project import Project
 from tests.stack.servers import HOST, free_port
 from tests.support.spark.declared import CATALOG
 from tests.support.spark.reading import Rows
 from tests.support.spark.restating import DAYS, SCOPE, RestateLab
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BESIDE = tuple(day for day in DAYS if day not in SCOPE)
 #: A row of a day of the run, and one beside it.
@@ -156,3 +160,11 @@ def test_a_server_that_does_not_answer_is_said_so_soon(
 
     with pytest.raises(EnvironmentDown, match=f"{address} does not answer: nothing came in 0.5 s"):
         client.connect_to_server(SparkSettings.from_profile(profile, lake_folder))
+
+
+@pytest.mark.req("E7")
+def test_a_server_that_keeps_a_log_is_refused_for_restricted_columns(spark: SparkSession) -> None:
+    # Its master is local, so that nothing is wanted of executors.
+    with pytest.raises(Blocked) as refused:
+        client.require_silent_server(spark.conf.get)
+    assert refused.value.fix == "start the server with --conf spark.log.level=OFF"

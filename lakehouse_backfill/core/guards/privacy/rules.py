@@ -37,7 +37,7 @@ from lakehouse_backfill.domain.manifest import (
 )
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
-from lakehouse_backfill.errors import ConfigError, NotAllowed
+from lakehouse_backfill.errors import BackfillError, ConfigError, NotAllowed
 
 
 def input_privacy(
@@ -152,6 +152,23 @@ def require_permitted_planner(resolved: ResolvedManifest, planner: str) -> None:
     asked = manifest.model_copy(update={"run": run})
     for what, purposes in _declared_purposes(resolved.contract, resolved.sources):
         _require_permitted(asked, what, purposes)
+
+
+def require_permission_now(plan: Plan, contracts: Iterable[Contract], now: datetime) -> None:
+    """Raise what `check_privacy` does for retention and purpose, before anything is computed.
+
+    A permission may have ended since the run was planned: by time, or by the product's contract,
+    of which `contracts` has that of the plan and that of the project.
+    """
+    for contract in contracts:
+        resolved = plan.resolved.model_copy(update={"contract": contract})
+        try:
+            _check_retention(resolved, now)
+            _require_purpose(resolved.manifest, contract, resolved.sources)
+            require_permitted_planner(resolved, plan.created_by)
+        except BackfillError as error:
+            error.state = "nothing was computed; readers see what they saw before"
+            raise
 
 
 def _declared_purposes(

@@ -135,7 +135,7 @@ def test_what_dev_decided_without_a_key_is_not_published_under_prod(keys: Keyrin
     dev = steps.world()[1]
     run_id = steps.accepted_run(dev)
     bob = keys.acting(dev, "bob", profile=PROD)
-    with pytest.raises(ApprovalMissing, match="not signed: the name was given by --by") as seen:
+    with pytest.raises(ApprovalMissing, match="not signed") as seen:
         publish(bob, run_id, "bob")
     assert seen.value.exit_code == 3
     # Nor where somebody edits the plan, so that it is one of prod.

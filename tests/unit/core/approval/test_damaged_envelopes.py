@@ -124,6 +124,10 @@ def test_an_envelope_with_another_field_is_a_fault(signed: Signed, field: str, v
         assert is_named(verdict)
 
 
+#: The letter of an SSH signature, in base64, with the last bits of its version.
+_VERSION_AT = 13
+
+
 def same_bytes(one: str, other: str) -> bool:
     """Whether two texts are the same in base64: the last letter has bits that nobody reads."""
     try:
@@ -151,6 +155,8 @@ def test_one_letter_of_payload_or_signature_is_a_fault(
     place = at * len(body) // 400
     changed = body[:place] + letter + body[place + 1 :]
     assume(letter not in "\n =" and body[place] not in ("=", letter))
+    # The number of the format's version, which is not signed: ssh-keygen takes 0 for 1.
+    assume(place != _VERSION_AT)
     assume(not same_bytes(changed, body))
     text = "\n".join([lines[0], changed, lines[-1], ""])
     sig = base64.b64encode(text.encode()).decode()

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan
+from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn, MaskKeyPin
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import BackfillError, ConfigError, NotAllowed, Tampered, Unsupported
-from tests.support.fakes.context import FakeSecrets, context, contract, declared, lake
+from tests.support.fakes.context import (
+    FakeSecrets,
+    FixedClock,
+    context,
+    contract,
+    declared,
+    lake,
+)
+from tests.support.fakes.steps import approved_run, state_of, world
 
 pytestmark = pytest.mark.req("E3")
 
@@ -154,6 +163,33 @@ def test_a_requester_in_the_file_is_no_permission_for_who_plans() -> None:
     )
     with pytest.raises(NotAllowed, match=r"eve may not replay .* for repair; who may: bob"):
         make_plan(context(lake()), asked, "eve", None)
+
+
+class LaterClock(FixedClock):
+    """The clock of the fakes, two days later."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(days=2)
+
+
+def test_a_permission_that_ended_since_the_plan_stops_staging() -> None:
+    own = private(privacy=PURPOSES, retention_days=2192)
+    asked = declared(contract=own, run={"purpose": "repair", "requested_by": "bob"})
+    plan, now = planned(asked), FixedClock().now()
+    rules.require_permission_now(plan, (own, own), now)
+    withdrawn = private(privacy={"purposes": {"repair": ["eve"]}}, retention_days=2192)
+    with pytest.raises(NotAllowed, match="bob may not replay") as refused:
+        rules.require_permission_now(plan, (own, withdrawn), now)
+    assert refused.value.state == "nothing was computed; readers see what they saw before"
+    with pytest.raises(Unsupported, match="older than its retention of 2192 days"):
+        rules.require_permission_now(plan, (own, own), LaterClock().now())
+    # Staging asks it, before anything is computed.
+    _, found = world()
+    run_id = approved_run(found, asked)
+    late = replace(found, clock=LaterClock(), contract=lambda _: own)
+    with pytest.raises(Unsupported, match="older than its retention of 2192 days"):
+        stage(late, run_id, "bob")
+    assert state_of(found, run_id) == "approved"
 
 
 def test_that_restricted_rows_are_still_there_is_no_permission_to_replay_them() -> None:
