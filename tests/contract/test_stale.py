@@ -31,6 +31,7 @@ from tests.contract.test_stored_lake import PLACE, StoredLake, stored
 from tests.contract.test_stored_lake import PRODUCT as STORED_PRODUCT
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.lakes.catalogs import catalog_of
+from tests.support.lakes.deletes import hide_rows
 from tests.support.lakes.tables import compact_files
 
 __all__ = ["stored"]
@@ -200,6 +201,32 @@ def test_exactly_the_right_partitions_are_stale_after_every_step(catalog, seed):
         history.step()
         found = {one.partition: one.state for one in history.status().partitions}
         assert found == history.truth(), (seed, number)
+
+
+def test_rows_that_delete_files_hide_make_their_partitions_stale_and_no_others(catalog):
+    history = History(catalog, 100)
+    history.publish()
+    made = sorted(history.made)
+    day = next(day for day in made if history.ids[day])
+    hide_rows(catalog.load_table(history.raw), "id", {history.ids[day][0]})
+    history.rows[day] = history.number()
+    status = history.status()
+    assert {one.partition: one.state for one in status.partitions} == history.truth()
+    found = {cause.kind for one in status.partitions for cause in one.causes}
+    assert found - {"missing"} == {"deletion"}
+
+
+def test_an_input_that_is_not_partitioned_by_its_range_counts_as_changed_in_all_rows(catalog):
+    history = History(catalog, 101)
+    history.raw = history.rates
+    history.publish()
+    assert {one.state for one in history.status().partitions} == {"complete"}
+    history.new_reference()
+    status = history.status()
+    assert {one.state for one in status.partitions} == {"stale"}
+    assert [note.partition(":")[0] for note in status.notes] == [
+        f"{history.rates} is not partitioned by day"
+    ]
 
 
 def appended(name: str, day: str, *ids: int) -> pa.Table:

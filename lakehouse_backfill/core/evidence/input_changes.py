@@ -6,12 +6,13 @@ compaction that kept the rows is no change.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from typing import Literal
+from datetime import date, datetime, timedelta
+from typing import Generic, Literal, TypeVar
 
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -34,6 +35,9 @@ CauseKind = Literal[
 _FIXED_SEMANTICS = ("as_recorded", "as_used_by_original")
 
 
+Item = TypeVar("Item")
+
+
 @dataclass(frozen=True)
 class ChangedInput:
     """A change of an input since a run read it; `span` None: in rows that are not known."""
@@ -42,10 +46,6 @@ class ChangedInput:
     text: str
     label: str = ""
     span: RowRange | None = None
-
-    def touches(self, window: tuple[datetime, datetime]) -> bool:
-        """Return whether rows of the half-open window may have changed."""
-        return self.span is None or rows_overlap(self.span, window)
 
 
 def rows_overlap(rows: RowRange, window: tuple[datetime, datetime]) -> bool:
@@ -58,6 +58,46 @@ def rows_overlap(rows: RowRange, window: tuple[datetime, datetime]) -> bool:
     is_before = rows.upper is not None and partitions.as_instant(rows.upper) <= window[0]
     is_after = rows.lower is not None and partitions.as_instant(rows.lower) >= window[1]
     return not is_before and not is_after
+
+
+class RowSpans(Generic[Item]):
+    """Finds the row ranges that have instants in a window, without looking at each of them."""
+
+    def __init__(self, ranges: Iterable[tuple[RowRange | None, Item]]) -> None:
+        """Take ranges with what they stand for; None: rows that are not known."""
+        self._bounded: list[tuple[datetime, RowRange, Item]] = []
+        self._others: list[tuple[RowRange | None, Item]] = []
+        longest = timedelta()
+        for rows, item in ranges:
+            span = time_span(rows) if rows else None
+            if rows is None or span is None:
+                self._others.append((rows, item))
+            else:
+                self._bounded.append((span[0], rows, item))
+                longest = max(longest, span[1] - span[0])
+        self._bounded.sort(key=lambda one: one[0])
+        self._starts = [one[0] for one in self._bounded]
+        self._longest = longest
+
+    def within(self, window: tuple[datetime, datetime]) -> Iterator[Item]:
+        """Yield what has rows in the half-open window, or may have: by its start, others last."""
+        try:
+            first = bisect_left(self._starts, window[0] - self._longest)
+        except OverflowError:
+            first = 0
+        for _, rows, item in self._bounded[first : bisect_left(self._starts, window[1])]:
+            if rows_overlap(rows, window):
+                yield item
+        for unbounded, item in self._others:
+            if unbounded is None or rows_overlap(unbounded, window):
+                yield item
+
+
+def time_span(rows: RowRange) -> tuple[datetime, datetime] | None:
+    """Return the half-open instants of a range; None where it is open, or no time."""
+    if not isinstance(rows.lower, date) or rows.upper is None:
+        return None
+    return partitions.as_instant(rows.lower), partitions.as_instant(rows.upper)
 
 
 def change_kind(drift: Drift) -> CauseKind:
@@ -117,6 +157,7 @@ class InputReader:
     notes: dict[str, None] = field(default_factory=dict)
     _changes: dict[tuple[str, int, str], tuple[ChangedInput, ...]] = field(default_factory=dict)
     _files: dict[tuple[str, int | None, ScopeField], list[LiveFile]] = field(default_factory=dict)
+    _spans: dict[tuple[str, int, str], RowSpans[str]] = field(default_factory=dict)
 
     def changes_since_pin(self, plan: Plan, pin: SourcePin) -> tuple[ChangedInput, ...]:
         """Return what changed of an input since its pin, whatever partition reads it."""
@@ -211,16 +252,24 @@ class InputReader:
             return None
         return source, labels_with_rows(self.live_files(pin.table, info.snapshot_id, source))
 
-    def partitions_at_pin(self, pin: SourcePin) -> tuple[ScopeField, frozenset[str]] | None:
-        """Return the field and partitions with rows of an input as it was read; None: not known."""
+    def partitions_at_pin(self, pin: SourcePin) -> RowSpans[str]:
+        """Return the partitions with rows of an input as it was read; none where not known."""
+        key = pin.table, pin.snapshot_id, pin.range.column if pin.range else ""
+        if key not in self._spans:
+            self._spans[key] = RowSpans(self._partitions_at_pin(pin))
+        return self._spans[key]
+
+    def _partitions_at_pin(self, pin: SourcePin) -> Iterator[tuple[RowRange, str]]:
         source = self._source_field(pin, pin.range.column) if pin.range else None
         if source is None:
-            return None
+            return
         try:
-            return source, labels_with_rows(self.live_files(pin.table, pin.snapshot_id, source))
+            files = self.live_files(pin.table, pin.snapshot_id, source)
         except (NotFound, Unsupported):
             self.add_note(f"snapshot {pin.snapshot_id} of {pin.table} cannot be listed any more")
-            return None
+            return
+        for label in labels_with_rows(files):
+            yield partitions.partition_row_range(source, label), label
 
     def add_note(self, text: str) -> None:
         """Add a sentence once."""

@@ -15,14 +15,12 @@ from functools import cached_property
 from lakehouse_backfill.core.evidence.attribution import computing_run
 from lakehouse_backfill.core.evidence.input_changes import (
     InputReader,
-    rows_overlap,
 )
 from lakehouse_backfill.core.guards.sql_columns import column_sources
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import archived_code
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
-from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
@@ -63,9 +61,11 @@ class PartitionOrigins:
 
     def computing_plans(self, label: str) -> tuple[Plan, ...]:
         """Return the plans of the runs that computed a partition: it may be carried over."""
+        plans = map(self.plan, self.made_by.get(label, ()))
         found = (
-            computing_run(self._context, self.plan(run), label)
-            for run in self.made_by.get(label, ())
+            # Only a run that caught up with live commits carries chunks over.
+            computing_run(self._context, plan, label) if plan.resolved.catch_up else plan
+            for plan in plans
         )
         return tuple(self._plans.setdefault(plan.run_id, plan) for plan in found)
 
@@ -147,19 +147,10 @@ def _edge(plan: Plan, pin: SourcePin, label: str, inputs: InputReader) -> Lineag
     window = resolve.window_to_read(
         pin, Scope(field=plan.resolved.scope.field, partitions=(label,))
     )
-    read = inputs.partitions_at_pin(pin)
-    labels = (
-        [
-            label
-            for label in sorted(read[1], key=partitions.label_sort_key(read[0]))
-            if rows_overlap(partitions.partition_row_range(read[0], label), window)
-        ]
-        if read
-        else []
-    )
+    labels = tuple(inputs.partitions_at_pin(pin).within(window))
     return LineageEdge(
         edge.product, edge.partitions, edge.run_id, edge.input, edge.role, edge.table,
-        edge.snapshot_id, tuple(labels), *window,
+        edge.snapshot_id, labels, *window,
     )  # fmt: skip
 
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import date, datetime
 from typing import Literal
 
 from lakehouse_backfill.core.evidence.input_changes import (
     CauseKind,
     ChangedInput,
     InputReader,
+    RowSpans,
     labels_with_rows,
+    time_span,
 )
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins, is_partial_plan
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import NotFound
@@ -102,21 +103,15 @@ def expected_labels(
     """
     found: set[str] = set()
     for label in labels if target.type in resolve.TIME_TYPES else ():
-        span = _time_span(partitions.partition_row_range(source, label))
+        span = time_span(partitions.partition_row_range(source, label))
         current = partitions.partition_label(target, span[0]) if span else None
         while span and current is not None:
-            own = _time_span(partitions.partition_row_range(target, current))
+            own = time_span(partitions.partition_row_range(target, current))
             if own is None or own[0] >= span[1]:
                 break
             found.add(current)
             current = partitions.shift_label(target, current, 1)
     return frozenset(found)
-
-
-def _time_span(rows: RowRange) -> tuple[datetime, datetime] | None:
-    if not isinstance(rows.lower, date) or rows.upper is None:
-        return None
-    return partitions.as_instant(rows.lower), partitions.as_instant(rows.upper)
 
 
 def find_stale(context: Context, contract: Contract, versions: CodeVersions) -> ProductStatus:
@@ -215,13 +210,14 @@ class _Finder:
         changes = self.inputs.changes_since_pin(plan, pin)
         if not changes:
             return
+        spans = RowSpans((change.span, change) for change in changes)
         for label in labels:
             if pin.range is None:
                 touching = list(changes)
             else:
                 scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
                 window = resolve.window_to_read(pin, scope)
-                touching = [change for change in changes if change.touches(window)]
+                touching = list(spans.within(window))
             yield label, _summed_up(pin.name, touching)
 
     def _live_labels(self, by: ScopeField) -> frozenset[str]:

@@ -155,14 +155,17 @@ def incomplete_partitions(
     An instant's rows are there once `complete_after_hours` have passed. Only partitions of time.
     """
     found: dict[str, tuple[str, datetime]] = {}
-    for label in scope.partitions:
-        for pin in pins:
+    for pin in pins:
+        if pin.range is None:
+            continue
+        freshness = timedelta(hours=manifest.sources[pin.name].complete_after_hours)
+        whole = needed_window(pin, scope)
+        if whole is None or _shift_clamped(whole[1], freshness) <= now:
+            continue
+        for label in scope.partitions:
             window = needed_window(pin, Scope(field=scope.field, partitions=(label,)))
-            if pin.range is None or window is None:
-                continue
-            hours = manifest.sources[pin.name].complete_after_hours
-            complete_at = _shift_clamped(window[1], timedelta(hours=hours))
-            if complete_at > now and complete_at > found.get(label, ("", _FIRST))[1]:
+            complete_at = _shift_clamped(window[1], freshness) if window else _FIRST
+            if complete_at > max(now, found.get(label, ("", _FIRST))[1]):
                 found[label] = pin.name, complete_at
     return found
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+import random
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from lakehouse_backfill.core.evidence.input_changes import (
+    RowSpans,
     change_kind,
     changed_labels,
     rows_overlap,
@@ -15,7 +17,7 @@ from lakehouse_backfill.core.evidence.input_changes import (
 from lakehouse_backfill.core.evidence.staleness import expected_labels, find_stale
 from lakehouse_backfill.core.versions.pointer import runs_by_partition
 from lakehouse_backfill.domain.catch_up import Drift
-from lakehouse_backfill.domain.partitions import RowRange, ScopeField
+from lakehouse_backfill.domain.partitions import RowRange, ScopeField, as_instant
 from lakehouse_backfill.domain.table import LiveFile
 from tests.support.fakes import steps
 from tests.support.fakes.context import contract, declared
@@ -42,6 +44,26 @@ WINDOW = (
 )
 def test_rows_are_of_a_window_that_is_half_open(rows: RowRange, expected: bool) -> None:
     assert rows_overlap(rows, WINDOW) is expected
+
+
+def test_the_index_of_ranges_finds_what_a_look_at_each_of_them_finds() -> None:
+    chance = random.Random(7)
+    first = date(2020, 1, 1)
+
+    def day(most: int) -> date:
+        return first + timedelta(days=chance.randrange(most))
+
+    ranges: list[RowRange | None] = [None, RowRange("d", is_null=True), RowRange("d", day(40))]
+    for _ in range(60):
+        lower = day(40)
+        ranges.append(RowRange("d", lower, lower + timedelta(days=chance.choice((1, 1, 31)))))
+    spans = RowSpans((rows, place) for place, rows in enumerate(ranges))
+    for _ in range(40):
+        start = as_instant(day(45))
+        window = start, start + timedelta(days=chance.randrange(1, 4))
+        assert set(spans.within(window)) == {
+            place for place, rows in enumerate(ranges) if rows is None or rows_overlap(rows, window)
+        }
 
 
 @pytest.mark.parametrize(
