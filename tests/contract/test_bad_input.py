@@ -120,8 +120,8 @@ MANIFESTS = {
     "range of no column": manifest(
         "{column: day,", "{column: dai,", "sources.events.range.column", 14, "day, ts"),
     "no such table": manifest(
-        SOURCE, "table: bronze.evnets", "sources.events.table", 13, "check the name",
-        code="not-found"),
+        SOURCE, "table: bronze.evnets", "sources.events.table", 13,
+        "name one that exists: bronze.events", code="not-found"),
     "no such snapshot": manifest(
         AT[:-9], AT + "123456789", "sources.events.at", 14, "name one that exists",
         code="not-found"),
@@ -359,9 +359,9 @@ COMMANDS = {
         "approve {open} --by ana", "blocked", "catalog/contracts/silver.open.yaml", exit_code=3,
         problem="write classification and retention_days in catalog/contracts/silver.open.yaml"),
     "publication before acceptance": Case(
-        "publish {approved} --by ana", "illegal-move", "lakehouse-backfill status {approved}"),
+        "publish {approved} --by ana", "illegal-move", "lakehouse-backfill run {approved}"),
     "acceptance before staging": Case(
-        "accept {approved} --by ana", "illegal-move", "lakehouse-backfill status {approved}"),
+        "accept {approved} --by ana", "illegal-move", "lakehouse-backfill run {approved}"),
     "staging before approval": Case(
         "stage {planned}", "approval-missing", "lakehouse-backfill approve {planned}", exit_code=3),
     "pinned input that has expired": Case(
@@ -537,6 +537,7 @@ def test_a_warm_up_before_the_first_year_is_cut_off_by_the_calendar(lake: BadInp
 def test_empty_partitions_of_the_future_are_warned_of(lake: BadInputLake) -> None:
     text = MANIFEST.replace("2024-01-20", "2999-02-01")
     text = changed(text, SCOPE, "    from: 2999-01-05\n    to: 2999-01-07\n")
+    text += "safety: {incomplete_input: {by: ana, reason: a rehearsal}}\n"
     with lake.holding({"jobs/daily/late.yaml": text}):
         _, answer = lake.run("plan", "jobs/daily/late.yaml", "--dry-run")
     assert answer["warnings"] == [
