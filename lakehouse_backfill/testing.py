@@ -28,7 +28,7 @@ def job_context(**fields: Any) -> JobContext:
     """Return the context that a transform gets, with values for tests where none is given.
 
     Its fields: run_id, mode, clock, transform_version, config, publish_from, publish_to,
-    reference_versions.
+    reference_versions, row_predicate.
     """
     from lakehouse_backfill.adapters.spark.staging.jobs import JobContext
 

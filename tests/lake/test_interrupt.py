@@ -135,3 +135,10 @@ def test_ctrl_c_ends_in_one_sentence_and_the_run_goes_on_to_what_its_job_raises(
     log = " ".join(terminal.do("log", run_id)[1].split())
     assert "ZeroDivisionError" in log
     assert "jobs/tenfold.py:11" in log
+
+    for file in ("jobs/tenfold.py", manifest):
+        path = terminal.lab.folder / file
+        mended = path.read_text("utf-8").replace("1.0.0", "1.1.0").replace("v // (v - 2)", "v * 10")
+        path.write_text(mended, encoding="utf-8")
+    fix = re.findall("then: lakehouse-backfill (plan --revise .*)", text)[0]
+    assert terminal.do(*fix.split(), "--by", "ana")[0] == 0

@@ -1,4 +1,7 @@
-"""The commands of the README restate a table of one's own, typed as they are printed there."""
+"""The commands of the README restate a table of one's own, from a wheel in a new environment.
+
+Where the program has printed the next command, exactly that one is typed.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,18 @@ from tests.support.newcomer import (
     WRONG,
     Newcomer,
     amounts,
+    install_wheel,
     make_lake,
     readme_lines,
 )
 
-#: Commands that the one before prints as the next.
-CHAIN = ("approve", "run", "publish")
+#: Commands about the run that the one before prints as the next.
+CHAIN = ("approve", "run", "accept", "publish")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def jars_with_driver(folder: Path) -> Path:
@@ -35,21 +44,20 @@ def jars_with_driver(folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_the_steps_of_the_readme_run_as_they_are_printed(
-    kind: str, catalogs: Catalogs, tmp_path: Path
+    kind: str, catalogs: Catalogs, programs: Path, tmp_path: Path
 ) -> None:
     """SQLite: the variable names the profile. PostgreSQL: `default` does, and the uri is secret."""
     warehouse = f"file://{tmp_path}/own/warehouse"
-    variables = {PROFILE_VARIABLE: "own"}
+    variables = {"LAKEHOUSE_BACKFILL_JARS": str(jars_with_driver(tmp_path / "jars"))}
     declared = {"type": "sql", "uri": f"sqlite:///{tmp_path}/own/lake.db"}
     uri = declared["uri"]
     (tmp_path / "own").mkdir()
     if kind == "postgres":
         uri = catalogs.make("postgres")["uri"]
         declared = {"type": "sql"}
-        variables = {
-            "PYICEBERG_CATALOG__LAKE__URI": uri,
-            "LAKEHOUSE_BACKFILL_JARS": str(jars_with_driver(tmp_path / "jars")),
-        }
+        variables["PYICEBERG_CATALOG__LAKE__URI"] = uri
+    else:
+        variables[PROFILE_VARIABLE] = "own"
     catalog = load_catalog("lake", type="sql", uri=uri, warehouse=warehouse)
     make_lake(catalog)
     profile = {
@@ -57,7 +65,7 @@ def test_the_steps_of_the_readme_run_as_they_are_printed(
         "catalog": {"name": "lake", "warehouse": warehouse, **declared},
         "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"},
     }
-    newcomer = Newcomer(tmp_path, **variables)
+    newcomer = Newcomer(tmp_path, programs, **variables)
     seen: dict[str, dict[int, int]] = {}
     for line in readme_lines():
         if line.startswith(" "):
@@ -67,7 +75,7 @@ def test_the_steps_of_the_readme_run_as_they_are_printed(
         if verb in CHAIN:
             options = "" if kind == "postgres" else "--profile own "
             start = f"lakehouse-backfill {options}{verb} {newcomer.run}"
-            assert newcomer.printed_next.startswith(start)
+            assert newcomer.printed[verb].split("   #")[0] == start
         shown = newcomer.follow(f"{line} --spark" if verb == "doctor" else line)
         if verb == "doctor":
             assert "answers, and reads catalog lake" in shown

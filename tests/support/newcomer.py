@@ -7,6 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
+import venv
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -69,23 +71,50 @@ def amounts(catalog: Catalog) -> dict[int, int]:
     return {row["order_id"]: row["amount"] for row in rows}
 
 
-class Newcomer:
-    """A shell in a folder; `run` is the id that `plan` printed."""
+def install_wheel(folder: Path) -> Path:
+    """Build the wheel and install it into a new environment; return the folder of its programs.
 
-    def __init__(self, folder: Path, **variables: str) -> None:
+    The packages that it needs are those of this environment, whose link to the clone is not read.
+    """
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    venv.create(folder / "env")
+    programs = folder / "env" / "bin"
+    site = next((folder / "env" / "lib").glob("python3*/site-packages"))
+    here = sysconfig.get_path("purelib")
+    (site / "packages.pth").write_text(f"{here}\n", encoding="utf-8")
+    uv = [str(Path(sys.executable).parent / "uv"), "pip", "install", "--offline", "--no-deps"]
+    wheel = str(next(folder.glob("*.whl")))
+    subprocess.run(
+        [*uv, "--cache-dir", str(folder / "cache"), "--python", str(programs / "python"), wheel],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return programs
+
+
+#: Verbs whose commands the program has printed, complete but for a reason, before they are typed.
+PRINTED = frozenset({"plan", "approve", "run", "accept", "publish", "rollback"})
+
+
+def _verb(command: str) -> str:
+    return re.sub(r"--(project|profile) \S+ ", "", command).split()[1]
+
+
+class Newcomer:
+    """A shell in a folder; `run` is the id that `plan` printed.
+
+    `printed` holds, by its verb, each command that the program printed as the next.
+    """
+
+    def __init__(self, folder: Path, programs: Path, **variables: str) -> None:
         self.folder = folder
         self._place = folder / "place"
         self.run = ""
-        self.printed_next = ""
-        program = str(Path(sys.executable).parent)
-        # The package of this clone, wherever the environment was installed from.
-        self._env = {
-            **{key: text for key, text in os.environ.items() if "LAKEHOUSE_BACKFILL" not in key},
-            "PATH": f"{program}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "COLUMNS": "110",
-            **variables,
-        }
+        self.printed: dict[str, str] = {}
+        without = ("LAKEHOUSE_BACKFILL", "PYTHONPATH")
+        kept = {key: text for key, text in os.environ.items() if not key.startswith(without)}
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        self._env = {**kept, "PATH": path, "COLUMNS": "110", **variables}
 
     def type(self, line: str) -> str:
         """Type a line into bash, which stays in the folder that the line goes to."""
@@ -96,8 +125,8 @@ class Newcomer:
         )  # fmt: skip
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         self.folder = Path(self._place.read_text(encoding="utf-8").strip())
-        printed = done.stdout.split("next:\n")
-        self.printed_next = printed[1].strip() if len(printed) > 1 else ""
+        for command in re.findall(r"^next:\n  (lakehouse-backfill .*)$", done.stdout, re.MULTILINE):
+            self.printed[_verb(command)] = command
         return done.stdout
 
     def do_what_is_said(self, comment: str, profile: dict[str, object]) -> None:
@@ -132,7 +161,10 @@ class Newcomer:
         manifest.write_text(yaml.safe_dump(declared), encoding="utf-8")
 
     def follow(self, line: str) -> str:
-        """Type a line of the README, with the id of the run that was printed for it."""
+        """Type a line of the README, or the command that was printed for it, with its reason."""
+        reason = "".join(re.findall(r'--reason (".+?")', line))
+        if _verb(line) in PRINTED:
+            line = self.printed[_verb(line)].replace("TEXT", reason)
         shown = self.type(re.sub(r"\bRUN\b", self.run, line) if self.run else line)
         if " plan " in line:
             self.run = re.search(r"bf-[0-9a-f]{10}", shown)[0]  # type: ignore[index]

@@ -23,7 +23,10 @@ from lakehouse_backfill.errors import (
 )
 
 #: The plan holds the hash of the job file: a corrected file needs a revised plan.
-CORRECT_JOB_FIX = f"correct the job file, then: {plan_command(revise=RUN_PLACEHOLDER)}"
+CORRECT_JOB_FIX = (
+    "correct the job file, and raise its version there and in the manifest; then: "
+    f"{plan_command(revise=RUN_PLACEHOLDER)}"
+)
 _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
 #: (part of the message, error, fix). The first match wins.
 _ERRORS_BY_MESSAGE: tuple[tuple[str, type[BackfillError], str], ...] = (
