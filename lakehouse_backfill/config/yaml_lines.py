@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from pathlib import Path
+from difflib import get_close_matches
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -103,6 +104,19 @@ def _single_fault_error(fault: Fault) -> ConfigError:
     return ConfigError(f"{fault.file} has 1 fault", faults=(fault,), fix=fix)
 
 
+#: Files of a folder that an error names.
+_MAX_FILES = 5
+
+
+def _describe_files_near(path: Path, file: str) -> str:
+    """Name the YAML files where a missing one was looked for, the most alike first."""
+    folder, shown = (path, file) if path.is_dir() else (path.parent, str(PurePath(file).parent))
+    names = sorted(each.name for each in folder.glob("*.yaml"))
+    near = get_close_matches(path.name, names, _MAX_FILES, 0.6) or names[:_MAX_FILES]
+    found = ", ".join((PurePath(shown) / name).as_posix() for name in near)
+    return f"; in this folder: {found}" if found else ""
+
+
 def load_yaml(path: Path, shown_as: str | None = None) -> YamlDocument:
     """Read a YAML file with the line of every field.
 
@@ -114,7 +128,8 @@ def load_yaml(path: Path, shown_as: str | None = None) -> YamlDocument:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ConfigError(f"{file} cannot be read: {reason}", fix="check the path") from error
+        fix = f"check the path{_describe_files_near(path, file)}"
+        raise ConfigError(f"{file} cannot be read: {reason}", fix=fix) from error
     if len(content) > MAX_BYTES:
         fix = "check the path: a declaration is a short text file"
         raise ConfigError(f"{file} is larger than 1 MB", fix=fix)

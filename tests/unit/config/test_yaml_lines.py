@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.config.yaml_lines import parse_yaml
+from lakehouse_backfill.config.yaml_lines import load_yaml, parse_yaml
 from lakehouse_backfill.errors import ConfigError
 
 pytestmark = pytest.mark.req("M2")
@@ -114,3 +115,16 @@ def test_any_text_is_read_or_refused_with_faults(text: str) -> None:
         parse_yaml(text, "a.yaml")
     except ConfigError as error:
         assert error.faults  # noqa: PT017 (most texts are refused, some are read)
+
+
+@pytest.mark.parametrize("name", ["january.yml", "", "zz"])
+def test_a_file_that_is_not_there_is_answered_with_those_that_are(
+    tmp_path: Path, name: str
+) -> None:
+    for file in ("january.yaml", "march.yaml"):
+        (tmp_path / file).touch()
+    shown = f"jobs/{name}".rstrip("/")
+    with pytest.raises(ConfigError, match="cannot be read") as missing:
+        load_yaml(tmp_path / name, shown)
+    near = "jobs/january.yaml" if name.startswith("january") else "jobs/january.yaml, jobs/march"
+    assert missing.value.fix.startswith(f"check the path; in this folder: {near}")
