@@ -235,6 +235,15 @@ SESSION_EFFECTS: dict[str, tuple[str, str]] = {
     ),
     "JDBC write": ("table", "frame().write.jdbc('jdbc:postgresql://127.0.0.1/x', 't')"),
     "files": ("table", "frame().write.parquet('{folder}/p')"),
+    "text files of an RDD": ("table", "frame().toJSON().saveAsTextFile('{folder}/q')"),
+    "an RDD of the context": (
+        "table",
+        "context().parallelize([1]).saveAsTextFile('{folder}/r')",
+    ),
+    "a file for workers": ("table", "context().addFile('/etc/hostname')"),
+    "an artifact": ("table", "session().addArtifact('/etc/hostname')"),
+    "a data source": ("table", "session().dataSource.register(object)"),
+    "a Java function": ("table", "session().udf.registerJavaFunction('f', 'java.lang.String')"),
     "PyIceberg append": ("table", "catalog('{name}').load_table('{name}').append(one_row())"),
     "PyIceberg append elsewhere": (
         "table",
@@ -260,6 +269,7 @@ _SESSION_HELP = """
 import sys
 from pyspark.sql import SparkSession
 def session(): return SparkSession.builder.getOrCreate()
+def context(): return getattr(session(), 'spark' + 'Context')
 def frame(): return session().range(1)
 def catalog(name): return sys.modules['builtins'].found_catalog
 def output(): return sys.modules['builtins'].found_output
@@ -559,3 +569,18 @@ def test_a_read_by_spark_reaches_a_server(lake: Lake, outside: Outside) -> None:
     with pytest.raises(BackfillError):
         run(lake, copy_job(read))
     assert outside.seen != []
+
+
+@pytest.mark.req("E1", "T6")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "F.call_function('reflect', F.lit('java.lang.System'), F.lit('lineSeparator'))",
+        "F.expr('refl' + \"ect('java.lang.System', 'lineSeparator')\")",
+    ],
+    ids=["by name", "put together"],
+)
+def test_a_query_calls_no_java(lake: Lake, daily: Callable[..., PlanMaker], call: str) -> None:
+    plan = daily(copy_job(f"return src.withColumn('v', F.length({call}).cast('bigint'))")).make()
+    with pytest.raises(WriteForbidden, match=r"to call Java in a query .*jobs/job\.py:5"):
+        lake.staging().analysed_plan(plan, plan.resolved.chunks[0])

@@ -51,6 +51,7 @@ _FIX = (
     "return the rows from the transform and do the rest after the publication, or declare a sink "
     "in the contract and use context.sink(NAME); files may be written below context.scratch"
 )
+_REFLECTION = '"org.apache.spark.sql.catalyst.expressions.CallMethodViaReflection"'
 _STOPPED = "it was stopped before anything was sent or written"
 _UNPUBLISHED = "is not published; readers see what they saw before"
 _made_at: WeakKeyDictionary[Any, Place] = WeakKeyDictionary()
@@ -127,6 +128,13 @@ def secret_in_rows(
         fix=f"take it out of the rows and change the secret {name}; cancel the run, and let "
         "`maintain` remove its shadow",
     )
+
+
+def require_no_java_in_plan(plan_json: str | None, place: Place) -> None:
+    """Raise WriteForbidden when an analysed plan calls Java by name, which may act outside."""
+    if plan_json is not None and _REFLECTION in plan_json:
+        attempt = {"sink": "Java", "what": "to call Java in a query"}
+        raise forbidden([{**attempt, "file": place[0], "line": place[1]}])
 
 
 def trusted() -> Any:

@@ -52,7 +52,19 @@ _WRITE_MEMBERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         )),
         ("conf", "RuntimeConfig", ("set", "unset", "getAll")),
         ("conf", "RuntimeConf", ("set", "unset", "getAll")),
-        ("session", "SparkSession", ("stop", "copyFromLocalToFs", "addArtifacts")),
+        ("session", "SparkSession", ("stop", "copyFromLocalToFs", "addArtifacts", "addArtifact")),
+        ("udf", "UDFRegistration", ("registerJavaFunction", "registerJavaUDAF")),
+        # Its functions would run in workers without the guard.
+        ("datasource", "DataSourceRegistration", ("register",)),
+    )),
+    ("pyspark.core.rdd", "RDD", (
+        "saveAsTextFile", "saveAsPickleFile", "saveAsSequenceFile", "saveAsHadoopFile",
+        "saveAsNewAPIHadoopFile", "saveAsHadoopDataset", "saveAsNewAPIHadoopDataset", "foreach",
+        "foreachPartition", "checkpoint",
+    )),
+    ("pyspark.core.context", "SparkContext", (
+        "stop", "addFile", "addPyFile", "addArchive", "setCheckpointDir", "setLogLevel",
+        "setSystemProperty", "cancelAllJobs", "cancelJobGroup",
     )),
 )  # fmt: skip
 #: Members of PyIceberg's catalogs that commit. The catalogs are those that are loaded.

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
+from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
@@ -123,7 +124,9 @@ class SparkStaging:
         _, output = self._compute(plan, chunk)
         with spark_errors(f"analysing chunk {chunk.chunk_id}"):
             text = analysed_plan_json(output)
-        secret_rows.require_none_in_plan(output, text, self._transform_runner.place(plan))
+        place = self._transform_runner.place(plan)
+        driver_guard.require_no_java_in_plan(text, place)
+        secret_rows.require_none_in_plan(output, text, place)
         return text
 
     def _compute(
