@@ -21,7 +21,7 @@ _SENTENCES: dict[RunState, str] = {
     S.ACCEPTED: "Publish it: the result is accepted.",
     S.PUBLISHING: "Finish the publication, which was begun.",
     S.PUBLISH_HALTED: "Find out why a step failed; then publish the rest, or roll back.",
-    S.PUBLISHED: "Nothing. If it is wrong, take it back.",
+    S.PUBLISHED: "Nothing. Take it back only if it is wrong.",
     S.ROLLED_BACK: "Nothing: it was taken back.",
     S.FAILED: "Correct what failed (the log tells it), then go on.",
     S.CANCELLED: "Nothing: the run is closed.",
@@ -47,7 +47,8 @@ def find_next_act(dossier: Dossier) -> NextAct:
     """Return the act that the run waits for, with its commands as they are typed."""
     run, next_command = dossier.run, dossier.safety_summary.next_command
     command, *remarks = re.split(r" +[(#] *", next_command, maxsplit=1)
-    remark = remarks[0].rstrip(")") if remarks else ""
+    is_said = run.state is RunState.PUBLISHED  # by the sentence
+    remark = remarks[0].rstrip(")") if remarks and not is_said else ""
     sentence, commands = _SENTENCES.get(run.state, "Nothing."), [command]
     if run.state in (S.PLANNED, S.VALIDATED):
         commands.append(command_line("reject", run.run_id, "--reason", "TEXT"))

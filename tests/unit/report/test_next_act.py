@@ -48,12 +48,12 @@ def test_nobody_is_asked_to_waive_what_cannot_be_waived(document: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "remark", ["   (only if you want them back)", "   # only if you want them back"]
+    "remark", ["   (which shows what happened)", "   # which shows what happened"]
 )
 def test_a_remark_is_no_part_of_the_command(document: dict[str, Any], remark: str) -> None:
-    command = "lakehouse-backfill rollback silver.daily --reason TEXT"
-    found = find_next_act(in_state(document, "published", command + remark))
-    assert (found.commands, found.remark) == ((command,), "only if you want them back")
+    command = "lakehouse-backfill log bf-1"
+    found = find_next_act(in_state(document, "failed", command + remark))
+    assert (found.commands, found.remark) == ((command,), "which shows what happened")
 
 
 @pytest.mark.parametrize("state", list(RunState))
