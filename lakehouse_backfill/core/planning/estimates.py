@@ -14,7 +14,7 @@ from lakehouse_backfill.core.planning import job_code, resolve, write_path
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract, Prices
-from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.manifest import RunManifest, Safety
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.domain.plan import Estimate, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.table import LiveFile, ScanEstimate
@@ -169,8 +169,22 @@ def check_limits(
 
     A limit of the cost refuses a plan whose cost is unknown, or lacks a part that has a price.
     """
-    safety = manifest.safety
-    if safety.max_cost_usd is not None and prices and prices.core_hour and found.core_hours is None:
+    _require_whole_cost(manifest.safety, found, prices)
+    _require_within(manifest, found)
+    deadline = manifest.run.deadline
+    if deadline is not None and now > deadline.astimezone(now.tzinfo):
+        raise LimitExceeded(
+            f"the deadline {deadline.isoformat()} has passed",
+            fix="agree on a later run.deadline",
+            field="run.deadline",
+        )
+
+
+def _require_whole_cost(safety: Safety, found: Estimate, prices: Prices | None) -> None:
+    """Raise LimitExceeded when the cost has a limit, and a part that has a price is unknown."""
+    if safety.max_cost_usd is None:
+        return
+    if prices and prices.core_hour and found.core_hours is None:
         raise LimitExceeded(
             f"the cost of the plan is not complete: {found.basis.rpartition('; ')[2]}; "
             f"safety.max_cost_usd allows {safety.max_cost_usd}",
@@ -179,7 +193,15 @@ def check_limits(
             "and cores); or remove core_hour from the prices",
             field="safety.max_cost_usd",
         )
-    if safety.max_cost_usd is not None and found.cost_usd is None:
+    if prices and prices.write_gb and not found.output_bytes:
+        raise LimitExceeded(
+            "the cost of the plan is not complete: its partitions hold nothing yet, so how much it "
+            f"writes is unknown; safety.max_cost_usd allows {safety.max_cost_usd}",
+            fix="run one partition without safety.max_cost_usd first; or remove write_gb from the "
+            "prices",
+            field="safety.max_cost_usd",
+        )
+    if found.cost_usd is None:
         raise LimitExceeded(
             "the cost of the plan is unknown: the profile has no prices of reads, writes or "
             f"requests; safety.max_cost_usd allows {safety.max_cost_usd}",
@@ -187,6 +209,11 @@ def check_limits(
             "safety.max_cost_usd",
             field="safety.max_cost_usd",
         )
+
+
+def _require_within(manifest: RunManifest, found: Estimate) -> None:
+    """Raise LimitExceeded for a number that is greater than its limit."""
+    safety = manifest.safety
     pairs = (
         ("input bytes", found.input_bytes, safety.max_bytes, "safety.max_bytes"),
         ("output rows", found.output_rows, safety.max_rows, "safety.max_rows"),
@@ -199,13 +226,6 @@ def check_limits(
                 fix=f"restate fewer partitions, or raise {field}",
                 field=field,
             )
-    deadline = manifest.run.deadline
-    if deadline is not None and now > deadline.astimezone(now.tzinfo):
-        raise LimitExceeded(
-            f"the deadline {deadline.isoformat()} has passed",
-            fix="agree on a later run.deadline",
-            field="run.deadline",
-        )
 
 
 def _cost(

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakehouse_backfill.core.planning.job_code import archived_texts
+from lakehouse_backfill.core.planning.job_code import archived_texts, code_texts
 from lakehouse_backfill.core.planning.publish_modes import is_externally_written
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.guards.privacy import HIDDEN
 from lakehouse_backfill.domain.partitions import Chunk
-from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.plan import Plan, has_restricted_columns
 from lakehouse_backfill.domain.run import ChunkRecord, Rejects
 from lakehouse_backfill.domain.serialization import canonical_json, to_json_value
 from lakehouse_backfill.ports.compute import Staging
@@ -31,7 +31,8 @@ def record_rejects(
     if is_externally_written(plan):
         return record
     rejects = staging.rejects(plan, chunk)
-    if rejects is not None and rejects.records:
+    # A record would outlast the person that a later tombstone names.
+    if rejects is not None and rejects.records and not plan.resolved.contract.tombstones:
         rows = _rows(context, plan, chunk, rejects)
         context.runs.record_rejects(plan.run_id, record.epoch, rows)
     return count_rejects(context, plan, record, rejects)
@@ -57,9 +58,10 @@ def count_rejects(
 
 def _reason_filter(context: Context, plan: Plan) -> Callable[[str], str]:
     """Return what gives a reason as reports may show it."""
-    if not plan.resolved.contract.restricted_columns:
+    if not has_restricted_columns(plan):
         return lambda reason: reason
     texts = [str(one["text"] or "") for one in archived_texts(context, plan.run_id)]
+    texts = texts or list(code_texts(context, plan.resolved).values())
     return lambda reason: reason if _is_literal(reason, texts) else HIDDEN
 
 

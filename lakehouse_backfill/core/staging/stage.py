@@ -43,6 +43,9 @@ def carry_chunk(
     shadow holds. Nothing is computed or copied; the same again does nothing.
     """
     started = context.clock.now()
+    computed = next(
+        (one for one in context.runs.chunks(source.run_id) if one.chunk_id == chunk.chunk_id), None
+    )
     commit = context.publisher.carry(_carry_request(plan, chunk, source, epoch))
     if known is not None and known.snapshot_id == commit.snapshot_id:
         return known
@@ -64,6 +67,8 @@ def carry_chunk(
         finished_at=finished,
         carried_from=source.run_id,
         epoch=epoch,
+        rejected_rows=computed and computed.rejected_rows,
+        reject_reasons=computed.reject_reasons if computed else (),
     )
 
 

@@ -79,7 +79,7 @@ def check_rejects(plan: Plan, chunks: Iterable[ChunkRecord]) -> tuple[CheckResul
     if not known:
         return ()
     rejected = sum(chunk.rejected_rows or 0 for chunk in known)
-    rows = rejected + sum(chunk.output_rows for chunk in known)
+    rows = rejected + sum(map(_computed_rows, known))
     allowed = plan.resolved.manifest.safety.max_rejected_share
     share = rejected / rows if rows else 0.0
     reasons = Counter[str]()
@@ -97,6 +97,17 @@ def check_rejects(plan: Plan, chunks: Iterable[ChunkRecord]) -> tuple[CheckResul
         limit=allowed,
     )
     return (result,)
+
+
+def _computed_rows(chunk: ChunkRecord) -> int:
+    """Return how many rows of a chunk its transform made: of a merge, the change rows by key."""
+    merged = (
+        chunk.inserted_rows, chunk.updated_rows, chunk.deleted_rows, chunk.ignored_rows,
+    )  # fmt: skip
+    if any(count is not None for count in merged):
+        return sum(count or 0 for count in merged)
+    others = (chunk.stray_rows or 0) + (chunk.left_out_rows or 0)
+    return chunk.output_rows - (chunk.carried_rows or 0) + others
 
 
 def check_outside_unchanged(

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import NullType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, NullType, StringType, StructField, StructType
 
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
-from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
+from lakehouse_backfill.adapters.spark.staging import merge, secret_rows
+from lakehouse_backfill.domain.partitions import Chunk, scope_row_ranges
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import REJECT_REASON, RejectedRow, Rejects
 from lakehouse_backfill.errors import ChecksFailed
 
 #: Records kept of one chunk, in the order of their keys.
 RECORDS_KEPT = 1_000
 _REASONS_KEPT = 20
+_MOST_OF_A_REASON = 200
+_MOST_OF_A_VALUE = 1_000
 _COUNT = "lhb_rejected"
 
 
@@ -76,39 +80,73 @@ class RejectWatch:
         return count == 0, Rejects(rows=0)
 
 
-def read_rejects(fitted: DataFrame, scope: Scope, key: Sequence[str]) -> Rejects:
-    """Count and read the rejected rows of a chunk; those without a partition belong to it too."""
-    ranges = scope_row_ranges(scope)
-    is_mine = dataframes.is_in_ranges(ranges)
+def is_rejected_of(plan: Plan, chunk: Chunk, schema: StructType) -> Column:
+    """Build a column that is true for the rejected rows that a chunk answers for.
+
+    Beside its own rows these are the ones whose place cannot be known, as a partition column or a
+    column of the row predicate is null; and, where nothing beyond the run is read by design, those
+    of partitions that no chunk has.
+    """
+    ranges = scope_row_ranges(plan.chunk_scope(chunk))
+    mine = dataframes.is_in_ranges(ranges)
+    if not any(pin.warm_up_days or pin.cool_down_days for pin in plan.resolved.sources):
+        mine = mine | ~dataframes.is_in_ranges(scope_row_ranges(plan.resolved.scope))
     for name in {one.column for one in ranges}:
-        is_mine = is_mine | quoted_column(name).isNull()
-    reason = quoted_column(REJECT_REASON)
-    rejected = fitted.where(reason.isNotNull() & is_mine).persist()
+        mine = mine | quoted_column(name).isNull()
+    predicate = merge.typed_row_predicate(plan, schema)
+    if predicate is not None:
+        named = merge.matches_predicate(predicate)
+        for name in predicate:
+            named = named | quoted_column(name).isNull()
+        mine = mine & named
+    return mine & quoted_column(REJECT_REASON).isNotNull()
+
+
+def read_rejects(plan: Plan, rows: DataFrame, place: tuple[str, int]) -> Rejects:
+    """Count rejected rows, and read the first: their values as texts of limited length.
+
+    The engine makes the texts: a date that Python cannot hold may be why a row was rejected. Raises
+    WriteForbidden when one holds the value of a secret; `place` is named then.
+    """
+    rejected = rows.persist()
     try:
-        count = F.count(F.lit(1)).alias(_COUNT)
-        reasons = (
-            rejected.groupBy(reason.alias(REJECT_REASON))
-            .agg(count)
-            .orderBy(F.desc(_COUNT), REJECT_REASON)
-            .limit(_REASONS_KEPT)
-            .collect()
-        )
-        order = [*map(quoted_column, key), reason]
-        records = [
-            row.asDict(recursive=True)
-            for row in rejected.orderBy(*order).limit(RECORDS_KEPT).collect()
-        ]
+        secret_rows.require_none_in_rows(rejected, place)
         return Rejects(
             rows=rejected.count(),
-            reasons={row[REJECT_REASON]: row[_COUNT] for row in reasons},
-            records=tuple(
-                RejectedRow(
-                    reason=record.pop(REJECT_REASON),
-                    key={name: record[name] for name in key},
-                    record=record,
-                )
-                for record in records
-            ),
+            reasons=_count_reasons(rejected),
+            records=_first_records(rejected, plan.resolved.contract.key),
         )
     finally:
         rejected.unpersist()
+
+
+def _count_reasons(rejected: DataFrame) -> dict[str, int]:
+    counted = rejected.groupBy(_reason()).agg(F.count(F.lit(1)).alias(_COUNT))
+    most = counted.orderBy(F.desc(_COUNT), REJECT_REASON).limit(_REASONS_KEPT)
+    return {row[REJECT_REASON]: row[_COUNT] for row in most.collect()}
+
+
+def _first_records(rejected: DataFrame, key: Sequence[str]) -> tuple[RejectedRow, ...]:
+    texts = [_text(field) for field in rejected.schema.fields if field.name != REJECT_REASON]
+    order = [*map(quoted_column, key), quoted_column(REJECT_REASON)]
+    first = rejected.orderBy(*order).limit(RECORDS_KEPT).select(*texts, _reason())
+    records = [row.asDict() for row in first.collect()]
+    return tuple(
+        RejectedRow(
+            reason=record.pop(REJECT_REASON),
+            key={name: record[name] for name in key},
+            record=record,
+        )
+        for record in records
+    )
+
+
+def _reason() -> Column:
+    text = F.substring(quoted_column(REJECT_REASON), 1, _MOST_OF_A_REASON)
+    return text.alias(REJECT_REASON)
+
+
+def _text(field: StructField) -> Column:
+    column = quoted_column(field.name)
+    text = F.base64(column) if isinstance(field.dataType, BinaryType) else column.cast("string")
+    return F.substring(text, 1, _MOST_OF_A_VALUE).alias(field.name)

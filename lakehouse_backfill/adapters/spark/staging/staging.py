@@ -156,7 +156,7 @@ class SparkStaging:
         started = time.monotonic()
         scope = plan.chunk_scope(chunk)
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
-            stored = self._stored_checksum(plan.shadow_table, snapshot_id, scope)
+            stored = _stored_checksum(self._tables, plan.shadow_table, snapshot_id, scope)
             self._require_no_secrets(plan, snapshot_id, scope)
         input_rows = self._count(plan, chunk, self._inputs.frames_for_scope(plan, scope))
         summaries = self._tables.snapshot_summaries(
@@ -174,6 +174,8 @@ class SparkStaging:
 
     def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
         """Return the rows of a staged chunk that its transform rejects, computed again if any."""
+        if plan.resolved.catch_up and plan.resolved.catch_up.erased_chunk(chunk.chunk_id):
+            return None  # Accepted rows stand for what it computes, which is never executed.
         is_known, found = self._reject_watch.look_up((plan.run_id, chunk.chunk_id))
         if is_known:
             return found
@@ -184,8 +186,10 @@ class SparkStaging:
         with spark_errors(f"reading what chunk {chunk.chunk_id} rejects"):
             target = self._tables.schema(plan.shadow_table)
             fitted = self._transform_runner.fit_rejects(plan, output, target)
-            rows = _rows_in_predicate(plan, fitted)
-            return rejects.read_rejects(rows, plan.chunk_scope(chunk), plan.resolved.contract.key)
+            mine = fitted.where(rejects.is_rejected_of(plan, chunk, fitted.schema))
+            left_out = catch_up.excluded_rows(plan.resolved)
+            kept = self._deleted_row_filter.drop_excluded(mine, left_out)
+            return rejects.read_rejects(plan, kept, self._transform_runner.place(plan))
 
     def application(self) -> str:
         """Return the id of the Spark application, which Iceberg writes into each summary."""
@@ -291,10 +295,11 @@ class SparkStaging:
             counted = _observed_chunk(observation, composed.rows.schema)
             if counted is None or counted.checksum.rows != commit.added_rows:
                 # Repeated tasks are counted twice; an optimised-away plan is not counted at all.
-                outside = ~dataframes.is_in_ranges(rows)
-                rows_outside = composed.rows.where(outside)
-                outside_rows = counted.outside_rows if counted else rows_outside.count()
-                stored = self._stored_checksum(plan.shadow_table, commit.snapshot_id, scope)
+                outside = composed.rows.where(~dataframes.is_in_ranges(rows))
+                outside_rows = counted.outside_rows if counted else outside.count()
+                stored = _stored_checksum(
+                    self._tables, plan.shadow_table, commit.snapshot_id, scope
+                )
                 counted = _ObservedChunk(stored, outside_rows)
             if counted.may_hold_secrets:
                 self._require_no_secrets(plan, commit.snapshot_id, scope)
@@ -304,9 +309,10 @@ class SparkStaging:
         rows = self._tables.read_scope(plan.shadow_table, snapshot_id, scope)
         secret_rows.require_none_in_rows(rows, self._transform_runner.place(plan))
 
-    def _stored_checksum(self, table: str, snapshot_id: int, scope: Scope) -> Checksum:
-        frame = self._tables.read_scope(table, snapshot_id, scope)
-        return row_hash.frame_checksum(frame, LINEAGE_NAMES)
+
+def _stored_checksum(tables: SparkTables, table: str, snapshot_id: int, scope: Scope) -> Checksum:
+    frame = tables.read_scope(table, snapshot_id, scope)
+    return row_hash.frame_checksum(frame, LINEAGE_NAMES)
 
 
 def _rows_in_predicate(plan: Plan, frame: DataFrame) -> DataFrame:

@@ -12,6 +12,7 @@ from lakehouse_backfill.core.guards.privacy.plan_lineage import (
 )
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
+from lakehouse_backfill.domain.run import REJECT_REASON
 from lakehouse_backfill.errors import Blocked
 
 #: Evidence of a run with masks: the column of an input that each column of the output copies, in
@@ -84,10 +85,11 @@ def require_declared_flow(resolved: ResolvedManifest, flow: ColumnFlow, *, state
     """Raise Blocked, naming each, for columns of a lower class that hold restricted values.
 
     A column is as high when it is restricted itself, or masked. The flag of deleted keys in a merge
-    is not stored.
+    is not stored, and of reasons to reject a row only those that stand in the job's code.
     """
     contract, merge = resolved.contract, resolved.manifest.target.merge
     accepted = {name.casefold() for name in contract.restricted_columns} | waived_columns(resolved)
+    accepted.add(REJECT_REASON)
     if merge is not None and merge.deleted is not None:
         accepted |= {merge.deleted.casefold()}
     low = {
