@@ -11,7 +11,7 @@ import pytest
 
 from lakehouse_backfill.errors import TargetChanged
 from tests.support.spark.lake import Lake
-from tests.support.spark.modes import BY_PARTITION, Modes
+from tests.support.spark.modes import BY_PARTITION, JOB, Modes
 
 OLD = ("1, 1, A, 10, 1", "2, 1, A, 10, 1", "2, 2, A, 10, 1", "3, 1, A, 10, 1", "4, 1, A, 10, 1")
 NEW = ("1, 1, A, 10, 1", "2, 1, A, 99, 1", "2, 2, A, 99, 1", "3, 1, A, 99, 1", "4, 1, A, 10, 1")
@@ -53,6 +53,14 @@ def test_what_came_meanwhile_is_in_the_published_partitions(lake: Lake) -> None:
 @pytest.mark.req("E3")
 def test_deleted_rows_stay_deleted_by_publish_and_by_rollback(lake: Lake) -> None:
     modes = _modes(lake, deletions="reapply")
+    # A chunk that is taken over without deleted rows never computes what it would reject.
+    modes.transform = "judging"
+    judging = JOB.replace("tenants", "judging").replace(
+        "return rows.select(",
+        'return rows.selectExpr("*", "IF(v < 0, \'low\', NULL) AS _reject_reason").select(',
+    )
+    judging = judging.replace("*more)", '"_reject_reason", *more)')
+    lake.job(judging)
     run = _plan(modes)
     lake.sql("DELETE FROM {ns}.out WHERE d = date'2024-01-02' AND k = 2")
     done = modes.project.publish(run, by="lead")

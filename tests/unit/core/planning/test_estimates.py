@@ -46,9 +46,17 @@ def limited(**safety: Any) -> RunManifest:
         ),
         (Prices(core_hour=3.0, read_gb=0.05), 0.1, "the cost of the plan is not complete"),
         (Prices(read_gb=0.05), 0.1, ""),
+        (Prices(read_gb=0.05, write_gb=1.0), 0.1, "its partitions hold nothing yet"),
         (Prices(read_gb=5.0), 10.0, "the plan needs 10.0 cost in USD; safety.max_cost_usd allows"),
     ],
-    ids=["no prices", "only core-hours, unknown", "core-hours unknown", "within", "over"],
+    ids=[
+        "no prices",
+        "only core-hours, unknown",
+        "core-hours unknown",
+        "within",
+        "output unknown",
+        "over",
+    ],
 )
 def test_a_limit_of_the_cost_refuses_what_is_over_it_and_what_is_unknown(prices, cost, problem):
     found = estimate_from_files(INPUTS, None, prices)

@@ -14,6 +14,7 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import (
     CheckResult,
@@ -29,10 +30,12 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS, ChunkFacts, Rejects, RunState
 from lakehouse_backfill.domain.table import Column, TableInfo
 from lakehouse_backfill.errors import ChecksFailed, IllegalMove
+from tests.support.examples.plans import a_plan
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, contract, declared, lake
 from tests.support.fakes.control import FakeRuns
 from tests.support.fakes.lake import FakeLake
+from tests.support.lakes.control import a_chunk
 
 pytestmark = pytest.mark.req("Q1", "Q8")
 DAY = "2020-01-02"
@@ -230,6 +233,25 @@ def test_a_gate_that_closes_rejects_the_run_and_is_named(case: Case) -> None:
     with pytest.raises(IllegalMove):
         publish(found, plan.run_id, "bob")
     assert where.tables[plan.resolved.target.table].head == before
+
+
+@pytest.mark.req("Q1")
+@pytest.mark.parametrize(
+    ("counts", "share"),
+    [
+        ({"output_rows": 10_010, "carried_rows": 10_000}, "90 of 100 rows"),
+        ({"output_rows": 10_010, "updated_rows": 6, "ignored_rows": 4}, "90 of 100 rows"),
+        ({"output_rows": 10, "stray_rows": 3, "left_out_rows": 7}, "90 of 110 rows"),
+    ],
+    ids=["row predicate", "merge", "left out"],
+)
+def test_the_share_of_rejected_rows_is_of_those_that_the_transform_made(
+    counts: dict[str, int], share: str
+) -> None:
+    chunk = a_chunk("c1").model_copy(update={"rejected_rows": 90, **counts})
+    (check,) = gates.check_rejects(a_plan(), [chunk])
+    assert not check.passed
+    assert check.detail.startswith(share)
 
 
 class _LosingRows(FakeCompute):
