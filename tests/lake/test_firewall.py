@@ -240,6 +240,15 @@ SESSION_EFFECTS: dict[str, tuple[str, str]] = {
         "table",
         "context().parallelize([1]).saveAsTextFile('{folder}/r')",
     ),
+    "a model": ("file", "indexer().fit(letters()).save('file://{folder}/s')"),
+    "a part of a pipeline": ("file", "indexer().write().overwrite().save('{folder}/t')"),
+    "a pipeline": ("file", "pipeline().write().overwrite().save('{folder}')"),
+    "a pipeline of Python": ("file", "pipeline().save('{folder}/u')"),
+    "an older model": ("file", "older_model().save(context(), 'file://{folder}/v')"),
+    "files for machine learning": (
+        "table",
+        "older_files().saveAsLibSVMFile(context().parallelize([]), '{folder}/w')",
+    ),
     "a file for workers": ("table", "context().addFile('/etc/hostname')"),
     "an artifact": ("table", "session().addArtifact('/etc/hostname')"),
     "a data source": ("table", "session().dataSource.register(object)"),
@@ -271,6 +280,19 @@ from pyspark.sql import SparkSession
 def session(): return SparkSession.builder.getOrCreate()
 def context(): return getattr(session(), 'spark' + 'Context')
 def frame(): return session().range(1)
+def letters(): return session().createDataFrame([('a',)], 'a string')
+def indexer():
+    from pyspark.ml.feature import StringIndexer
+    return StringIndexer(inputCol='a', outputCol='b')
+def pipeline():
+    from pyspark.ml import Pipeline
+    return Pipeline(stages=[indexer()])
+def older_model():
+    from pyspark.mllib.regression import LinearRegressionModel
+    return LinearRegressionModel([1.0], 0.0)
+def older_files():
+    from pyspark.mllib.util import MLUtils
+    return MLUtils
 def catalog(name): return sys.modules['builtins'].found_catalog
 def output(): return sys.modules['builtins'].found_output
 def one_row():

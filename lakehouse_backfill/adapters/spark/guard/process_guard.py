@@ -80,10 +80,11 @@ _TRANSPARENT = frozenset(
 _IMPORT_SYSTEM = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 #: Methods of loaders that read or write a file for their caller.
 _FILE_METHODS = ("get_data", "set_data", "_cache_bytecode", "_write_atomic")
-#: Files of PySpark that call functions of the job: an effect right below them is the job's.
+#: Files of PySpark that call functions of the job, or write files for it: an effect right below
+#: them is the job's.
 _CALLERS = (
     "/worker.py", "/util.py", "/sql/worker/", "/sql/udf.py", "/sql/udtf.py", "/core/rdd.py",
-    "/serializers.py", "/cloudpickle/", "/profiler.py",
+    "/serializers.py", "/cloudpickle/", "/profiler.py", "/ml/", "/mllib/", "/pandas/",
 )  # fmt: skip
 #: Functions of PySpark's broadcast variables that unpickle what a job has made.
 _LOADS_BROADCAST = ("load", "load_from_path", "value")
