@@ -272,6 +272,12 @@ SESSION_EFFECTS: dict[str, tuple[str, str]] = {
     "objects of the process": ("toolkit", "__import__('gc').get_objects()"),
     "a setting": ("secret", "session().conf.get('spark.hadoop.fs.s3a.secret.key')"),
     "all settings": ("table", "session().conf.getAll"),
+    "Java by a function's name": ("Java", "run(F.call_function('Reflect', *_JAVA))"),
+    "Java by an expression": ("Java", "run(F.expr('refl' + _CALL))"),
+    "Java by a quoted name": ("Java", "frame().selectExpr('id', '`JAVA_METHOD` /* */ ' + _ARGS)"),
+    "Java by a function": ("Java", "run(getattr(F, 'try_' + 'reflect')(*_JAVA))"),
+    "Java by a computed name": ("Java", "run(F.expr(\"IDENTIFIER('re' || 'flect')\" + _ARGS))"),
+    "Java in a filter": ("Java", "frame().filter('re' + 'flect' + _ARGS + ' IS NULL').count()"),
     "Java": ("Java", "getattr(session(), '_j' + 'vm').java.lang.System.exit(1)"),
 }
 _SESSION_HELP = """
@@ -280,6 +286,11 @@ from pyspark.sql import SparkSession
 def session(): return SparkSession.builder.getOrCreate()
 def context(): return getattr(session(), 'spark' + 'Context')
 def frame(): return session().range(1)
+from pyspark.sql import functions as F
+_JAVA = F.lit('java.lang.System'), F.lit('lineSeparator')
+_ARGS = "('java.lang.System', 'lineSeparator')"
+_CALL = 'ect' + _ARGS
+def run(column): return frame().select(column).collect()
 def letters(): return session().createDataFrame([('a',)], 'a string')
 def indexer():
     from pyspark.ml.feature import StringIndexer
@@ -595,14 +606,20 @@ def test_a_read_by_spark_reaches_a_server(lake: Lake, outside: Outside) -> None:
 
 @pytest.mark.req("E1", "T6")
 @pytest.mark.parametrize(
-    "call",
+    ("rows", "line"),
     [
-        "F.call_function('reflect', F.lit('java.lang.System'), F.lit('lineSeparator'))",
-        "F.expr('refl' + \"ect('java.lang.System', 'lineSeparator')\")",
+        ("src.withColumn('n', F.call_function('reflect', F.lit('java.lang.System')))", 7),
+        ("src.withColumn('n', F.expr('refl' + \"ect('java.lang.System', 'lineSeparator')\"))", 7),
+        ("src.crossJoin(src.sparkSession.table('called_java'))", 5),
     ],
-    ids=["by name", "put together"],
+    ids=["by name", "put together", "in a view"],
 )
-def test_a_query_calls_no_java(lake: Lake, daily: Callable[..., PlanMaker], call: str) -> None:
-    plan = daily(copy_job(f"return src.withColumn('v', F.length({call}).cast('bigint'))")).make()
-    with pytest.raises(WriteForbidden, match=r"to call Java in a query .*jobs/job\.py:5"):
+def test_a_query_calls_no_java(
+    lake: Lake, daily: Callable[..., PlanMaker], rows: str, line: int
+) -> None:
+    # No text of the job names it: only the plan does.
+    call = "SELECT reflect('java.lang.System', 'lineSeparator') AS n"
+    lake.spark.sql(call).createOrReplaceTempView("called_java")
+    plan = daily(copy_job(f"return {rows}")).make()
+    with pytest.raises(WriteForbidden, match=rf"to call Java in a query .*jobs/job\.py:{line}"):
         lake.staging().analysed_plan(plan, plan.resolved.chunks[0])
