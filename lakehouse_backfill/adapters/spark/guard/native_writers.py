@@ -31,6 +31,7 @@ PATH_WRITERS: Mapping[str, Mapping[str, int]] = {
     "pyarrow.orc": {"ORCWriter.__init__": 1},
     "pyarrow.feather": {"write_feather": 1},
     "pyarrow.csv": {"write_csv": 1},
+    "scipy.io._fast_matrix_market": {"_get_write_cursor": 0},
 }  # fmt: skip
 #: By module: members that may open an address natively, with its position.
 ADDRESS_READERS: Mapping[str, Mapping[str, int]] = {
@@ -69,6 +70,10 @@ CLIENT_CALLS: Mapping[str, tuple[str, ...]] = {
     ),
     "pandas.io.pytables": ("HDFStore.__init__",),
     "pandas.io.iceberg": ("read_iceberg", "to_iceberg"),
+}  # fmt: skip
+#: By module: members that connect in native code, also for Spark Connect's client.
+CONNECTING: Mapping[str, tuple[str, ...]] = {
+    "grpc._channel": ("Channel.__init__",), "grpc.aio._channel": ("Channel.__init__",),
 }  # fmt: skip
 #: Classes of PyArrow's inner module that open files; its own code does not look them up by name.
 _HIDDEN_CLASSES = ("OSFile", "MemoryMappedFile", "CompressedOutputStream",
@@ -253,7 +258,11 @@ def _checks() -> dict[str, dict[str, list[tuple[str, _Check, str]]]]:
     ]
     known += [
         (module, member, _always, sink)
-        for members, sink in ((CLIENT_CALLS, "database"), (TABLE_FILES, "table"))
+        for members, sink in (
+            (CLIENT_CALLS, "database"),
+            (TABLE_FILES, "table"),
+            (CONNECTING, "network"),
+        )
         for module, calls in members.items()
         for member in calls
     ]

@@ -9,6 +9,7 @@ import _thread
 import concurrent.futures
 import functools
 import os
+import socket
 import sys
 import threading
 import weakref
@@ -28,8 +29,10 @@ WRITING_TO_DESCRIPTORS: Mapping[str, int] = {
 CHANGING_THE_PROCESS = (
     "umask", "nice", "setpriority", "chroot", "setuid", "seteuid", "setreuid", "setgid",
     "setegid", "setgroups", "setsid", "setpgid", "sched_setaffinity", "sched_setscheduler",
-    "pidfd_open", "register_at_fork", "abort", "unshare", "setns",
+    "pidfd_open", "register_at_fork", "unshare", "setns",
 )  # fmt: skip
+#: Functions of `os` that end the process at once, whoever calls them for a job.
+ENDING_THE_PROCESS = ("_exit", "abort")
 _SYSTEM = ("os", "posix", "nt")
 
 
@@ -41,6 +44,9 @@ def install(guard: Any) -> None:
         _gate_system_call(guard, name, "file", _foreign_descriptor(position))
     for name in CHANGING_THE_PROCESS:
         _gate_system_call(guard, name, "process", None)
+    for name in ENDING_THE_PROCESS:
+        _gate_system_call(guard, name, "process", lambda _guard, _arguments: "")
+    _gate_listening(guard)
     _gate_fork_exec(guard)
     _mark_threads(guard)
     _gate_finalizers(guard)
@@ -86,6 +92,21 @@ def _foreign_descriptor(position: int) -> _Check:
         return None if is_own else f" to the open file {number}"
 
     return check
+
+
+def _gate_listening(guard: Any) -> None:
+    """A socket that listens without an address gets one from the system, and no event tells it."""
+    owner: Any = socket.socket
+    listen = owner.listen
+
+    @functools.wraps(listen)
+    def gated_listen(*arguments: Any) -> None:
+        found = guard.origin(sys._getframe(1)) if guard.is_on else None
+        if found is not None:
+            guard.stop("network", "socket.listen", found)
+        listen(*arguments)
+
+    owner.listen = gated_listen
 
 
 def _gate_fork_exec(guard: Any) -> None:

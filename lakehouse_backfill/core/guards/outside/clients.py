@@ -42,7 +42,7 @@ CLIENTS_BY_SINK: Mapping[str, tuple[str, ...]] = {
     "network": (
         "grpc", "grpclib", "requests", "urllib3", "httpx", "httpcore", "aiohttp", "websockets",
         "websocket", "pycurl", "curl_cffi", "paramiko", "asyncssh", "uvloop", "dns", "smtplib",
-        "ftplib", "imaplib", "poplib", "telnetlib", "xmlrpc", "slack_sdk", "sentry_sdk",
+        "ftplib", "imaplib", "poplib", "telnetlib", "xmlrpc", "slack_sdk", "sentry_sdk", "_socket",
     ),
     "database": (
         "sqlite3", "_sqlite3", "aiosqlite", "psycopg", "psycopg2", "asyncpg", "pg8000", "MySQLdb",
@@ -55,12 +55,14 @@ CLIENTS_BY_SINK: Mapping[str, tuple[str, ...]] = {
     ),
     "cache": ("redis", "aioredis", "valkey", "memcache", "pymemcache", "pylibmc"),
     "search index": ("elasticsearch", "opensearchpy", "meilisearch", "typesense", "qdrant_client"),
-    "native code": ("ctypes", "_ctypes", "cffi", "_cffi_backend", "py4j", "jpype", "jnius"),
+    "native code": ("ctypes", "_ctypes", "cffi", "_cffi_backend", "py4j", "jpype", "jnius",
+                    "tkinter", "_tkinter", "turtle"),
     "process": (
-        "multiprocessing", "_thread", "_posixsubprocess", "_posixshmem", "_xxsubinterpreters",
-        "_interpreters", "concurrent.interpreters", "pexpect", "sh", "invoke", "fabric",
+        "multiprocessing", "_multiprocessing", "_thread", "_posixsubprocess", "_posixshmem",
+        "_xxsubinterpreters", "_interpreters", "concurrent.interpreters", "pexpect", "sh",
+        "invoke", "fabric",
     ),
-    "after the run": ("atexit", "signal", "_signal"),
+    "after the run": ("atexit", "signal", "_signal", "faulthandler"),
     "toolkit": (
         "lakehouse_backfill.adapters", "lakehouse_backfill.cli", "lakehouse_backfill.config",
         "lakehouse_backfill.core", "lakehouse_backfill.demo", "lakehouse_backfill.fault_points",

@@ -118,6 +118,42 @@ EFFECTS: dict[str, tuple[str, str]] = {
     "narwhals": (
         "file", "import narwhals as n; " + _PANDAS + "n.from_native(d).write_parquet('{folder}/a')",
     ),
+    "SciPy's matrices": (
+        "file", "import scipy.io as s, numpy as n; s.mmwrite('{folder}/a', n.zeros((1, 1)))",
+    ),
+    "SciPy's sound": (
+        "file", "import scipy.io.wavfile as w, numpy as n; w.write('{folder}/a', 8, n.zeros(1))",
+    ),
+    "Spark Connect": (
+        "network",
+        "import pyspark.sql.connect.client.core as c; "
+        "c.DefaultChannelBuilder('sc://127.0.0.1:{port}').toChannel()",
+    ),
+    "another session": (
+        "network",
+        "from pyspark.sql.connect.session import SparkSession as S; S('sc://127.0.0.1:{port}')",
+    ),
+    "gRPC of a library": (
+        "network", "import pyspark.sql.connect.client.core as c; c.grpc.insecure_channel('a:1')",
+    ),
+    "gRPC by asyncio": (
+        "network",
+        "import pyspark.sql.connect.client.core as c; c.grpc.aio.insecure_channel('a:1')",
+    ),
+    "a socket that listens": ("network", "import socket; socket.socket().listen()"),
+    "a socket below socket": ("network", "import _socket; _socket.socket().listen()"),
+    "Tcl": ("native code", "import tkinter; tkinter.Tcl().eval('exec touch {folder}/a')"),
+    "Tcl below tkinter": ("native code", "import _tkinter; _tkinter.create()"),
+    "Tcl above tkinter": ("native code", "import turtle"),
+    "a semaphore": ("process", "import _multiprocessing as m; m.SemLock(0, 1, 1, '/lhb-t', True)"),
+    "a traceback later": (
+        "after the run", "import faulthandler as f; f.dump_traceback_later(100)",
+    ),
+    "the end of the process": ("process", "import os; os._exit(1)"),
+    "an abort in a thread": (
+        "process", "import os, threading as t; o = t.Thread(target=os.abort); o.start(); o.join()",
+    ),
+    "an exit by a function": ("process", "import os, functools; functools.partial(os._exit, 1)()"),
     "SciPy": ("file", "import scipy.io as s; s.savemat('{folder}/a', {'a': 1})"),
     "NumPy's map": (
         "file", "import numpy as n; n.memmap('{folder}/a', dtype='u1', mode='w+', shape=(4,))",
