@@ -57,8 +57,8 @@ _ONLY_DIRECT = frozenset({*EVENTS["after the run"], *EVENTS["toolkit"]})
 #: Events that tell of code that is loaded.
 _LOADING = frozenset({"exec", "import"})
 _SINKS = {event: sink for sink, events in EVENTS.items() for event in events}
-#: What a library may do while it is imported.
-_ALLOWED_ON_IMPORT = frozenset({"native code", "environment"})
+#: What a library may do while it is imported: some try whether the machine has IPv6.
+_ALLOWED_ON_IMPORT = frozenset({*EVENTS["native code"], *EVENTS["environment"], "socket.bind"})
 #: A path is refused in any case: the link could lead out of the scratch folder later.
 _ALWAYS_OUTSIDE = frozenset({"os.link", "os.symlink", "os.chdir"})
 #: Standard output and errors.
@@ -166,7 +166,7 @@ class ProcessGuard:
         # A thread may run a function of native code: then there is no frame.
         frame = sys._getframe(1).f_back
         is_direct = event in _ONLY_DIRECT
-        found = self.direct_caller(frame) if is_direct else self._origin(frame, sink)
+        found = self.direct_caller(frame) if is_direct else self._origin(frame, event)
         if found is None:
             return
         with self.trusted():
@@ -223,7 +223,7 @@ class ProcessGuard:
             self._known[file] = found
         return found
 
-    def _origin(self, frame: FrameType | None, sink: str) -> Place | None:
+    def _origin(self, frame: FrameType | None, event: str) -> Place | None:
         frame = _caller(frame)
         # A project may lie in a folder that is called `pyspark`.
         if frame is not None and not self.is_job_file(frame.f_code.co_filename):
@@ -231,16 +231,16 @@ class ProcessGuard:
             imports = code.co_filename == _IMPORT_SYSTEM[1] and _imports(frame)
             if imports or _is_engine(code.co_filename, code.co_name):
                 return None
-        return self._on_stack(frame, sink)
+        return self._on_stack(frame, event)
 
-    def _on_stack(self, frame: FrameType | None, sink: str) -> Place | None:
+    def _on_stack(self, frame: FrameType | None, event: str) -> Place | None:
         known = self._known
         while frame is not None:
             file = frame.f_code.co_filename
             is_jobs = known.get(file)
             if self.is_job_file(file) if is_jobs is None else is_jobs:
                 return file, frame.f_lineno
-            if file in _IMPORT_SYSTEM and sink in _ALLOWED_ON_IMPORT:
+            if file in _IMPORT_SYSTEM and event in _ALLOWED_ON_IMPORT:
                 return None
             frame = frame.f_back
         return self.thread_origin()

@@ -146,3 +146,29 @@ def test_a_loader_writes_and_reads_no_file_for_a_job(tmp_path: Path) -> None:
     found = try_lines(tmp_path / "project", lines)
     assert [one.sinks for one in found] == [{"file"}] * 3
     assert not (tmp_path / "a").exists()
+
+
+#: A library that looks, while it is imported, whether the machine has IPv6, as urllib3 does.
+_PROBING = """
+import socket
+def probe():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+probe()
+"""
+
+
+@pytest.mark.parametrize("in_worker", [False, True], ids=["driver", "worker"])
+def test_a_library_may_probe_the_machine_only_while_it_is_imported(
+    tmp_path: Path, in_worker: bool
+) -> None:
+    installed = tmp_path / "installed"
+    installed.mkdir()
+    (installed / "probing.py").write_text(_PROBING)
+    lines = ["import probing; return 1", "import probing; probing.probe()"]
+    found = try_lines(
+        tmp_path / "project", lines, in_worker=in_worker,
+        environment={"PYTHONPATH": str(installed)},
+    )  # fmt: skip
+    assert [one.sinks for one in found] == [set(), {"network"}]
+    assert found[0].result == "1"
