@@ -245,17 +245,20 @@ class PublishWindow(Value):
     to: TimeOfDay = Field(description='First minute that is too late, e.g. "04:00".')
 
 
+_WAIVES = "Who decides, with the role `waive`; where signatures are required, they approve the run."
+
+
 class RetentionException(Value):
     """A person's decision that rows older than their retention are computed in this run."""
 
-    by: Text = Field(description="Who decided; the contract's `roles.waive` must allow it.")
+    by: Text = Field(description=_WAIVES)
     reason: Text = Field(description="Why; shown to whoever approves the run.")
 
 
 class IncompleteInput(Value):
     """A person's decision that partitions are computed before all of their input is there."""
 
-    by: Text = Field(description="Who decided; the contract's `roles.waive` must allow it.")
+    by: Text = Field(description=_WAIVES)
     reason: Text = Field(description="Why; shown to whoever approves the run.")
 
 
@@ -263,7 +266,7 @@ class RestrictedFlow(Value):
     """A person's decision that a column of this run may hold values of restricted columns."""
 
     column: Name = Field(description="Column of the output.")
-    by: Text = Field(description="Who decided; the contract's `roles.waive` must allow it.")
+    by: Text = Field(description=_WAIVES)
     reason: Text = Field(description="Why; shown to whoever approves the run.")
 
 
@@ -322,6 +325,14 @@ class Safety(Value):
         "block",
         description="When a partition would lose all of its rows; only block is built.",
     )
+
+    @property
+    def waivers(self) -> Mapping[str, str]:
+        """By waiver of this manifest, the person in whose name it is written."""
+        single = ("retention_exception", "incomplete_input")
+        found = {name: each.by for name in single if (each := getattr(self, name)) is not None}
+        flows = {f"restricted_flows of {one.column}": one.by for one in self.restricted_flows}
+        return found | flows
 
 
 class Limits(Value):

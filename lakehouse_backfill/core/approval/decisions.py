@@ -154,6 +154,7 @@ def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     job_code.require_committed(plan.resolved.git_commit, *environments)
     lifecycle.require_legal_move(status, "approve")
     signatures.require_registered_plan(context, plan, context.runs.events(run_id))
+    signatures.require_named_approver(context, plan, by)
     for conflict in find_conflicting_runs(context, plan.resolved, {run_id, plan.revises}):
         raise errors.Conflict(
             f"{run_id} overlaps open run {conflict.run_id} ({conflict.state}) in "

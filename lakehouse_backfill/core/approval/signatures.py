@@ -231,6 +231,28 @@ def _require_planner(context: Context, plan: Plan, signer: str) -> None:
         )
 
 
+def require_named_approver(context: Context, plan: Plan, approver: str) -> None:
+    """Raise NotAllowed unless who approves is the person in whose name a manifest waives a rule.
+
+    Where signatures are required: a name in a file is nobody's decision.
+    """
+    waivers = plan.resolved.manifest.safety.waivers
+    others = {name: by for name, by in waivers.items() if by != approver}
+    if not others or not signers.is_signature_required(context.profile, plan):
+        return
+    what = ", ".join(f"safety.{name} in the name of {by}" for name, by in others.items())
+    people = tuple(dict.fromkeys(waivers.values()))
+    fix = f"{command_line('approve', plan.run_id)} --by {people[0]}, signed by {people[0]}"
+    if len(people) > 1:
+        fix = f"write one person, who approves, in all waivers; {plan_command(revise=plan.run_id)}"
+    raise NotAllowed(
+        f"the manifest of {plan.run_id} has {what}, and {approver} approves it: who waives has to "
+        "approve",
+        state="nothing was computed, decided or published",
+        fix=fix,
+    )
+
+
 def require_signed_intent(context: Context, plan: Plan, events: tuple[Event, ...]) -> None:
     """Raise unless plan and approval, from which a run is computed, are signed where required."""
     require_registered_plan(context, plan, events)
@@ -333,6 +355,8 @@ def _require_valid(context: Context, plan: Plan, events: tuple[Event, ...], even
     verdict = check_event(context, events, event, plan.manifest_hash, to_come)
     if not verdict.is_signed:
         raise _refusal(plan, str(verdict))
+    if event.verb == "approve":
+        require_named_approver(context, plan, event.actor)
     for contract in _contracts(context, plan):
         roles.require_role(contract, _ROLES[event.verb], event.actor, context.profile.environment)
         if event.verb not in _CARRYING:

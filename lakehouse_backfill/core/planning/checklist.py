@@ -113,7 +113,10 @@ def _ranges(resolved: ResolvedManifest) -> str:
         if pin.range is not None
     ]
     if exception is not None:
-        texts.append(f"input may be incomplete, allowed by {exception.by}: {exception.reason}")
+        texts.append(
+            f"input may be incomplete, written in the manifest, in {exception.by}'s name: "
+            f"{exception.reason}"
+        )
     return "; ".join(texts)
 
 
@@ -268,9 +271,12 @@ def _privacy(resolved: ResolvedManifest) -> str:
         parts.append(f"in no report: values of {', '.join(contract.restricted_columns)}")
     exception = resolved.manifest.safety.retention_exception
     if exception is not None:
-        parts.append(f"retention waived by {exception.by}: {exception.reason}")
+        parts.append(
+            f"retention waived in the manifest, in {exception.by}'s name: {exception.reason}"
+        )
     parts += [
-        f"{one.column} may be made of restricted columns, waived by {one.by}: {one.reason}"
+        f"{one.column} may be made of restricted columns, waived in the manifest, in "
+        f"{one.by}'s name: {one.reason}"
         for one in resolved.manifest.safety.restricted_flows
     ]
     return "; ".join(parts)

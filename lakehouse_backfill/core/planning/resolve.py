@@ -195,7 +195,7 @@ def check_complete_input(context: Context, resolved: ResolvedManifest) -> tuple[
             field=_PARTITIONS,
         )
     roles.require_role(resolved.contract, "waive", exception.by, resolved.environment)
-    return (f"{text}: allowed by {exception.by}: {exception.reason}",)
+    return (f"{text}: written in the manifest, in {exception.by}'s name: {exception.reason}",)
 
 
 _SPOKEN = {

@@ -275,7 +275,8 @@ def _check_waived_flows(resolved: ResolvedManifest) -> tuple[str, ...]:
     if manifest.transform.writer == "external":
         require_declared_flow(resolved, restricted_flow(resolved, None), state=NOTHING_PLANNED)
     return tuple(
-        f"{one.column} may be made of restricted columns: allowed by {one.by}: {one.reason}"
+        f"{one.column} may be made of restricted columns: written in the manifest, in "
+        f"{one.by}'s name: {one.reason}"
         for one in manifest.safety.restricted_flows
     )
 
@@ -325,7 +326,7 @@ def _check_retention(resolved: ResolvedManifest, now: datetime) -> tuple[str, ..
             field="safety.retention_exception",
         )
     roles.require_role(contract, "waive", exception.by, resolved.environment)
-    return (f"{text}: allowed by {exception.by}: {exception.reason}",)
+    return (f"{text}: written in the manifest, in {exception.by}'s name: {exception.reason}",)
 
 
 def expired_partitions(scope: Scope, days: int, now: datetime) -> tuple[str, ...]:

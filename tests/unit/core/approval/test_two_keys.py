@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.adapters.signing.identity import ProjectIdentity
-from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.identity.statement import Envelope
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, NotAllowed
@@ -87,3 +88,50 @@ def test_one_key_decides_where_the_contract_needs_no_four_eyes(keys: Keyring) ->
     decisions.approve(one, run_id, "ana", "")
     stage(one, run_id, "ana")
     assert steps.state_of(found, run_id) is RunState.STAGED
+
+
+WAIVERS = {
+    "retention_exception": {"by": "lead", "reason": "a court asked"},
+    "incomplete_input": {"by": "lead", "reason": "a preview"},
+    "restricted_flows": [{"column": "n", "by": "lead", "reason": "wide"}],
+}
+
+
+@E4
+@pytest.mark.parametrize("name", WAIVERS)
+def test_a_waiver_of_the_manifest_needs_the_approval_of_whom_it_names(
+    keys: Keyring, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = prod_world(keys)
+    wanted = declared(contract=contract(roles={"waive": ["lead"]}), safety={name: WAIVERS[name]})
+    run_id = planned(keys, found, wanted)
+    with pytest.raises(NotAllowed, match="in the name of lead, and ana approves it") as caught:
+        decisions.approve(keys.acting(found, "ana"), run_id, "ana", "fine")
+    assert str(caught.value.fix) == (
+        f"lakehouse-backfill approve {run_id} --by lead, signed by lead"
+    )
+    assert steps.state_of(found, run_id) is RunState.PLANNED
+    with monkeypatch.context() as older:  # as a release before this rule approved it
+        older.setattr(signatures, "require_named_approver", lambda *_: None)
+        approved_run(keys, found, run_id)
+    with pytest.raises(NotAllowed, match="who waives has to approve"):
+        publish(keys.acting(found, "bob"), run_id, "bob")
+    with pytest.raises(NotAllowed, match="who waives has to approve"):
+        stage(found, run_id, "bob")
+
+
+@E4
+def test_who_waives_in_the_manifest_and_approves_opens_the_run(keys: Keyring) -> None:
+    found = prod_world(keys)
+    safety = {"retention_exception": {"by": "ana", "reason": "a court asked"}}
+    run_id = accepted(keys, found, declared(safety=safety))
+    publish(keys.acting(found, "bob"), run_id, "bob")
+    assert steps.state_of(found, run_id) is RunState.PUBLISHED
+
+
+def approved_run(keys: Keyring, found: Context, run_id: str) -> None:
+    """Take a planned run on to its acceptance."""
+    decisions.approve(keys.acting(found, "ana"), run_id, "ana", "fine")
+    stage(found, run_id, "bob")
+    validate(found, run_id, "bob")
+    decisions.accept(keys.acting(found, "ana"), run_id, "ana", "fine")

@@ -191,8 +191,10 @@ def test_a_person_who_may_waive_allows_incomplete_input_by_name() -> None:
         "safety": {"incomplete_input": {"by": "lead", "reason": "a preview is wanted"}},
     }
     plan = make_plan(context(lake()), declared("2026-01-01", "2026-01-03", **allowed), "bob", None)
-    assert any(note.endswith("allowed by lead: a preview is wanted") for note in plan.notes)
-    assert "allowed by lead" in " ".join(one.answer or "" for one in plan.checklist)
+    assert any(note.endswith("in lead's name: a preview is wanted") for note in plan.notes)
+    assert "written in the manifest, in lead's name" in " ".join(
+        one.answer or "" for one in plan.checklist
+    )
     owned = contract(roles={"waive": ["owner"]})
     wanted = declared("2026-01-01", "2026-01-03", contract=owned, **allowed)
     with pytest.raises(NotAllowed):
