@@ -108,11 +108,17 @@ def draft_manifest(
     return Draft(text, tuple(_manifest_questions(contract, transform, inputs, scoped)))
 
 
+#: What a person decided under `safety` for the partitions of one run.
+_RUN_WAIVERS = (
+    "retention_exception", "incomplete_input", "restricted_flows", "allow_nondeterminism",
+)  # fmt: skip
+
+
 def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
     """Draft the run manifest that restates exactly the partitions of a product to repair.
 
     It is the manifest of the newest run, on the inputs of now. What belongs to that run's own
-    partitions (golden rows, spot checks, schema change, deadline) is left out.
+    partitions (golden rows, spot checks, schema change, deadline, waivers of rules) is left out.
     """
     manifest = made.resolved.manifest
     scope = Scope(
@@ -127,6 +133,7 @@ def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
     data["run"] = {
         "kind": "backfill" if set(kinds) == {"missing"} else "restatement",
         "requested_by": requested_by,
+        **({"purpose": manifest.run.purpose} if manifest.run.purpose else {}),
         "reason": f"Found by stale: {causes}.",
         "reason_code": "bug_fix" if set(kinds) == {"newer code"} else "late_data",
     }
@@ -149,6 +156,12 @@ def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
     head = (
         "# Drafted by lakehouse-backfill stale --draft. Next: lakehouse-backfill plan THIS_FILE\n"
     )
+    waivers = [name for name in _RUN_WAIVERS if data.get("safety", {}).pop(name, None)]
+    if waivers:
+        head += (
+            f"# Left out: safety.{', safety.'.join(waivers)} of {made.run_id}, which were decided "
+            "for its partitions.\n"
+        )
     return head + yaml.safe_dump(_plain(data), sort_keys=False, allow_unicode=True)
 
 

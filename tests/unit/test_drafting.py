@@ -6,14 +6,23 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransform
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
+from lakehouse_backfill.config.drafts import draft_repair
 from lakehouse_backfill.config.scaffold import create_project
+from lakehouse_backfill.core.evidence.staleness import (
+    PartitionStatus,
+    ProductStatus,
+    StaleCause,
+)
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.project import Project
+from tests.support.fakes.context import PRODUCT, context, declared, lake
 
 DAYS = PartitionSpec(PartitionField(2, 1000, DayTransform(), "day"))
 SCHEMA = Schema(
@@ -130,3 +139,25 @@ def test_a_drafted_product_comes_with_a_suite_unless_there_is_one(project: Proje
     (project.folder / "catalog/contracts/silver.orders.yaml").unlink()
     project.add_product("silver.orders")
     assert suite.read_text() == "mine"
+
+
+@pytest.mark.req("E3")
+def test_a_repair_takes_no_waiver_of_the_earlier_run_over() -> None:
+    said = {"by": "lead", "reason": "a court asked for these days"}
+    safety = {
+        "retention_exception": said, "incomplete_input": said, "max_rows": 10**9,
+        "restricted_flows": [{"column": "n", **said}],
+        "allow_nondeterminism": [{"kind": "wall_clock", "reason": "rounded to the day"}],
+    }  # fmt: skip
+    run = declared(run={"purpose": "correct_rates"}, safety=safety)
+    made = make_plan(context(lake()), run, "bob", None)
+    late = StaleCause("late rows", "late rows of raw")
+    found = ProductStatus(PRODUCT, (PartitionStatus("2020-01-09", "stale", (late,)),), code="1")
+    text = draft_repair(found, made, "bob")
+    draft = yaml.safe_load(text)
+    assert draft["safety"] == {"max_rows": 10**9}
+    assert draft["run"]["purpose"] == "correct_rates"
+    left_out = next(line for line in text.splitlines() if line.startswith("# Left out"))
+    for name in set(safety) - {"max_rows"}:
+        assert f"safety.{name}" in left_out
+    assert made.run_id in left_out
