@@ -24,6 +24,7 @@ from lakehouse_backfill.core.comparison.diff import (
     compare_states,
     request_for_run,
 )
+from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.planning import job_code, publish_modes
 from lakehouse_backfill.core.planning.pins import expired_pins
 from lakehouse_backfill.core.publication.dual_read import staged_candidate
@@ -229,10 +230,12 @@ def attribute_changes(
 ) -> tuple[EngineDiff, Attribution]:
     """Compare a run's candidate with what it replaces, and attribute sampled changed rows.
 
-    The result is recorded as evidence of the run. Raises NotFound when nothing is staged.
+    The result is recorded as evidence of the run. Raises NotFound when nothing is staged,
+    and what `require_permission_now` does when its input may no longer be replayed.
     """
     started = time.monotonic()
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    rules.require_permission_now(context, plan)
     request = request_for_run(context, run_id, DiffOptions(samples=asked.samples))
     result = compare_states(context, request, asked.engine)
     diff = result.diff
@@ -253,17 +256,11 @@ def attribute_changes(
         context.progress.advance(rows=changed[label])
     context.progress.finish()
     attribution = Attribution(
-        run_id=run_id,
-        product=plan.product,
-        old=diff.old,
-        new=diff.new,
-        changed_rows=sum(changed.values()),
-        changed_partitions=len(changed),
-        sampled_rows=sum(changed[label] for label in chosen),
-        partitions=tuple(causes),
-        at=context.clock.now(),
-        seconds=round(time.monotonic() - started, 3),
-    )
+        run_id=run_id, product=plan.product, old=diff.old, new=diff.new,
+        changed_rows=sum(changed.values()), changed_partitions=len(changed),
+        sampled_rows=sum(changed[label] for label in chosen), partitions=tuple(causes),
+        at=context.clock.now(), seconds=round(time.monotonic() - started, 3),
+    )  # fmt: skip
     context.evidence.record(run_id, ATTRIBUTION, attribution.data(), status.seq)
     return result, attribution
 

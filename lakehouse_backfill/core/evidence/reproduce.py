@@ -17,6 +17,7 @@ from lakehouse_backfill.core.evidence.deep_verify import (
     failed_check,
     unknown_check,
 )
+from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.planning.pins import pin_name
@@ -55,11 +56,13 @@ def audit_guarantees(context: Context, product: str | None) -> tuple[ProductGuar
     """Sample one chunk of the newest published run of a product, or of each, and test it.
 
     The chunk is computed twice into a scratch table; each day another chunk is sampled. Raises
-    NotFound for a product without a published run.
+    NotFound for a product without a published run, and what `require_permission_now` does for one
+    whose input may no longer be replayed; without `product`, that is the reason of an empty sample.
     """
     products = {run.product for run in context.runs.list(open_only=False)}
     audited = tuple(
-        _audit_product(context, name) for name in sorted({product} if product else products)
+        _audit_product(context, name, is_named=product is not None)
+        for name in sorted({product} if product else products)
     )
     if product is not None and audited[0].run_id is None:
         raise errors.NotFound(
@@ -68,7 +71,7 @@ def audit_guarantees(context: Context, product: str | None) -> tuple[ProductGuar
     return audited
 
 
-def _audit_product(context: Context, product: str) -> ProductGuarantees:
+def _audit_product(context: Context, product: str, *, is_named: bool) -> ProductGuarantees:
     run_id = pointer.newest_published_run(context.versions.history(product))
     if run_id is None:
         return ProductGuarantees(product, None, None, (), "no run of it was ever published")
@@ -76,6 +79,13 @@ def _audit_product(context: Context, product: str) -> ProductGuarantees:
     pins = _check_pins(context, plan)
     if publish_modes.is_externally_written(plan):
         because = "another engine computed it: only its pins were looked at"
+        return ProductGuarantees(product, run_id, None, (), because, (pins,))
+    try:
+        rules.require_permission_now(context, plan)
+    except errors.BackfillError as error:
+        if is_named:
+            raise
+        because = f"only its pins were looked at, nothing was computed: {error.problem}"
         return ProductGuarantees(product, run_id, None, (), because, (pins,))
     chunk, because = sample_chunk(context, plan)
     checks = (*_check_computation(context, plan, chunk), pins)
@@ -184,7 +194,8 @@ def reproduce(context: Context, run_id: str) -> ReproduceOutcome:
     """Compute all chunks of a run again and compare each partition's checksum.
 
     Lineage columns are left out. Raises NotFound when pins are gone, ApprovalMissing when nothing
-    was validated, Unsupported for a run of another engine.
+    was validated, Unsupported for a run of another engine, and what `require_permission_now` does
+    when its input may no longer be replayed.
     """
     plan, status = context.runs.plan(run_id), context.runs.status(run_id)
     events = trusted_events(context, status)

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.core.guards.privacy import masks
+from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.pins import expired_pins, snapshot_exists
 from lakehouse_backfill.core.runs.context import Context
@@ -68,13 +68,15 @@ def open_scratch_table(
 
     When the process is killed before the end, the table stays until `maintain` drops it. Raises
     NotFound, with the names, when a pinned snapshot is gone; Unsupported for a run whose rows
-    another engine computes.
+    another engine computes; what `require_permission_now` does when its input may no longer be
+    replayed.
     """
     if publish_modes.is_externally_written(plan):
         raise errors.Unsupported(
             f"{plan.run_id} was computed by another engine: there is no code to execute",
             fix="compare what that engine gives now: lakehouse-backfill reconcile OLD NEW",
         )
+    rules.require_permission_now(context, plan)
     require_input_snapshots(context, plan)
     target, base = plan.resolved.target.table, _base_snapshot(context, plan)
     table = f"{plan.shadow_table}__{purpose}_{uuid4().hex[:8]}"

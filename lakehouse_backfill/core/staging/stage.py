@@ -152,8 +152,7 @@ def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSe
     require_approved_files(context, plan)
     require_pinned_snapshots(context, plan)
     masks.require_same_key(plan, context.secrets)
-    contracts = (plan.resolved.contract, context.contract(plan.product))
-    rules.require_permission_now(plan, contracts, context.clock.now())
+    rules.require_permission_now(context, plan)
     status = context.drive(status, plan, "begin staging", by)
     try:
         with RenewedLease(context, status) as lease:

@@ -18,6 +18,7 @@ from lakehouse_backfill.core.guards.privacy.column_flow import (
     waived_columns,
 )
 from lakehouse_backfill.core.runs import roles
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Assumption, Contract, SuiteRef
 from lakehouse_backfill.domain.guards.privacy import (
@@ -154,13 +155,14 @@ def require_permitted_planner(resolved: ResolvedManifest, planner: str) -> None:
         _require_permitted(asked, what, purposes)
 
 
-def require_permission_now(plan: Plan, contracts: Iterable[Contract], now: datetime) -> None:
+def require_permission_now(context: Context, plan: Plan) -> None:
     """Raise what `check_privacy` does for retention and purpose, before anything is computed.
 
-    A permission may have ended since the run was planned: by time, or by the product's contract,
-    of which `contracts` has that of the plan and that of the project.
+    A permission may have ended since the run was planned: by time, or by the product's contract.
+    That of the plan is asked, and that of the project.
     """
-    for contract in contracts:
+    now = context.clock.now()
+    for contract in (plan.resolved.contract, context.contract(plan.product)):
         resolved = plan.resolved.model_copy(update={"contract": contract})
         try:
             _check_retention(resolved, now)

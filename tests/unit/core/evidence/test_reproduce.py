@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
+from lakehouse_backfill.core.evidence.attribution import (
+    AttributionOptions,
+    attribute_changes,
+)
 from lakehouse_backfill.core.evidence.reproduce import (
     ProductGuarantees,
     audit_guarantees,
     open_scratch_table,
     reproduce,
 )
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
-from lakehouse_backfill.errors import ApprovalMissing, NotFound
+from lakehouse_backfill.errors import ApprovalMissing, NotFound, Unsupported
 from tests.support.fakes.compute import FakeCompute
-from tests.support.fakes.context import PRODUCT, declared
+from tests.support.fakes.context import PRODUCT, contract, declared
 from tests.support.fakes.steps import note_calls, planned_run, published_run, world
 
 D5, O7 = pytest.mark.req("D5"), pytest.mark.req("O7")
@@ -125,3 +131,29 @@ def test_a_product_without_a_published_run_says_so() -> None:
     with pytest.raises(NotFound, match="no run of it"):
         audit_guarantees(found, PRODUCT)
     assert declared().manifest.product == PRODUCT
+
+
+@pytest.mark.req("E3")
+@pytest.mark.parametrize(
+    "replay",
+    [
+        reproduce,
+        lambda found, _: audit_guarantees(found, PRODUCT),
+        lambda found, run_id: attribute_changes(found, run_id, AttributionOptions()),
+    ],
+    ids=["reproduce", "audit guarantees", "diff --attribute"],
+)
+def test_input_that_may_no_longer_be_replayed_is_not_computed_again(
+    replay: Callable[[Context, str], object],
+) -> None:
+    where, found = world()
+    run_id = published_run(found)
+    expired = dataclasses.replace(found, contract=lambda _: contract(retention_days=30))
+    tables, calls = set(where.tables), note_calls(found.compute().staging, "stage")
+    with pytest.raises(Unsupported, match="older than its retention of 30 days") as refused:
+        replay(expired, run_id)
+    assert refused.value.state == "nothing was computed; readers see what they saw before"
+    assert (set(where.tables), calls) == (tables, [])
+    (told,) = audit_guarantees(expired, None)
+    assert "nothing was computed: " in told.because
+    assert [check.name for check in told.checks] == ["pins"]

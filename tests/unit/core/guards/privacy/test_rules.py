@@ -175,14 +175,14 @@ class LaterClock(FixedClock):
 def test_a_permission_that_ended_since_the_plan_stops_staging() -> None:
     own = private(privacy=PURPOSES, retention_days=2192)
     asked = declared(contract=own, run={"purpose": "repair", "requested_by": "bob"})
-    plan, now = planned(asked), FixedClock().now()
-    rules.require_permission_now(plan, (own, own), now)
+    plan, now = planned(asked), context(lake())
+    rules.require_permission_now(replace(now, contract=lambda _: own), plan)
     withdrawn = private(privacy={"purposes": {"repair": ["eve"]}}, retention_days=2192)
     with pytest.raises(NotAllowed, match="bob may not replay") as refused:
-        rules.require_permission_now(plan, (own, withdrawn), now)
+        rules.require_permission_now(replace(now, contract=lambda _: withdrawn), plan)
     assert refused.value.state == "nothing was computed; readers see what they saw before"
     with pytest.raises(Unsupported, match="older than its retention of 2192 days"):
-        rules.require_permission_now(plan, (own, own), LaterClock().now())
+        rules.require_permission_now(replace(now, contract=lambda _: own, clock=LaterClock()), plan)
     # Staging asks it, before anything is computed.
     _, found = world()
     run_id = approved_run(found, asked)
