@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -98,3 +100,37 @@ def test_a_repository_that_is_called_like_an_option_is_no_option(tmp_path: Path)
 def test_the_place_of_a_repository_is_shown_without_its_password() -> None:
     place = GitAnchor("https://bot:s3cret@git.example.com/anchor.git").place
     assert place == "the git repository https://git.example.com/anchor.git"
+
+
+@pytest.mark.req("E4")
+def test_a_password_of_an_address_is_no_argument_of_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git, stub = shutil.which("git"), tmp_path / "git"
+    # It notes its arguments, and which password git would use at the address and elsewhere.
+    stub.write_text(
+        f"""#!/bin/sh
+printf '%s\\n' "$@" >> {tmp_path}/arguments
+for host in git.example.com other.example.com; do
+  printf 'url=https://%s/anchor.git\\n\\n' $host | {git} credential fill >> {tmp_path}/$host
+done
+exit 0
+"""
+    )
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    anchor = GitAnchor("https://bot:s3%2Fcret@git.example.com/anchor.git")
+    assert anchor.names() == frozenset()
+    assert anchor.records() == ()
+    anchor.keep(record())
+    GitAnchor("ssh://bot:s3cret@git.example.com/anchor.git").names()
+    arguments = (tmp_path / "arguments").read_text()
+    assert "cret" not in arguments
+    assert {"ls-remote", "fetch", "push", "https://git.example.com/anchor.git"} <= {
+        *arguments.splitlines()
+    }
+    assert "ssh://bot@git.example.com/anchor.git" in arguments
+    filled = (tmp_path / "git.example.com").read_text().splitlines()
+    assert {"username=bot", "password=s3/cret"} <= set(filled)
+    assert "cret" not in (tmp_path / "other.example.com").read_text()

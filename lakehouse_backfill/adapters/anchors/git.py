@@ -7,11 +7,13 @@ The repository has to refuse moved and deleted tags: protected tags of a forge, 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 from lakehouse_backfill.domain.identity.anchor import AnchorRecord
 from lakehouse_backfill.domain.serialization import canonical_json
@@ -23,6 +25,14 @@ _PREFIX = "refs/tags/lakehouse-backfill/"
 _TIMEOUT_S = 60
 #: The tree of every record's commit: empty. The record is the commit's message.
 _EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+#: An address with a password.
+_ADDRESS = re.compile(r"(?i)([a-z][a-z0-9+.-]*)://([^/:@]*):([^/]*)@(([^/]*).*)")
+_USER, _PASSWORD = "LAKEHOUSE_BACKFILL_ANCHOR_USER", "LAKEHOUSE_BACKFILL_ANCHOR_PASSWORD"
+#: Git runs it by a shell, whose arguments are these words.
+_HELPER = (
+    f"""!f() {{ test "$1" != get || """
+    f"""printf 'username=%s\\npassword=%s\\n' "${_USER}" "${_PASSWORD}"; }}; f"""
+)
 _IDENTITY = ("-c", "user.name=lakehouse-backfill", "-c", "user.email=anchor@localhost")
 
 
@@ -31,6 +41,27 @@ class GitAnchor(Anchor):
 
     def __init__(self, repository: str) -> None:
         self._repository = repository
+        self._credentials: dict[str, str] = {}
+        if found := _ADDRESS.fullmatch(repository):
+            self._hide_password(*found.groups())
+
+    def _hide_password(self, scheme: str, user: str, password: str, rest: str, host: str) -> None:
+        """Take a password out of the arguments of git, which all processes of a machine can read.
+
+        By HTTP, git asks a helper for user and password, for this host only, and the helper reads
+        them from the environment. Other schemes use no password of an address.
+        """
+        is_http = scheme.lower() in ("http", "https")
+        self._repository = f"{scheme}://{rest}" if is_http else f"{scheme}://{user}@{rest}"
+        if not is_http:
+            return
+        first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
+        self._credentials = {_USER: unquote(user), _PASSWORD: unquote(password)}
+        # The empty value drops other helpers: none is asked first, and none stores the password.
+        for place, value in enumerate(("", _HELPER), first):
+            self._credentials[f"GIT_CONFIG_KEY_{place}"] = f"credential.{scheme}://{host}.helper"
+            self._credentials[f"GIT_CONFIG_VALUE_{place}"] = value
+        self._credentials["GIT_CONFIG_COUNT"] = str(first + 2)
 
     @property
     def place(self) -> str:
@@ -87,7 +118,7 @@ class GitAnchor(Anchor):
             done = subprocess.run(  # noqa: S603
                 ["git", *place, *arguments],  # noqa: S607 (whichever git is installed)
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False,
-                env={**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+                env={**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **self._credentials},
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise self._error(type(error).__name__) from error
