@@ -32,14 +32,15 @@ HONOURED: Mapping[SinkType, tuple[tuple[str, ...], str]] = {
 }  # fmt: skip
 #: Policies that reach the declared sink itself: they need somebody who approves.
 REACHING = ("allow", "dedupe", "compensate")
+_ONCE_IN_A_RUN = "a message is sent once for each key in a run"
 #: What a policy means, as the checklist says it.
 MEANINGS: Mapping[SinkPolicy, str] = {
-    "allow": "messages are sent, each time that the code runs",
+    "allow": f"{_ONCE_IN_A_RUN}; another run sends it again",
     "forbid": "a message fails the run before it is sent",
     "mock": "messages are recorded, answers come from a file",
     "sandbox": "messages go to another address",
-    "dedupe": "a message is sent once for each key, with an idempotency key",
-    "compensate": "a message is sent once for each key, and undone when the run is void",
+    "dedupe": f"{_ONCE_IN_A_RUN}; another run sends it again, under the same idempotency key",
+    "compensate": f"{_ONCE_IN_A_RUN}, under a key of that run, and undone when it is void",
 }
 
 

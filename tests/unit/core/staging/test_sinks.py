@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from lakehouse_backfill.core.guards.outside.sinks import MEANINGS
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import recorded_messages
@@ -131,6 +133,27 @@ def test_a_deduplicated_message_is_sent_once_also_by_another_process() -> None:
     crm.send("crm", *MESSAGE)
     RunSinks(found, crm._plan, 0).send("crm", *MESSAGE)
     assert (receiver.got, outcomes(found)) == ([(LIVE, "order-1")], [("dedupe", "sent")])
+
+
+@pytest.mark.parametrize(
+    ("policy", "key_of_another_run"),
+    [("allow", "order-1"), ("dedupe", "order-1"), ("compensate", "order-1@bf-2")],
+)
+def test_a_message_is_sent_once_in_a_run_and_again_by_another_as_the_page_says(
+    policy: SinkPolicy, key_of_another_run: str
+) -> None:
+    receiver = _Receiver()
+    declared_too = {"idempotent": True, "inverse": "https://crm.example.org/undo"}
+    found, crm = run_with(policy, receiver, **declared_too)
+    for _ in range(3):
+        crm.send("crm", *MESSAGE)
+    assert len(receiver.got) == 1
+    RunSinks(found, crm._plan.model_copy(update={"run_id": "bf-2"}), 0).send("crm", *MESSAGE)
+    assert receiver.got[1:] == [(LIVE, key_of_another_run)]
+    assert MEANINGS[policy].startswith("a message is sent once for each key in a run")
+    page = (Path(__file__).parents[4] / "docs" / "side-effects.md").read_text("utf-8")
+    for name, meaning in MEANINGS.items():
+        assert f"| `{name}` | {meaning} |" in page
 
 
 def test_a_message_that_was_not_accepted_is_sent_again_with_the_same_key() -> None:

@@ -113,7 +113,10 @@ def test_plan_and_checklist_show_what_each_sink_gets() -> None:
     wanted = declared(contract=with_sink(), safety={"sinks": {"crm": "dedupe"}})
     plan = make_plan(context(lake()), wanted, "bob", None)
     answer = next(one.answer for one in plan.checklist if one.question == "Which side effects?")
-    shown = "crm (ticket): dedupe (a message is sent once for each key, with an idempotency key)"
+    shown = (
+        "crm (ticket): dedupe (a message is sent once for each key in a run; another run sends it "
+        "again, under the same idempotency key)"
+    )
     assert describe_sinks(with_sink(), wanted.manifest) == shown
     assert f"declared sinks: {shown}" in (answer or "")
 
