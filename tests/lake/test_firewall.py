@@ -271,6 +271,16 @@ SESSION_EFFECTS: dict[str, tuple[str, str]] = {
     ),
     "objects of the process": ("toolkit", "__import__('gc').get_objects()"),
     "a setting": ("secret", "session().conf.get('spark.hadoop.fs.s3a.secret.key')"),
+    "a setting of the context": (
+        "secret",
+        "getattr(context(), '_' + 'conf').get('spark.hadoop.fs.s3a.secret.key')",
+    ),
+    "all settings of the context": ("table", "context().getConf()"),
+    "an accumulator": ("table", "context().accumulator(0)"),
+    "an accumulator of its own": (
+        "table",
+        "__import__('pyspark.accumulators').accumulators.Accumulator(1, 0, None)",
+    ),
     "all settings": ("table", "session().conf.getAll"),
     "Java by a function's name": ("Java", "run(F.call_function('Reflect', *_JAVA))"),
     "Java by an expression": ("Java", "run(F.expr('refl' + _CALL))"),

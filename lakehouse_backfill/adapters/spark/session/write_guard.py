@@ -64,8 +64,11 @@ _WRITE_MEMBERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     )),
     ("pyspark.core.context", "SparkContext", (
         "stop", "addFile", "addPyFile", "addArchive", "setCheckpointDir", "setLogLevel",
-        "setSystemProperty", "cancelAllJobs", "cancelJobGroup",
+        "setSystemProperty", "cancelAllJobs", "cancelJobGroup", "accumulator",
     )),
+    # What a worker adds is unpickled in the driver, by a thread that nobody knows as the job's.
+    ("pyspark.accumulators", "Accumulator", ("__init__",)),
+    ("pyspark.conf", "SparkConf", ("getAll", "toDebugString")),
 )  # fmt: skip
 #: Members of PyIceberg's catalogs that commit. The catalogs are those that are loaded.
 _CATALOG_MEMBERS = (
@@ -119,6 +122,7 @@ def _patch_pyspark() -> None:
                 _forbid(owner, member)
     for api in _APIS:
         _patch_session(api)
+    _check_first(import_module("pyspark.conf").SparkConf, "get", _check_get)
     _patch_pyiceberg()
 
 
