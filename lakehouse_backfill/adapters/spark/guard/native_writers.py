@@ -75,6 +75,10 @@ CLIENT_CALLS: Mapping[str, tuple[str, ...]] = {
 CONNECTING: Mapping[str, tuple[str, ...]] = {
     "grpc._channel": ("Channel.__init__",), "grpc.aio._channel": ("Channel.__init__",),
 }  # fmt: skip
+#: By module: members by which Spark Connect's server writes files of models and pipelines.
+MODEL_WRITERS: Mapping[str, tuple[str, ...]] = {
+    "pyspark.ml.connect.readwrite": ("RemoteMLWriter.save", "RemoteMLWriter.saveInstance"),
+}
 #: Classes of PyArrow's inner module that open files; its own code does not look them up by name.
 _HIDDEN_CLASSES = ("OSFile", "MemoryMappedFile", "CompressedOutputStream",
                    "_RecordBatchFileWriter", "_RecordBatchStreamWriter")  # fmt: skip
@@ -262,6 +266,7 @@ def _checks() -> dict[str, dict[str, list[tuple[str, _Check, str]]]]:
             (CLIENT_CALLS, "database"),
             (TABLE_FILES, "table"),
             (CONNECTING, "network"),
+            (MODEL_WRITERS, "file"),
         )
         for module, calls in members.items()
         for member in calls

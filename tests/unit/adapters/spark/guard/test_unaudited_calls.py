@@ -140,6 +140,10 @@ EFFECTS: dict[str, tuple[str, str]] = {
         "network",
         "import pyspark.sql.connect.client.core as c; c.grpc.aio.insecure_channel('a:1')",
     ),
+    "a model on a Spark Connect server": (
+        "file",
+        "from pyspark.ml.connect.readwrite import RemoteMLWriter as W; W(None).save('file:///a')",
+    ),
     "a socket that listens": ("network", "import socket; socket.socket().listen()"),
     "a socket below socket": ("network", "import _socket; _socket.socket().listen()"),
     "Tcl": ("native code", "import tkinter; tkinter.Tcl().eval('exec touch {folder}/a')"),
