@@ -21,7 +21,7 @@ from lakehouse_backfill.core.guards.privacy.column_flow import (
     restricted_flow,
 )
 from lakehouse_backfill.core.planning import job_code, publish_modes, resolve
-from lakehouse_backfill.core.runs import gate_registry, roles
+from lakehouse_backfill.core.runs import gate_registry, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.checks import ChunkChecks, check_inputs
 from lakehouse_backfill.core.staging.determinism import NOT_LOOKED_AT, find_in_chunk
@@ -71,7 +71,7 @@ def try_partition(context: Context, plan: Plan, partition: str | None, by: str) 
     others see candidates, and what the job's code raises.
     """
     roles.require_validator(plan.resolved.contract, by)
-    _require_possible(plan)
+    _require_possible(context, plan)
     limited = limit_to_partition(plan, partition)
     chunk = limited.resolved.chunks[0]
     trial = _Trial(context, limited, chunk)
@@ -106,9 +106,10 @@ def limit_to_partition(plan: Plan, partition: str | None) -> Plan:
     return plan.model_copy(update={"run_id": run_id, "resolved": resolved})
 
 
-def _require_possible(plan: Plan) -> None:
-    """Raise Unsupported for what cannot be tried without an effect, or has no base to clone."""
+def _require_possible(context: Context, plan: Plan) -> None:
+    """Raise Unsupported for what needs an approval, has an effect, or has no base to clone."""
     resolved, because = plan.resolved, ""
+    waivers = resolved.manifest.safety.waivers
     sinks = [
         sink.name
         for sink in resolved.contract.sinks
@@ -118,6 +119,8 @@ def _require_possible(plan: Plan) -> None:
         because = "another engine computes its rows: there is no job to execute"
     elif sinks:
         because = f"its job sends messages ({', '.join(sinks)}), and nobody approved that"
+    elif waivers and signers.is_signature_required(context.profile, plan):
+        because = f"it waives rules (safety.{', safety.'.join(waivers)}), and nobody approved that"
     elif resolved.target.uuid is None:
         because = f"{resolved.target.table} does not exist yet, and a trial creates no table"
     if because:

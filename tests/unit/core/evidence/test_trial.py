@@ -21,6 +21,7 @@ from lakehouse_backfill.errors import (
     NotFound,
     Unsupported,
 )
+from tests.support.examples.keys import PROD
 from tests.support.fakes.context import PRODUCT, contract, declared
 from tests.support.fakes.steps import approved_run, content_of, world
 
@@ -189,3 +190,16 @@ def test_rows_that_the_transform_rejects_are_told() -> None:
     (gate,) = [one for one in outcome.checks if one.name == "rejected rows are in range"]
     assert not gate.passed
     assert gate.detail.startswith("1 of 11 rows rejected")
+
+
+@pytest.mark.req("E3")
+def test_a_waiver_that_nobody_approved_is_not_tried_where_signatures_are_required() -> None:
+    where, found = world()
+    waiver = {"by": "lead", "reason": "a court asked"}
+    plan = plan_of(found, safety={"retention_exception": waiver})
+    assert trial.try_partition(found, plan, None, "bob").partition == "2020-01-02"
+    tables = set(where.tables)
+    with pytest.raises(Unsupported, match="nobody approved that") as refused:
+        trial.try_partition(dataclasses.replace(found, profile=PROD), plan, None, "bob")
+    assert refused.value.state == "nothing was registered or computed"
+    assert set(where.tables) == tables
