@@ -70,9 +70,13 @@ class PartitionOrigins:
         return tuple(self._plans.setdefault(plan.run_id, plan) for plan in found)
 
     def newest_plan(self) -> Plan | None:
-        """Return the plan of the newest published run that makes whole partitions, else any."""
-        runs = dict.fromkeys(row.run_id for row in self.history if row.run_id is not None)
-        plans = [self.plan(run) for run in runs]
+        """Return the plan of the newest run that readers see rows of, of whole partitions first.
+
+        None where they see none, as after a rollback to the state before all runs.
+        """
+        seen = {run for runs in self.made_by.values() for run in runs}
+        runs = dict.fromkeys(row.run_id for row in self.history if row.run_id in seen)
+        plans = [self.plan(run) for run in runs if run is not None]
         whole = [plan for plan in plans if not is_partial_plan(plan)]
         return next(iter(whole or plans), None)
 

@@ -146,7 +146,12 @@ class _Finder:
         missing = self._missing(current, frozenset(made_by) | live)
         judged = [
             _with_open_run(
-                _judge(label, made_by.get(label, ()), causes.get(label, ()), label in missing),
+                _judge(
+                    label,
+                    made_by.get(label, ()),
+                    causes.get(label, ()),
+                    is_missing=label in missing,
+                ),
                 open_runs.get(label),
             )
             for label in sorted({*made_by, *live, *missing, *open_runs}, key=_order(by))
@@ -156,19 +161,24 @@ class _Finder:
         return ProductStatus(self.contract.product, tuple(judged), notes, repair_of, code)
 
     def _without_history(self) -> ProductStatus:
-        """Return the partitions of open runs; of others nothing is recorded."""
+        """Return the partitions of open runs, and as unknown those that a rollback left."""
+        open_runs = self._open_runs()
+        fields = [row.scope.field for row in self.origins.history if row.scope]
+        live = self._live_labels(fields[0]) if fields else frozenset[str]()
         found = tuple(
-            PartitionStatus(label, state, run_id=run)
-            for label, (run, state) in sorted(self._open_runs().items())
+            _with_open_run(_judge(label, (), (), is_missing=False), open_runs.get(label))
+            if label in live
+            else PartitionStatus(label, open_runs[label][1], run_id=open_runs[label][0])
+            for label in sorted({*open_runs, *live})
         )
-        note = "no run of it is published: what its rows were computed from is not recorded"
+        what = "readers see rows of no run" if fields else "no run of it is published"
+        note = f"{what}: what its rows were computed from is not recorded"
         return ProductStatus(self.contract.product, found, (note,))
 
     def _current_version(self, current: Plan) -> str:
-        """Return the newest version of the transform: of the newest run, or of its file by now."""
+        """Return the version that the transform's file declares; of the newest run if it cannot."""
         transform = current.resolved.manifest.transform
-        declared = self.versions(transform.file).get(transform.name, transform.version)
-        return max(declared, transform.version, key=_version_order)
+        return self.versions(transform.file).get(transform.name, transform.version)
 
     def _open_runs(self) -> dict[str, tuple[str, StateOfPartition]]:
         """Return, for each partition of an open run, the newest such run and its state in words."""
@@ -285,7 +295,8 @@ def _judge(
     label: str,
     made_by: tuple[str, ...],
     causes: tuple[StaleCause, ...],
-    is_missing: bool,  # noqa: FBT001 (one of four facts of a table)
+    *,
+    is_missing: bool,
 ) -> PartitionStatus:
     """Return the state of a partition by the runs that made it; open runs are not looked at."""
     if is_missing:

@@ -137,6 +137,24 @@ def test_an_open_run_gives_its_partitions_the_words_of_its_state() -> None:
     }  # fmt: skip
 
 
+def test_after_a_rollback_the_code_that_was_rolled_back_is_not_asked_for() -> None:
+    _, found = steps.world()
+    versions = {"daily": "1.0.0"}
+    first = steps.published_run(found)
+    newer = {"transform": {"version": "1.1.0"}}
+    steps.published_run(found, declared("2020-01-02", "2020-01-04", **newer))
+    steps.roll_back(found, to=1)
+    seen = find_stale(found, contract(), lambda file: versions)
+    assert (seen.to_repair, seen.code) == ((), "1.0.0")
+    assert seen.repair_of is not None
+    assert seen.repair_of.run_id == first
+    steps.roll_back(found, to=0)
+    seen = find_stale(found, contract(), lambda file: versions)
+    assert {one.state for one in seen.partitions} == {"unknown"}
+    assert seen.notes[0].startswith("readers see rows of no run")
+    assert seen.repair_of is None
+
+
 def test_without_a_published_run_nothing_is_said_to_be_complete() -> None:
     _, found = steps.world()
     seen = find_stale(found, contract(), lambda file: {})
