@@ -379,15 +379,23 @@ class Project:
         """Find partitions whose inputs or code changed since a run made them, and missing ones.
 
         With `draft` a run manifest is written for each product that repairs exactly these. Only
-        metadata is read. Raises NotFound (the product), ConfigError (its file is there).
+        metadata is read. What is wrong with one of all products is its note, and `error()` names
+        it; of a single product it is raised. Raises NotFound (the product), ConfigError.
         """
         from lakehouse_backfill import onboarding
+        from lakehouse_backfill.config.contracts import list_contracts
         from lakehouse_backfill.config.project_files import code_versions
-        from lakehouse_backfill.core.evidence.staleness import find_stale
+        from lakehouse_backfill.core.evidence import staleness
 
         wiring, versions = self.wiring, partial(code_versions, self.folder)
-        contracts = wiring.valid_contracts() if product is None else [wiring.contract(product)]
-        found = tuple(find_stale(wiring.context, one, versions) for one in contracts)
+        if product is None:
+            names = list_contracts(self.folder)
+            all_products = staleness.find_stale_products(
+                wiring.context, names, wiring.contract, versions
+            )
+            found = tuple(all_products)
+        else:
+            found = (staleness.find_stale(wiring.context, wiring.contract(product), versions),)
         drafts = {}
         if draft:
             who = resolve_actor(by)

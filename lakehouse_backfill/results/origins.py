@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.command_lines import command_line, plan_command
+from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Record, Result, optional
 
 if TYPE_CHECKING:
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 class StaleProduct(Record):
     """How many partitions of a product are in which state; `notes` say what cannot be told.
 
-    `manifest` is the drafted run manifest that repairs those that are stale or missing.
+    `manifest` is the drafted run manifest that repairs those that are stale or missing. `judged`:
+    False where the contract is wrong, or something of the product cannot be read.
     """
 
     product: str
+    judged: bool
     states: Mapping[str, int]
     notes: tuple[str, ...]
     manifest: str | None = optional()
@@ -43,7 +46,10 @@ class StalePartition(Record):
 
 
 class StaleResult(Result):
-    """What of each product is not complete; `nothing_to_do`: nothing is stale or missing."""
+    """What of each product is not complete.
+
+    `nothing_to_do`: all products were judged, and nothing is stale or missing.
+    """
 
     products: tuple[StaleProduct, ...]
     partitions: tuple[StalePartition, ...]
@@ -65,6 +71,7 @@ class StaleResult(Result):
             products=tuple(
                 StaleProduct(
                     product=one.product,
+                    judged=one.is_judged,
                     states=dict(Counter(each.state for each in one.partitions)),
                     notes=one.notes,
                     manifest=drafts.get(one.product),
@@ -77,15 +84,26 @@ class StaleResult(Result):
                     partition=each.partition,
                     state=each.state,
                     causes=tuple(dict.fromkeys(cause.kind for cause in each.causes)),
-                    because=tuple(cause.text for cause in each.causes),
+                    because=(*(cause.text for cause in each.causes), *each.remarks),
                     run_id=each.run_id,
                 )
                 for one in found
                 for each in one.partitions
                 if each.state != "complete"
             ),
-            nothing_to_do=not any(one.to_repair for one in found),
+            nothing_to_do=all(one.is_judged and not one.to_repair for one in found),
             next_command=following,
+        )
+
+    def error(self) -> BackfillError | None:
+        """Return ChecksFailed when a product could not be judged."""
+        names = [one.product for one in self.products if not one.judged]
+        if not names:
+            return None
+        return ChecksFailed(
+            f"not judged: {', '.join(names)}",
+            state="nothing was changed; the other products were judged",
+            fix=f"{command_line('stale', names[0])}   # says what is wrong with it",
         )
 
 

@@ -262,6 +262,25 @@ def test_late_rows_are_found_and_the_draft_plans_exactly_these_partitions(
     assert draft["run"]["reason"] == "Found by stale: late rows (2), missing (1)."
 
 
+def test_what_is_wrong_with_one_product_is_told_and_the_others_are_judged(
+    stored: StoredLake,
+) -> None:
+    contracts = PLACE / "catalog/contracts"
+    (contracts / "silver.broken.yaml").write_text("product: silver.broken\n", "utf-8")
+    found = stored.project.stale()
+    assert [(one.product, one.judged) for one in found.products] == [
+        ("silver.broken", False), (STORED_PRODUCT, True),
+    ]  # fmt: skip
+    assert not found.nothing_to_do
+    (contracts / f"{STORED_PRODUCT}.yaml").unlink()
+    shown = CliRunner().invoke(app, ["--project", str(PLACE), "stale"])
+    assert shown.exit_code == 3
+    assert "silver.broken: not judged" in shown.output
+    assert "nothing is stale" not in shown.output
+    alone = CliRunner().invoke(app, ["--project", str(PLACE), "stale", "silver.broken"])
+    assert alone.exit_code == 2
+
+
 @pytest.mark.req("O3")
 def test_lineage_is_known_both_ways_to_the_partition(stored: StoredLake) -> None:
     project, run = stored.project, stored.runs["second"]

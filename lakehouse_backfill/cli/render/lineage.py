@@ -24,7 +24,8 @@ def render_stale(page: TextPage, result: origins.StaleResult) -> None:
     """Draw each product: its states, then its partitions that are not complete, and why."""
     for product in result.products:
         states = ", ".join(f"{count:,} {state}" for state, count in sorted(product.states.items()))
-        page.line(f"{product.product}: {states or 'no partition is known'}", "bold")
+        nothing = "no partition is known" if product.judged else "not judged"
+        page.line(f"{product.product}: {states or nothing}", "bold")
         own = [one for one in result.partitions if one.product == product.product]
         # Neighbours with the same story are one line.
         alike = groupby(own, lambda one: (one.state, one.because, one.run_id))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lakehouse_backfill.core.evidence.input_changes import (
     CauseKind,
@@ -26,8 +26,8 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.domain.run import RunState, RunStatus
+from lakehouse_backfill.errors import BackfillError, EnvironmentDown, NotFound
 
 StateOfPartition = Literal[
     "complete", "missing", "stale", "failed", "in progress", "waiting for approval", "unknown"
@@ -41,6 +41,17 @@ _STATE_OF_RUN: dict[RunState, StateOfPartition] = {
     S.REJECTED: "failed",
     S.PUBLISH_HALTED: "failed",
 }
+
+
+class _OpenRun(NamedTuple):
+    run: RunStatus
+    plan: Plan
+
+    @property
+    def state(self) -> StateOfPartition:
+        return _STATE_OF_RUN.get(self.run.state, "in progress")
+
+
 #: A file's transforms: version by name.
 CodeVersions = Callable[[str], Mapping[str, str]]
 
@@ -56,12 +67,16 @@ class StaleCause:
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """The state of one partition; `run_id` is the open run on it, else the one that made it."""
+    """The state of one partition; `run_id` is the open run on it, else the one that made it.
+
+    `remarks` are sentences about the open run: that it does not end what is to repair.
+    """
 
     partition: str
     state: StateOfPartition
     causes: tuple[StaleCause, ...] = ()
     run_id: str | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,7 @@ class ProductStatus:
     """The states of a product's partitions in order.
 
     `repair_of` is the plan whose run manifest repairs them; None where there is none. `code` is the
-    version of its transform by now.
+    version of its transform by now. `is_judged`: False where an error, told by a note, ended it.
     """
 
     product: str
@@ -77,10 +92,11 @@ class ProductStatus:
     notes: tuple[str, ...] = ()
     repair_of: Plan | None = None
     code: str = ""
+    is_judged: bool = True
 
     @property
     def to_repair(self) -> tuple[PartitionStatus, ...]:
-        """The partitions that are stale or missing, and that no open run has."""
+        """The partitions that are stale or missing, and that no run has that may still mend it."""
         return tuple(one for one in self.partitions if one.state in ("stale", "missing"))
 
 
@@ -122,6 +138,25 @@ def find_stale(context: Context, contract: Contract, versions: CodeVersions) -> 
     return _Finder(context, contract, versions).status()
 
 
+def find_stale_products(
+    context: Context,
+    products: Iterable[str],
+    load: Callable[[str], Contract],
+    versions: CodeVersions,
+) -> Iterator[ProductStatus]:
+    """Yield the status of each product; what is wrong with one is its note.
+
+    `load` gives the contract of a product. Raises EnvironmentDown.
+    """
+    for product in products:
+        try:
+            yield find_stale(context, load(product), versions)
+        except EnvironmentDown:
+            raise
+        except BackfillError as error:
+            yield ProductStatus(product, (), (f"not judged: {error.problem}",), is_judged=False)
+
+
 @dataclass
 class _Finder:
     """Looks at one product; what was read of an input is kept for its other runs."""
@@ -140,6 +175,7 @@ class _Finder:
         if current is None:
             return self._without_history()
         open_runs = self._open_runs()
+        outdated = self._outdated(open_runs)
         by, code = current.resolved.scope.field, self._current_version(current)
         causes = self._causes(current, code)
         live = self._live_labels(by)
@@ -153,6 +189,7 @@ class _Finder:
                     is_missing=label in missing,
                 ),
                 open_runs.get(label),
+                outdated.get(label, ()),
             )
             for label in sorted({*made_by, *live, *missing, *open_runs}, key=_order(by))
         ]
@@ -166,9 +203,9 @@ class _Finder:
         fields = [row.scope.field for row in self.origins.history if row.scope]
         live = self._live_labels(fields[0]) if fields else frozenset[str]()
         found = tuple(
-            _with_open_run(_judge(label, (), (), is_missing=False), open_runs.get(label))
+            _with_open_run(_judge(label, (), (), is_missing=False), open_runs.get(label), ())
             if label in live
-            else PartitionStatus(label, open_runs[label][1], run_id=open_runs[label][0])
+            else PartitionStatus(label, open_runs[label].state, run_id=open_runs[label].run.run_id)
             for label in sorted({*open_runs, *live})
         )
         what = "readers see rows of no run" if fields else "no run of it is published"
@@ -180,20 +217,35 @@ class _Finder:
         transform = current.resolved.manifest.transform
         return self.versions(transform.file).get(transform.name, transform.version)
 
-    def _open_runs(self) -> dict[str, tuple[str, StateOfPartition]]:
-        """Return, for each partition of an open run, the newest such run and its state in words."""
-        found: dict[str, tuple[str, StateOfPartition]] = {}
+    def _open_runs(self) -> dict[str, _OpenRun]:
+        """Return, for each partition of an open run, the newest such run."""
+        found: dict[str, _OpenRun] = {}
         for run in self.context.runs.list(open_only=True):
             if run.product != self.contract.product:
                 continue
-            state = _STATE_OF_RUN.get(run.state, "in progress")
             try:
-                labels = self.origins.plan(run.run_id).resolved.scope.partitions
+                plan = self.origins.plan(run.run_id)
             except NotFound:
                 continue
-            for label in labels:
-                found.setdefault(label, (run.run_id, state))
+            for label in plan.resolved.scope.partitions:
+                found.setdefault(label, _OpenRun(run, plan))
         return found
+
+    def _outdated(self, open_runs: Mapping[str, _OpenRun]) -> dict[str, tuple[str, ...]]:
+        """Say, by partition, what changed of the inputs since the open run on it was planned."""
+        by_run: dict[str, list[str]] = defaultdict(list)
+        for label, one in open_runs.items():
+            if one.state != "failed":
+                by_run[one.run.run_id].append(label)
+        found: dict[str, list[str]] = defaultdict(list)
+        for run, labels in by_run.items():
+            plan = self.origins.plan(run)
+            for pin in plan.resolved.sources:
+                for label, causes in self._input_causes(plan, pin, labels):
+                    found[label] += [
+                        f"run {run} reads inputs of before: {cause.text}" for cause in causes
+                    ]
+        return {label: tuple(texts) for label, texts in found.items()}
 
     def _causes(self, current: Plan, version: str) -> dict[str, tuple[StaleCause, ...]]:
         """Return, by partition, what changed since the runs that made it read their inputs."""
@@ -312,9 +364,16 @@ def _judge(
 
 
 def _with_open_run(
-    judged: PartitionStatus, open_run: tuple[str, StateOfPartition] | None
+    judged: PartitionStatus, open_run: _OpenRun | None, remarks: tuple[str, ...]
 ) -> PartitionStatus:
-    """Return the state by the open run on the partition, if there is one; causes stay."""
+    """Return the state by the open run on the partition, if there is one; causes stay.
+
+    One that failed repairs nothing, so what is stale or missing stays so.
+    """
     if open_run is None:
         return judged
-    return replace(judged, run_id=open_run[0], state=open_run[1])
+    run, state = open_run.run, open_run.state
+    if state == "failed" and judged.state in ("stale", "missing"):
+        state, words = judged.state, run.state.value.replace("_", " ")
+        remarks = (f"run {run.run_id} on it is {words}", *remarks)
+    return replace(judged, run_id=run.run_id, state=state, remarks=remarks)

@@ -8,19 +8,26 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.input_changes import (
     RowSpans,
     change_kind,
     changed_labels,
     rows_overlap,
 )
-from lakehouse_backfill.core.evidence.staleness import expected_labels, find_stale
+from lakehouse_backfill.core.evidence.staleness import (
+    expected_labels,
+    find_stale,
+    find_stale_products,
+)
 from lakehouse_backfill.core.versions.pointer import runs_by_partition
 from lakehouse_backfill.domain.catch_up import Drift
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange, ScopeField, as_instant
 from lakehouse_backfill.domain.table import LiveFile
+from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes import steps
-from tests.support.fakes.context import contract, declared
+from tests.support.fakes.context import PRODUCT, contract, declared
 
 DAY = ScopeField(column="day", transform="identity", type="date")
 WINDOW = (
@@ -153,6 +160,38 @@ def test_after_a_rollback_the_code_that_was_rolled_back_is_not_asked_for() -> No
     assert {one.state for one in seen.partitions} == {"unknown"}
     assert seen.notes[0].startswith("readers see rows of no run")
     assert seen.repair_of is None
+
+
+def test_an_error_of_one_product_is_its_note_and_the_next_one_is_judged() -> None:
+    _, found = steps.world()
+    steps.published_run(found)
+
+    def load(product: str) -> Contract:
+        if product == "silver.odd":
+            raise Unsupported("its column is odd", fix="drop it")
+        return contract()
+
+    odd, good = find_stale_products(found, ("silver.odd", PRODUCT), load, lambda file: {})
+    assert (odd.is_judged, odd.notes) == (False, ("not judged: its column is odd",))
+    assert good.is_judged
+    assert good.partitions
+
+
+def test_a_rejected_run_hides_nothing_and_an_open_one_on_old_inputs_is_named() -> None:
+    where, found = steps.world()
+    steps.published_run(found)
+    rejected = steps.validated_run(found, declared("2020-01-02", "2020-01-03"))
+    decisions.reject(found, rejected, "ana", "wrong")
+    waiting = steps.planned_run(found, declared("2020-01-03", "2020-01-04"))
+    where.write("bronze.raw", "2020-01-02", "raw-2")
+    seen = find_stale(found, contract(), lambda file: {})
+    assert [(one.partition, one.state, one.run_id) for one in seen.to_repair] == [
+        ("2020-01-02", "stale", rejected)
+    ]
+    assert seen.to_repair[0].remarks == (f"run {rejected} on it is rejected",)
+    (other,) = (one for one in seen.partitions if one.run_id == waiting)
+    assert other.state == "waiting for approval"
+    assert other.remarks[0].startswith(f"run {waiting} reads inputs of before: ")
 
 
 def test_without_a_published_run_nothing_is_said_to_be_complete() -> None:
