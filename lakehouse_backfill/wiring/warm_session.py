@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -96,7 +97,7 @@ class WarmSessions:
             return SessionState(is_on=False)
         if isinstance(found, str):
             return SessionState(is_on=False, unusable=found)
-        if not self._folder.is_hosted():
+        if not self._is_host(found):
             return SessionState(is_on=False, unusable="its process was killed")
         differing = found.difference(self._facts())
         return SessionState(
@@ -157,15 +158,21 @@ class WarmSessions:
     def stop(self) -> SessionState:
         """Ask the host to end; return once it has, or while a command still uses it."""
         found = self._folder.read()
-        if isinstance(found, Connection) and self._folder.is_hosted():
-            os.kill(found.pid, signal.SIGTERM)
+        if isinstance(found, Connection) and self._is_host(found):
+            with suppress(ProcessLookupError):
+                os.kill(found.pid, signal.SIGTERM)
             end = time.monotonic() + _STOP_S
             while self._folder.is_hosted() and time.monotonic() < end:
                 if self._folder.is_used():
                     return self.state()
                 time.sleep(0.1)
-        self._folder.remove()
+        if self._folder.read() == found:  # Else it is that of a host which started meanwhile.
+            self._folder.remove()
         return self.state()
+
+    def _is_host(self, found: Connection) -> bool:
+        """Return whether the process that wrote the connection lives, and is the host."""
+        return self._folder.is_hosted() and driver_name(found.pid) == found.process
 
     def _facts(self) -> dict[str, str]:
         return session_facts(
@@ -210,7 +217,10 @@ def serve(work: dict[str, Any], say: Callable[[dict[str, str]], None]) -> None:
         chosen = choose_profile(load_profiles(project), work["profile"], project)
         profile = with_pyiceberg_settings(chosen)
         keep_session(
-            Host(profile, project, folder, work["idle_s"], hides_values=work["hides_values"]),
+            Host(
+                driver_name(os.getpid()), profile, project, folder, work["idle_s"],
+                hides_values=work["hides_values"],
+            ),
             lambda: is_driver_alive(work["owner"]), tell_and_leave,
         )  # fmt: skip
     except BackfillError as error:

@@ -127,6 +127,7 @@ def _remove_leftovers(gateway: Any, base: Any) -> None:
 class Host:
     """What a host keeps: a session of a project and profile, which ends when idle for `idle_s`."""
 
+    process: str
     profile: Profile
     project: Path
     folder: SessionFolder
@@ -146,6 +147,8 @@ def keep_session(host: Host, is_wanted: Callable[[], bool], on_ready: Callable[[
         raise Conflict(
             "the project has a warm session already", fix="lakehouse-backfill session status"
         )
+    # Of a host that was killed: commands would take its process and port for this host's.
+    folder.remove()
     facts = session_facts(spark_settings(profile, host.project, hides_values=hides), os.environ)
     stopping = list[int]()
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
@@ -157,7 +160,11 @@ def keep_session(host: Host, is_wanted: Callable[[], bool], on_ready: Callable[[
         port, token = _jvm_address()
         sealed = Connection.seal(facts, token)
         log = str(spark_log.current_log() or "")
-        folder.write(Connection(os.getpid(), port, token, log, time.time(), host.idle_s, sealed))
+        folder.write(
+            Connection(
+                host.process, os.getpid(), port, token, log, time.time(), host.idle_s, sealed
+            )
+        )
         on_ready()
         _wait(folder, session, host.idle_s, lambda: is_wanted() and not stopping)
     finally:

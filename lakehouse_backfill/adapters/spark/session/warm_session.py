@@ -77,8 +77,12 @@ def session_facts(settings: SparkSettings, environ: Mapping[str, str]) -> dict[s
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach a host's JVM; `facts` are sealed by the token, so that they tell no value."""
+    """How to reach a host's JVM; `facts` are sealed by the token, so that they tell no value.
 
+    `process` names the host by more than its pid, which a later process may have.
+    """
+
+    process: str
     pid: int
     port: int
     token: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +13,15 @@ import pytest
 from lakehouse_backfill.adapters.spark.session import warm_jvm
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.adapters.spark.session.warm_session import (
+    FOLDER,
     Connection,
     SessionFolder,
     WarmSession,
     session_facts,
 )
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.errors import EnvironmentDown
+from lakehouse_backfill.wiring.warm_session import WarmSessions
 
 TOKEN = "t0ken"
 FACTS = {"the Python": "/python", "the variable RATE": "12.5"}
@@ -26,8 +32,14 @@ def folder(tmp_path: Path) -> SessionFolder:
     """The files of a session whose host this process may become."""
     made = SessionFolder(tmp_path / "session")
     made.make()
-    made.write(Connection(os.getpid(), 1, TOKEN, "", 0.0, 60.0, Connection.seal(FACTS, TOKEN)))
+    made.write(connection(os.getpid()))
     return made
+
+
+def connection(pid: int) -> Connection:
+    """Return the connection to a host that had this pid, and was not the process of now."""
+    sealed = Connection.seal(FACTS, TOKEN)
+    return Connection(f"here:{pid}@1", pid, 1, TOKEN, "", 0.0, 60.0, sealed)
 
 
 def test_a_command_takes_the_session_that_no_other_one_uses(folder: SessionFolder) -> None:
@@ -61,6 +73,53 @@ def test_a_session_that_ends_meanwhile_is_not_taken(
     monkeypatch.setattr(SessionFolder, "read", lambda _: next(answers))
     assert folder.take(FACTS) == "it has ended"
     assert not folder.is_used()
+
+
+def test_a_new_host_forgets_the_killed_one_before_it_starts_a_jvm(
+    folder: SessionFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = []
+
+    def open_session(*_: object, **__: object) -> None:
+        found.append(folder.read())
+        raise EnvironmentDown("no JVM")
+
+    monkeypatch.setattr(warm_jvm.own_session, "open_session", open_session)
+    monkeypatch.setattr(warm_jvm.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(warm_jvm, "spark_settings", lambda *_, **__: SparkSettings("lake", {}))
+    host = warm_jvm.Host("here:1@1", profile(), tmp_path, folder, 60.0, hides_values=False)
+    with pytest.raises(EnvironmentDown, match="no JVM"):
+        warm_jvm.keep_session(host, lambda: True, lambda: None)
+    assert found == [None]
+
+
+def profile() -> Profile:
+    return Profile(
+        catalog={"name": "lake", "type": "sql", "uri": "sqlite:///lake.db", "warehouse": "."}
+    )
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_stop_ends_no_process_that_is_not_the_host(
+    folder: SessionFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alive: bool
+) -> None:
+    """Another process has the pid of a host that was killed, or none; a new host starts."""
+    with subprocess.Popen(["/bin/sleep", "60"]) as other:
+        try:
+            if not is_alive:
+                other.kill()
+                other.wait()
+            folder.write(connection(other.pid))
+            assert folder.hold_host_lock() is not None
+            monkeypatch.setattr("lakehouse_backfill.wiring.warm_session._STOP_S", 0.2)
+            folder.path.rename(tmp_path / FOLDER)
+            sessions = WarmSessions(tmp_path, profile(), "dev", tmp_path, hides_values=False)
+            assert not sessions.state().is_on
+            assert not sessions.stop().is_on
+            time.sleep(0.1)
+            assert (other.poll() is None) == is_alive
+        finally:
+            other.kill()
 
 
 @pytest.mark.parametrize("name", ["", "connection.json"])
