@@ -308,8 +308,17 @@ def test_why_tells_the_story_of_a_partition_on_one_screen(stored: StoredLake) ->
     assert (story.transform, story.rows and story.rows["changed"]) == ("orders 1.0.0", 3)
     assert [act.version for act in story.acts] == [2, 1]
     stored.project.rollback(STORED_PRODUCT, to=0, reason="wrong", by="ana")
+    assert stored.project.why(STORED_PRODUCT).run_id is None
     before = stored.project.why(STORED_PRODUCT, "2024-01-03")
     assert (before.run_id, before.acts[0].action, before.state) == (None, "rollback", "unknown")
+
+
+def test_why_of_a_product_names_the_run_that_readers_see_after_a_rollback(
+    stored: StoredLake,
+) -> None:
+    stored.project.rollback(STORED_PRODUCT, to=1, reason="wrong", by="ana")
+    story = stored.project.why(STORED_PRODUCT)
+    assert (story.run_id, story.version) == (stored.runs["first"], 1)
 
 
 def test_a_publication_carries_what_it_was_computed_from(stored: StoredLake) -> None:

@@ -69,21 +69,23 @@ def tell_story(context: Context, contract: Contract, partition: str | None) -> P
             raise _unknown_error(contract, partition)
         return PartitionStory(contract.product, contract.table, partition, acts, since, notes=notes)
     plan = origins.plan(run_id)
-    told = PartitionStory(
+    story = PartitionStory(
         contract.product, contract.table, partition, acts, since, plan,
         next(row for row in origins.history if (row.action, row.run_id) == ("publish", run_id)),
         _inputs(context, origins, plan, partition), notes=notes,
     )  # fmt: skip
-    return _with_evidence(context, told, plan)
+    return _with_evidence(context, story, plan)
 
 
 def _making_run(
     origins: PartitionOrigins, acts: tuple[Publication, ...], partition: str | None
 ) -> str | None:
-    """Return the run whose rows readers see; for a product, the run that was published last."""
+    """Return the run whose rows readers see; for a product, the newest of them."""
     if partition is not None:
         return next(iter(reversed(origins.made_by.get(partition, ()))), None)
-    return next((row.run_id for row in acts if row.action == "publish"), None)
+    seen = {run for runs in origins.made_by.values() for run in runs}
+    published = (row.run_id for row in acts if row.action == "publish")
+    return next((run for run in published if run in seen), None)
 
 
 def _inputs(
@@ -93,9 +95,9 @@ def _inputs(
     return upstream_edges(origins, InputReader(context), labels)
 
 
-def _with_evidence(context: Context, told: PartitionStory, plan: Plan) -> PartitionStory:
+def _with_evidence(context: Context, story: PartitionStory, plan: Plan) -> PartitionStory:
     """Add rows, checks and side effects, as the run's evidence has them."""
-    run_id, notes = plan.run_id, told.notes
+    run_id, notes = plan.run_id, story.notes
     events = context.runs.events(run_id)
     try:
         found = decisions.logged_validation_document(context, events, run_id)
@@ -104,9 +106,9 @@ def _with_evidence(context: Context, told: PartitionStory, plan: Plan) -> Partit
     effects = side_effects.effect_records(context, run_id)
     texts = side_effects.describe_attempts(effects.get("attempts", ()))
     texts += [f"{one['outcome']}: message to {one['sink']}" for one in effects.get("messages", ())]
-    told = replace(told, side_effects=tuple(texts), notes=notes)
+    story = replace(story, side_effects=tuple(texts), notes=notes)
     if found is None:
-        return told
+        return story
     checks = [CheckResult.model_validate(check) for check in found[1]["checks"]]
     waived = {waiver.gate for waiver in decisions.waivers_in_force(events)}
     verdicts = [
@@ -118,10 +120,10 @@ def _with_evidence(context: Context, told: PartitionStory, plan: Plan) -> Partit
         if not check.passed
     )
     diff = found[1]["diff"]
-    counted = [one for one in diff["partitions"] if one["partition"] == told.partition]
+    counted = [one for one in diff["partitions"] if one["partition"] == story.partition]
     rows = counted[0] if counted else diff["summary"]
     return replace(
-        told,
+        story,
         checks=gate_registry.count_verdicts(verdicts),
         not_passed=not_passed,
         rows={name: rows[name] for name in _ROW_COUNTS},
