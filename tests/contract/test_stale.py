@@ -26,7 +26,7 @@ from lakehouse_backfill.core.evidence.staleness import ProductStatus, find_stale
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.errors import ConfigError, NotFound
 from tests.contract.test_stored_lake import PLACE, StoredLake, stored
 from tests.contract.test_stored_lake import PRODUCT as STORED_PRODUCT
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
@@ -319,6 +319,16 @@ def test_why_of_a_product_names_the_run_that_readers_see_after_a_rollback(
     stored.project.rollback(STORED_PRODUCT, to=1, reason="wrong", by="ana")
     story = stored.project.why(STORED_PRODUCT)
     assert (story.run_id, story.version) == (stored.runs["first"], 1)
+
+
+@pytest.mark.parametrize("text", ["foo", "2024-13-45", "2024-01-03T05", "2024-01"])
+def test_why_of_a_text_that_is_no_partition_says_how_one_is_written(
+    stored: StoredLake, text: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        stored.project.why(STORED_PRODUCT, text)
+    assert text in raised.value.problem
+    assert "20" in raised.value.fix
 
 
 def test_a_publication_carries_what_it_was_computed_from(stored: StoredLake) -> None:

@@ -5,6 +5,7 @@ Also of a whole product: then of its newest publication.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakehouse_backfill.command_lines import command_line
@@ -17,12 +18,13 @@ from lakehouse_backfill.core.evidence.lineage import (
 )
 from lakehouse_backfill.core.runs import gate_registry, side_effects
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.errors import NotFound, Tampered, TargetChanged, Unsupported
+from lakehouse_backfill.errors import ConfigError, NotFound, Tampered, TargetChanged, Unsupported
 
 _ROW_COUNTS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
 
@@ -53,9 +55,12 @@ class PartitionStory:
 def tell_story(context: Context, contract: Contract, partition: str | None) -> PartitionStory:
     """Return the story of a partition, or of the newest publication; nothing is changed.
 
-    Raises NotFound when no run changed it, and no commit on the table is known to have written it.
+    Raises ConfigError for a text that is no partition, and NotFound when no run changed it, and no
+    commit on the table is known to have written it.
     """
     origins = PartitionOrigins(context, contract.product)
+    if partition is not None:
+        _require_label(_partition_field(context, contract, origins), partition)
     acts = tuple(
         row
         for row in origins.history
@@ -141,24 +146,45 @@ def _written_since(
 
     Only of a table that live jobs write to; without an act, all commits that wrote it.
     """
-    newest = origins.newest_plan()
     if partition is None or contract.publication == "pinned":
         return (), ()
-    info = context.tables.describe(contract.table)
-    if info is None:
+    by = _partition_field(context, contract, origins)
+    if by is None:
         return (), ()
     try:
-        by = (
-            newest.resolved.scope.field
-            if newest
-            else context.tables.scope_field(info, contract.partitioning[0].column)
-        )
         scope = Scope(field=by, partitions=(partition,))
         since = acts[0].snapshot_id if acts and acts[0].table == contract.table else None
         drifts = context.publisher.drifts(contract.table, scope, since)
     except (NotFound, TargetChanged, Unsupported) as error:
         return (), (f"commits of others are not known: {error.problem}",)
     return tuple(map(str, drifts)), ()
+
+
+def _partition_field(
+    context: Context, contract: Contract, origins: PartitionOrigins
+) -> ScopeField | None:
+    """Return what the product's partitions are by; None where its table does not tell."""
+    newest = origins.newest_plan()
+    if newest is not None:
+        return newest.resolved.scope.field
+    info = context.tables.describe(contract.table)
+    if info is None or not contract.partitioning:
+        return None
+    with suppress(NotFound, Unsupported):
+        return context.tables.scope_field(info, contract.partitioning[0].column)
+    return None
+
+
+def _require_label(field: ScopeField | None, text: str) -> None:
+    """Raise ConfigError unless a text is written as the labels of the product's partitions are."""
+    if field is None or field.type == "string" or text == partitions.NULL_LABEL:
+        return
+    label = partitions.whole_partition_label(field, text)
+    if label != text:
+        raise ConfigError(
+            f"{text} is not written as partitions of {field.transform}({field.column}) are",
+            fix=f"--partition {label}",
+        )
 
 
 def _unknown_error(contract: Contract, partition: str | None) -> NotFound:
