@@ -417,21 +417,24 @@ class Project:
     def why(self, table: str, partition: str | None = None) -> origins.WhyResult:
         """Tell the story of a partition, or of a product's newest publication.
 
-        Raises NotFound without a contract, or when nothing is known to have written it.
+        Raises NotFound without a contract, when no run of the product is published, and for a
+        partition that has no rows and no run; ConfigError for a text that is no partition.
         """
         from lakehouse_backfill.config.contracts import find_contract_of_table
         from lakehouse_backfill.config.project_files import code_versions
+        from lakehouse_backfill.core.evidence import story
         from lakehouse_backfill.core.evidence.staleness import find_stale
-        from lakehouse_backfill.core.evidence.story import tell_story
 
         context = self.wiring.context
         contract = find_contract_of_table(self.folder, table) or self.wiring.contract(table)
-        told = tell_story(context, contract, partition)
-        states = {}
-        if partition is not None:
-            status = find_stale(context, contract, partial(code_versions, self.folder))
-            states = {one.partition: one for one in status.partitions}
-        return results.origins.WhyResult.of(told, states.get(partition or ""))
+        found = story.tell_story(context, contract, partition)
+        if partition is None:
+            return results.origins.WhyResult.of(found, None)
+        product = find_stale(context, contract, partial(code_versions, self.folder))
+        status = next((one for one in product.partitions if one.partition == partition), None)
+        if status is None and not found.acts and not found.written_since:
+            raise story.no_story_error(context, contract.product, partition)
+        return results.origins.WhyResult.of(found, status)
 
     def log(self, run: str) -> runs.LogResult:
         """List the run's events, oldest first."""

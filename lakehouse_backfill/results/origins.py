@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StaleProduct(Record):
-    """How many partitions of a product are in which state; `notes` say what cannot be told.
+    """How many partitions of a product are in which state; `notes` say what cannot be story.
 
     `manifest` is the drafted run manifest that repairs those that are stale or missing. `judged`:
     False where the contract is wrong, or something of the product cannot be read.
@@ -201,17 +201,20 @@ class WhyResult(Result):
     next_command: str | None = optional()
 
     @classmethod
-    def of(cls, told: PartitionStory, status: PartitionStatus | None) -> WhyResult:
+    def of(cls, story: PartitionStory, status: PartitionStatus | None) -> WhyResult:
         """Describe a story, and how the partition stands by now."""
-        row, resolved = told.publication, told.plan.resolved if told.plan else None
+        row, resolved = story.publication, story.plan.resolved if story.plan else None
         run = resolved.manifest.run if resolved else None
         code = resolved.manifest.transform if resolved else None
+        following = command_line("evidence", story.plan.run_id) if story.plan else None
+        if status and status.state == "missing":
+            following = f"{command_line('stale', story.product)} --draft"
         return cls.from_fields(
-            told,
+            story,
             state=status.state if status else None,
             because=tuple(cause.text for cause in status.causes) if status else (),
-            acts=tuple(map(StoryAct.from_fields, told.acts)),
-            run_id=told.plan.run_id if told.plan else None,
+            acts=tuple(map(StoryAct.from_fields, story.acts)),
+            run_id=story.plan.run_id if story.plan else None,
             version=row.version if row else None,
             reason=run.reason if run else None,
             reason_code=run.reason_code if run else None,
@@ -225,6 +228,6 @@ class WhyResult(Result):
             code_hash=resolved.code_hash if resolved else None,
             git_commit=resolved.git_commit if resolved else None,
             output=f"{row.table}@{row.snapshot_id}" if row else None,
-            inputs=tuple(map(LineageLine.of, told.inputs)),
-            next_command=command_line("evidence", told.plan.run_id) if told.plan else None,
+            inputs=tuple(map(LineageLine.of, story.inputs)),
+            next_command=following,
         )

@@ -331,6 +331,30 @@ def test_why_of_a_text_that_is_no_partition_says_how_one_is_written(
     assert "20" in raised.value.fix
 
 
+def test_why_of_a_partition_that_no_run_made_tells_its_state_and_what_to_type(
+    stored: StoredLake,
+) -> None:
+    source = stored.project.wiring.catalog.load_table("bronze.orders")
+    source.append(appended("bronze.orders", "2024-01-06", 901).cast(source.schema().as_arrow()))
+    missing = stored.project.why(STORED_PRODUCT, "2024-01-06")
+    assert (missing.state, missing.run_id) == ("missing", None)
+    assert str(missing.next_command).endswith(f"stale {STORED_PRODUCT} --draft")
+    with pytest.raises(NotFound, match="has no rows in partition 2030-01-01") as raised:
+        stored.project.why(STORED_PRODUCT, "2030-01-01")
+    assert f"lineage {STORED_PRODUCT}" in raised.value.fix
+
+
+@pytest.mark.parametrize("partition", [None, "2030-01-01"])
+def test_why_before_any_run_is_published_says_so(
+    stored: StoredLake, monkeypatch: pytest.MonkeyPatch, partition: str | None
+) -> None:
+    context = stored.project.wiring.context
+    monkeypatch.setattr(type(context.versions), "history", lambda *_: ())
+    with pytest.raises(NotFound, match=f"no run of {STORED_PRODUCT} is published") as raised:
+        stored.project.why(STORED_PRODUCT, partition)
+    assert raised.value.fix.endswith(f"list --product {STORED_PRODUCT}")
+
+
 def test_a_publication_carries_what_it_was_computed_from(stored: StoredLake) -> None:
     run, project = stored.runs["validated"], stored.project
     project.accept(run, by="ana")

@@ -18,6 +18,7 @@ from lakehouse_backfill.core.evidence.lineage import (
 )
 from lakehouse_backfill.core.runs import gate_registry, side_effects
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract
@@ -55,8 +56,8 @@ class PartitionStory:
 def tell_story(context: Context, contract: Contract, partition: str | None) -> PartitionStory:
     """Return the story of a partition, or of the newest publication; nothing is changed.
 
-    Raises ConfigError for a text that is no partition, and NotFound when no run changed it, and no
-    commit on the table is known to have written it.
+    It is empty when nothing is known of the partition. Raises ConfigError for a text that is no
+    partition, and NotFound when no run of the product is published.
     """
     origins = PartitionOrigins(context, contract.product)
     if partition is not None:
@@ -70,8 +71,8 @@ def tell_story(context: Context, contract: Contract, partition: str | None) -> P
     since, notes = _written_since(context, contract, origins, acts, partition)
     run_id = _making_run(origins, acts, partition)
     if run_id is None:
-        if not acts and not since:
-            raise _unknown_error(contract, partition)
+        if not acts and partition is None:
+            raise no_story_error(context, contract.product, None)
         return PartitionStory(contract.product, contract.table, partition, acts, since, notes=notes)
     plan = origins.plan(run_id)
     story = PartitionStory(
@@ -187,9 +188,15 @@ def _require_label(field: ScopeField | None, text: str) -> None:
         )
 
 
-def _unknown_error(contract: Contract, partition: str | None) -> NotFound:
-    what = f"partition {partition} of {contract.table}" if partition else contract.table
+def no_story_error(context: Context, product: str, partition: str | None) -> NotFound:
+    """Return the error for what no published or open run has, and that holds no rows."""
+    is_published = pointer.newest_published_run(context.versions.history(product)) is not None
+    if not is_published or partition is None:
+        return NotFound(
+            f"no run of {product} is published: what its rows were computed from is not recorded",
+            fix=command_line("list", "--product", product),
+        )
     return NotFound(
-        f"no run published {what}, and no commit is known that wrote it",
-        fix=f"name another partition; {command_line('versions', contract.product)}",
+        f"{product} has no rows in partition {partition}, and no published or open run has it",
+        fix=f"{command_line('lineage', product)}  # lists the partitions that runs made",
     )
