@@ -111,6 +111,7 @@ class LineageLine(Record):
     """Partitions of a product, and the rows of one input that a run computed them from.
 
     `read_from` and `read_to` are the half-open instants that were read; absent where all of it was.
+    `input_partitions` held rows of them; None where that is not known.
     """
 
     product: str
@@ -120,7 +121,7 @@ class LineageLine(Record):
     role: str
     table: str
     snapshot_id: int
-    input_partitions: tuple[str, ...]
+    input_partitions: tuple[str, ...] | None
     read_from: datetime | None = optional()
     read_to: datetime | None = optional()
 

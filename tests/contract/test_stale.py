@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.core.evidence.lineage import find_lineage
 from lakehouse_backfill.core.evidence.staleness import ProductStatus, find_stale
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
@@ -227,6 +228,31 @@ def test_an_input_that_is_not_partitioned_by_its_range_counts_as_changed_in_all_
     assert [note.partition(":")[0] for note in status.notes] == [
         f"{history.rates} is not partitioned by day"
     ]
+
+
+def test_only_partitions_that_may_have_read_an_input_partition_are_its_readers(catalog):
+    """A partition whose instants held no rows read nothing; of a snapshot that is gone, unknown."""
+    history = History(catalog, 102)
+    wanted = declared(
+        DAYS[0], "2020-01-09", sources={"raw": {"table": history.raw}}, reference_data={}
+    )
+    plan = make_plan(history.context, wanted, "bob", None)
+    history.context.runs.plans[plan.run_id] = plan  # type: ignore[attr-defined]
+    history.version = 1
+    history.record("publish", 1, Scope(field=DAY, partitions=DAYS), plan.run_id)
+
+    def readers() -> list[str]:
+        edges = find_lineage(history.context, [contract()], history.raw, DAYS[0]).downstream
+        return [label for edge in edges for label in edge.partitions]
+
+    assert readers() == list(DAYS[:2]), "the second reads a day of warm-up"
+    (up,) = find_lineage(history.context, [contract()], PRODUCT, DAYS[7]).upstream
+    assert up.input_partitions == ()
+    history.late_rows()
+    history.catalog.load_table(history.raw).maintenance.expire_snapshots().by_id(
+        plan.resolved.sources[0].snapshot_id
+    ).commit()
+    assert readers() == list(DAYS)
 
 
 def appended(name: str, day: str, *ids: int) -> pa.Table:

@@ -95,7 +95,8 @@ def _rows_text(edge: origins.LineageLine) -> str:
         return "all"
     if edge.input_partitions:
         return format_partitions(edge.input_partitions)
-    return f"{edge.read_from:%Y-%m-%d %H:%M} to {edge.read_to:%Y-%m-%d %H:%M}"
+    none = "" if edge.input_partitions is None else "none in "
+    return f"{none}{edge.read_from:%Y-%m-%d %H:%M} to {edge.read_to:%Y-%m-%d %H:%M}"
 
 
 def render_why(page: TextPage, result: origins.WhyResult) -> None:

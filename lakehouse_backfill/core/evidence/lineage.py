@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -25,7 +26,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.errors import NotFound
+from lakehouse_backfill.errors import NotFound, Unsupported
 
 
 def is_partial_plan(plan: Plan) -> bool:
@@ -41,6 +42,7 @@ class PartitionOrigins:
     def __init__(self, context: Context, product: str) -> None:
         self._context = context
         self._plans: dict[str, Plan] = {}
+        self._listed: dict[tuple[str, int, str], bool] = {}
         self.product = product
 
     @cached_property
@@ -69,6 +71,17 @@ class PartitionOrigins:
         )
         return tuple(self._plans.setdefault(plan.run_id, plan) for plan in found)
 
+    def is_listed(self, inputs: InputReader, pin: SourcePin) -> bool:
+        """Return whether the partitions of an input, as a run read it, are known."""
+        key = pin.table, pin.snapshot_id, pin.range.column if pin.range else ""
+        if key not in self._listed:
+            found, self._listed[key] = inputs.partitions_with_rows(pin), False
+            if found is not None:
+                with suppress(NotFound, Unsupported):
+                    inputs.live_files(pin.table, pin.snapshot_id, found[0])
+                    self._listed[key] = True
+        return self._listed[key]
+
     def newest_plan(self) -> Plan | None:
         """Return the plan of the newest run that readers see rows of, of whole partitions first.
 
@@ -85,8 +98,9 @@ class PartitionOrigins:
 class LineageEdge:
     """What partitions of a product were computed from: rows of one input, by one run.
 
-    `input_partitions` are those of the input that hold rows of the half-open instants; empty where
-    the input is read whole, or is not partitioned by the column of its range.
+    `input_partitions` are those of the input that hold rows of the half-open instants. None: they
+    are not known, as the input is read whole, is not partitioned by the column of its range, or its
+    snapshot is gone.
     """
 
     product: str
@@ -96,7 +110,7 @@ class LineageEdge:
     role: str
     table: str
     snapshot_id: int
-    input_partitions: tuple[str, ...] = ()
+    input_partitions: tuple[str, ...] | None = None
     first: datetime | None = None
     stop: datetime | None = None
 
@@ -109,7 +123,7 @@ def upstream_edges(
     for label in labels:
         for plan in origins.computing_plans(label):
             for pin in plan.resolved.sources:
-                edge = _edge(plan, pin, label, inputs)
+                edge = _edge(origins, inputs, plan, pin, label)
                 found[plan.run_id, pin.name].append(edge)
     return tuple(_merged(edges) for edges in found.values())
 
@@ -124,7 +138,7 @@ def downstream_edges(
     edges = upstream_edges_by_label(origins, inputs, table)
     found: dict[tuple[str, str], list[LineageEdge]] = defaultdict(list)
     for edge in edges:
-        if partition is None or not edge.input_partitions or partition in edge.input_partitions:
+        if partition is None or edge.input_partitions is None or partition in edge.input_partitions:
             found[edge.run_id, edge.input].append(edge)
     return tuple(_merged(some) for some in found.values())
 
@@ -134,7 +148,7 @@ def upstream_edges_by_label(
 ) -> tuple[LineageEdge, ...]:
     """Return an edge for each partition of the product that was computed from the table."""
     return tuple(
-        _edge(plan, pin, label, inputs)
+        _edge(origins, inputs, plan, pin, label)
         for label in origins.made_by
         for plan in origins.computing_plans(label)
         for pin in plan.resolved.sources
@@ -142,7 +156,9 @@ def upstream_edges_by_label(
     )
 
 
-def _edge(plan: Plan, pin: SourcePin, label: str, inputs: InputReader) -> LineageEdge:
+def _edge(
+    origins: PartitionOrigins, inputs: InputReader, plan: Plan, pin: SourcePin, label: str
+) -> LineageEdge:
     edge = LineageEdge(
         plan.product, (label,), plan.run_id, pin.name, pin.role, pin.table, pin.snapshot_id
     )
@@ -151,7 +167,9 @@ def _edge(plan: Plan, pin: SourcePin, label: str, inputs: InputReader) -> Lineag
     window = resolve.window_to_read(
         pin, Scope(field=plan.resolved.scope.field, partitions=(label,))
     )
-    labels = tuple(inputs.partitions_at_pin(pin).within(window))
+    labels = tuple(inputs.partitions_at_pin(pin).within(window)) or None
+    if labels is None and origins.is_listed(inputs, pin):
+        labels = ()
     return LineageEdge(
         edge.product, edge.partitions, edge.run_id, edge.input, edge.role, edge.table,
         edge.snapshot_id, labels, *window,
@@ -161,12 +179,14 @@ def _edge(plan: Plan, pin: SourcePin, label: str, inputs: InputReader) -> Lineag
 def _merged(edges: Sequence[LineageEdge]) -> LineageEdge:
     """Return one edge for several partitions of one run and input."""
     first = edges[0]
-    labels = dict.fromkeys(label for edge in edges for label in edge.input_partitions)
+    read = [edge.input_partitions for edge in edges if edge.input_partitions is not None]
+    labels = tuple(dict.fromkeys(label for some in read for label in some))
     starts = [edge.first for edge in edges if edge.first is not None]
     stops = [edge.stop for edge in edges if edge.stop is not None]
     return LineageEdge(
         first.product, tuple(dict.fromkeys(label for edge in edges for label in edge.partitions)),
-        first.run_id, first.input, first.role, first.table, first.snapshot_id, tuple(labels),
+        first.run_id, first.input, first.role, first.table, first.snapshot_id,
+        labels if len(read) == len(edges) else None,
         min(starts, default=None), max(stops, default=None),
     )  # fmt: skip
 
