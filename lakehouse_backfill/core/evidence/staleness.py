@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -27,7 +28,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import RunState, RunStatus
-from lakehouse_backfill.errors import BackfillError, EnvironmentDown, NotFound
+from lakehouse_backfill.errors import BackfillError, EnvironmentDown, NotFound, Unsupported
 
 StateOfPartition = Literal[
     "complete", "missing", "stale", "failed", "in progress", "waiting for approval", "unknown"
@@ -179,6 +180,7 @@ class _Finder:
         by, code = current.resolved.scope.field, self._current_version(current)
         causes = self._causes(current, code)
         live = self._live_labels(by)
+        gone = self._gone(by, frozenset(made_by) - live)
         missing = self._missing(current, frozenset(made_by) | live)
         judged = [
             _with_open_run(
@@ -187,13 +189,14 @@ class _Finder:
                     made_by.get(label, ()),
                     causes.get(label, ()),
                     is_missing=label in missing,
+                    gone=gone.get(label, ""),
                 ),
                 open_runs.get(label),
                 outdated.get(label, ()),
             )
             for label in sorted({*made_by, *live, *missing, *open_runs}, key=_order(by))
         ]
-        repair_of = None if is_partial_plan(current) else current
+        repair_of = None if is_partial_plan(current) or self._is_dropped() else current
         notes = tuple(self.inputs.notes)
         return ProductStatus(self.contract.product, tuple(judged), notes, repair_of, code)
 
@@ -295,6 +298,28 @@ class _Finder:
             return frozenset()
         return labels_with_rows(self.inputs.live_files(table, snapshot_id, by))
 
+    def _is_dropped(self) -> bool:
+        return self.context.tables.describe(self.contract.table) is None
+
+    def _gone(self, by: ScopeField, empty: frozenset[str]) -> dict[str, str]:
+        """Say why partitions that runs made, and that hold no rows, are not what the runs wrote.
+
+        One that had no rows when its run was published, or whose snapshot has expired, is left out.
+        """
+        if empty and self._is_dropped():
+            text = f"its table {self.contract.table} does not exist any more"
+            self.inputs.add_note(f"{text}: make it again before a run can fill it")
+            return dict.fromkeys(empty, text)
+        found: dict[str, str] = {}
+        for row in self.origins.history:
+            made = {x for x in empty if self.origins.made_by[x][-1] == row.run_id}
+            if row.action != "publish" or not made:
+                continue
+            with suppress(NotFound, Unsupported):
+                then = labels_with_rows(self.inputs.live_files(row.table, row.snapshot_id, by))
+                found |= dict.fromkeys(made & then, "its rows were deleted since")
+        return found
+
     def _missing(self, current: Plan, known: frozenset[str]) -> frozenset[str]:
         """Return the partitions that the newest run's inputs have rows for, and nothing else has.
 
@@ -349,11 +374,14 @@ def _judge(
     causes: tuple[StaleCause, ...],
     *,
     is_missing: bool,
+    gone: str = "",
 ) -> PartitionStatus:
     """Return the state of a partition by the runs that made it; open runs are not looked at."""
     if is_missing:
         text = "its inputs have rows, and no run made it"
         return PartitionStatus(label, "missing", (StaleCause("missing", text),))
+    if gone:
+        return PartitionStatus(label, "missing", (StaleCause("missing", gone),), made_by[-1])
     if not made_by:
         text = "no run made it: what it was computed from is not recorded"
         return PartitionStatus(label, "unknown", (StaleCause("unknown", text),))

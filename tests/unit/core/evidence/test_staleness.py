@@ -194,6 +194,21 @@ def test_a_rejected_run_hides_nothing_and_an_open_one_on_old_inputs_is_named() -
     assert other.remarks[0].startswith(f"run {waiting} reads inputs of before: ")
 
 
+def test_rows_or_a_table_that_are_gone_are_not_complete() -> None:
+    where, found = steps.world()
+    steps.published_run(found)
+    where.write(PRODUCT, "2020-01-02")
+    seen = find_stale(found, contract(), lambda file: {})
+    assert [(one.partition, one.state, one.causes[0].text) for one in seen.to_repair] == [
+        ("2020-01-02", "missing", "its rows were deleted since")
+    ]
+    del where.tables[PRODUCT]
+    seen = find_stale(found, contract(), lambda file: {})
+    assert {one.state for one in seen.partitions} == {"missing"}
+    assert seen.repair_of is None
+    assert seen.notes[0].startswith(f"its table {PRODUCT} does not exist any more: make it again")
+
+
 def test_without_a_published_run_nothing_is_said_to_be_complete() -> None:
     _, found = steps.world()
     seen = find_stale(found, contract(), lambda file: {})
