@@ -359,7 +359,8 @@ def _summed_up(name: str, changes: list[ChangedInput]) -> list[StaleCause]:
         where = f" in {partitions.describe_labels(labels)}" if labels else ""
         commits = list(dict.fromkeys(change.text for change in some))
         more = f" and {len(commits) - 1} more" if len(commits) > 1 else ""
-        found.append(StaleCause(kind, f"{kind} of {name}{where}: {commits[-1]}{more}", name))
+        what = f"{name}{where}" if kind == "unknown" else f"{kind} of {name}{where}"
+        found.append(StaleCause(kind, f"{what}: {commits[-1]}{more}", name))
     return found
 
 

@@ -181,7 +181,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "stale": {
         "products": [
-            {"product": "silver.a", "states": {"complete": 3, "stale": 1}, "notes": ["a note"],
+            {"product": "silver.a", "judged": True, "states": {"complete": 3, "stale": 1},
+             "notes": ["a note"],
              "manifest": "jobs/a/repair.yaml"},
         ],
         "partitions": [

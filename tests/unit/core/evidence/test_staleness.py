@@ -209,6 +209,15 @@ def test_rows_or_a_table_that_are_gone_are_not_complete() -> None:
     assert seen.notes[0].startswith(f"its table {PRODUCT} does not exist any more: make it again")
 
 
+def test_an_input_that_is_gone_is_named_without_a_kind() -> None:
+    where, found = steps.world()
+    steps.published_run(found)
+    del where.tables["bronze.raw"]
+    seen = find_stale(found, contract(), lambda file: {})
+    texts = {cause.text for one in seen.partitions for cause in one.causes if one.run_id}
+    assert texts == {"raw: bronze.raw does not exist any more"}
+
+
 def test_without_a_published_run_nothing_is_said_to_be_complete() -> None:
     _, found = steps.world()
     seen = find_stale(found, contract(), lambda file: {})
