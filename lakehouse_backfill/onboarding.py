@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, count
 from typing import TYPE_CHECKING, get_args
 
 from lakehouse_backfill.adapters.iceberg.catalog import missing_table_error
@@ -306,7 +307,7 @@ def add_repairs(
 ) -> dict[str, str]:
     """Write a run manifest for each product with partitions to repair; give the files by product.
 
-    Raises ConfigError when a file is there already.
+    An earlier draft stays: the new one gets a number behind its name.
     """
     written = {}
     for one in found:
@@ -315,7 +316,13 @@ def add_repairs(
         text = draft_repair(one, one.repair_of, requested_by)
         labels = [each.partition for each in one.to_repair]
         name = _NOT_IN_FILE_NAMES.sub("_", f"repair-{labels[0]}-{len(labels)}-partitions")
-        file = f"jobs/{one.product.rpartition('.')[2]}/{name}.yaml"
+        folder = f"jobs/{one.product.rpartition('.')[2]}"
+        names = chain((name,), (f"{name}-{number}" for number in count(2)))
+        file = next(
+            file
+            for each in names
+            if not os.path.lexists(wiring.folder / (file := f"{folder}/{each}.yaml"))
+        )
         write_new_file(wiring.folder / file, text)
         written[one.product] = file
     return written

@@ -286,6 +286,8 @@ def test_late_rows_are_found_and_the_draft_plans_exactly_these_partitions(
     draft = yaml.safe_load((PLACE / file).read_text("utf-8"))
     assert [str(day) for day in draft["target"]["partitions"]["values"]] == days
     assert draft["run"]["reason"] == "Found by stale: late rows (2), missing (1)."
+    again = project.stale(STORED_PRODUCT, by="bob", draft=True).products[0].manifest
+    assert again == "jobs/orders/repair-2024-01-03-3-partitions-2.yaml"
 
 
 def test_what_is_wrong_with_one_product_is_told_and_the_others_are_judged(

@@ -197,8 +197,10 @@ class _Finder:
             for label in sorted({*made_by, *live, *missing, *open_runs}, key=_order(by))
         ]
         repair_of = None if is_partial_plan(current) or self._is_dropped() else current
-        notes = tuple(self.inputs.notes)
-        return ProductStatus(self.contract.product, tuple(judged), notes, repair_of, code)
+        found = ProductStatus(self.contract.product, tuple(judged), (), repair_of, code)
+        if found.to_repair and is_partial_plan(current):
+            self.inputs.add_note(_no_draft(current))
+        return replace(found, notes=tuple(self.inputs.notes))
 
     def _without_history(self) -> ProductStatus:
         """Return the partitions of open runs, and as unknown those that a rollback left."""
@@ -362,6 +364,16 @@ def _summed_up(name: str, changes: list[ChangedInput]) -> list[StaleCause]:
         what = f"{name}{where}" if kind == "unknown" else f"{kind} of {name}{where}"
         found.append(StaleCause(kind, f"{what}: {commits[-1]}{more}", name))
     return found
+
+
+def _no_draft(plan: Plan) -> str:
+    """Say why no run manifest can be drafted from that of a run."""
+    target = plan.resolved.manifest.target
+    mode = "by a row predicate" if target.row_predicate else f"with mode {target.publish_mode}"
+    return (
+        f"--draft writes nothing: run {plan.run_id} changed only some rows, {mode}, and no run "
+        "that readers see made whole partitions; write the run manifest by hand"
+    )
 
 
 def _order(by: ScopeField) -> Callable[[str], tuple[int, int, str]]:

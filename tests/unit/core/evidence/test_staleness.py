@@ -218,6 +218,19 @@ def test_an_input_that_is_gone_is_named_without_a_kind() -> None:
     assert texts == {"raw: bronze.raw does not exist any more"}
 
 
+def test_where_nothing_can_be_drafted_a_note_says_why() -> None:
+    where, found = steps.world()
+    run = steps.published_run(found)
+    runs: Any = found.runs
+    wanted = declared(target={"row_predicate": {"id": 1}}).manifest
+    resolved = runs.plans[run].resolved.model_copy(update={"manifest": wanted})
+    runs.plans[run] = runs.plans[run].model_copy(update={"resolved": resolved})
+    assert find_stale(found, contract(), lambda file: {}).notes == ()
+    where.write("bronze.raw", "2020-01-02", "raw-2")
+    (note,) = find_stale(found, contract(), lambda file: {}).notes
+    assert note.startswith(f"--draft writes nothing: run {run} changed only some rows, by a row")
+
+
 def test_without_a_published_run_nothing_is_said_to_be_complete() -> None:
     _, found = steps.world()
     seen = find_stale(found, contract(), lambda file: {})
