@@ -34,11 +34,13 @@ class StaleProduct(Record):
 class StalePartition(Record):
     """A partition that is not complete; `because` says in sentences what changed, by `causes`.
 
-    `run_id` is the open run on it, else the run that made it; None: no run did.
+    `run_id` is the open run on it, else the run that made it; None: no run did. `place` counts the
+    product's known partitions, complete ones too: neighbours follow each other.
     """
 
     product: str
     partition: str
+    place: int
     state: str
     causes: tuple[str, ...]
     because: tuple[str, ...]
@@ -82,13 +84,14 @@ class StaleResult(Result):
                 StalePartition(
                     product=one.product,
                     partition=each.partition,
+                    place=place,
                     state=each.state,
                     causes=tuple(dict.fromkeys(cause.kind for cause in each.causes)),
                     because=(*(cause.text for cause in each.causes), *each.remarks),
                     run_id=each.run_id,
                 )
                 for one in found
-                for each in one.partitions
+                for place, each in enumerate(one.partitions)
                 if each.state != "complete"
             ),
             nothing_to_do=all(one.is_judged and not one.to_repair for one in found),

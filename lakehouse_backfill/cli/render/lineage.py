@@ -28,18 +28,23 @@ def render_stale(page: TextPage, result: origins.StaleResult) -> None:
         page.line(f"{product.product}: {states or nothing}", "bold")
         own = [one for one in result.partitions if one.product == product.product]
         # Neighbours with the same story are one line.
-        alike = groupby(own, lambda one: (one.state, one.because, one.run_id))
+        alike = groupby(
+            enumerate(own),
+            lambda item: (
+                item[1].state, item[1].because, item[1].run_id, item[1].place - item[0],
+            ),
+        )  # fmt: skip
         page.table(
             "",
             ("state", "partitions", "because", "run"),
             [
                 (
                     _state_cell(state),
-                    format_partitions([one.partition for one in some]),
+                    format_partitions([one.partition for _, one in some]),
                     "; ".join(because),
                     run,
                 )
-                for (state, because, run), some in alike
+                for (state, because, run, _), some in alike
             ],
         )
         for note in product.notes:

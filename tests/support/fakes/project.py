@@ -186,7 +186,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
              "manifest": "jobs/a/repair.yaml"},
         ],
         "partitions": [
-            {"product": "silver.a", "partition": "2013-02-15", "state": "stale",
+            {"product": "silver.a", "partition": "2013-02-15", "place": 0, "state": "stale",
              "causes": ["late rows"], "because": ["late rows of raw: snapshot 7"],
              "run_id": "bf-1"},
         ],

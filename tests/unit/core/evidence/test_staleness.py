@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from datetime import date, datetime, timedelta, timezone
+from io import StringIO
 from typing import Any
 
 import pytest
 
+from lakehouse_backfill.cli.render import render_result
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.input_changes import (
     RowSpans,
@@ -16,6 +18,8 @@ from lakehouse_backfill.core.evidence.input_changes import (
     rows_overlap,
 )
 from lakehouse_backfill.core.evidence.staleness import (
+    PartitionStatus,
+    ProductStatus,
     expected_labels,
     find_stale,
     find_stale_products,
@@ -26,6 +30,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange, ScopeField, as_instant
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.results.origins import StaleResult
 from tests.support.fakes import steps
 from tests.support.fakes.context import PRODUCT, contract, declared
 
@@ -229,6 +234,20 @@ def test_where_nothing_can_be_drafted_a_note_says_why() -> None:
     where.write("bronze.raw", "2020-01-02", "raw-2")
     (note,) = find_stale(found, contract(), lambda file: {}).notes
     assert note.startswith(f"--draft writes nothing: run {run} changed only some rows, by a row")
+
+
+def test_only_neighbours_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    days = tuple(
+        PartitionStatus(f"2020-01-0{day}", "complete" if day == 3 else "stale")
+        for day in range(1, 9)
+    )
+    result = StaleResult.of((ProductStatus(PRODUCT, days),), {}, is_drafted=False)
+    stream = StringIO()
+    render_result(result, stream)
+    shown = stream.getvalue()
+    assert "2020-01-01, 2020-01-02" in shown
+    assert "5 partitions, 2020-01-04 to 2020-01-08" in shown
 
 
 def test_without_a_published_run_nothing_is_said_to_be_complete() -> None:
