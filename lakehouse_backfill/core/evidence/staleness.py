@@ -328,20 +328,28 @@ class _Finder:
         Those before the product's first partition do not count, nor do those that are not over.
         """
         by = current.resolved.scope.field
-        expected: set[str] = set()
+        expected, possible = set[str](), set[str]()
         for pin in current.resolved.sources:
             if pin.range is None:
                 continue
             with_rows = self.inputs.partitions_with_rows(pin)
-            if with_rows is not None:
-                expected |= expected_labels(by, *with_rows)
+            for label in with_rows[1] if with_rows else ():
+                own = expected_labels(by, with_rows[0], (label,)) if with_rows else frozenset()
+                # Which of several hold rows is not known: the input is coarser.
+                (expected if len(own) == 1 else possible).update(own)
         order = _order(by)
         first = min(known - {partitions.NULL_LABEL}, key=order, default="")
-        return frozenset(
+        missing = frozenset(
             label
-            for label in expected - known
+            for label in (expected | possible) - known
             if order(label) > order(first) and self._is_over(current, label)
         )
+        if unsure := tuple(sorted(missing - expected, key=order)):
+            self.inputs.add_note(
+                f"may be missing: {partitions.describe_labels(unsure)}; its inputs have coarser "
+                "partitions, so whether they have rows of these is not known"
+            )
+        return missing & expected
 
     def _is_over(self, plan: Plan, label: str) -> bool:
         """Return whether all input of a partition is there, as `plan` judges it."""

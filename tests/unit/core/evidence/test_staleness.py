@@ -12,6 +12,7 @@ import pytest
 from lakehouse_backfill.cli.render import render_result
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.input_changes import (
+    InputReader,
     RowSpans,
     change_kind,
     changed_labels,
@@ -248,6 +249,19 @@ def test_only_neighbours_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = stream.getvalue()
     assert "2020-01-01, 2020-01-02" in shown
     assert "5 partitions, 2020-01-04 to 2020-01-08" in shown
+
+
+def test_days_of_a_coarser_input_may_be_missing_and_are_not_to_repair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, found = steps.world()
+    steps.published_run(found)
+    month = ScopeField(column="day", transform="month", type="date")
+    months = month, frozenset({"2020-01"})
+    monkeypatch.setattr(InputReader, "partitions_with_rows", lambda self, pin: months)
+    seen = find_stale(found, contract(), lambda file: {})
+    assert seen.to_repair == ()
+    assert seen.notes[0].startswith("may be missing: 26 partitions, 2020-01-06 to 2020-01-31")
 
 
 def test_without_a_published_run_nothing_is_said_to_be_complete() -> None:
