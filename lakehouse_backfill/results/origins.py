@@ -172,7 +172,8 @@ class WhyResult(Result):
     """Why a partition (None: a product) is as it is: acts, decisions, input, code, rows, checks.
 
     `run_id` made the rows that readers see; None: no run did. `written_since` are commits of others
-    after the newest act. `state` is that of `stale`, `because` why.
+    after the newest act. `state` is that of `stale`, `because` why; `open_run`, where there is one,
+    is to make the partition anew, and has that state.
     """
 
     product: str
@@ -180,6 +181,7 @@ class WhyResult(Result):
     partition: str | None
     state: str | None
     because: tuple[str, ...]
+    open_run: str | None
     acts: tuple[StoryAct, ...]
     written_since: tuple[str, ...]
     run_id: str | None
@@ -210,6 +212,7 @@ class WhyResult(Result):
         row, resolved = story.publication, story.plan.resolved if story.plan else None
         run = resolved.manifest.run if resolved else None
         code = resolved.manifest.transform if resolved else None
+        made_by = story.plan.run_id if story.plan else None
         following = command_line("evidence", story.plan.run_id) if story.plan else None
         if status and status.state == "missing":
             following = f"{command_line('stale', story.product)} --draft"
@@ -217,8 +220,9 @@ class WhyResult(Result):
             story,
             state=status.state if status else None,
             because=tuple(cause.text for cause in status.causes) if status else (),
+            open_run=status.run_id if status and status.run_id != made_by else None,
             acts=tuple(map(StoryAct.from_fields, story.acts)),
-            run_id=story.plan.run_id if story.plan else None,
+            run_id=made_by,
             version=row.version if row else None,
             reason=run.reason if run else None,
             reason_code=run.reason_code if run else None,

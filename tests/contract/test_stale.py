@@ -22,8 +22,9 @@ from typer.testing import CliRunner
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.core.evidence import staleness
 from lakehouse_backfill.core.evidence.lineage import find_lineage
-from lakehouse_backfill.core.evidence.staleness import ProductStatus, find_stale
+from lakehouse_backfill.core.evidence.staleness import PartitionStatus, ProductStatus, find_stale
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
@@ -330,6 +331,7 @@ def test_why_tells_the_story_of_a_partition_on_one_screen(stored: StoredLake) ->
     assert len(shown.splitlines()) <= 24
     story = stored.project.why(STORED_PRODUCT, "2024-01-03")
     assert (story.run_id, story.version, story.state) == (stored.runs["second"], 2, "complete")
+    assert story.open_run is None
     assert (story.reason, story.approved_by, story.accepted_by) == (
         "amounts were low", ("ana",), ("ana",),
     )  # fmt: skip
@@ -357,6 +359,20 @@ def test_why_of_a_text_that_is_no_partition_says_how_one_is_written(
         stored.project.why(STORED_PRODUCT, text)
     assert text in raised.value.problem
     assert "20" in raised.value.fix
+
+
+def test_why_names_the_open_run_apart_from_the_one_that_made_the_rows(
+    stored: StoredLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = PartitionStatus("2024-01-03", "failed", run_id="bf-open")
+    monkeypatch.setattr(
+        staleness, "find_stale", lambda *_: ProductStatus(STORED_PRODUCT, (failed,))
+    )
+    story = stored.project.why(STORED_PRODUCT, "2024-01-03")
+    assert (story.run_id, story.open_run) == (stored.runs["second"], "bf-open")
+    words = ["--project", str(PLACE), "why", STORED_PRODUCT, "--partition", "2024-01-03"]
+    shown = " ".join(CliRunner().invoke(app, words).output.split())
+    assert "failed: run bf-open, whose rows readers do not see here" in shown
 
 
 def test_why_of_a_partition_that_no_run_made_tells_its_state_and_what_to_type(

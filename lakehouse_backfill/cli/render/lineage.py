@@ -122,9 +122,10 @@ def render_why(page: TextPage, result: origins.WhyResult) -> None:
     output = f"version {result.version} of {format_moment(result.published_at)}, {result.output}"
     rows = result.rows or {}
     writers = "written by others since" if result.acts else "written by"
+    state = f"{result.state}: run {result.open_run}, whose rows readers do not see here"
     page.facts(
         (
-            ("state", result.state),
+            ("state", state if result.open_run else result.state),
             ("because", "; ".join(result.because) or None),
             ("made by", result.run_id or "no run: inputs are not recorded"),
             ("why", f"{result.reason} ({result.reason_code})" if result.reason else None),
