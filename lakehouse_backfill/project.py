@@ -406,12 +406,14 @@ class Project:
         """Say what a table's partitions were computed from, and what was computed from them.
 
         `target` is a product, its table, or an input of one. Only metadata is read. Raises NotFound
-        when no published run computed or read it.
+        when no published run computed or read it, ConfigError when its own contract is wrong.
         """
+        from lakehouse_backfill.config.contracts import list_broken_contracts
         from lakehouse_backfill.core.evidence.lineage import find_lineage
 
-        contracts = self.wiring.valid_contracts()
-        found = find_lineage(self.wiring.context, contracts, target, partition)
+        wiring, broken = self.wiring, list_broken_contracts(self.folder)
+        contracts = [wiring.contract(target)] if target in broken else wiring.valid_contracts()
+        found = find_lineage(wiring.context, contracts, target, partition, broken)
         return results.origins.LineageResult.of(found)
 
     def why(self, table: str, partition: str | None = None) -> origins.WhyResult:

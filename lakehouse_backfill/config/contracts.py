@@ -96,6 +96,18 @@ def list_valid_contracts(project: Path) -> list[Contract]:
     return found
 
 
+def list_broken_contracts(project: Path) -> tuple[str, ...]:
+    """Return the products whose contracts are wrong."""
+    valid = {contract.product for contract in list_valid_contracts(project)}
+    return tuple(product for product in list_contracts(project) if product not in valid)
+
+
+def may_restrict_columns(project: Path) -> bool:
+    """Return whether a contract restricts columns; of one that is wrong it is not known."""
+    is_known = any(contract.restricted_columns for contract in list_valid_contracts(project))
+    return is_known or bool(list_broken_contracts(project))
+
+
 def find_contract_of_table(project: Path, *tables: str) -> Contract | None:
     """Return the contract of the first of these tables that has one.
 

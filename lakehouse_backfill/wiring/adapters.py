@@ -33,6 +33,7 @@ from lakehouse_backfill.config.contracts import (
     find_contracts_of_tables,
     list_contracts,
     list_valid_contracts,
+    may_restrict_columns,
     require_suites,
 )
 from lakehouse_backfill.config.faults import (
@@ -136,7 +137,7 @@ class Adapters:
     @cached_property
     def spark(self) -> Any:
         """The Spark session of the profile; starts a JVM."""
-        hides = any(contract.restricted_columns for contract in self.valid_contracts())
+        hides = may_restrict_columns(self.folder)
         session = start_spark(self.profile, self.folder, self.progress, hides_values=hides)
         from lakehouse_backfill.adapters.spark.session.session import hide_values
 

@@ -29,6 +29,7 @@ from lakehouse_backfill.adapters.spark.session.warm_session import (
     spark_settings,
 )
 from lakehouse_backfill.adapters.system.process import driver_name, is_driver_alive
+from lakehouse_backfill.config.contracts import may_restrict_columns
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, Unsupported
 from lakehouse_backfill.ports.system import Progress
@@ -186,7 +187,7 @@ def warm_sessions(wiring: Adapters) -> WarmSessions:
     from lakehouse_backfill.wiring.adapters import STATE_FOLDER
 
     whole = with_pyiceberg_settings(wiring.profile)
-    hides = any(contract.restricted_columns for contract in wiring.valid_contracts())
+    hides = may_restrict_columns(wiring.folder)
     state = wiring.folder / STATE_FOLDER
     return WarmSessions(wiring.folder, whole, wiring.profile_name, state, hides_values=hides)
 

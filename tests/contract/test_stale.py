@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.cli.main import app
+from lakehouse_backfill.config.contracts import may_restrict_columns
 from lakehouse_backfill.core.evidence import staleness
 from lakehouse_backfill.core.evidence.lineage import find_lineage
 from lakehouse_backfill.core.evidence.staleness import PartitionStatus, ProductStatus, find_stale
@@ -322,6 +323,22 @@ def test_lineage_is_known_both_ways_to_the_partition(stored: StoredLake) -> None
     assert [str(one)[:10] for one in (up.read_from, up.read_to)] == ["2024-01-03", "2024-01-04"]
     with pytest.raises(NotFound, match="computed or read partition 2030-01-01"):
         project.lineage(STORED_PRODUCT, "2030-01-01")
+
+
+def test_a_broken_contract_is_named_and_spark_hides_values(stored: StoredLake) -> None:
+    project, broken = stored.project, PLACE / "catalog/contracts/silver.broken.yaml"
+    assert not may_restrict_columns(PLACE)
+    try:
+        broken.write_text("product: silver.broken\nrestrict: [", "utf-8")
+        assert may_restrict_columns(PLACE)
+        (note,) = project.lineage("bronze.orders").notes
+        assert note == "not looked at, as their contracts are wrong: silver.broken"
+        with pytest.raises(NotFound, match=r"bronze\.other; not looked at.*: silver\.broken"):
+            project.lineage("bronze.other")
+        with pytest.raises(ConfigError):
+            project.lineage("silver.broken")
+    finally:
+        broken.unlink()
 
 
 @pytest.mark.req("O3")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.evidence.attribution import computing_run
 from lakehouse_backfill.core.evidence.input_changes import (
     InputReader,
@@ -207,13 +208,21 @@ class Lineage:
 
 
 def find_lineage(
-    context: Context, contracts: Sequence[Contract], target: str, partition: str | None
+    context: Context,
+    contracts: Sequence[Contract],
+    target: str,
+    partition: str | None,
+    broken: Sequence[str] = (),
 ) -> Lineage:
     """Return the lineage of a table or product, one step each way; nothing is changed.
 
+    `broken` are products that are not looked at, as their contracts are wrong.
     Raises NotFound when no contract has the table, and no run read it, or has such a partition.
     """
     inputs = InputReader(context)
+    not_read = f"not looked at, as their contracts are wrong: {', '.join(broken)}"
+    if broken:
+        inputs.add_note(not_read)
     own = next((one for one in contracts if target in (one.product, one.table)), None)
     table = own.table if own else target
     upstream: tuple[LineageEdge, ...] = ()
@@ -233,6 +242,11 @@ def find_lineage(
     )
     if not upstream and not downstream and (own is None or partition is not None):
         what = f"partition {partition} of {target}" if partition else target
+        if broken:
+            raise NotFound(
+                f"no published run of a valid contract computed or read {what}; {not_read}",
+                fix=f"{command_line('why', broken[0])}  # says what is wrong in it",
+            )
         raise NotFound(
             f"no published run computed or read {what}",
             fix="name a product, or an input table of one; lakehouse-backfill list",
