@@ -321,8 +321,11 @@ def test_lineage_is_known_both_ways_to_the_partition(stored: StoredLake) -> None
         run, ("2024-01-03",), "bronze.orders", ("2024-01-03",),
     )  # fmt: skip
     assert [str(one)[:10] for one in (up.read_from, up.read_to)] == ["2024-01-03", "2024-01-04"]
-    with pytest.raises(NotFound, match="computed or read partition 2030-01-01"):
-        project.lineage(STORED_PRODUCT, "2030-01-01")
+    for target in (STORED_PRODUCT, "bronze.orders"):
+        known = f"computed or read partition 2030-01-01 of {target}; known of it: .*2024-01-03"
+        with pytest.raises(NotFound, match=known) as raised:
+            project.lineage(target, "2030-01-01")
+        assert f"lineage {target}" in raised.value.fix
 
 
 def test_a_broken_contract_is_named_and_spark_hides_values(stored: StoredLake) -> None:

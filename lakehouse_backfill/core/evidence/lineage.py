@@ -23,6 +23,7 @@ from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import archived_code
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
+from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
@@ -220,9 +221,8 @@ def find_lineage(
     Raises NotFound when no contract has the table, and no run read it, or has such a partition.
     """
     inputs = InputReader(context)
-    not_read = f"not looked at, as their contracts are wrong: {', '.join(broken)}"
     if broken:
-        inputs.add_note(not_read)
+        inputs.add_note(_not_looked_at(broken))
     own = next((one for one in contracts if target in (one.product, one.table)), None)
     table = own.table if own else target
     upstream: tuple[LineageEdge, ...] = ()
@@ -241,17 +241,49 @@ def find_lineage(
         )
     )
     if not upstream and not downstream and (own is None or partition is not None):
-        what = f"partition {partition} of {target}" if partition else target
-        if broken:
-            raise NotFound(
-                f"no published run of a valid contract computed or read {what}; {not_read}",
-                fix=f"{command_line('why', broken[0])}  # says what is wrong in it",
-            )
-        raise NotFound(
-            f"no published run computed or read {what}",
-            fix="name a product, or an input table of one; lakehouse-backfill list",
-        )
+        known = _known_labels(context, contracts, inputs, own, table) if partition else ()
+        raise _unknown_error(target, partition, broken, known)
     return Lineage(table, partition, upstream, downstream, columns, tuple(inputs.notes))
+
+
+def _not_looked_at(broken: Sequence[str]) -> str:
+    return f"not looked at, as their contracts are wrong: {', '.join(broken)}"
+
+
+def _unknown_error(
+    target: str, partition: str | None, broken: Sequence[str], known: tuple[str, ...]
+) -> NotFound:
+    """Return the error for what no run computed or read; `known` are partitions that one did."""
+    problem = f"computed or read {f'partition {partition} of ' if partition else ''}{target}"
+    if broken:
+        return NotFound(
+            f"no published run of a valid contract {problem}; {_not_looked_at(broken)}",
+            fix=f"{command_line('why', broken[0])}  # says what is wrong in it",
+        )
+    if known:
+        return NotFound(
+            f"no published run {problem}; known of it: {partitions.describe_labels(known)}",
+            fix=f"{command_line('lineage', target)}  # names them all",
+        )
+    return NotFound(
+        f"no published run {problem}",
+        fix="name a product, or an input table of one; lakehouse-backfill list",
+    )
+
+
+def _known_labels(
+    context: Context,
+    contracts: Sequence[Contract],
+    inputs: InputReader,
+    own: Contract | None,
+    table: str,
+) -> tuple[str, ...]:
+    """Return the partitions of a table that published runs computed or read, in order."""
+    found = set(PartitionOrigins(context, own.product).made_by) if own else set[str]()
+    for one in contracts:
+        for edge in upstream_edges_by_label(PartitionOrigins(context, one.product), inputs, table):
+            found.update(edge.input_partitions or ())
+    return tuple(sorted(found))
 
 
 def column_lineage(context: Context, plan: Plan) -> dict[str, tuple[str, ...]]:
