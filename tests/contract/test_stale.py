@@ -311,6 +311,12 @@ def test_what_is_wrong_with_one_product_is_told_and_the_others_are_judged(
     assert alone.exit_code == 2
 
 
+def test_a_person_without_a_draft_is_a_usage_error() -> None:
+    shown = CliRunner().invoke(app, ["stale", "--by", "ana"])
+    assert shown.exit_code != 0
+    assert "it goes with --draft" in shown.output
+
+
 @pytest.mark.req("O3")
 def test_lineage_is_known_both_ways_to_the_partition(stored: StoredLake) -> None:
     project, run = stored.project, stored.runs["second"]

@@ -35,6 +35,8 @@ def stale(
       lakehouse-backfill stale
       lakehouse-backfill stale silver.orders --draft
     """
+    if by is not None and not draft:
+        raise typer.BadParameter("--by names who drafts: it goes with --draft")
     project = current_project()
     return project.stale(product, acting_person(by) if draft else None, draft=draft)
 
