@@ -428,7 +428,10 @@ class Project:
         from lakehouse_backfill.core.evidence.staleness import find_stale
 
         context = self.wiring.context
-        contract = find_contract_of_table(self.folder, table) or self.wiring.contract(table)
+        contract = find_contract_of_table(self.folder, table)
+        if contract is None:
+            story.require_no_input(context, self.wiring.valid_contracts(), table)
+            contract = self.wiring.contract(table)
         found = story.tell_story(context, contract, partition)
         if partition is None:
             return results.origins.WhyResult.of(found, None)

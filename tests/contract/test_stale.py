@@ -425,6 +425,12 @@ def test_why_before_any_run_is_published_says_so(
     assert raised.value.fix.endswith(f"list --product {STORED_PRODUCT}")
 
 
+def test_why_of_an_input_leads_to_its_lineage(stored: StoredLake) -> None:
+    with pytest.raises(NotFound, match=f"an input of {STORED_PRODUCT}") as raised:
+        stored.project.why("bronze.orders")
+    assert raised.value.fix.endswith("lineage bronze.orders")
+
+
 def test_a_publication_carries_what_it_was_computed_from(stored: StoredLake) -> None:
     run, project = stored.runs["validated"], stored.project
     project.accept(run, by="ana")

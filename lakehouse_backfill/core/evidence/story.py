@@ -5,6 +5,7 @@ Also of a whole product: then of its newest publication.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -186,6 +187,18 @@ def _require_label(field: ScopeField | None, text: str) -> None:
             f"{text} is not written as partitions of {field.transform}({field.column}) are",
             fix=f"--partition {label}",
         )
+
+
+def require_no_input(context: Context, contracts: Sequence[Contract], table: str) -> None:
+    """Raise NotFound, with the fix, for an input of published runs: lineage tells who read it."""
+    for one in contracts:
+        origins = PartitionOrigins(context, one.product)
+        runs = {run for made_by in origins.made_by.values() for run in made_by}
+        if any(pin.table == table for run in runs for pin in origins.plan(run).resolved.sources):
+            raise NotFound(
+                f"{table} is an input of {one.product}, and no product: no run made its rows",
+                fix=command_line("lineage", table),
+            )
 
 
 def no_story_error(context: Context, product: str, partition: str | None) -> NotFound:
