@@ -107,7 +107,7 @@ SELECT d, k, tenant, v, ver, IF(v < 0, 'negative', NULL) AS _reject_reason FROM 
     modes.source("2, 1, A, 10, 1", "2, 2, A, -5, 1", "3, 3, A, 30, 1", "3, 4, B, 40, 1")
     with pytest.raises(ChecksFailed, match=r"1 of 4 rows rejected \(25.00%\), .*: 1 negative"):
         modes.validated(transform=transform)
-    (halted,) = modes.project.status().runs
+    (halted,) = [one for one in modes.project.status().runs if one.product == modes.product]
     modes.project.cancel(halted.run_id, "lead", "its rows are allowed")
     _, found = modes.validated(transform=transform, safety={"max_rejected_share": 0.25})
     assert found["state"] == "validated"

@@ -42,6 +42,8 @@ def jars_with_driver(folder: Path) -> Path:
     return folder
 
 
+# Some twenty processes, five of which start Spark, beside another suite on two cores.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_the_steps_of_the_readme_run_as_they_are_printed(
     kind: str, catalogs: Catalogs, programs: Path, tmp_path: Path
