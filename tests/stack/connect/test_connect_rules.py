@@ -46,8 +46,11 @@ from tests.lake.test_rewrite_way import (
 )
 from tests.lake.test_staging import test_an_expired_pin_is_not_found
 from tests.support.spark.lake import copy_job
+from tests.unit.adapters.spark.guard.test_unaudited_calls import CONNECT_EFFECTS, require_stopped
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame
 
     from tests.support.spark.lake import Lake
@@ -96,3 +99,9 @@ def test_no_way_to_write_is_open_to_a_job(guarded: tuple[Lake, DataFrame, str]) 
         refused.add(what)
     assert refused == ATTEMPTS.keys()
     assert (lake.head("live"), lake.rows("live")) == before
+
+
+@pytest.mark.req("T6", "E1")
+@pytest.mark.parametrize("in_worker", [False, True], ids=["driver", "worker"])
+def test_a_job_opens_no_channel_to_a_server_of_its_own(tmp_path: Path, in_worker: bool) -> None:
+    require_stopped(CONNECT_EFFECTS, tmp_path, in_worker=in_worker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -124,26 +125,6 @@ EFFECTS: dict[str, tuple[str, str]] = {
     "SciPy's sound": (
         "file", "import scipy.io.wavfile as w, numpy as n; w.write('{folder}/a', 8, n.zeros(1))",
     ),
-    "Spark Connect": (
-        "network",
-        "import pyspark.sql.connect.client.core as c; "
-        "c.DefaultChannelBuilder('sc://127.0.0.1:{port}').toChannel()",
-    ),
-    "another session": (
-        "network",
-        "from pyspark.sql.connect.session import SparkSession as S; S('sc://127.0.0.1:{port}')",
-    ),
-    "gRPC of a library": (
-        "network", "import pyspark.sql.connect.client.core as c; c.grpc.insecure_channel('a:1')",
-    ),
-    "gRPC by asyncio": (
-        "network",
-        "import pyspark.sql.connect.client.core as c; c.grpc.aio.insecure_channel('a:1')",
-    ),
-    "a model on a Spark Connect server": (
-        "file",
-        "from pyspark.ml.connect.readwrite import RemoteMLWriter as W; W(None).save('file:///a')",
-    ),
     "a socket that listens": ("network", "import socket; socket.socket().listen()"),
     "a socket below socket": ("network", "import _socket; _socket.socket().listen()"),
     "Tcl": ("native code", "import tkinter; tkinter.Tcl().eval('exec touch {folder}/a')"),
@@ -170,10 +151,41 @@ EFFECTS: dict[str, tuple[str, str]] = {
     ),
 }  # fmt: skip
 
+#: With packages of Spark Connect, which tests/stack/connect has.
+CONNECT_EFFECTS: dict[str, tuple[str, str]] = {
+    "Spark Connect": (
+        "network",
+        "import pyspark.sql.connect.client.core as c; "
+        "c.DefaultChannelBuilder('sc://127.0.0.1:{port}').toChannel()",
+    ),
+    "another session": (
+        "network",
+        "from pyspark.sql.connect.session import SparkSession as S; S('sc://127.0.0.1:{port}')",
+    ),
+    "gRPC of a library": (
+        "network", "import pyspark.sql.connect.client.core as c; c.grpc.insecure_channel('a:1')",
+    ),
+    "gRPC by asyncio": (
+        "network",
+        "import pyspark.sql.connect.client.core as c; c.grpc.aio.insecure_channel('a:1')",
+    ),
+    "a model on a Spark Connect server": (
+        "file",
+        "from pyspark.ml.connect.readwrite import RemoteMLWriter as W; W(None).save('file:///a')",
+    ),
+}  # fmt: skip
+
 
 @pytest.mark.req("E1", "T6")
 @pytest.mark.parametrize("in_worker", [False, True], ids=["driver", "worker"])
 def test_each_other_effect_is_stopped(tmp_path: Path, in_worker: bool) -> None:
+    require_stopped(EFFECTS, tmp_path, in_worker=in_worker)
+
+
+def require_stopped(
+    effects: Mapping[str, tuple[str, str]], tmp_path: Path, *, in_worker: bool
+) -> None:
+    """Try each effect; require that it is an attempt of its kind, and that nothing happened."""
     outside = tmp_path / "outside"
     outside.mkdir()
     victim = outside / "victim"
@@ -182,7 +194,7 @@ def test_each_other_effect_is_stopped(tmp_path: Path, in_worker: bool) -> None:
         server.setblocking(False)
         names = {"folder": outside, "port": server.getsockname()[1], "victim": victim}
         lines = []
-        for _, line in EFFECTS.values():
+        for _, line in effects.values():
             text = line
             for name, value in names.items():
                 text = text.replace(f"{{{name}}}", str(value))
@@ -190,9 +202,9 @@ def test_each_other_effect_is_stopped(tmp_path: Path, in_worker: bool) -> None:
         found = try_lines(tmp_path / "project", lines, in_worker=in_worker)
         with pytest.raises(BlockingIOError):
             server.accept()
-    seen = dict(zip(EFFECTS, found, strict=True))
+    seen = dict(zip(effects, found, strict=True))
     missed = {
-        what: seen[what] for what, (sink, _) in EFFECTS.items() if sink not in seen[what].sinks
+        what: seen[what] for what, (sink, _) in effects.items() if sink not in seen[what].sinks
     }
     assert missed == {}
     assert [one.places[0] for one in found] == [(FILE, n) for n in range(1, len(found) + 1)]
