@@ -6,6 +6,7 @@ is kept only if it stands in the job's code, word for word, as a string.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -31,11 +32,14 @@ def record_rejects(
     if is_externally_written(plan):
         return record
     rejects = staging.rejects(plan, chunk)
+    if rejects is None:
+        return record
+    shown = _reason_filter(context, plan)
     # A record would outlast the person that a later tombstone names.
-    if rejects is not None and rejects.records and not plan.resolved.contract.tombstones:
-        rows = _rows(context, plan, chunk, rejects)
+    if rejects.records and not plan.resolved.contract.tombstones:
+        rows = _rows(context, plan, chunk, rejects, shown)
         context.runs.record_rejects(plan.run_id, record.epoch, rows)
-    return count_rejects(context, plan, record, rejects)
+    return _with_counts(record, rejects, shown)
 
 
 def count_rejects(
@@ -44,10 +48,13 @@ def count_rejects(
     """Return a chunk's ledger row with the number of its rejected rows, and of each reason."""
     if rejects is None:
         return record
-    shown = _reason_filter(context, plan)
-    counts: dict[str, int] = {}
+    return _with_counts(record, rejects, _reason_filter(context, plan))
+
+
+def _with_counts(record: ChunkRecord, rejects: Rejects, shown: Callable[[str], str]) -> ChunkRecord:
+    counts = Counter[str]()
     for reason, count in rejects.reasons.items():
-        counts[shown(reason)] = counts.get(shown(reason), 0) + count
+        counts[shown(reason)] += count
     return record.model_copy(
         update={
             "rejected_rows": rejects.rows,
@@ -69,8 +76,9 @@ def _is_literal(reason: str, texts: list[str]) -> bool:
     return any(f"{quote}{reason}{quote}" in text for text in texts for quote in "\"'")
 
 
-def _rows(context: Context, plan: Plan, chunk: Chunk, rejects: Rejects) -> list[dict[str, Any]]:
-    shown = _reason_filter(context, plan)
+def _rows(
+    context: Context, plan: Plan, chunk: Chunk, rejects: Rejects, shown: Callable[[str], str]
+) -> list[dict[str, Any]]:
     redaction = context.redaction(plan.resolved.contract)
     sources = ", ".join(pin.name for pin in plan.resolved.sources if pin.role == "source")
     now = context.clock.now()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions, signatures
@@ -43,9 +43,6 @@ def carry_chunk(
     shadow holds. Nothing is computed or copied; the same again does nothing.
     """
     started = context.clock.now()
-    computed = next(
-        (one for one in context.runs.chunks(source.run_id) if one.chunk_id == chunk.chunk_id), None
-    )
     commit = context.publisher.carry(_carry_request(plan, chunk, source, epoch))
     if known is not None and known.snapshot_id == commit.snapshot_id:
         return known
@@ -67,8 +64,6 @@ def carry_chunk(
         finished_at=finished,
         carried_from=source.run_id,
         epoch=epoch,
-        rejected_rows=computed and computed.rejected_rows,
-        reject_reasons=computed.reject_reasons if computed else (),
     )
 
 
@@ -137,6 +132,8 @@ class StagingSession:
     compute: ComputePorts
     waived: tuple[decisions.Waiver, ...]
     plans: PlanJudge
+    #: Ledgers of earlier runs, each read once: chunks by id, by run.
+    ledgers: dict[str, dict[str, ChunkRecord]] = field(default_factory=dict)
 
 
 @contextmanager
@@ -238,7 +235,8 @@ def _stage_chunk(
     catch_up = plan.resolved.catch_up
     source = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
     if source is not None:
-        return carry_chunk(context, plan, chunk, source, known, epoch)
+        carried = carry_chunk(context, plan, chunk, source, known, epoch)
+        return carried if carried is known else _with_earlier_rejects(context, session, carried)
     journal = context.journal.bind(**plan.labels)
     if commit is None:
         require_pinned_snapshots(context, plan, "lease_only")
@@ -253,6 +251,20 @@ def _stage_chunk(
     # The chunk landed, its ledger row did not: a crash in between.
     journal.log("chunk found in the shadow", chunk_id=chunk.chunk_id)
     return staging.remeasure(plan, chunk, commit.snapshot_id, epoch)
+
+
+def _with_earlier_rejects(
+    context: Context, session: StagingSession, carried: ChunkRecord
+) -> ChunkRecord:
+    """Return a carried chunk's row with what the run that computed the chunk rejected."""
+    run_id = carried.carried_from
+    if run_id not in session.ledgers:
+        session.ledgers[run_id] = {one.chunk_id: one for one in context.runs.chunks(run_id)}
+    computed = session.ledgers[run_id].get(carried.chunk_id)
+    if computed is None or computed.partitions != carried.partitions:
+        return carried  # Only a part of that chunk is carried over.
+    counts = {"rejected_rows", "reject_reasons"}
+    return carried.model_copy(update={name: getattr(computed, name) for name in counts})
 
 
 def open_shadow(context: Context, plan: Plan, epoch: int) -> None:
