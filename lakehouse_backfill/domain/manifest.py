@@ -13,20 +13,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints
 
-from lakehouse_backfill.domain.contract import (
-    CorrectionSink,
+from lakehouse_backfill.domain.contract import CorrectionSink, SuiteRef
+from lakehouse_backfill.domain.guards.privacy import InputPrivacy
+from lakehouse_backfill.domain.guards.safety import Safety
+from lakehouse_backfill.domain.rollout import DualRead, Progressive
+from lakehouse_backfill.domain.serialization import (
     Name,
     PartitionValue,
     RunMode,
-    SinkPolicy,
-    SuiteRef,
     TableName,
     Text,
+    Value,
+    added_later,
 )
-from lakehouse_backfill.domain.guards.determinism import AllowedNondeterminism
-from lakehouse_backfill.domain.guards.privacy import InputPrivacy
-from lakehouse_backfill.domain.rollout import DualRead, Progressive
-from lakehouse_backfill.domain.serialization import Value, added_later
 from lakehouse_backfill.domain.table import SchemaStep
 from lakehouse_backfill.errors import Unsupported
 
@@ -68,7 +67,6 @@ PublishMode = Literal[
 ]
 SemanticVersion = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+$")]
 InstantOrDay = datetime | date
-TimeOfDay = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 
 
 class RunIntent(Value):
@@ -236,103 +234,6 @@ class Target(Value):
     schema_change: tuple[SchemaStep, ...] = added_later(
         (), "Columns that are added, widened or renamed by the commit of the publication."
     )
-
-
-class PublishWindow(Value):
-    """Hours of each day in which a run may be published, in UTC; may cross midnight."""
-
-    from_: TimeOfDay = Field(alias="from", description='First minute, e.g. "22:00".')
-    to: TimeOfDay = Field(description='First minute that is too late, e.g. "04:00".')
-
-
-_WAIVES = "Who decides, with the role `waive`; where signatures are required, they approve the run."
-
-
-class RetentionException(Value):
-    """A person's decision that rows older than their retention are computed in this run."""
-
-    by: Text = Field(description=_WAIVES)
-    reason: Text = Field(description="Why; shown to whoever approves the run.")
-
-
-class IncompleteInput(Value):
-    """A person's decision that partitions are computed before all of their input is there."""
-
-    by: Text = Field(description=_WAIVES)
-    reason: Text = Field(description="Why; shown to whoever approves the run.")
-
-
-class RestrictedFlow(Value):
-    """A person's decision that a column of this run may hold values of restricted columns."""
-
-    column: Name = Field(description="Column of the output.")
-    by: Text = Field(description=_WAIVES)
-    reason: Text = Field(description="Why; shown to whoever approves the run.")
-
-
-class Safety(Value):
-    """Bounds and switches; the defaults are the careful ones."""
-
-    side_effects: bool = Field(
-        default=False,
-        description="Whether the job may act outside its shadow; only false is built.",
-    )
-    sinks: dict[Name, SinkPolicy] = added_later(
-        {}, "Policy of this run for sinks of the contract; the contract's for the mode if absent."
-    )
-    max_rows: int | None = Field(None, ge=1, description="Most output rows.")
-    max_rejected_share: float = added_later(
-        0.0,
-        "Most rows that the transform may reject, as a share of a chunk's rows, and of all rows.",
-        ge=0,
-        le=1,
-    )
-    max_bytes: int | None = Field(None, ge=1, description="Most input bytes.")
-    max_cost_usd: float | None = Field(None, ge=0, description="Most estimated cost.")
-    manual_publish: bool = Field(default=True, description="`run` stops before publication.")
-    on_conflict: Literal["fail", "catch_up"] = Field(
-        "fail",
-        description="When a live commit changed the run's partitions: `fail` names it, `catch_up` "
-        "computes just those partitions again, from what is there by then.",
-    )
-    catch_up_attempts: int = added_later(
-        3,
-        "How often `catch_up` tries before it says that the table is too busy.",
-        ge=1,
-        le=20,
-    )
-    publish_window: PublishWindow | None = added_later(
-        None, "When the run may be published; at any time if absent."
-    )
-    freeze: bool = added_later(
-        False,  # noqa: FBT003 (a default, not an argument)
-        "Whether any live commit on the target since the plan, also in other partitions, stops "
-        "the publication.",
-    )
-    allow_nondeterminism: tuple[AllowedNondeterminism, ...] = added_later(
-        (), "Findings of docs/determinism.md in the job's code that don't stop this run."
-    )
-    retention_exception: RetentionException | None = added_later(
-        None, "Who allows partitions, or input, older than `retention_days` in this run, and why."
-    )
-    incomplete_input: IncompleteInput | None = added_later(
-        None, "Who allows partitions whose input is not complete yet, such as today's, and why."
-    )
-    restricted_flows: tuple[RestrictedFlow, ...] = added_later(
-        (), "Columns of a lower class that may be made of restricted columns of inputs in this run."
-    )
-    on_deletions: Literal["block", "allow"] = Field(
-        "block",
-        description="When a partition would lose all of its rows; only block is built.",
-    )
-
-    @property
-    def waivers(self) -> Mapping[str, str]:
-        """By waiver of this manifest, the person in whose name it is written."""
-        single = ("retention_exception", "incomplete_input")
-        found = {name: each.by for name in single if (each := getattr(self, name)) is not None}
-        flows = {f"restricted_flows of {one.column}": one.by for one in self.restricted_flows}
-        return found | flows
 
 
 class Limits(Value):

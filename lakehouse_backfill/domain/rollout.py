@@ -10,17 +10,10 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from lakehouse_backfill.domain.catch_up import TableState
-from lakehouse_backfill.domain.contract import (
-    CorrectionSink,
-    Name,
-    PartitionValue,
-    SuiteRef,
-    Text,
-    Threshold,
-)
+from lakehouse_backfill.domain.contract import CorrectionSink, SuiteRef, Threshold
 from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.serialization import Value, added_later
+from lakehouse_backfill.domain.serialization import Name, PartitionValue, Text, Value, added_later
 
 #: What `try` makes a scratch table for, and the name of such a table.
 TRIAL = "try"

@@ -1,4 +1,4 @@
-"""Base class of stored values, lossless JSON forms of table cells, canonical JSON and digests."""
+"""Base class and field types of stored values, JSON forms of cells, canonical JSON, digests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ import math
 from collections.abc import Mapping
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+TableName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$", max_length=200
+    ),
+]
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+PartitionValue = date | datetime | int | str | None
+RunMode = Literal["live", "backfill", "replay", "dry_run", "reconciliation"]
 
 
 def to_json_value(value: Any) -> Any:

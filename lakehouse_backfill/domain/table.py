@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from lakehouse_backfill.domain.contract import Contract, Name, Text
-from lakehouse_backfill.domain.serialization import Value
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.serialization import Name, Text, Value
 
 
 class Capabilities(Value):

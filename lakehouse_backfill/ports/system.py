@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Protocol
 
-from lakehouse_backfill.domain.contract import Hook, HookCall
+from lakehouse_backfill.domain.guards.outside import Hook, HookCall
 from lakehouse_backfill.domain.guards.privacy import MaskKey
 from lakehouse_backfill.fault_points import side_effect
 

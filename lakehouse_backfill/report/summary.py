@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lakehouse_backfill.core.planning import row_changes
+from lakehouse_backfill.core.planning.target import row_changes
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import RunState

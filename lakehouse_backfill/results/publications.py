@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.core.publication.rollback_preview import RollbackPreview
     from lakehouse_backfill.core.retention.maintain import MaintainOutcome
     from lakehouse_backfill.domain import rollout
-    from lakehouse_backfill.domain.contract import HookCall
+    from lakehouse_backfill.domain.guards.outside import HookCall
     from lakehouse_backfill.domain.plan import Plan
 
 

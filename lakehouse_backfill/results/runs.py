@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.status import SafetySummary
-from lakehouse_backfill.core.planning import publish_modes, resolve, row_changes
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.target import publish_modes, row_changes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.validation.movements import newest_movements
 from lakehouse_backfill.core.validation.suites import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.core.planning.write_path import DATA_PATH_PROPERTY, staging_folder
+from lakehouse_backfill.core.planning.target.write_path import DATA_PATH_PROPERTY, staging_folder
 from lakehouse_backfill.domain.publication import AdoptRequest
 from tests.stack.catalogs import Catalogs
 from tests.stack.servers import BUCKET, READER, Seaweed

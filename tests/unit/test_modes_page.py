@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 
 import pytest
 
-from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.domain.manifest import PublishMode
 from tests.req_plugin import read_titles
 

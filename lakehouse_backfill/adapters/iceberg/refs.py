@@ -36,7 +36,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
 )
 from lakehouse_backfill.adapters.iceberg.manifests import is_live_entry, read_manifest_entries
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
-from lakehouse_backfill.core.planning.write_path import MAX_WRITTEN_FORMAT
+from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT
 from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window

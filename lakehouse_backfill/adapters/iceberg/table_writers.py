@@ -1,7 +1,7 @@
 """Who writes a table's commits: PyIceberg, Iceberg's Java API, or Spark row by row.
 
-The choice follows from the table's metadata (`core/planning/write_path.py`). Writers that need a
-JVM are made by the given factories, and only for a table that needs them.
+The choice follows from the table's metadata (`core/planning/target/write_path.py`). Writers
+that need a JVM are made by the given factories, and only for a table that needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
 )
 from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import snapshot_summary
-from lakehouse_backfill.core.planning.write_path import choose_write_path
+from lakehouse_backfill.core.planning.target.write_path import choose_write_path
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, TableFacts
 from lakehouse_backfill.ports.table_writer import (

@@ -14,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from lakehouse_backfill.domain.contract import Hook, HookCall
+from lakehouse_backfill.domain.guards.outside import Hook, HookCall
 from lakehouse_backfill.ports.system import Hooks
 
 #: Characters of a hook's output that are kept.

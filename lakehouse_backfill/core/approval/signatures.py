@@ -17,7 +17,7 @@ from typing import Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line, plan_command
-from lakehouse_backfill.core.planning.catch_up import require_same_intent
+from lakehouse_backfill.core.planning.target.catch_up import require_same_intent
 from lakehouse_backfill.core.runs import event_log, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import EventChains, ProductRows

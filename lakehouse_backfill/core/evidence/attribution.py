@@ -25,8 +25,9 @@ from lakehouse_backfill.core.comparison.diff import (
     request_for_run,
 )
 from lakehouse_backfill.core.guards.privacy import rules
-from lakehouse_backfill.core.planning import job_code, publish_modes
+from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.planning.pins import expired_pins
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication.dual_read import staged_candidate
 from lakehouse_backfill.core.runs import side_effects
 from lakehouse_backfill.core.runs.context import Context

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.checklist import unanswered_questions
 from lakehouse_backfill.core.planning.plan import find_conflicting_runs
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RunState, RunStatus

@@ -18,9 +18,9 @@ from lakehouse_backfill.core.evidence.deep_verify import (
     unknown_check,
 )
 from lakehouse_backfill.core.guards.privacy import rules
-from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.planning.pins import pin_name
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.scratch import (

@@ -16,8 +16,8 @@ from lakehouse_backfill.command_lines import PROGRAM, command_line, plan_command
 from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
 from lakehouse_backfill.core.evidence.next_commands import exceptional_command
-from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.job_code import archived_code
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication.dual_read import reader_records
 from lakehouse_backfill.core.publication.progressive import ROLLOUT_STEPS
 from lakehouse_backfill.core.publication.publication import PUBLICATION

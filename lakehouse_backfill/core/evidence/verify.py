@@ -21,7 +21,7 @@ from lakehouse_backfill.core.evidence.deep_verify import (
     failed_check,
     unknown_check,
 )
-from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication.expose import EVIDENCE_DIGEST_PROPERTY
 from lakehouse_backfill.core.runs import anchors, event_log, roles, signers
 from lakehouse_backfill.core.runs.context import Context

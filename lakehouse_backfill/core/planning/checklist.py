@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from lakehouse_backfill.core.guards.findings import describe_findings
 from lakehouse_backfill.core.guards.outside.sinks import describe_sinks
-from lakehouse_backfill.core.planning import job_code, publish_modes, row_changes
+from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.planning.resolve import computed_edges
+from lakehouse_backfill.core.planning.target import publish_modes, row_changes
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.determinism import Finding

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from lakehouse_backfill.core.planning import job_code, resolve, write_path
+from lakehouse_backfill.core.planning import job_code, resolve
+from lakehouse_backfill.core.planning.target import write_path
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract, Prices
-from lakehouse_backfill.domain.manifest import RunManifest, Safety
+from lakehouse_backfill.domain.guards.safety import Safety
+from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.domain.plan import Estimate, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.table import LiveFile, ScanEstimate

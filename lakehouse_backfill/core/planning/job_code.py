@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from lakehouse_backfill.command_lines import plan_command
-from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED

@@ -18,14 +18,10 @@ from lakehouse_backfill.core.guards.outside.inverses import undo_messages
 from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
 from lakehouse_backfill.core.guards.privacy import masks, rules
-from lakehouse_backfill.core.planning import (
+from lakehouse_backfill.core.planning import checklist, estimates, job_code, pins, resolve
+from lakehouse_backfill.core.planning.target import (
     catch_up,
-    checklist,
-    estimates,
-    job_code,
-    pins,
     publish_modes,
-    resolve,
     row_changes,
     schema_changes,
     write_path,

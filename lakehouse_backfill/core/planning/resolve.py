@@ -13,7 +13,7 @@ from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, EdgeSide
-from lakehouse_backfill.domain.contract import Contract, PartitionValue
+from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import (
     PartitionRange,
     RunManifest,
@@ -23,6 +23,7 @@ from lakehouse_backfill.domain.manifest import (
 from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.run import Period
+from lakehouse_backfill.domain.serialization import PartitionValue
 from lakehouse_backfill.errors import ConfigError, attach_error_field
 
 _MIDNIGHT = time(0, tzinfo=timezone.utc)

@@ -13,18 +13,18 @@ from typing import Any
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
-from lakehouse_backfill.core.planning.catch_up import (
-    accepted_rows_and_checksum,
-    next_catch_up_attempt,
-    reasons_for_review,
-    recut_chunks,
-    require_same_intent,
-)
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
     make_plan,
     register_plan,
     supersede_revised_run,
+)
+from lakehouse_backfill.core.planning.target.catch_up import (
+    accepted_rows_and_checksum,
+    next_catch_up_attempt,
+    reasons_for_review,
+    recut_chunks,
+    require_same_intent,
 )
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context

@@ -14,7 +14,7 @@ from typing import Any
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval.acceptance import known_file_fingerprints
 from lakehouse_backfill.core.comparison import diff, fingerprints
-from lakehouse_backfill.core.planning import catch_up, publish_modes
+from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.core.runs import signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections

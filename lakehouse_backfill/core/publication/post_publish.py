@@ -16,7 +16,8 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer, steps
 from lakehouse_backfill.core.versions.reserve import REFUSALS
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.contract import AfterPublish, HookCall
+from lakehouse_backfill.domain.contract import AfterPublish
+from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication

@@ -16,8 +16,8 @@ from lakehouse_backfill.core.approval.decisions import (
     require_gates_open,
     trusted_events,
 )
-from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.dual_read import require_dual_reads
 from lakehouse_backfill.core.publication.rollback import publication_group
@@ -25,7 +25,7 @@ from lakehouse_backfill.core.runs import anchors, hooks, lifecycle, roles, signe
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.versions import reserve, steps
-from lakehouse_backfill.domain.manifest import PublishWindow
+from lakehouse_backfill.domain.guards.safety import PublishWindow
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Publication

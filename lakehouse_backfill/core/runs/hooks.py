@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.contract import Hook, HookCall, HookMoment
+from lakehouse_backfill.domain.guards.outside import Hook, HookCall, HookMoment
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event

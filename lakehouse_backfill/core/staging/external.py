@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakehouse_backfill.command_lines import command_line, plan_command
-from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import open_shadow, stage_run, staging_session

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lakehouse_backfill.core.planning.job_code import archived_texts, code_texts
-from lakehouse_backfill.core.planning.publish_modes import is_externally_written
+from lakehouse_backfill.core.planning.target.publish_modes import is_externally_written
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.guards.privacy import HIDDEN
 from lakehouse_backfill.domain.partitions import Chunk

@@ -12,7 +12,7 @@ from lakehouse_backfill.core.guards.outside import inverses
 from lakehouse_backfill.core.guards.outside.sinks import effective_policy
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import record_message, recorded_messages
-from lakehouse_backfill.domain.contract import Sink
+from lakehouse_backfill.domain.guards.outside import Sink
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, LimitExceeded, NotFound

@@ -12,9 +12,10 @@ from typing import Any
 
 from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.guards.privacy import masks, rules
-from lakehouse_backfill.core.planning import publish_modes, resolve, write_path
+from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
+from lakehouse_backfill.core.planning.target import publish_modes, write_path
 from lakehouse_backfill.core.runs import hooks, roles, side_effects
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.checks import ChunkChecks, judge_inputs

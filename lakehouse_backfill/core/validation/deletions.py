@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
-from lakehouse_backfill.core.planning import catch_up, publish_modes
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
+from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 
 from lakehouse_backfill.core.comparison import fingerprints
-from lakehouse_backfill.core.planning import catch_up, resolve
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions

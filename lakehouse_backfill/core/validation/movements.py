@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakehouse_backfill.core.planning import publish_modes
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry, side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import CheckResult

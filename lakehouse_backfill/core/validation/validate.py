@@ -17,8 +17,8 @@ from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.guards.privacy.column_flow import copies_of_run
-from lakehouse_backfill.core.planning import publish_modes, row_changes
 from lakehouse_backfill.core.planning.job_code import require_approved_files
+from lakehouse_backfill.core.planning.target import publish_modes, row_changes
 from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles, side_effects
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.validation import anomalies, deletions, edges, gates, movements

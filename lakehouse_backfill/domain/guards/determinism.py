@@ -6,8 +6,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from lakehouse_backfill.domain.contract import Text
-from lakehouse_backfill.domain.serialization import Value
+from lakehouse_backfill.domain.serialization import Text, Value
 
 #: `always` can't be allowed; `block` blocks unless a person allows it; `warn` is only shown.
 Severity = Literal["always", "block", "warn"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from lakehouse_backfill.core.evidence import attribution
 from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.catch_up import excluded_rows
+from lakehouse_backfill.core.planning.target.catch_up import excluded_rows
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import (

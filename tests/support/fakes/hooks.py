@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.domain.contract import Hook, HookCall
+from lakehouse_backfill.domain.guards.outside import Hook, HookCall
 
 
 class FakeHooks:

@@ -17,7 +17,7 @@ from lakehouse_backfill.core.evidence.reproduce import ReproducedPartition
 from lakehouse_backfill.core.publication.dual_read import ReaderComparison
 from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.domain import rollout
-from lakehouse_backfill.domain.contract import HookCall
+from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.results import comparison, origins, proof, publications, runs
 from lakehouse_backfill.results.base import Result

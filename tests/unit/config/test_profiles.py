@@ -10,7 +10,8 @@ import pytest
 from lakehouse_backfill.config.profiles import choose_profile, embedded_profiles, load_profiles
 from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.domain import contract
-from lakehouse_backfill.domain.manifest import Compute, Safety, Validation
+from lakehouse_backfill.domain.guards.safety import Safety
+from lakehouse_backfill.domain.manifest import Compute, Validation
 from lakehouse_backfill.errors import ConfigError
 from tests.support.examples.declarations import PROFILES, changed, project
 

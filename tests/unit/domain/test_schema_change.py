@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.planning import schema_changes
+from lakehouse_backfill.core.planning.target import schema_changes
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract

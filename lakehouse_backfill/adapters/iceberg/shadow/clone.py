@@ -33,7 +33,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     PROPERTY_PREFIX,
     PUBLICATION_PROPERTY,
 )
-from lakehouse_backfill.core.planning.write_path import clone_metadata
+from lakehouse_backfill.core.planning.target.write_path import clone_metadata
 from lakehouse_backfill.domain.publication import CloneCommit, NewSchema
 from lakehouse_backfill.errors import Conflict, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window

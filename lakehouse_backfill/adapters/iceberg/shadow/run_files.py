@@ -35,7 +35,7 @@ from lakehouse_backfill.adapters.iceberg.manifests import (
     read_manifest_entries,
 )
 from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels
-from lakehouse_backfill.core.planning.write_path import DATA_PATH_PROPERTY
+from lakehouse_backfill.core.planning.target.write_path import DATA_PATH_PROPERTY
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.rollout import TRIAL_TABLE, StagedFiles, StagedShadow
 from lakehouse_backfill.errors import Conflict, Unsupported

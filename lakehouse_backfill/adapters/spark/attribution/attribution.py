@@ -21,7 +21,8 @@ from lakehouse_backfill.adapters.spark.staging.compose import ChunkComposer, Del
 from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
 from lakehouse_backfill.core.evidence import attribution
-from lakehouse_backfill.core.planning import catch_up, resolve
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain import plan
 from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.diff import Cause, ComparedState, Factor, InputChange

@@ -19,7 +19,7 @@ from lakehouse_backfill.adapters.spark.commits.java_api import (
     closing_iterable,
     java_errors,
 )
-from lakehouse_backfill.core.planning.write_path import clone_metadata
+from lakehouse_backfill.core.planning.target.write_path import clone_metadata
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.domain.publication import CloneCommit, InspectedState, NewSchema, SwapCommit
 from lakehouse_backfill.errors import Conflict, NotFound, TooBusy

@@ -26,7 +26,7 @@ from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
     CHUNK_ID_PROPERTY,
     ShadowWriter,
 )
-from lakehouse_backfill.core.planning import catch_up, publish_modes
+from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.domain.catch_up import Erasure, ExcludedRows, RestoreChunk, TombstonePin
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import (

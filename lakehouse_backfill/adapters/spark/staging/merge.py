@@ -26,7 +26,7 @@ from lakehouse_backfill.adapters.spark.dataframes import (
     quoted_column,
 )
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.core.planning import row_changes
+from lakehouse_backfill.core.planning.target import row_changes
 from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.manifest import MergeBy, RowPredicate, RowValue
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges

@@ -22,7 +22,8 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
     spark_errors,
     translate_spark_error,
 )
-from lakehouse_backfill.core.planning import publish_modes, resolve
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES

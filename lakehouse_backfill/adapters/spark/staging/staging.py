@@ -34,7 +34,7 @@ from lakehouse_backfill.adapters.spark.staging.merge import ComposedChunk
 from lakehouse_backfill.adapters.spark.staging.proofs import TransformProofs
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
-from lakehouse_backfill.core.planning import catch_up
+from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide

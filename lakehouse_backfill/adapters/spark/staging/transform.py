@@ -33,7 +33,7 @@ from lakehouse_backfill.adapters.spark.staging.masks import SecretReader, mask_o
 from lakehouse_backfill.adapters.spark.staging.merge import with_deletion_flag
 from lakehouse_backfill.adapters.spark.staging.rejects import accepted_rows, with_reason
 from lakehouse_backfill.core.planning import job_code, resolve
-from lakehouse_backfill.core.planning.row_changes import context_row_predicate
+from lakehouse_backfill.core.planning.target.row_changes import context_row_predicate
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, partition_row_range, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns

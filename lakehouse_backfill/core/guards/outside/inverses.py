@@ -8,7 +8,7 @@ from typing import Any
 from lakehouse_backfill.core.guards.outside.sinks import effective_policy
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import record_message, recorded_messages
-from lakehouse_backfill.domain.contract import Hook, HookCall, Sink
+from lakehouse_backfill.domain.guards.outside import Hook, HookCall, Sink
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RunState
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from lakehouse_backfill.domain.contract import Contract, Sink, SinkPolicy, SinkType
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.guards.outside import Sink, SinkPolicy, SinkType
 from lakehouse_backfill.domain.manifest import RunManifest, unplannable
 
 _BY_PUBLICATION = ("forbid", "mock")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.system.hooks import LocalHooks
-from lakehouse_backfill.domain.contract import Hook
+from lakehouse_backfill.domain.guards.outside import Hook
 
 pytestmark = pytest.mark.req("U15")
 MESSAGE = {"product": "silver.daily", "idempotency_key": "t-1"}

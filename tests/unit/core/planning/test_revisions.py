@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.planning import catch_up as rules
 from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.core.planning.target import catch_up as rules
 from lakehouse_backfill.core.publication import catch_up
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.runs.context import Context

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.planning import row_changes
+from lakehouse_backfill.core.planning.target import row_changes
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.partitions import Scope

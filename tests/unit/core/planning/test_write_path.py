@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.planning import write_path
-from lakehouse_backfill.core.planning.write_path import staging_folder, staging_location_notes
+from lakehouse_backfill.core.planning.target import write_path
+from lakehouse_backfill.core.planning.target.write_path import (
+    staging_folder,
+    staging_location_notes,
+)
 from lakehouse_backfill.domain.plan import JvmState, TableFacts
 from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import Unsupported

@@ -9,7 +9,7 @@ import pytest
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence import status
-from lakehouse_backfill.core.planning import catch_up as rules
+from lakehouse_backfill.core.planning.target import catch_up as rules
 from lakehouse_backfill.core.publication.catch_up import carry_over_approval, newest_revision
 from lakehouse_backfill.core.publication.publish import (
     PublishOutcome,

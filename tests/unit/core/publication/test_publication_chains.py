@@ -22,7 +22,7 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.core.versions.accepted import resolve_accepted
 from lakehouse_backfill.domain.checks import MeasureTotal
-from lakehouse_backfill.domain.manifest import PublishWindow
+from lakehouse_backfill.domain.guards.safety import PublishWindow
 from lakehouse_backfill.domain.publication import CommitResult, RevertRequest
 from lakehouse_backfill.domain.run import RunState
 from tests.support.fakes import steps

@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_backfill.core.comparison.diff import candidate_request
 from lakehouse_backfill.core.planning.plan import make_plan
-from lakehouse_backfill.core.planning.publish_modes import adopt_request
+from lakehouse_backfill.core.planning.target.publish_modes import adopt_request
 from lakehouse_backfill.core.publication.rollback import plan_rollback, remaining_column_changes
 from lakehouse_backfill.domain.plan import ChosenWritePath
 from lakehouse_backfill.domain.table import SchemaStep

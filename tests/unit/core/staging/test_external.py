@@ -8,8 +8,8 @@ import pytest
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.status import summarise_run_safety
-from lakehouse_backfill.core.planning import publish_modes
 from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context

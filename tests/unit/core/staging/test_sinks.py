@@ -14,7 +14,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import recorded_messages
 from lakehouse_backfill.core.staging import sinks
 from lakehouse_backfill.core.staging.sinks import RunSinks
-from lakehouse_backfill.domain.contract import Hook, HookCall, SinkPolicy, SinkType
+from lakehouse_backfill.domain.guards.outside import Hook, HookCall, SinkPolicy, SinkType
 from lakehouse_backfill.errors import (
     ConfigError,
     EnvironmentDown,

@@ -12,7 +12,7 @@ from lakehouse_backfill.core.publication.recover import post_publish_actions
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import recorded_messages
 from lakehouse_backfill.core.staging.sinks import RunSinks
-from lakehouse_backfill.domain.contract import Hook, HookCall
+from lakehouse_backfill.domain.guards.outside import Hook, HookCall
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, contract, declared, lake
 from tests.support.fakes.steps import planned_run, published_run, roll_back, staged_run

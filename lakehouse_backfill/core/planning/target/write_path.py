@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.core.planning import publish_modes, row_changes, schema_changes
+from lakehouse_backfill.core.planning.target import publish_modes, row_changes, schema_changes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
