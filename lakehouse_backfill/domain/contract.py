@@ -337,6 +337,25 @@ class AnchorPlace(Value):
     )
 
 
+Switch = Literal["publish", "waivers", "hooks", "catch_up"]
+
+
+class Switches(Value):
+    """What may be done at all; absent: as the profile says for all products, else yes."""
+
+    publish: bool | None = Field(
+        None, description="Publications may begin. One that has begun is finished in any case."
+    )
+    waivers: bool | None = Field(
+        None, description="Failed gates, and rules of a manifest, may be waived."
+    )
+    hooks: bool | None = Field(None, description="Hooks of contracts are called.")
+    catch_up: bool | None = Field(
+        None,
+        description="Runs may follow live commits by themselves, where their manifest says so.",
+    )
+
+
 class Profile(Value):
     """One lake: a catalog in PyIceberg's property names, and how Spark runs against it."""
 
@@ -383,6 +402,21 @@ class Profile(Value):
         description="Environment variables that job code must not see, besides those whose names "
         "or values say so.",
     )
+    switches: Switches = Field(
+        default_factory=Switches, description="What may be done in this lake, for all products."
+    )
+    product_switches: dict[TableName, Switches] = Field(
+        default_factory=dict, description="By product: what differs from `switches`."
+    )
+    pilot: tuple[TableName, ...] | None = Field(
+        None, description="Only these products may be published; all if absent."
+    )
+
+    def is_on(self, switch: Switch, product: str) -> bool:
+        """Return whether something may be done with a product in this lake."""
+        of_product: bool | None = getattr(self.product_switches.get(product), switch, None)
+        of_all: bool | None = getattr(self.switches, switch)
+        return of_all is not False if of_product is None else of_product
 
     @property
     def requires_signatures(self) -> bool:

@@ -26,7 +26,7 @@ from lakehouse_backfill.core.planning.target import (
     schema_changes,
     write_path,
 )
-from lakehouse_backfill.core.runs import lifecycle, roles, signers
+from lakehouse_backfill.core.runs import lifecycle, roles, signers, switches
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, steps
 from lakehouse_backfill.domain import partitions, table
@@ -468,6 +468,8 @@ def _target_notes(
     notes += write_path.publish_mode_notes(context, resolved)
     notes += resolve.check_complete_input(context, resolved)
     notes += _privacy_notes(context, resolved, base)
+    waivers = resolved.manifest.safety.waivers
+    notes += switches.check_plan(context.profile, resolved.manifest.product, waivers)
     return (*notes, *table.schema_change_notes(change, resolved.contract))
 
 

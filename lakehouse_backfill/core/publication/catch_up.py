@@ -26,7 +26,7 @@ from lakehouse_backfill.core.planning.target.catch_up import (
     recut_chunks,
     require_same_intent,
 )
-from lakehouse_backfill.core.runs import roles
+from lakehouse_backfill.core.runs import roles, switches
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import deletions
@@ -160,6 +160,10 @@ def plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -
         resolved = plan.resolved
         follows = resolved.manifest.safety.on_conflict == "catch_up"
         may_catch_up = follows or resolved.contract.deletions == "reapply"
+        if may_catch_up and not context.profile.is_on("catch_up", plan.product):
+            switched_off = switches.describe_switched_off(context.profile, plan.product)
+            context.journal.bind(**plan.labels).log(switched_off["catch_up"])
+            raise error
         attempt = next_catch_up_attempt(plan) if may_catch_up else 0
         amend = partial(_amend_for_catch_up, context, plan, error, attempt)
         revision = make_plan(context, _declaration_of(plan), plan.created_by, plan.run_id, amend)

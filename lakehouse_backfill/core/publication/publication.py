@@ -21,7 +21,7 @@ from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.dual_read import require_dual_reads
 from lakehouse_backfill.core.publication.rollback import publication_group
-from lakehouse_backfill.core.runs import anchors, hooks, lifecycle, roles, signers
+from lakehouse_backfill.core.runs import anchors, hooks, lifecycle, roles, signers, switches
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.versions import reserve, steps
@@ -289,9 +289,12 @@ def check_publishable(
 ) -> expose.AcceptedResult:
     """Check the pointer, roles, decisions, gates and the shadow; return what was accepted.
 
-    Raises NotAllowed, ApprovalMissing, ChecksFailed, Blocked, Tampered, TargetChanged, Unsupported.
+    Raises NotAllowed, ApprovalMissing, ChecksFailed, Blocked (also: switched off in the profile),
+    Tampered, TargetChanged, Unsupported.
     """
     contract = plan.resolved.contract
+    switches.require_switched_on(context.profile, "publish", plan.product, "nothing was published")
+    switches.require_pilot(context.profile, plan.product)
     context.versions.whole_pointer(plan.product)
     publish_modes.require_publishable_mode(plan)
     lifecycle.require_not_retired(events)

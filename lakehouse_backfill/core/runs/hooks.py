@@ -13,6 +13,8 @@ from lakehouse_backfill.errors import Blocked
 
 #: Verbs by which a run halts itself.
 HALT_VERBS = ("halt", "halt publication")
+#: Outcome of a hook that the profile switches off: it failed, so it is called once it is on again.
+NOT_CALLED = "not called: hooks are switched off in the profile"
 
 
 def call_hooks(
@@ -133,6 +135,9 @@ def _call_hook(
     recorded = _recorded_call(context, plan, hook, act)
     if recorded is not None and recorded.is_ok:
         return recorded
+    if not context.profile.is_on("hooks", plan.product):
+        call = HookCall(hook=hook.name, on=hook.on, is_ok=False, detail=NOT_CALLED, seconds=0.0)
+        return _record_call(context, plan, hook, call, act, epoch)
     message = {
         "product": plan.product,
         "run_id": plan.run_id,
@@ -140,7 +145,12 @@ def _call_hook(
         "idempotency_key": f"{act}-{hook.name}",
         **facts,
     }
-    call = context.hooks.call(hook, message)
+    return _record_call(context, plan, hook, context.hooks.call(hook, message), act, epoch)
+
+
+def _record_call(
+    context: Context, plan: Plan, hook: Hook, call: HookCall, act: str, epoch: int
+) -> HookCall:
     document = {"act": act, **call.model_dump(mode="json")}
     context.evidence.record(plan.run_id, _evidence_kind(hook), document, epoch)
     context.journal.bind(**plan.labels).log(
