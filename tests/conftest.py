@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from lakehouse_backfill import errors
+from lakehouse_backfill import errors, fault_points
 from tests.support.quick_transactions import remember_metadata
 
 pytest_plugins = ["pytester", "tests.gate_plugin", "tests.req_plugin"]
@@ -22,5 +22,6 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide texts of errors from a test on only: the package does it for a whole process."""
+    """Begin each test as a process of its own: texts are shown, and nothing was committed yet."""
     monkeypatch.setattr(errors, "_hides_texts", Event())
+    fault_points.forget_commits()

@@ -5,6 +5,7 @@ Also holds the facts by which the write path of a table is chosen.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -232,7 +233,7 @@ class Plan(Value):
     @property
     def labels(self) -> dict[str, Any]:
         """The fields in every log line, metric and snapshot of the run."""
-        manifest = self.resolved.manifest
+        manifest, reference = self.resolved.manifest, reference_data_version(self)
         return {
             "run_id": self.run_id,
             "product": manifest.product,
@@ -240,7 +241,25 @@ class Plan(Value):
             "transform": manifest.transform.name,
             "transform_version": manifest.transform.version,
             "processing_mode": manifest.run.mode,
+            **({"reference_data_version": reference} if reference else {}),
         }
+
+
+def reference_data_version(plan: Plan, inputs: Mapping[str, int] | None = None) -> str | None:
+    """List the reference data: the tag, branch or time that was asked for, and the snapshot.
+
+    `NAME=ASKED@SNAPSHOT`, or `NAME=SNAPSHOT` where none was asked for. `inputs` are the snapshots
+    of an earlier plan, which say nothing of what was asked. None: the run has no reference data.
+    """
+    texts = []
+    for pin in plan.resolved.sources:
+        if pin.role != "reference":
+            continue
+        snapshot_id = (inputs or {}).get(pin.name, pin.snapshot_id)
+        asked = pin.requested.partition("@")[2] if snapshot_id == pin.snapshot_id else ""
+        is_named = asked not in ("", str(snapshot_id))
+        texts.append(f"{pin.name}={asked + '@' if is_named else ''}{snapshot_id}")
+    return ",".join(texts) or None
 
 
 def has_restricted_columns(plan: Plan) -> bool:

@@ -167,7 +167,7 @@ class Adapters:
             publisher=IcebergPublisher(catalog, writers=writers),
             choose_write_path=writers.choose,
             **control_ports(catalog, profile),
-            compute=cache(self._make_compute_ports),
+            compute=cache(partial(_looking_ports, self)),
             differ=self._make_differ,
             row_reader=LocalRowReader(catalog, self.folder),
             views=views_port(catalog, profile, partial(_spark_for_views, self)),
@@ -450,6 +450,13 @@ def views_port(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> View
     from lakehouse_backfill.adapters.spark.views import SparkViews
 
     return SparkViews(lambda: spark_tables(spark(), profile))
+
+
+def _looking_ports(wiring: Adapters) -> ComputePorts:
+    """Return the ports that compute; reads of `lease_only` inputs look for their snapshots."""
+    from lakehouse_backfill.core.planning.leased_inputs import look_before_reads
+
+    return look_before_reads(lambda: wiring.context, wiring._make_compute_ports())
 
 
 def _spark_for_views(wiring: Adapters) -> Any:

@@ -132,6 +132,19 @@ def test_the_snapshot_says_which_run_made_it_from_what(lake: Lake, daily: Daily)
 
 
 @pytest.mark.req("D3")
+def test_reference_data_is_named_by_the_tag_that_was_asked_for_and_its_snapshot(
+    lake: Lake, daily: Daily
+) -> None:
+    plan = daily(references=("out",)).make()
+    source, reference = plan.resolved.sources
+    tagged = reference.model_copy(update={"requested": f"{reference.table}@spring"})
+    resolved = plan.resolved.model_copy(update={"sources": (source, tagged)})
+    named = f"out=spring@{lake.head('out')}"
+    lake.stage(plan.model_copy(update={"resolved": resolved}))
+    assert lake.snapshots("shadow")[-1]["lakehouse-backfill.reference-data-version"] == named
+
+
+@pytest.mark.req("D3")
 def test_lineage_columns_are_filled_and_left_out_of_the_checksum(lake: Lake, daily: Daily) -> None:
     plain = daily()
     expected = lake.stage(plain.make()).checksum

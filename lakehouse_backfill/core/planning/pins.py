@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
-from lakehouse_backfill.command_lines import plan_command
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.privacy import rules
+from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract, Tombstones
@@ -192,7 +193,7 @@ def expiry_notes(context: Context, pins: tuple[SourcePin, ...]) -> tuple[str, ..
         notes.append(
             f"{pin.name} is lease_only: nothing keeps snapshot {pin.snapshot_id} of {pin.table}; "
             f"once it is not the newest, it may expire from {horizon:%Y-%m-%d %H:%M} UTC on; it is "
-            "looked for before each chunk"
+            "looked for before each read"
         )
     return tuple(notes)
 
@@ -210,8 +211,19 @@ def require_pinned_snapshots(
         raise NotFound(
             f"{plan.run_id} reads what has expired since it was planned: {names}",
             state="nothing more was computed; chunks that are staged are kept",
-            fix=f"{plan_command(plan.manifest_file, plan.run_id)}, to pin what is there now",
+            fix=_way_out(context, plan),
         )
+
+
+def _way_out(context: Context, plan: Plan) -> str:
+    """Return the command that leads on: for an open run a revision, for a closed one `verify`."""
+    try:
+        is_open = context.runs.status(plan.run_id).state in lifecycle.OPEN_STATES
+    except NotFound:  # of a proof or a trial: the plan is not registered
+        return f"{plan_command(plan.manifest_file)}, to pin what is there now"
+    if is_open:
+        return f"{plan_command(plan.manifest_file, plan.run_id)}, to pin what is there now"
+    return f"{command_line('verify', plan.run_id)} --deep, which compares what is stored"
 
 
 def pin_name(run_id: str) -> str:

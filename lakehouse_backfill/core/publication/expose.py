@@ -22,7 +22,7 @@ from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.plan import Plan, declared_schema_change
+from lakehouse_backfill.domain.plan import Plan, declared_schema_change, reference_data_version
 from lakehouse_backfill.domain.publication import CommitResult, Publication
 from lakehouse_backfill.domain.rollout import CompensationRequest, CorrectionEventsRequest
 from lakehouse_backfill.domain.serialization import canonical_json
@@ -194,11 +194,13 @@ def _lineage_properties(plan: Plan) -> dict[str, str]:
     carried = (
         {"lakehouse-backfill.carried-from": ",".join(sorted(earlier_runs))} if earlier_runs else {}
     )
+    reference = reference_data_version(plan)
     return {
         "lakehouse-backfill.transform": manifest.transform.name,
         "lakehouse-backfill.transform-version": manifest.transform.version,
         "lakehouse-backfill.processing-mode": manifest.run.mode,
         "lakehouse-backfill.input-snapshot-ids": ",".join(inputs),
+        **({"lakehouse-backfill.reference-data-version": reference} if reference else {}),
         "lakehouse-backfill.restatement-reason": manifest.run.reason_code,
         **carried,
     }

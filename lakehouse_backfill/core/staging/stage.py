@@ -23,7 +23,11 @@ from lakehouse_backfill.core.staging.determinism import PlanJudge
 from lakehouse_backfill.core.staging.rejects import record_rejects
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
 from lakehouse_backfill.domain.partitions import Chunk
-from lakehouse_backfill.domain.plan import Plan, declared_schema_change
+from lakehouse_backfill.domain.plan import (
+    Plan,
+    declared_schema_change,
+    reference_data_version,
+)
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import ChunkRecord, RunStatus
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
@@ -70,7 +74,7 @@ def carry_chunk(
 
 def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -> CarryRequest:
     inputs = ",".join(f"{name}={number}" for name, number in source.inputs.items())
-    manifest = plan.resolved.manifest
+    manifest, reference = plan.resolved.manifest, reference_data_version(plan, source.inputs)
     values = {
         "run-id": plan.run_id,
         "carried-from": source.run_id,
@@ -83,6 +87,7 @@ def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -
         "input-snapshot-ids": inputs,
         "processing-mode": manifest.run.mode,
         "restatement-reason": manifest.run.reason,
+        **({"reference-data-version": reference} if reference else {}),
     }
     return CarryRequest(
         shadow=plan.shadow_table,
@@ -240,7 +245,6 @@ def _stage_chunk(
         return carried if carried is known else _with_earlier_rejects(context, session, carried)
     journal = context.journal.bind(**plan.labels)
     if commit is None:
-        require_pinned_snapshots(context, plan, "lease_only")
         scope = plan.resolved.scope.model_copy(update={"partitions": chunk.partitions})
         window = resolve.input_window(plan, scope)
         source_range = window and f"{window[0].isoformat()}..{window[1].isoformat()}"

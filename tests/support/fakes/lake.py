@@ -320,10 +320,7 @@ class FakeLake:
         for label in request.scope.partitions:
             content[label] = new.get(label, frozenset())
         swap = self._swap(request.target, content, request.token, request.tags)
-        marks = {
-            key: request.properties[key] for key in request.properties if key == BOUND_PROPERTY
-        }
-        table.summaries[-1].update(marks, operation=request.operation)
+        table.summaries[-1].update(request.properties, operation=request.operation)
         return swap
 
     def carry(self, request: CarryRequest) -> ChunkCommit:

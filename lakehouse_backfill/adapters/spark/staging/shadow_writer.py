@@ -25,7 +25,7 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.domain.partitions import Chunk, Scope
-from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.plan import Plan, reference_data_version
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.errors import BackfillError, Conflict, OutcomeUnknown, RunMoved
 from lakehouse_backfill.fault_points import commit_window
@@ -55,12 +55,12 @@ def snapshot_properties(
         "manifest-hash": plan.manifest_hash,
         "transform": manifest.transform.name,
         "transform-version": manifest.transform.version,
-        "input-snapshot-ids": _snapshot_ids_text(plan, "source", inputs),
+        "input-snapshot-ids": _source_ids_text(plan, inputs),
         "carried-from": origin.run_id if origin else None,
         "input-range-start": first.isoformat() if first else None,
         "input-range-end": last.isoformat() if last else None,
         "processing-mode": manifest.run.mode,
-        "reference-data-version": _snapshot_ids_text(plan, "reference", inputs),
+        "reference-data-version": reference_data_version(plan, inputs),
         "restatement-reason": manifest.run.reason,
     }
     return {
@@ -77,7 +77,7 @@ def add_lineage_columns(
         **publish_modes.expected_lineage(plan),
         "input_range_start": first,
         "input_range_end": last,
-        "reference_data_version": _reference_versions(plan),
+        "reference_data_version": reference_data_version(plan),
         "produced_at": datetime.now(timezone.utc),
     }
     types = {field.name: field.dataType for field in target.fields}
@@ -89,25 +89,14 @@ def add_lineage_columns(
     )
 
 
-def _reference_versions(plan: Plan) -> str | None:
-    """List the reference data with the tag or time that was asked for, and the snapshot."""
-    texts = []
-    for pin in plan.resolved.sources:
-        if pin.role == "reference":
-            asked = pin.requested.partition("@")[2]
-            is_named = asked not in ("", str(pin.snapshot_id))
-            texts.append(f"{pin.name}={asked + '@' if is_named else ''}{pin.snapshot_id}")
-    return ",".join(texts) or None
-
-
 def _literal_value(value: Any) -> str | int | None:
     """Return instants as text with their offset, independent of the local time zone."""
     return value.isoformat(sep=" ") if isinstance(value, datetime) else value
 
 
-def _snapshot_ids_text(plan: Plan, role: str, inputs: Mapping[str, int]) -> str | None:
-    """List the inputs of a role with their snapshots; `inputs` overrides those of the plan."""
-    pins = [pin for pin in plan.resolved.sources if pin.role == role]
+def _source_ids_text(plan: Plan, inputs: Mapping[str, int]) -> str | None:
+    """List the sources with their snapshots; `inputs` overrides those of the plan."""
+    pins = [pin for pin in plan.resolved.sources if pin.role == "source"]
     texts = [f"{pin.name}={inputs.get(pin.name, pin.snapshot_id)}" for pin in pins]
     return ",".join(texts) or None
 

@@ -337,7 +337,29 @@ def test_every_log_line_of_a_run_carries_its_labels() -> None:
     )
     chunks = [fields for event, fields in lines if event == "stage chunk"]
     assert [fields["chunk_id"] for fields in chunks] == ["c0001-2020-01-02", "c0002-2020-01-03"]
-    assert all("source_range" in fields for fields in chunks)
+    # The window of the source that a chunk reads, with a day of warm-up; the end is not included.
+    assert [fields["source_range"] for fields in chunks] == [
+        "2020-01-01T00:00:00+00:00..2020-01-03T00:00:00+00:00",
+        "2020-01-02T00:00:00+00:00..2020-01-04T00:00:00+00:00",
+    ]
+
+
+@pytest.mark.req("O2", "D3")
+@pytest.mark.parametrize(("at", "version"), [("spring", "rates=spring@1"), (None, "rates=1")])
+def test_log_lines_and_snapshots_name_the_reference_data_as_it_was_asked_for(
+    at: str | None, version: str
+) -> None:
+    where, found = steps.world()
+    where.add("bronze.rates", all="r1")
+    where.pin("bronze.rates", 1, "spring")
+    reference = {"table": "bronze.rates", "semantics": "as_recorded"} | ({"at": at} if at else {})
+    run_id = steps.published_run(found, declared(reference_data={"rates": reference}))
+    lines = [fields for _, fields in found.journal.lines]
+    assert {fields["reference_data_version"] for fields in lines} == {version}
+    (summary,) = [one for one in where.tables[PRODUCT].summaries if "token" in one]
+    assert summary["lakehouse-backfill.reference-data-version"] == version
+    (pin,) = [pin for pin in found.runs.plan(run_id).resolved.sources if pin.name == "rates"]
+    assert (pin.requested, pin.snapshot_id) == (f"bronze.rates{'@' + at if at else ''}", 1)
 
 
 @pytest.mark.req("V1")
