@@ -260,6 +260,10 @@ class Evidence(Protocol):
         """Return the newest unedited document of a kind with its digest, or None."""
         ...
 
+    def newest_of(self, run_ids: Collection[str], kind: str) -> dict[str, dict[str, Any]]:
+        """Return, by run, the newest unedited document of a kind; runs without one are left out."""
+        ...
+
     def find_fingerprints(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
         """Return all fingerprints of the files, oldest first: one by file, reading and partition.
 

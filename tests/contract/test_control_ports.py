@@ -371,6 +371,17 @@ def test_the_newest_document_of_a_kind_is_found_under_its_digest(evidence: Evide
     assert evidence.newest("bf-1", "validation") == (digest(second), second)
 
 
+def test_the_newest_documents_of_several_runs_are_found_at_once(evidence: Evidence):
+    for run_id, kind, number in (
+        ("bf-1", "messages", 1), ("bf-2", "messages", 2), ("bf-1", "messages", 3),
+        ("bf-1", "validation", 4), ("bf-3", "messages", 5),
+    ):  # fmt: skip
+        evidence.record(run_id, kind, {"n": number}, 0)
+    found = evidence.newest_of({"bf-1", "bf-2", "bf-4"}, "messages")
+    assert found == {"bf-1": {"n": 3}, "bf-2": {"n": 2}}
+    assert evidence.newest_of((), "messages") == {}
+
+
 def test_a_document_that_came_back_is_the_newest_again(evidence: Evidence):
     for document in ({"n": 1}, {"n": 2}, {"n": 1}):
         evidence.record("bf-1", "validation", document, 0)

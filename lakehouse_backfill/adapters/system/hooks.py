@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from socket import gaierror
+from ssl import SSLCertVerificationError
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -31,13 +33,18 @@ class LocalHooks(Hooks):
         """Call the hook with a JSON message and wait for its end; a failure is no error."""
         started = time.monotonic()
         text = json.dumps(message, sort_keys=True)
-        is_ok, detail = self._run_command(hook, text) if hook.command else _post_webhook(hook, text)
+        may_have_arrived = False
+        if hook.command:
+            is_ok, detail = self._run_command(hook, text)
+        else:
+            is_ok, detail, may_have_arrived = _post_webhook(hook, text)
         return HookCall(
             hook=hook.name,
             on=hook.on,
             is_ok=is_ok,
             detail=detail[:_MAX_DETAIL_LENGTH],
             seconds=round(time.monotonic() - started, 3),
+            may_have_arrived=may_have_arrived,
         )
 
     def _run_command(self, hook: Hook, text: str) -> tuple[bool, str]:
@@ -72,29 +79,37 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def _post_webhook(hook: Hook, text: str) -> tuple[bool, str]:
+#: A gateway says so, not the receiver, which may have got the message.
+_NO_ANSWER_OF_RECEIVER = (502, 504)
+#: Nothing was sent: there was no connection.
+_NOT_SENT = (ConnectionRefusedError, gaierror, SSLCertVerificationError)
+
+
+def _post_webhook(hook: Hook, text: str) -> tuple[bool, str, bool]:
+    """Return whether the receiver accepted, what it said, and whether it may have accepted."""
     url = hook.webhook or ""
     if not _is_http_url(url):
-        return False, "the webhook is no http(s) address"
+        return False, "the webhook is no http(s) address", False
     headers = {"Content-Type": "application/json"}
     if hook.token_env is not None:
         token = os.environ.get(hook.token_env)
         if token is None:
-            return False, f"the environment variable {hook.token_env} is not set"
+            return False, f"the environment variable {hook.token_env} is not set", False
         headers["Authorization"] = f"Bearer {token}"
     request = Request(url, text.encode(), headers, method="POST")  # noqa: S310 (checked above)
     try:
         with build_opener(_NoRedirect).open(request, timeout=hook.timeout_seconds) as answer:
-            return True, f"HTTP {answer.status}"
+            return True, f"HTTP {answer.status}", False
     except HTTPError as error:
-        return False, f"HTTP {error.code}"
+        return False, f"HTTP {error.code}", error.code in _NO_ANSWER_OF_RECEIVER
     except (URLError, OSError) as error:
-        return False, f"no answer: {getattr(error, 'reason', error)}"
+        reason = getattr(error, "reason", error)
+        return False, f"no answer: {reason}", not isinstance(reason, _NOT_SENT)
     except HTTPException as error:
-        return False, f"no HTTP answer: {type(error).__name__}"
+        return False, f"no HTTP answer: {type(error).__name__}", True
     except ValueError:
         # The error text contains the header's value, which is the token.
-        return False, f"the address, or the text of {hook.token_env}, cannot be sent"
+        return False, f"the address, or the text of {hook.token_env}, cannot be sent", False
 
 
 def _is_http_url(url: str) -> bool:

@@ -6,7 +6,7 @@ run that made it is not published unless a person waives the gate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -72,6 +72,14 @@ def recorded_messages(context: Context, run_id: str) -> tuple[dict[str, str], ..
     """Return the messages of the run's code to declared sinks, each with its last outcome."""
     found = context.evidence.newest(run_id, MESSAGES_EVIDENCE)
     return tuple(found[1]["messages"]) if found else ()
+
+
+def messages_of(
+    context: Context, run_ids: Collection[str]
+) -> dict[str, tuple[dict[str, str], ...]]:
+    """Return the messages of several runs, by run; runs without any are left out."""
+    found = context.evidence.newest_of(run_ids, MESSAGES_EVIDENCE)
+    return {run_id: tuple(document["messages"]) for run_id, document in found.items()}
 
 
 def record_message(

@@ -36,6 +36,10 @@ class HookCall(Value):
     is_ok: bool
     detail: str
     seconds: float
+    may_have_arrived: bool = added_later(
+        default=False,
+        description="It failed without an answer of the receiver, which may have acted on it.",
+    )
 
 
 SinkType = Literal[

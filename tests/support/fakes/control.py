@@ -276,6 +276,10 @@ class FakeEvidence:
                 return row[2], json.loads(row[3])
         return None
 
+    def newest_of(self, run_ids: Collection[str], kind: str) -> dict[str, dict[str, Any]]:
+        found = {run_id: self.newest(run_id, kind) for run_id in run_ids}
+        return {run_id: one[1] for run_id, one in found.items() if one is not None}
+
     def find_fingerprints(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
         stored = [row for row in self.fingerprint_rows if row.path in paths]
         return fingerprints.select_unstored((), stored)

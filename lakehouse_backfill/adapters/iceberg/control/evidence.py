@@ -9,6 +9,7 @@ from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control.fences import require_not_fenced
 from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log_files import FilterValue
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
     EVIDENCE,
     FILE_FINGERPRINT,
@@ -71,6 +72,15 @@ class IcebergEvidence:
         rows = self._log.head().rows(where, ("digest", "document"))
         intact = (row for row in reversed(rows) if _is_row_intact(row))
         return next(((row["digest"], json.loads(row["document"])) for row in intact), None)
+
+    def newest_of(self, run_ids: Collection[str], kind: str) -> dict[str, dict[str, Any]]:
+        """Return, by run, the newest unedited document of a kind; reads the table once."""
+        if not run_ids:
+            return {}
+        where: dict[str, FilterValue] = {"run_id": frozenset(run_ids), "kind": kind}
+        rows = self._log.head().rows(where, ("run_id", "digest", "document"))
+        newest = {row["run_id"]: row["document"] for row in rows if _is_row_intact(row)}
+        return {run_id: json.loads(document) for run_id, document in newest.items()}
 
     def find_fingerprints(self, paths: Collection[str]) -> tuple[FileFingerprint, ...]:
         """Return the fingerprints of the files, oldest first: one by file, reading, partition.

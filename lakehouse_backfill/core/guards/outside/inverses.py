@@ -15,7 +15,7 @@ from lakehouse_backfill.domain.run import RunState
 #: States in which what a run sent must not hold any more.
 VOID_STATES = frozenset({RunState.ROLLED_BACK, RunState.CANCELLED, RunState.SUPERSEDED})
 #: A process may have stopped between the answer of a sink and its record.
-_MAY_HOLD = ("sent", "sending", "failed", "not undone")
+_MAY_HOLD = ("sent", "sending", "unknown", "failed", "not undone")
 
 
 def call_sink(

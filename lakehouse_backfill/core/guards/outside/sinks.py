@@ -33,15 +33,16 @@ HONOURED: Mapping[SinkType, tuple[tuple[str, ...], str]] = {
 }  # fmt: skip
 #: Policies that reach the declared sink itself: they need somebody who approves.
 REACHING = ("allow", "dedupe", "compensate")
-_ONCE_IN_A_RUN = "a message is sent once for each key in a run"
 #: What a policy means, as the checklist says it.
 MEANINGS: Mapping[SinkPolicy, str] = {
-    "allow": f"{_ONCE_IN_A_RUN}; another run sends it again",
+    "allow": "a message is sent once for each key in a run; where the receiver is idempotent, once "
+    "over all runs of the product",
     "forbid": "a message fails the run before it is sent",
     "mock": "messages are recorded, answers come from a file",
     "sandbox": "messages go to another address",
-    "dedupe": f"{_ONCE_IN_A_RUN}; another run sends it again, under the same idempotency key",
-    "compensate": f"{_ONCE_IN_A_RUN}, under a key of that run, and undone when it is void",
+    "dedupe": "a message is sent once for each key and contents, over all runs of the product",
+    "compensate": "a message is sent once over all runs, under a key of its run, and undone when "
+    "that run is void",
 }
 
 

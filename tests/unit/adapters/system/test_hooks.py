@@ -56,7 +56,7 @@ class _Server(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.got.append((self.headers.get("Authorization"), body))
-        self.send_response({"/ok": 204, "/moved": 302}.get(self.path, 500))
+        self.send_response({"/ok": 204, "/moved": 302, "/gate": 504}.get(self.path, 500))
         self.send_header("Location", "/ok")
         self.end_headers()
 
@@ -84,19 +84,22 @@ def test_a_webhook_is_one_post_with_its_token(server, tmp_path, monkeypatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("/broken", "HTTP 500"), ("/moved", "HTTP 302")], ids=["500", "redirect"]
+    ("path", "said"),
+    [("/broken", "HTTP 500"), ("/moved", "HTTP 302"), ("/gate", "HTTP 504")],
+    ids=["500", "redirect", "gateway"],
 )
 def test_a_webhook_that_does_not_say_yes_has_failed(path, said, server, tmp_path) -> None:
     hook = Hook(name="h", on="after_publish", webhook=server[0] + path)
     call = LocalHooks(tmp_path).call(hook, MESSAGE)
     assert (call.is_ok, call.detail) == (False, said)
+    assert call.may_have_arrived is (path == "/gate")
     assert len(server[1]) == 1
 
 
 def test_a_webhook_that_nobody_answers_has_failed(tmp_path: Path) -> None:
     hook = Hook(name="h", on="after_publish", webhook="http://127.0.0.1:9/", timeout_seconds=2)
     call = LocalHooks(tmp_path).call(hook, MESSAGE)
-    assert not call.is_ok
+    assert (call.is_ok, call.may_have_arrived) == (False, False)
     assert call.detail.startswith("no answer")
 
 
@@ -123,6 +126,7 @@ def test_a_webhook_that_answers_no_http_is_an_outcome_and_no_crash(tmp_path: Pat
     found.shutdown()
     found.server_close()
     assert (call.is_ok, call.detail) == (False, "no HTTP answer: BadStatusLine")
+    assert call.may_have_arrived  # it was sent, and nobody said what became of it
 
 
 @pytest.mark.parametrize(

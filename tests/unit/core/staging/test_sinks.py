@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,9 +21,11 @@ from lakehouse_backfill.errors import (
     EnvironmentDown,
     LimitExceeded,
     NotFound,
+    OutcomeUnknown,
     Unsupported,
 )
 from tests.support.fakes.context import context, contract, declared, lake
+from tests.support.fakes.kills import Killed, killed_at, other_process
 
 LIVE, SANDBOX = "https://crm.example.org/hook", "https://test.example.org/hook"
 CRM = {
@@ -34,10 +37,11 @@ pytestmark = pytest.mark.req("E1")
 
 
 class _Receiver:
-    """Receives messages; refuses the first ones."""
+    """Receives messages; refuses the first ones, or answers them with nothing."""
 
-    def __init__(self, refuses: int = 0) -> None:
-        self.refuses = refuses
+    def __init__(self, refuses: int = 0, loses: int = 0) -> None:
+        self.refuses = refuses or loses
+        self.loses = loses > 0
         self.got: list[tuple[str | None, str]] = []
 
     def call(self, hook: Hook, message: dict[str, Any]) -> HookCall:
@@ -45,7 +49,10 @@ class _Receiver:
         self.refuses -= 1
         self.got.append((hook.webhook, message["idempotency_key"]))
         detail = "HTTP 200" if is_ok else "HTTP 503"
-        return HookCall(hook=hook.name, on=hook.on, is_ok=is_ok, detail=detail, seconds=0)
+        return HookCall(
+            hook=hook.name, on=hook.on, is_ok=is_ok, detail=detail, seconds=0,
+            may_have_arrived=self.loses and not is_ok,
+        )  # fmt: skip
 
 
 def run_with(
@@ -135,22 +142,107 @@ def test_a_deduplicated_message_is_sent_once_also_by_another_process() -> None:
     assert (receiver.got, outcomes(found)) == ([(LIVE, "order-1")], [("dedupe", "sent")])
 
 
-@pytest.mark.parametrize(
-    ("policy", "key_of_another_run"),
-    [("allow", "order-1"), ("dedupe", "order-1"), ("compensate", "order-1@bf-2")],
-)
-def test_a_message_is_sent_once_in_a_run_and_again_by_another_as_the_page_says(
-    policy: SinkPolicy, key_of_another_run: str
+def send_by_another_run(
+    found: Context, crm: RunSinks, message: tuple[str, Any] = MESSAGE, revised: str | None = None
+) -> str:
+    """Send a message from a second run of the product; return the run."""
+    wanted = crm._plan.resolved
+    other = make_plan(
+        found,
+        declared(
+            contract=wanted.contract,
+            safety={"sinks": dict(wanted.manifest.safety.sinks)},
+            run={"reason": f"another {len(found.runs.list(open_only=False))}"},
+        ),
+        "bob",
+        revised,
+    )
+    plan, _ = register_plan(found, other, "bob")
+    RunSinks(found, plan, 0).send("crm", *message)
+    return plan.run_id
+
+
+def outcome_of(found: Context, run_id: str) -> tuple[str, str | None]:
+    (message,) = recorded_messages(found, run_id)
+    return message["outcome"], message.get("by")
+
+
+@pytest.mark.parametrize("policy", ["allow", "dedupe"])
+def test_a_message_is_sent_once_over_all_runs_and_the_second_run_records_who_sent_it(
+    policy: SinkPolicy,
 ) -> None:
     receiver = _Receiver()
-    declared_too = {"idempotent": True, "inverse": "https://crm.example.org/undo"}
-    found, crm = run_with(policy, receiver, **declared_too)
+    found, crm = run_with(policy, receiver, idempotent=policy == "allow")
     for _ in range(3):
         crm.send("crm", *MESSAGE)
+    for _ in range(2):
+        other = send_by_another_run(found, crm)
+        assert outcome_of(found, other) == ("sent before", crm._plan.run_id)
+    assert receiver.got == [(LIVE, "order-1")]
+
+
+def test_other_contents_under_the_key_are_sent_under_a_key_of_the_run() -> None:
+    receiver = _Receiver()
+    found, crm = run_with("dedupe", receiver)
+    crm.send("crm", *MESSAGE)
+    other = send_by_another_run(found, crm, ("order-1", {"text": "in time"}))
+    back = send_by_another_run(found, crm)
+    assert [key for _, key in receiver.got] == ["order-1", f"order-1@{other}", f"order-1@{back}"]
+
+
+def test_what_may_be_undone_is_not_relied_on() -> None:
+    receiver = _Receiver()
+    found, crm = run_with("compensate", receiver, inverse="https://crm.example.org/undo")
+    crm.send("crm", *MESSAGE)
+    other = send_by_another_run(found, crm)
+    assert [key for _, key in receiver.got] == [f"order-1@{crm._plan.run_id}", f"order-1@{other}"]
+
+
+def test_a_run_does_not_send_what_another_may_have_sent_and_can_when_it_did_not() -> None:
+    receiver = _Receiver(loses=1)
+    found, crm = run_with("dedupe", receiver)
+    with pytest.raises(EnvironmentDown) as lost:
+        crm.send("crm", *MESSAGE)
+    assert lost.value.state.endswith("whether this one arrived is unknown")
+    for send in (lambda: send_by_another_run(found, crm), lambda: crm.send("crm", *MESSAGE)):
+        with pytest.raises(OutcomeUnknown, match="whether it arrived is unknown") as unknown:
+            send()
+        assert unknown.value.state == "it was not sent again; nothing was published"
+    runs = [run.run_id for run in found.runs.list()]
+    outcomes_by_run = {run: outcome_of(found, run) for run in runs}
+    (other,) = set(runs) - {crm._plan.run_id}
+    assert outcomes_by_run == {
+        crm._plan.run_id: ("unknown", None), other: ("not sent", crm._plan.run_id),
+    }  # fmt: skip
     assert len(receiver.got) == 1
-    RunSinks(found, crm._plan.model_copy(update={"run_id": "bf-2"}), 0).send("crm", *MESSAGE)
-    assert receiver.got[1:] == [(LIVE, key_of_another_run)]
-    assert MEANINGS[policy].startswith("a message is sent once for each key in a run")
+    crm.send("crm", "order-1/2", {"text": "late"})  # the way out: a person chooses another key
+    assert len(receiver.got) == 2
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+@pytest.mark.parametrize("moment", range(1, 9))
+def test_no_kill_between_any_two_effects_makes_a_receiver_act_twice(
+    moment: int, is_idempotent: bool
+) -> None:
+    receiver = _Receiver()
+    found, crm = run_with("dedupe", receiver, idempotent=is_idempotent)
+    with suppress(Killed), killed_at(moment) as reached:
+        RunSinks(other_process(found), crm._plan, 0).send("crm", *MESSAGE)
+    may_have_arrived = bool(receiver.got)
+    is_done = outcomes(found) == [("dedupe", "sent")]
+    was_begun = outcomes(found) == [("dedupe", "sending")]
+    if was_begun and not is_idempotent:
+        with pytest.raises(OutcomeUnknown, match=f"{crm._plan.run_id} began to send"):
+            crm.send("crm", *MESSAGE)
+        assert len(receiver.got) == may_have_arrived
+        return
+    crm.send("crm", *MESSAGE)
+    assert {key for _, key in receiver.got} == {"order-1"}
+    assert len(receiver.got) == 1 + (may_have_arrived and not is_done)
+    assert "Hooks.call:before" in reached or moment < 4
+
+
+def test_the_page_says_what_the_policies_mean() -> None:
     page = (Path(__file__).parents[4] / "docs" / "side-effects.md").read_text("utf-8")
     for name, meaning in MEANINGS.items():
         assert f"| `{name}` | {meaning} |" in page

@@ -104,3 +104,19 @@ def test_messages_of_a_run_that_holds_stay() -> None:
     send(found, run_id)
     assert pending_inverses(found, run_id) == ()
     assert [address for address, _ in receiver.got] == [LIVE]
+
+
+def test_a_message_of_a_published_run_is_not_sent_again_until_it_is_undone() -> None:
+    found, receiver = world()
+    first = published_run(found, declared(contract=CONTRACT))
+    send(found, first)
+    second = staged_run(found, declared(contract=CONTRACT, run={"reason": "again"}))
+    send(found, second)
+    assert outcomes(found, second) == ["sent before"]
+    cancel(found, second, "bob", "not needed")
+    assert len(receiver.got) == 1  # what it did not send, it does not undo
+    roll_back(found, of=CONTRACT)
+    third = staged_run(found, declared(contract=CONTRACT, run={"reason": "anew"}))
+    send(found, third)
+    assert [address for address, _ in receiver.got] == [LIVE, UNDO, LIVE]
+    assert (outcomes(found, first), outcomes(found, third)) == (["undone"], ["sent"])

@@ -114,8 +114,8 @@ def test_plan_and_checklist_show_what_each_sink_gets() -> None:
     plan = make_plan(context(lake()), wanted, "bob", None)
     answer = next(one.answer for one in plan.checklist if one.question == "Which side effects?")
     shown = (
-        "crm (ticket): dedupe (a message is sent once for each key in a run; another run sends it "
-        "again, under the same idempotency key)"
+        "crm (ticket): dedupe (a message is sent once for each key and contents, over all runs of "
+        "the product)"
     )
     assert describe_sinks(with_sink(), wanted.manifest) == shown
     assert f"declared sinks: {shown}" in (answer or "")
