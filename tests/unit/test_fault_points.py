@@ -44,7 +44,7 @@ READING = {
     "Clock": {"now", "sleep"},
     "Corrections": {"find"},
     "Differ": {"diff", "differing", "preview"},
-    "Evidence": {"active_leases", "document", "find_fingerprints", "newest"},
+    "Evidence": {"active_leases", "document", "find_fingerprints", "newest", "newest_of"},
     "Hooks": set(),
     "Identity": {"check", "describe", "has_signer", "sign"},
     "Inspecting": {"chunk", "periods"},
