@@ -77,7 +77,11 @@ class RunIntent(Value):
     requested_by: Text = Field(description="Person or system that asks for the run.")
     reason: Text = Field(description="Why, in a sentence that a consumer understands.")
     reason_code: ReasonCode = Field(description="The reason as a code, for reports.")
-    deadline: datetime | None = Field(None, description="The run is refused when planned later.")
+    deadline: datetime | None = Field(
+        None,
+        description="`plan` refuses the run once it has passed, when half of the earlier runs of "
+        "the transform would end after it, or when the publish window opens after it.",
+    )
     purpose: Name | None = added_later(
         None, "What the data is used for: one of the purposes in the contracts."
     )

@@ -140,8 +140,50 @@ class ResolvedManifest(Value):
         return digest(self)
 
 
+class Spread(Value):
+    """How a number varies between runs: its 10th, 50th and 90th percentile."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+class History(Value):
+    """The earlier runs behind an estimate: the same code on the same engine profile.
+
+    Times are in seconds, ages in days. `duration_s` is all that the toolkit does: it stages,
+    validates and publishes; people's decisions take no time in it. None: no run has done that yet.
+    """
+
+    engine: str
+    runs: int
+    chunks: int
+    oldest_days: float
+    newest_days: float
+    rows_per_s: Spread
+    bytes_per_s: Spread
+    rows_per_partition: Spread
+    duration_s: Spread
+    staging_s: Spread
+    validation_s: Spread | None
+    publication_s: Spread | None
+
+
+class ChunkEstimate(Value):
+    """What the partitions of one chunk hold now: data files, rows and bytes."""
+
+    chunk_id: str
+    files: int
+    rows: int
+    size_bytes: int
+
+
 class Estimate(Value):
-    """What the run will cost, from metadata; None means not known yet, never zero."""
+    """What the run will cost, from metadata; None means not known yet, never zero.
+
+    `duration_s` and what follows from it are the 50th percentile of `history`. Without a history,
+    `floor_s` is the least time that reading takes; None: no run has computed on this engine.
+    """
 
     input_files: int
     input_rows: int
@@ -154,6 +196,11 @@ class Estimate(Value):
     core_hours: float | None
     cost_usd: float | None
     basis: str
+    history: History | None = added_later(None, "The earlier runs behind the duration.")
+    floor_s: float | None = added_later(None, "Seconds that reading takes at least.")
+    by_chunk: tuple[ChunkEstimate, ...] = added_later(
+        (), "What the partitions of each chunk hold now."
+    )
 
 
 class ConflictingRun(Value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lakehouse_backfill.domain.diff import FileFingerprint
 from lakehouse_backfill.domain.partitions import Scope
@@ -22,6 +22,14 @@ from lakehouse_backfill.domain.rollout import (
 )
 from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.fault_points import side_effect
+
+
+class RecordedRun(NamedTuple):
+    """A run as the control tables hold it: its plan, its log, and its rows of the chunk ledger."""
+
+    plan: Plan
+    events: tuple[Event, ...]
+    chunks: tuple[ChunkRecord, ...]
 
 
 class Runs(Protocol):
@@ -43,6 +51,13 @@ class Runs(Protocol):
         """Return, by run, the code of the newest plans with this transform: SHA-256 by file.
 
         A plan that was edited is left out; `Audit.bad_plans` names it.
+        """
+        ...
+
+    def recorded(self, transform: str, newest: int) -> tuple[RecordedRun, ...]:
+        """Return the `newest` runs of a transform, and the newest of all others, oldest first.
+
+        Three table loads, however many runs. A plan that was edited is left out.
         """
         ...
 

@@ -18,7 +18,7 @@ from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.ports.control import Evidence, Runs, Versions
-from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event
+from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event, with_fields
 from tests.support.fakes.control import FakeEvidence, FakeRuns, FakeVersions, Fences
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.control import (
@@ -100,6 +100,23 @@ def test_a_registered_run_gives_back_its_plan_status_and_first_event(runs: Runs)
     assert loaded == plan
     assert loaded.resolved.manifest_hash == plan.manifest_hash
     assert loaded.registered_digest == plan.registered_digest
+
+
+@pytest.mark.req("P1")
+def test_the_newest_runs_are_read_with_their_logs_and_ledgers_in_their_order(runs: Runs):
+    plans = [a_plan(f"bf-{number}") for number in range(1, 4)]
+    other = with_fields(a_plan("bf-other"), resolved__manifest__transform__name="other")
+    other = other.model_copy(update={"manifest_hash": other.resolved.manifest_hash})
+    for plan in (*plans, other):
+        runs.register(plan, a_first_event(plan))
+    runs.record_chunk(a_chunk("c1", run_id="bf-3"))
+    runs.record_chunk(a_chunk("c1", rows=7, run_id="bf-3"))
+    found = runs.recorded("arrivals", 2)
+    assert [one.plan.run_id for one in found] == ["bf-2", "bf-3", "bf-other"]
+    assert [one.events for one in found] == [runs.events(one.plan.run_id) for one in found]
+    assert [one.chunks for one in found] == [(), runs.chunks("bf-3"), ()]
+    assert found[1].chunks[0].output_rows == 7
+    assert [one.plan.run_id for one in runs.recorded("unheard of", 1)] == ["bf-other"]
 
 
 @pytest.mark.req("V3")

@@ -68,7 +68,7 @@ READING = {
     "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},
     "RowReader": {"by_key", "compare_query", "deleted_rows", "golden", "tombstoned_rows"},
     "RowRewriter": {"require_equal"},
-    "Runs": {"chunks", "code_of", "events", "fenced", "list", "plan", "status"},
+    "Runs": {"chunks", "code_of", "events", "fenced", "list", "plan", "recorded", "status"},
     "Secrets": {"read"},
     "Shadows": {"chunks", "list"},
     "Staging": {

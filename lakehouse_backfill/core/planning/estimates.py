@@ -5,20 +5,26 @@ Also: consumers and writers that a publication would break, or that keep positio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+import math
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from lakehouse_backfill.core.planning import job_code, resolve
+from lakehouse_backfill.core.planning import job_code, pace, resolve
 from lakehouse_backfill.core.planning.target import write_path
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract, Prices
-from lakehouse_backfill.domain.guards.safety import Safety
+from lakehouse_backfill.domain.guards.safety import Safety, next_opening
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.partitions import RowRange
-from lakehouse_backfill.domain.plan import Estimate, ResolvedManifest, SourcePin
+from lakehouse_backfill.domain.partitions import Chunk, RowRange
+from lakehouse_backfill.domain.plan import (
+    ChunkEstimate,
+    Estimate,
+    History,
+    ResolvedManifest,
+    SourcePin,
+)
 from lakehouse_backfill.domain.table import LiveFile, ScanEstimate
 from lakehouse_backfill.errors import ConfigError, LimitExceeded
 
@@ -75,93 +81,165 @@ def affected_consumers(
 
 
 _GB = 1e9
-#: So many earlier runs of a transform are read for its pace.
-_RUNS_FOR_PACE = 5
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How fast earlier chunks of a transform were; `cores` is None where it is not known."""
+class Learned(NamedTuple):
+    """What the ledger says before a run: its history, and the floor where there is none."""
 
-    seconds: float
-    input_rows: int
-    chunks: int
-    cores: int | None
-
-    def duration_s(self, rows: int, chunks: int) -> float:
-        """Estimate by the rows to read, but at least half of the mean time of a chunk for each."""
-        by_rows = rows * self.seconds / self.input_rows if self.input_rows else 0.0
-        return round(max(by_rows, chunks * self.seconds / self.chunks / 2), 1)
+    history: History | None = None
+    floor_s: float | None = None
+    engine: str = ""
+    cores: int | None = None
 
 
-def measure_pace(context: Context, resolved: ResolvedManifest) -> Pace | None:
-    """Read the chunks that earlier runs of the same transform have computed; None without any."""
-    transform = resolved.manifest.transform
-    runs = sorted(context.runs.code_of(transform.name, transform.version, _RUNS_FOR_PACE))
-    done = [
-        chunk
-        for run_id in runs
-        for chunk in context.runs.chunks(run_id)
-        if chunk.status == "done" and not chunk.recovered and not chunk.carried_from
-    ]
-    if not done:
-        return None
-    return Pace(
-        seconds=sum(chunk.seconds for chunk in done),
-        input_rows=sum(chunk.input_rows for chunk in done),
-        chunks=len(done),
-        cores=context.cores(),
+def learn_from_ledger(context: Context, resolved: ResolvedManifest, found: Inputs) -> Learned:
+    """Read what earlier runs of the same code took on this engine; else a floor of others."""
+    own, samples = pace.read_samples(context, resolved)
+    engine, now = pace.engine_name(context), context.clock.now()
+    history = pace.learn(own, found.rows, len(resolved.chunks), now, engine)
+    floor = None if history else pace.floor_s(samples, found.size_bytes)
+    return Learned(history, floor, engine, context.cores())
+
+
+class Inputs(NamedTuple):
+    """What the pinned inputs hold of the run's range: whole files after pruning."""
+
+    files: int
+    rows: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, scans: Iterable[ScanEstimate]) -> Inputs:
+        """Add up the inputs of a run."""
+        every = tuple(scans)
+        return cls(
+            sum(item.files for item in every),
+            sum(item.rows for item in every),
+            sum(item.size_bytes for item in every),
+        )
+
+
+class Outputs(NamedTuple):
+    """What the run writes, as far as known; `by_chunk` is what its partitions hold now."""
+
+    files: int | None = None
+    rows: int | None = None
+    size_bytes: int | None = None
+    by_chunk: tuple[ChunkEstimate, ...] = ()
+
+
+def estimate_outputs(
+    resolved: ResolvedManifest, replaced: tuple[LiveFile, ...] | None, history: History | None
+) -> Outputs:
+    """Estimate the output: as much as the partitions hold now; empty ones as earlier runs made.
+
+    `replaced` is None where there is no table yet.
+    """
+    scope, live = resolved.scope, replaced or ()
+    held = {label for file in live for label in file.spans or (file.partition,)}
+    rows: float = sum(file.rows for file in live)
+    size: float = sum(file.size_bytes for file in live)
+    files: float = len(live)
+    empty = sum(label not in held for label in scope.partitions)
+    if empty and history is not None:
+        added = empty * history.rows_per_partition.p50
+        # Files of the run's other partitions say how large rows and files are.
+        size, files = (size * (1 + added / rows), files * (1 + added / rows)) if rows else (0, 0)
+        rows += added
+    return Outputs(
+        files=math.ceil(files) or None,
+        rows=round(rows) if held or (history and empty) else None,
+        size_bytes=round(size) or None,
+        by_chunk=tuple(_chunk_estimates(resolved.chunks, live)),
     )
+
+
+def _chunk_estimates(
+    chunks: tuple[Chunk, ...], live: Iterable[LiveFile]
+) -> Iterable[ChunkEstimate]:
+    """Add up the files of each chunk; a file that spans several partitions is of its first."""
+    chunk_by_label = {label: chunk.chunk_id for chunk in chunks for label in chunk.partitions}
+    totals = dict.fromkeys((chunk.chunk_id for chunk in chunks), (0, 0, 0))
+    for file in live:
+        label = next(iter(file.spans), file.partition)
+        if (chunk_id := chunk_by_label.get(label)) is not None:
+            files, rows, size = totals[chunk_id]
+            totals[chunk_id] = files + 1, rows + file.rows, size + file.size_bytes
+    for chunk_id, (files, rows, size) in totals.items():
+        yield ChunkEstimate(chunk_id=chunk_id, files=files, rows=rows, size_bytes=size)
 
 
 def estimate_from_files(
-    inputs: tuple[ScanEstimate, ...],
-    replaced: tuple[LiveFile, ...] | None,
-    prices: Prices,
-    pace: Pace | None = None,
-    chunks: int = 1,
+    found: Inputs, outputs: Outputs, prices: Prices, learned: Learned | None = None
 ) -> Estimate:
-    """Estimate a run from what its pinned inputs and the files that it replaces hold.
+    """Estimate a run from its inputs, its outputs and what the ledger says.
 
-    `replaced` is None when nothing is there yet; then the output is unknown. Duration and
-    core-hours come from the `pace` of earlier chunks; without it they are unknown.
+    Duration and core-hours come from the history of earlier runs; without it they are unknown.
+    Cores are held while the run is staged and validated, not while it is published.
     """
-    read = sum(item.size_bytes for item in inputs)
-    requests = sum(item.files for item in inputs)
-    rows = bytes_out = files = None
-    if replaced:
-        rows = sum(file.rows for file in replaced)
-        bytes_out = sum(file.size_bytes for file in replaced)
-        files = len(replaced)
-    input_rows = sum(item.rows for item in inputs)
-    duration = pace.duration_s(input_rows, chunks) if pace else None
-    core_hours = (
-        round(duration * pace.cores / 3600, 6) if pace and pace.cores and duration else None
-    )
-    cost = _cost(read, bytes_out, requests + (files or 0), core_hours, prices)
+    learned = learned or Learned()
+    history = learned.history
+    duration = core_hours = None
+    if history is not None:
+        duration = round(history.duration_s.p50, 1)
+        publishing = history.publication_s.p50 if history.publication_s else 0.0
+        if learned.cores:
+            computing = max(history.duration_s.p50 - publishing, 0.0)
+            core_hours = round(computing * learned.cores / 3600, 6)
+    requests = found.files + (outputs.files or 0)
     return Estimate(
-        input_files=requests,
-        input_rows=input_rows,
-        input_bytes=read,
-        output_rows=rows,
-        output_bytes=bytes_out,
-        output_files=files,
-        shuffle_bytes=read or None,
+        input_files=found.files,
+        input_rows=found.rows,
+        input_bytes=found.size_bytes,
+        output_rows=outputs.rows,
+        output_bytes=outputs.size_bytes,
+        output_files=outputs.files,
+        shuffle_bytes=found.size_bytes or None,
         duration_s=duration,
         core_hours=core_hours,
-        cost_usd=cost,
-        basis="input: whole files after pruning; output: as much as the partitions hold now; "
-        + _basis_of_time(pace, core_hours),
+        cost_usd=_cost(found.size_bytes, outputs.size_bytes, requests, core_hours, prices),
+        basis="input: whole files after pruning; output: as much as the partitions hold now, empty "
+        "ones as earlier runs made; " + _basis_of_time(learned, core_hours),
+        history=history,
+        floor_s=learned.floor_s,
+        by_chunk=outputs.by_chunk,
     )
 
 
-def _basis_of_time(pace: Pace | None, core_hours: float | None) -> str:
-    if pace is None:
-        return "duration and core-hours: not estimated, no run has computed with this transform yet"
-    text = f"duration: by {pace.chunks} earlier chunks of this transform ({pace.seconds:.1f} s)"
-    if core_hours is None:
-        return f"{text}; core-hours: not estimated, the profile does not say how many cores"
-    return f"{text}, on {pace.cores} cores; validation is not included"
+def _basis_of_time(learned: Learned, core_hours: float | None) -> str:
+    history = learned.history
+    if history is None:
+        text = (
+            "duration and core-hours: not estimated, no history: no run has computed with this "
+            "transform yet"
+        )
+        if learned.floor_s is None:
+            return text
+        return (
+            f"{text}; reading alone takes at least {learned.floor_s:,.1f} s on {learned.engine}, "
+            "by the highest rate of other transforms"
+        )
+    return describe_history(history) + (
+        "; core-hours: not estimated, the profile does not say how many cores"
+        if core_hours is None
+        else ""
+    )
+
+
+def describe_history(history: History) -> str:
+    """Return which runs are behind a duration, and how much they differ, as a sentence."""
+    low, high = history.duration_s.p10, history.duration_s.p90
+    runs = "1 earlier run" if history.runs == 1 else f"{history.runs} earlier runs"
+    parts = [f"{history.staging_s.p50:,.1f} s staging"]
+    for value, what in (
+        (history.validation_s, "validation"), (history.publication_s, "publication"),
+    ):  # fmt: skip
+        parts.append(f"{what} without history" if value is None else f"{value.p50:,.1f} s {what}")
+    return (
+        f"duration: by {runs} of this transform ({history.chunks} chunks, the newest "
+        f"{history.newest_days:,.1f} days ago) on {history.engine}; {low:,.1f} s to {high:,.1f} s "
+        f"for 8 of 10 runs: {', '.join(parts)}"
+    )
 
 
 def check_limits(
@@ -173,13 +251,68 @@ def check_limits(
     """
     _require_whole_cost(manifest.safety, found, prices)
     _require_within(manifest, found)
+    _require_deadline(manifest, found, now)
+
+
+def _require_deadline(manifest: RunManifest, found: Estimate, now: datetime) -> None:
+    """Raise LimitExceeded unless the run can be visible by its deadline, as far as is known.
+
+    Half of the runs must make it: the 50th percentile counts, without a history the floor.
+    """
     deadline = manifest.run.deadline
-    if deadline is not None and now > deadline.astimezone(now.tzinfo):
+    if deadline is None:
+        return
+    deadline = deadline.astimezone(now.tzinfo)
+    if now > deadline:
         raise LimitExceeded(
             f"the deadline {deadline.isoformat()} has passed",
             fix="agree on a later run.deadline",
             field="run.deadline",
         )
+    duration = found.duration_s if found.duration_s is not None else found.floor_s
+    end = expected_end(now, duration or 0.0)
+    if end > deadline:
+        least = "about" if found.duration_s is not None else "at least"
+        raise LimitExceeded(
+            f"the run takes {least} {duration:,.1f} s, until {end.isoformat(timespec='seconds')}; "
+            f"run.deadline is {deadline.isoformat()}",
+            fix="restate fewer partitions, or agree on a later run.deadline",
+            field="run.deadline",
+        )
+    window = manifest.safety.publish_window
+    opening = next_opening(window, end) if window else None
+    if window and opening and opening > deadline:
+        raise LimitExceeded(
+            f"the run is done at {end.isoformat(timespec='seconds')} at the earliest and may be "
+            f"published from {opening.isoformat(timespec='minutes')} on "
+            f"(safety.publish_window {window.from_} to {window.to}); run.deadline is "
+            f"{deadline.isoformat()}",
+            fix="agree on a later run.deadline, or widen safety.publish_window",
+            field="run.deadline",
+        )
+
+
+def expected_end(now: datetime, duration_s: float) -> datetime:
+    """Return when a run that starts now ends; decisions of people take no time in it."""
+    return now + timedelta(seconds=min(duration_s, _MAX_DURATION_S))
+
+
+#: A century: an absurd estimate must not leave the calendar.
+_MAX_DURATION_S = 3_155_760_000.0
+
+
+def deadline_warnings(manifest: RunManifest, found: Estimate, now: datetime) -> tuple[str, ...]:
+    """Describe a deadline that the slower runs would miss; empty without one."""
+    deadline, history = manifest.run.deadline, found.history
+    if deadline is None or history is None:
+        return ()
+    late = expected_end(now, history.duration_s.p90)
+    if late <= deadline.astimezone(now.tzinfo):
+        return ()
+    return (
+        f"one run of ten takes {history.duration_s.p90:,.1f} s or more and would end at "
+        f"{late.isoformat(timespec='seconds')}, after run.deadline {deadline.isoformat()}",
+    )
 
 
 def _require_whole_cost(safety: Safety, found: Estimate, prices: Prices | None) -> None:
@@ -188,7 +321,7 @@ def _require_whole_cost(safety: Safety, found: Estimate, prices: Prices | None) 
         return
     if prices and prices.core_hour and found.core_hours is None:
         raise LimitExceeded(
-            f"the cost of the plan is not complete: {found.basis.rpartition('; ')[2]}; "
+            f"the cost of the plan is not complete: {_unknown_hours(found)}; "
             f"safety.max_cost_usd allows {safety.max_cost_usd}",
             fix="run one partition without safety.max_cost_usd first, so that its chunks give the "
             "pace; name the cores in the profile (spark.master: local[4], or executor instances "
@@ -211,6 +344,12 @@ def _require_whole_cost(safety: Safety, found: Estimate, prices: Prices | None) 
             "safety.max_cost_usd",
             field="safety.max_cost_usd",
         )
+
+
+def _unknown_hours(found: Estimate) -> str:
+    if found.history is None:
+        return "duration and core-hours have no history"
+    return "core-hours: not estimated, the profile does not say how many cores"
 
 
 def _require_within(manifest: RunManifest, found: Estimate) -> None:
@@ -244,10 +383,14 @@ def _cost(
 
 
 class RunEstimate(NamedTuple):
-    """The estimate, and the partitions of the scope that hold no row now."""
+    """The estimate, the partitions of the scope that hold no row now, and the rows of the others.
+
+    The rows are all that a publication may replace, whatever the run is estimated to write.
+    """
 
     estimate: Estimate
     empty_partitions: tuple[str, ...]
+    rows_there: int
 
 
 def estimate_run(context: Context, resolved: ResolvedManifest) -> RunEstimate:
@@ -266,9 +409,11 @@ def estimate_run(context: Context, resolved: ResolvedManifest) -> RunEstimate:
         replaced = tuple(file for file in live if file.is_in(wanted))
         held = {label for file in replaced for label in file.spans or (file.partition,)}
     empty = tuple(label for label in resolved.scope.partitions if label not in held)
-    pace, chunks = measure_pace(context, resolved), len(resolved.chunks)
-    prices = context.profile.prices
-    return RunEstimate(estimate_from_files(tuple(inputs), replaced, prices, pace, chunks), empty)
+    found = Inputs.of(inputs)
+    learned = learn_from_ledger(context, resolved, found)
+    outputs = estimate_outputs(resolved, replaced, learned.history)
+    estimate = estimate_from_files(found, outputs, context.profile.prices, learned)
+    return RunEstimate(estimate, empty, sum(file.rows for file in replaced or ()))
 
 
 def estimate_warnings(
@@ -301,7 +446,8 @@ def estimate_warnings(
     place = write_path.staging_location_notes(
         resolved.manifest.compute.staging_location, context.tables.describe(resolved.target.table)
     )
-    return (*texts, *intolerant, *broken, *place)
+    late = deadline_warnings(resolved.manifest, found.estimate, context.clock.now())
+    return (*texts, *late, *intolerant, *broken, *place)
 
 
 def _is_ahead(context: Context, resolved: ResolvedManifest, label: str) -> bool:

@@ -308,7 +308,7 @@ def _complete_plan(
     found = estimates.estimate_run(context, resolved)
     estimate = found.estimate
     notes = (
-        publish_modes.check_run_kind(resolved.manifest, resolved.target.table, estimate.output_rows)
+        publish_modes.check_run_kind(resolved.manifest, resolved.target.table, found.rows_there)
         + notes
     )
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)

@@ -13,6 +13,7 @@ from typing import Any
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
+from lakehouse_backfill.core.planning import stages
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
     make_plan,
@@ -39,13 +40,6 @@ from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, NotFound, TargetChanged
 
 CLOSED_STATES = {RunState.CANCELLED, RunState.SUPERSEDED}
-STAGEABLE_STATES = {
-    RunState.APPROVED,
-    RunState.STAGING,
-    RunState.FAILED,
-    RunState.PAUSED,
-    RunState.HALTED,
-}
 
 
 def newest_revision(context: Context, run_id: str) -> str:
@@ -127,14 +121,16 @@ def stage_and_validate(
 ) -> tuple[RunStatus, dict[str, Any]]:
     """Stage and validate a run from where it stopped; return its status, and what was done.
 
-    Finished work is not repeated. Starts Spark if it has to compute.
+    The stages of its plan say which of the two comes next. Finished work is not repeated. Starts
+    Spark if it has to compute.
     """
     run_id, progress = status.run_id, dict[str, Any]()
-    if status.state in STAGEABLE_STATES:
+    plan = context.runs.plan(run_id)
+    if stages.next_phase(plan, status.state) == "staging":
         _, progress = stage(context, run_id, by)
         # No process holds the lease between two steps: another one may have moved the run.
         status = context.runs.status(run_id)
-    if status.state is RunState.STAGED:
+    if stages.next_phase(plan, status.state) == "validation":
         status, result, _ = validate(context, run_id, by)
         progress |= {"checks": result.checks, "totals": result.totals}
         progress["changes"] = result.diff.summary

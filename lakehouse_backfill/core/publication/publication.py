@@ -6,7 +6,7 @@ A run that is published at once is one publication; a run that is published in s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import datetime
 from uuid import uuid4
 
 from lakehouse_backfill.command_lines import command_line
@@ -25,7 +25,7 @@ from lakehouse_backfill.core.runs import anchors, hooks, lifecycle, roles, signe
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.versions import reserve, steps
-from lakehouse_backfill.domain.guards.safety import PublishWindow
+from lakehouse_backfill.domain.guards.safety import next_opening
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Publication
@@ -37,21 +37,6 @@ from lakehouse_backfill.errors import (
     ChecksFailed,
     NotAllowed,
 )
-
-
-def next_opening(window: PublishWindow, now: datetime) -> datetime | None:
-    """Return the time at which the window opens next, or None when it is open.
-
-    `from` is inside the window, `to` is outside; `from` equal to `to` is the whole day.
-    """
-    opens, closes = time.fromisoformat(window.from_), time.fromisoformat(window.to)
-    clock = now.time().replace(tzinfo=None)
-    is_overnight = opens >= closes
-    is_open = clock >= opens or clock < closes if is_overnight else opens <= clock < closes
-    if is_open:
-        return None
-    today = datetime.combine(now.date(), opens, tzinfo=now.tzinfo)
-    return today if clock < opens else today + timedelta(days=1)
 
 
 def require_window_open(plan: Plan, now: datetime) -> None:

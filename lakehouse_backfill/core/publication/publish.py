@@ -15,6 +15,7 @@ from typing import Any
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval.decisions import trusted_events
+from lakehouse_backfill.core.planning import stages
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import catch_up, post_publish
@@ -302,8 +303,9 @@ def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, Any]
     """Run the next steps that need no decision of a person; finished work is not repeated.
 
     A run that waits for a person after that (validated, rejected, accepted with manual publish) is
-    left as it is. Raises ApprovalMissing before the intent is approved and after a person rejected
-    it, IllegalMove when the run is closed, and what the steps raise.
+    left as it is: its next stage in the plan is a person's. Raises ApprovalMissing before the
+    intent is approved and after a person rejected it, IllegalMove when the run is closed, and what
+    the steps raise.
     """
     run_id = catch_up.newest_revision(context, run_id)
     status = catch_up.carry_over_approval(context, context.runs.plan(run_id), by)
@@ -320,8 +322,8 @@ def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, Any]
     status, done = catch_up.stage_and_validate(context, status, by)
     plan = context.runs.plan(run_id)
     status = catch_up.carry_over_acceptance(context, plan, by)
-    manual = plan.resolved.manifest.safety.manual_publish
-    if status.state is RunState.PUBLISHING or (status.state is RunState.ACCEPTED and not manual):
+    stage = stages.next_stage(plan, status.state)
+    if stage is not None and stage.phase == "publication" and stage.by == "toolkit":
         run_id = str(publish_with_catch_up(context, run_id, by).publication.run_id)
         status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     return {

@@ -14,7 +14,9 @@ from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import require_approved_files
+from lakehouse_backfill.core.planning.pace import engine_detail
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
+from lakehouse_backfill.core.planning.stages import Stage, chunk_stages, has_stage
 from lakehouse_backfill.core.planning.target import publish_modes, write_path
 from lakehouse_backfill.core.runs import hooks, roles, side_effects
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
@@ -156,7 +158,9 @@ def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSe
     require_pinned_snapshots(context, plan)
     masks.require_same_key(plan, context.secrets)
     rules.require_permission_now(context, plan)
-    status = context.drive(status, plan, "begin staging", by)
+    # By its times on this engine, later plans are estimated; another engine is not measured.
+    engine = {} if publish_modes.is_externally_written(plan) else engine_detail(context)
+    status = context.drive(status, plan, "begin staging", by, **engine)
     try:
         with RenewedLease(context, status) as lease:
             compute = context.compute()
@@ -196,14 +200,15 @@ def _stage_chunks(
     committed = {item.chunk_id: item for item in listed()}
     recorded = {record.chunk_id: record for record in context.runs.chunks(plan.run_id)}
     checks = ChunkChecks(context, compute, plan, session.waived)
-    context.progress.start("stage", len(plan.resolved.chunks), "chunks")
+    to_do = chunk_stages(plan)
+    context.progress.start("stage", len(to_do), "chunks")
     done: list[ChunkRecord] = []
     rows = 0
-    for chunk in plan.resolved.chunks:
+    for each in to_do:
         lease.require_held()
+        chunk = each.chunk
         known = recorded.get(chunk.chunk_id)
-        commit = committed.get(chunk.chunk_id)
-        record = _stage_chunk(context, plan, session, chunk, commit, known)
+        record = _stage_chunk(context, plan, session, each, committed.get(chunk.chunk_id), known)
         if record is not known and not record.carried_from:
             record = record_rejects(context, session.compute.staging, plan, chunk, record)
         if record is not known or record.status == "failed" or not checks.is_verdict_stored(record):
@@ -220,27 +225,25 @@ def _stage_chunks(
 
 def _judge_first_plan(context: Context, plan: Plan, session: StagingSession) -> None:
     """Judge the plan of the first chunk before the shadow is made, if it is to be computed."""
-    first = plan.resolved.chunks[0]
-    catch_up = plan.resolved.catch_up
-    is_carried = catch_up is not None and catch_up.carried_chunk(first.chunk_id) is not None
+    first = chunk_stages(plan)[0]
     known = {record.chunk_id for record in context.runs.chunks(plan.run_id)}
-    if first.chunk_id not in known and not is_carried:
-        session.plans.judge(first)
+    if first.chunk_id not in known and first.kind != "carry_chunk":
+        session.plans.judge(first.chunk)
 
 
 def _stage_chunk(
     context: Context,
     plan: Plan,
     session: StagingSession,
-    chunk: Chunk,
+    stage: Stage,
     commit: ChunkCommit | None,
     known: ChunkRecord | None,
 ) -> ChunkRecord:
     """Return the row of a chunk that is in the shadow now: `known`, if it is still right."""
-    staging, epoch = session.compute.staging, session.lease.epoch
+    staging, epoch, chunk = session.compute.staging, session.lease.epoch, stage.chunk
     catch_up = plan.resolved.catch_up
     source = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
-    if source is not None:
+    if stage.kind == "carry_chunk" and source is not None:
         carried = carry_chunk(context, plan, chunk, source, known, epoch)
         return carried if carried is known else _with_earlier_rejects(context, session, carried)
     journal = context.journal.bind(**plan.labels)
@@ -275,7 +278,7 @@ def _with_earlier_rejects(
 def open_shadow(context: Context, plan: Plan, epoch: int) -> None:
     """Make the target and its shadow if they are not there, and shut earlier writers out."""
     target = plan.resolved.target
-    if target.uuid is None:
+    if has_stage(plan, "create_target"):
         context.tables.create(plan.resolved.contract)
     properties = {
         "lakehouse-backfill.run-id": plan.run_id,

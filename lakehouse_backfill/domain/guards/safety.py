@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, time, timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -22,6 +23,21 @@ class PublishWindow(Value):
 
     from_: TimeOfDay = Field(alias="from", description='First minute, e.g. "22:00".')
     to: TimeOfDay = Field(description='First minute that is too late, e.g. "04:00".')
+
+
+def next_opening(window: PublishWindow, now: datetime) -> datetime | None:
+    """Return the time at which the window opens next, or None when it is open.
+
+    `from` is inside the window, `to` is outside; `from` equal to `to` is the whole day.
+    """
+    opens, closes = time.fromisoformat(window.from_), time.fromisoformat(window.to)
+    clock = now.time().replace(tzinfo=None)
+    is_overnight = opens >= closes
+    is_open = clock >= opens or clock < closes if is_overnight else opens <= clock < closes
+    if is_open:
+        return None
+    today = datetime.combine(now.date(), opens, tzinfo=now.tzinfo)
+    return today if clock < opens else today + timedelta(days=1)
 
 
 class RetentionException(Value):

@@ -20,6 +20,7 @@ from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease
 from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import RunMoved, Tampered
+from lakehouse_backfill.ports.control import RecordedRun
 
 
 class Fences:
@@ -67,6 +68,18 @@ class FakeRuns:
             == (name, version)
         }
         return dict(list(found.items())[-newest:])
+
+    def recorded(self, transform: str, newest: int) -> tuple[RecordedRun, ...]:
+        bad = self.bad_plans()
+        plans = [plan for run_id, plan in self.plans.items() if run_id not in bad]
+        own = [plan for plan in plans if plan.resolved.manifest.transform.name == transform]
+        others = [plan for plan in plans if plan not in own]
+        kept = {plan.run_id for plan in (*own[-newest:], *others[-newest:])}
+        return tuple(
+            RecordedRun(plan, self.events(plan.run_id), self.chunks(plan.run_id))
+            for plan in plans
+            if plan.run_id in kept
+        )
 
     def status(self, run_id: str) -> RunStatus:
         if run_id not in self.statuses:

@@ -29,6 +29,7 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.errors import RunMoved, Tampered
+from lakehouse_backfill.ports.control import RecordedRun
 
 _STATUS_PREFIX = "run."
 _SEAL_COUNT_KEY, _SEAL_SUM_KEY = "audit.events", "audit.sum"
@@ -185,6 +186,30 @@ class IcebergRuns:
                 code_by_run[plan.run_id] = code_files(plan.resolved)
         return code_by_run
 
+    def recorded(self, transform: str, newest: int) -> tuple[RecordedRun, ...]:
+        """Return the newest runs of a transform, and the newest of all others, oldest first."""
+        head = self._plans.head()
+        known = [
+            (row["run_id"], row["transform"] == transform)
+            for row in head.rows({}, ("run_id", "transform"))
+        ]
+        own = [run_id for run_id, is_own in known if is_own][-newest:]
+        others = [run_id for run_id, is_own in known if not is_own][-newest:]
+        where = {"run_id": frozenset((*own, *others))}
+        if not known:
+            return ()
+        events, chunks = self._events.head().rows(where), self._chunks.head().rows(where)
+        found = []
+        for row in head.rows(where, ("run_id", "plan", "manifest_hash")):
+            run_id = row["run_id"]
+            # A row that was edited may have lost its form, too.
+            with suppress(Tampered, ValueError):
+                plan = open_plan(run_id, row["plan"], row["manifest_hash"])
+                log = tuple(read_event(each) for each in events if each["run_id"] == run_id)
+                ledger = _newest_chunks(each for each in chunks if each["run_id"] == run_id)
+                found.append(RecordedRun(plan, log, ledger))
+        return tuple(found)
+
     def status(self, run_id: str) -> RunStatus:
         """Load the newest status: one table load while the run is open; raises NotFound."""
         return _require_status(self._events.head(), run_id)
@@ -243,10 +268,7 @@ class IcebergRuns:
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
         """Return the newest row of each chunk of the run, in chunk order."""
-        newest: dict[str, ChunkRecord] = {}
-        for row in self._chunks.head().rows({"run_id": run_id}):
-            newest[row["chunk_id"]] = BACKFILL_CHUNK_RUN.read(row, ChunkRecord)
-        return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
+        return _newest_chunks(self._chunks.head().rows({"run_id": run_id}))
 
     def fence(self, run_id: str, epoch: int) -> None:
         """Refuse rows of the run with an earlier epoch from now on, also in commits under way.
@@ -266,6 +288,14 @@ class IcebergRuns:
         """Remove the fences of closed runs; one commit per table that has one of them."""
         for log in self._fenced:
             log.append(lambda head: fences.lift_fences(head, run_ids))
+
+
+def _newest_chunks(rows: Iterable[Mapping[str, Any]]) -> tuple[ChunkRecord, ...]:
+    """Return the newest row of each chunk of one run, in chunk order."""
+    newest: dict[str, ChunkRecord] = {}
+    for row in rows:
+        newest[row["chunk_id"]] = BACKFILL_CHUNK_RUN.read(row, ChunkRecord)
+    return tuple(newest[chunk_id] for chunk_id in sorted(newest, key=event_log.chunk_sort_key))
 
 
 def _store_plan(head: LogHead, plan: Plan) -> LogAppend[None]:

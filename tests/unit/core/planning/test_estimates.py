@@ -10,12 +10,15 @@ import pytest
 
 from lakehouse_backfill.adapters.spark.session.settings import configured_cores
 from lakehouse_backfill.core.planning.estimates import (
-    Pace,
+    Inputs,
+    Learned,
+    Outputs,
     affected_consumers,
     check_limits,
     estimate_from_files,
     is_position_key,
 )
+from lakehouse_backfill.core.planning.pace import learn
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Prices
@@ -23,11 +26,12 @@ from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import Estimate
 from lakehouse_backfill.domain.table import ScanEstimate
 from lakehouse_backfill.errors import LimitExceeded
+from tests.support.examples.paces import a_sample
 from tests.support.examples.plans import NOON, a_plan, with_fields
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.steps import published_run, world
 
-INPUTS = (ScanEstimate(files=3, rows=10, size_bytes=2_000_000_000),)
+INPUTS = Inputs.of([ScanEstimate(files=3, rows=10, size_bytes=2_000_000_000)])
 
 
 def limited(**safety: Any) -> RunManifest:
@@ -59,7 +63,7 @@ def limited(**safety: Any) -> RunManifest:
     ],
 )
 def test_a_limit_of_the_cost_refuses_what_is_over_it_and_what_is_unknown(prices, cost, problem):
-    found = estimate_from_files(INPUTS, None, prices)
+    found = estimate_from_files(INPUTS, Outputs(), prices)
     assert found.cost_usd == cost
     check_limits(limited(), found, NOON, prices)
     if not problem:
@@ -71,18 +75,20 @@ def test_a_limit_of_the_cost_refuses_what_is_over_it_and_what_is_unknown(prices,
 
 
 @pytest.mark.parametrize(
-    ("pace", "hours", "cost", "basis"),
+    ("seconds", "rows", "cores", "hours", "cost", "basis"),
     [
-        (Pace(720.0, 10, 2, 4), 0.8, 2.4, "by 2 earlier chunks of this transform (720.0 s), on 4"),
-        (Pace(720.0, 10, 2, None), None, None, "core-hours: not estimated, the profile does not"),
+        (720.0, 10, 4, 0.8, 2.4, "by 1 earlier run of this transform (2 chunks, the newest"),
+        (720.0, 10, None, None, None, "core-hours: not estimated, the profile does not"),
         # Rows are not counted: half of the mean time of a chunk for each of three chunks.
-        (Pace(720.0, 0, 2, 4), 0.6, 1.8, "by 2 earlier chunks"),
+        (720.0, 0, 4, 0.6, 1.8, "by 1 earlier run"),
     ],
     ids=["known", "no cores", "no rows"],
 )
-def test_core_hours_come_from_the_pace_of_earlier_chunks(pace, hours, cost, basis):
+def test_core_hours_come_from_the_pace_of_earlier_runs(seconds, rows, cores, hours, cost, basis):
     prices = Prices(core_hour=3.0)
-    found = estimate_from_files(INPUTS, None, prices, pace, 3)
+    history = learn([a_sample(rows=rows, chunks=2, chunk_s=seconds)], 10, 3, NOON, "local[4]")
+    learned = Learned(history, None, "local[4]", cores)
+    found = estimate_from_files(INPUTS, Outputs(), prices, learned)
     assert (found.core_hours, found.cost_usd) == (hours, cost)
     assert basis in found.basis
     if cost is not None:
@@ -98,7 +104,7 @@ def test_a_plan_reads_the_pace_of_runs_with_the_same_transform_only():
     published_run(found, declared())
     known = planned_estimate(found)
     assert known.duration_s is not None
-    assert "earlier chunks of this transform" in known.basis
+    assert "earlier run of this transform" in known.basis
     other = {"name": "daily", "version": "2.0.0", "file": "jobs/daily.py"}
     assert planned_estimate(found, transform=other).duration_s is None
 

@@ -1,0 +1,233 @@
+"""How fast earlier runs of a transform were, from the ledger: the history behind an estimate.
+
+A run is a sample when the same code computed on the same engine profile. What a sample says of a
+new run is scaled by the rows to read; what a start costs is not. All times are in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean
+
+from lakehouse_backfill.core.planning.target import publish_modes
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.plan import History, ResolvedManifest, Spread
+from lakehouse_backfill.domain.run import ChunkRecord, Event
+from lakehouse_backfill.ports.control import RecordedRun
+
+#: In the event `begin staging`: the engine profile that computes from then on.
+ENGINE_DETAIL = "engine"
+#: So many of the newest runs are read: those of the same transform, and others for the floor.
+_RUNS_READ = 20
+#: Samples that read between a third and three times as many rows come before all others.
+_SIMILAR = 3.0
+_DEFAULT_MASTER = "local[*]"
+
+
+def engine_name(context: Context) -> str:
+    """Return the engine profile by which times are comparable: its master and cores."""
+    spark: Mapping[str, str] = context.profile.spark
+    remote = spark.get("spark.remote", "").partition(";")[0]
+    cores = context.cores()
+    amount = "an unknown number of cores" if cores is None else f"{cores} cores"
+    return f"{remote or spark.get('spark.master', _DEFAULT_MASTER)} with {amount}"
+
+
+def engine_detail(context: Context) -> dict[str, str]:
+    """Return what the event `begin staging` records of the engine."""
+    return {ENGINE_DETAIL: engine_name(context)}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one earlier run read, wrote and took; None: not done, or cut off.
+
+    `rows` and `size_bytes` are those of its plan, scaled to the partitions that it computed itself.
+    """
+
+    at: datetime
+    engine: str
+    rows: float
+    size_bytes: float
+    partitions: int
+    output_rows: int
+    chunks: int
+    chunk_s: float
+    overhead_s: float | None = None
+    validation_s: float | None = None
+    publication_s: float | None = None
+
+    def staging_s(self, rows: int, chunks: int) -> float:
+        """Estimate the chunks by the rows; each takes at least half of the mean time of a chunk."""
+        by_rows = self.chunk_s * rows / self.rows if self.rows else 0.0
+        return max(by_rows, chunks * self.chunk_s / self.chunks / 2)
+
+    def judging_s(self, rows: int) -> float | None:
+        """Estimate the validation by the rows, but at least half of what it took."""
+        if self.validation_s is None:
+            return None
+        scale = rows / self.rows if self.rows else 1.0
+        return self.validation_s * max(scale, 0.5)
+
+
+def sample_of(recorded: RecordedRun) -> Sample | None:
+    """Return what a run says of its pace; None when its own job computed no chunk."""
+    plan, events = recorded.plan, recorded.events
+    done = [one for one in recorded.chunks if _is_computed(one)]
+    engine = next((e.detail[ENGINE_DETAIL] for e in reversed(events) if _names_engine(e)), None)
+    chunk_s = sum(one.seconds for one in done)
+    if engine is None or not done or chunk_s <= 0 or publish_modes.is_externally_written(plan):
+        return None
+    partitions = sum(len(one.partitions) for one in done)
+    share = min(1.0, partitions / len(plan.resolved.scope.partitions))
+    staged = _span_s(events, "begin staging", ("finish staging",), ("fail", "halt", "pause"))
+    return Sample(
+        at=max(one.finished_at for one in done),
+        engine=str(engine),
+        rows=plan.estimate.input_rows * share,
+        size_bytes=plan.estimate.input_bytes * share,
+        partitions=partitions,
+        output_rows=sum(one.output_rows for one in done),
+        chunks=len(done),
+        chunk_s=chunk_s,
+        overhead_s=None if staged is None else max(0.0, staged - chunk_s),
+        validation_s=_span_s(events, "begin validation", ("pass validation", "fail validation")),
+        publication_s=_span_s(events, "begin publishing", ("finish publishing",), ("release",)),
+    )
+
+
+def _is_computed(chunk: ChunkRecord) -> bool:
+    return chunk.status == "done" and not chunk.recovered and not chunk.carried_from
+
+
+def _names_engine(event: Event) -> bool:
+    return event.verb == "begin staging" and ENGINE_DETAIL in event.detail
+
+
+def _span_s(
+    events: Iterable[Event], first: str, last: tuple[str, ...], broken: tuple[str, ...] = ()
+) -> float | None:
+    """Return the seconds between the newest `first` and the event that ended it, if it ended well.
+
+    None as well when the act was begun a second time: a part of it was done before.
+    """
+    begun: datetime | None = None
+    found: float | None = None
+    times = 0
+    for event in events:
+        if event.verb == first:
+            begun, times = event.at, times + 1
+        elif event.verb in last and begun is not None:
+            found, begun = (event.at - begun).total_seconds(), None
+        elif event.verb in broken:
+            begun = None
+    return found if times == 1 or not broken else None
+
+
+def read_samples(context: Context, resolved: ResolvedManifest) -> tuple[list[Sample], list[Sample]]:
+    """Return the samples of the same code on this engine profile, and those of any code on it."""
+    transform, engine = resolved.manifest.transform, engine_name(context)
+    own: list[Sample] = []
+    others: list[Sample] = []
+    for recorded in context.runs.recorded(transform.name, _RUNS_READ):
+        sample = sample_of(recorded)
+        if sample is None or sample.engine != engine:
+            continue
+        before = recorded.plan.resolved
+        there = before.manifest.transform
+        is_same = (there.name, there.version, before.code_hash) == (
+            transform.name, transform.version, resolved.code_hash,
+        )  # fmt: skip
+        (own if is_same else others).append(sample)
+    return own, own + others
+
+
+def learn(
+    samples: list[Sample], rows: int, chunks: int, now: datetime, engine: str
+) -> History | None:
+    """Return what the samples say of a run over so many rows and chunks; None without any.
+
+    Samples of a similar size count alone where there are some: a small run is mostly its start.
+    """
+    similar = [one for one in samples if _is_similar(one.rows, rows)]
+    used = similar or samples
+    if not used:
+        return None
+    staging = [one.staging_s(rows, chunks) for one in used]
+    overheads = [one.overhead_s for one in used if one.overhead_s is not None]
+    start = fmean(overheads) if overheads else 0.0
+    judging = _known(used, lambda one: one.judging_s(rows))
+    publishing = _known(used, lambda one: one.publication_s)
+    whole = [
+        staged
+        + (start if one.overhead_s is None else one.overhead_s)
+        + _or_mean(one.judging_s(rows), judging)
+        + _or_mean(one.publication_s, publishing)
+        for one, staged in zip(used, staging, strict=True)
+    ]
+    return History(
+        engine=engine,
+        runs=len(used),
+        chunks=sum(one.chunks for one in used),
+        oldest_days=_days(now, min(one.at for one in used)),
+        newest_days=_days(now, max(one.at for one in used)),
+        rows_per_s=spread([one.rows / one.chunk_s for one in used]),
+        bytes_per_s=spread([one.size_bytes / one.chunk_s for one in used]),
+        rows_per_partition=spread([one.output_rows / one.partitions for one in used]),
+        duration_s=spread(whole),
+        staging_s=spread([
+            staged + (start if one.overhead_s is None else one.overhead_s)
+            for one, staged in zip(used, staging, strict=True)
+        ]),
+        validation_s=spread(judging) if judging else None,
+        publication_s=spread(publishing) if publishing else None,
+    )  # fmt: skip
+
+
+def floor_s(samples: list[Sample], size_bytes: int) -> float | None:
+    """Return the least time that reading takes, by the highest rate that this engine has shown.
+
+    None: no run has computed on it, or none of them read anything.
+    """
+    rates = [one.size_bytes / one.chunk_s for one in samples]
+    best = max(rates, default=0.0)
+    return round(size_bytes / best, 1) if best > 0 else None
+
+
+def spread(values: list[float]) -> Spread:
+    """Return the 10th, 50th and 90th percentile of at least one value, between neighbours."""
+    ordered = sorted(values)
+    return Spread(**{name: round(_quantile(ordered, q), 3) for name, q in _QUANTILES.items()})
+
+
+_QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    position = (len(ordered) - 1) * share
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    # Not a + (b - a) * w: that may pass b by a rounding error.
+    weight = position - below
+    return ordered[below] * (1 - weight) + ordered[above] * weight
+
+
+def _is_similar(rows: float, wanted: int) -> bool:
+    return rows > 0 and wanted > 0 and 1 / _SIMILAR <= rows / wanted <= _SIMILAR
+
+
+def _known(samples: list[Sample], read: Callable[[Sample], float | None]) -> list[float]:
+    return [value for one in samples if (value := read(one)) is not None]
+
+
+def _or_mean(value: float | None, known: list[float]) -> float:
+    if value is not None:
+        return value
+    return fmean(known) if known else 0.0
+
+
+def _days(now: datetime, then: datetime) -> float:
+    return round(max(0.0, (now - then).total_seconds()) / 86_400, 2)
