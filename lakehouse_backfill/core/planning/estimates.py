@@ -162,7 +162,7 @@ def _chunk_estimates(
     totals = dict.fromkeys((chunk.chunk_id for chunk in chunks), (0, 0, 0))
     for file in live:
         label = next(iter(file.spans), file.partition)
-        if (chunk_id := chunk_by_label.get(label)) is not None:
+        if (chunk_id := chunk_by_label.get(label or "")) is not None:
             files, rows, size = totals[chunk_id]
             totals[chunk_id] = files + 1, rows + file.rows, size + file.size_bytes
     for chunk_id, (files, rows, size) in totals.items():
