@@ -144,7 +144,6 @@ def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
         if pin.range is None:
             continue
         source = data["sources"][pin.name]
-        source.pop("at", None)
         window = resolve.needed_window(pin, wanted)
         if window is not None:
             source["range"] |= {"from": window[0].date(), "to": resolve.stop_date(window[1])}

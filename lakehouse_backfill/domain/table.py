@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from datetime import date, datetime
 from typing import Any
 
 from pydantic import Field
 
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.serialization import Name, Text, Value
+from lakehouse_backfill.domain.serialization import Name, Text, Value, added_later
 
 
 class Capabilities(Value):
@@ -177,7 +178,8 @@ class LiveFile(Value):
     `deletes` names the live delete files that apply to it: readers see fewer than its `rows` then.
     A file of a coarser spec (a month, where days are scoped) `spans` several of the field's
     partitions, and has the coarser label. `values` counts the non-null values of the requested
-    columns, where the file's metadata has them.
+    columns, where the file's metadata has them. `hidden` counts the rows that each position delete
+    file names, in any file; `vector_rows` those that the file's deletion vector hides.
     """
 
     path: str
@@ -188,6 +190,8 @@ class LiveFile(Value):
     deletes: tuple[str, ...] = ()
     spans: tuple[str, ...] = ()
     values: dict[str, int] = Field(default_factory=dict)
+    hidden: dict[str, int] = added_later({}, "Rows that position delete files name, by file.")
+    vector_rows: int | None = added_later(None, "Rows that its deletion vector hides.")
 
     def is_in(self, labels: Collection[str]) -> bool:
         """Return whether all of the file's rows are in the partitions."""
@@ -198,6 +202,44 @@ class LiveFile(Value):
     def content(self) -> tuple[str, str | None, tuple[str, ...]]:
         """The identity of its rows: other delete files or another partition mean other rows."""
         return self.path, self.partition, self.deletes
+
+
+def visible_rows(files: Iterable[LiveFile]) -> tuple[int, int]:
+    """Return how many rows readers see of files: at least, and at most, by metadata alone.
+
+    A deletion vector tells exactly. A position delete file may name a row twice, or rows of other
+    files. An equality delete may hide any row.
+    """
+    least = most = 0
+    rows_in_reach: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for file in files:
+        rows = file.rows - (file.vector_rows or 0)
+        most += rows
+        if any(name not in file.hidden for name in file.deletes):
+            continue
+        least += rows
+        # Where a file has a deletion vector, position delete files do not apply to it.
+        for name, count in file.hidden.items() if file.vector_rows is None else ():
+            rows_in_reach[name] = rows_in_reach.get(name, 0) + file.rows
+            counts[name] = count
+    hidden = sum(min(counts[name], rows) for name, rows in rows_in_reach.items())
+    return max(0, least - hidden), most
+
+
+class ColumnSpan(Value):
+    """The values of a column that one data file holds, from `first` to `last`, by its metadata.
+
+    Both are None where metadata does not tell. `least_rows` and `most_rows` bound the rows with a
+    value that readers see. `is_exact`: readers see rows with both `first` and `last`.
+    """
+
+    path: str
+    first: datetime | date | None
+    last: datetime | date | None
+    least_rows: int
+    most_rows: int
+    is_exact: bool = False
 
 
 class ScanEstimate(Value):

@@ -18,6 +18,7 @@ from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.domain.table import (
     CatalogMovements,
+    ColumnSpan,
     LiveFile,
     MetadataFile,
     ScanEstimate,
@@ -70,6 +71,20 @@ class Tables(Protocol):
         Each file lists the delete files that apply to it, and its non-null value counts of the
         columns in `counting`, where its metadata has them. Raises Unsupported when a live file's
         spec has no such field.
+        """
+        ...
+
+    def column_spans(
+        self,
+        table: str,
+        snapshot_id: int | None,
+        column: str,
+        appended_since: int | None = None,
+    ) -> tuple[ColumnSpan, ...]:
+        """Return which values of a time column each live data file holds, by metadata alone.
+
+        With `appended_since`: only the files that appends after that snapshot added. Raises
+        Unsupported when the table has no such column of time, or the snapshot is no child of it.
         """
         ...
 
@@ -256,9 +271,15 @@ class Publisher(Protocol):
         ...
 
     def drifts(
-        self, target: str, scope: Scope | None, since_snapshot_id: int | None
+        self,
+        target: str,
+        scope: Scope | None,
+        since_snapshot_id: int | None,
+        until_snapshot_id: int | None = None,
     ) -> tuple[Drift, ...]:
         """List the commits since the snapshot that changed rows of the scope, oldest first.
+
+        They are those that lead to `until_snapshot_id`, by default to the head of main.
 
         No scope: of the table, from its metadata alone; the commits then name no partitions. No
         snapshot: since the table was empty. Compactions are left out. Raises TargetChanged when a

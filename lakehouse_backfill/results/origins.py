@@ -110,11 +110,19 @@ class StaleResult(Result):
         )
 
 
+class ReadWindow(Record):
+    """Half-open instants of an input that a run read."""
+
+    read_from: datetime
+    read_to: datetime
+
+
 class LineageLine(Record):
     """Partitions of a product, and the rows of one input that a run computed them from.
 
-    `read_from` and `read_to` are the half-open instants that were read; absent where all of it was.
-    `input_partitions` held rows of them; None where that is not known.
+    `windows` are exactly the instants that were read; none where all of it was. `read_from` and
+    `read_to` are their first and last instant. `input_partitions` held rows of them; None where
+    that is not known.
     """
 
     product: str
@@ -127,11 +135,13 @@ class LineageLine(Record):
     input_partitions: tuple[str, ...] | None
     read_from: datetime | None = optional()
     read_to: datetime | None = optional()
+    windows: tuple[ReadWindow, ...] = ()
 
     @classmethod
     def of(cls, edge: LineageEdge) -> LineageLine:
         """Describe an edge."""
-        return cls.from_fields(edge, read_from=edge.first, read_to=edge.stop)
+        windows = tuple(ReadWindow(read_from=one[0], read_to=one[1]) for one in edge.windows)
+        return cls.from_fields(edge, read_from=edge.first, read_to=edge.stop, windows=windows)
 
 
 class LineageResult(Result):

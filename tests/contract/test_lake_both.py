@@ -353,3 +353,15 @@ def test_a_drift_that_only_removes_rows_is_a_deletion(lake):
     lake.write(DAYS[2])
     (drift,) = lake.publisher.drifts(lake.target, scope(lake, *DAYS), since)
     assert (drift.only_deletes, drift.partitions) == (True, (DAYS[2],))
+
+
+def test_drifts_until_a_snapshot_are_those_that_lead_to_it(lake):
+    since = head(lake)
+    lake.write(DAYS[2], "live")
+    until = head(lake)
+    lake.write(DAYS[1], "live")
+    everything = scope(lake, *DAYS)
+    found = lake.publisher.drifts(lake.target, everything, since, until)
+    assert {drift.partitions for drift in found} == {(DAYS[2],)}
+    assert lake.publisher.drifts(lake.target, everything, since, since) == ()
+    assert len(lake.publisher.drifts(lake.target, None, since, until)) == len(found)

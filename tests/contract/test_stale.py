@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -52,26 +52,37 @@ Made = tuple[object, ...]
 
 
 class History:
-    """Random commits, code changes, runs and rollbacks; `made` is what each partition read."""
+    """Random commits, code changes, runs and rollbacks; `made` is what each partition read.
 
-    def __init__(self, catalog: Catalog, seed: int) -> None:
+    `spec` is how the input is partitioned, `source` what the run manifest adds to it.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        seed: int,
+        days: tuple[str, ...] = DAYS,
+        spec: PartitionSpec = BY_DAY,
+        **source: Any,
+    ) -> None:
         self.chance = random.Random(seed)
         self.catalog = catalog
+        self.days, self.source, self.product_table = days, source, PRODUCT
         self.raw, self.rates = f"bronze.raw_{seed}", f"bronze.rates_{seed}"
-        catalog.create_table(self.raw, SCHEMA, partition_spec=BY_DAY)
+        catalog.create_table(self.raw, SCHEMA, partition_spec=spec)
         catalog.create_table(self.rates, SCHEMA, partition_spec=UNPARTITIONED_PARTITION_SPEC)
         self.context = context(
             lake(), tables=IcebergTables(catalog), publisher=IcebergPublisher(catalog, 30)
         )
         self.count, self.code, self.version = 0, 0, 0
-        self.ids: dict[str, list[int]] = {day: [] for day in DAYS}
+        self.ids: dict[str, list[int]] = {day: [] for day in self.days}
         #: What the rows of a day are; a compaction leaves it, everything else changes it.
-        self.rows: dict[str, int] = dict.fromkeys(DAYS, 0)
+        self.rows: dict[str, int] = dict.fromkeys(self.days, 0)
         self.reference = 0
         self.made: dict[str, Made] = {}
         self.made_at: dict[int, dict[str, Made]] = {0: {}}
         self.scopes: list[Scope] = []
-        for day in DAYS[:6]:
+        for day in self.days[:6]:
             self.ids[day], self.rows[day] = [self.number(), self.number()], self.number()
         first = [self.table(day, *ids) for day, ids in self.ids.items() if ids]
         catalog.load_table(self.raw).append(pa.concat_tables(first))
@@ -86,7 +97,7 @@ class History:
         return pa.Table.from_pylist(rows, SCHEMA.as_arrow())
 
     def day(self, with_rows: bool = False) -> str:
-        return self.chance.choice([x for x in DAYS if self.ids[x] or not with_rows])
+        return self.chance.choice([x for x in self.days if self.ids[x] or not with_rows])
 
     def late_rows(self) -> None:
         day, found = self.day(), [self.number(), self.number()]
@@ -109,28 +120,30 @@ class History:
         self.rows[day] = self.number()
 
     def compact(self) -> None:
-        held = [day for day in DAYS if self.ids[day]]
+        held = [day for day in self.days if self.ids[day]]
         some = self.chance.sample(held, min(3, len(held)))
         compact_files(
             self.catalog.load_table(self.raw), Scope(field=DAY, partitions=tuple(sorted(some)))
         )
 
     def new_reference(self) -> None:
-        self.catalog.load_table(self.rates).append(self.table(DAYS[0], self.number()))
+        self.catalog.load_table(self.rates).append(self.table(self.days[0], self.number()))
         self.reference = self.number()
 
     def same_reference(self) -> None:
-        self.catalog.load_table(self.rates).append(self.table(DAYS[0]))
+        self.catalog.load_table(self.rates).append(self.table(self.days[0]))
 
     def new_code(self) -> None:
         self.code += 1
 
     def publish(self) -> None:
-        first = self.chance.randrange(len(DAYS) - 1)
-        days = DAYS[first : first + self.chance.randint(1, 3)]
-        stop = f"2020-01-0{DAYS.index(days[-1]) + 2}"
+        first = self.chance.randrange(len(self.days) - 1)
+        self.publish_days(self.days[first : first + self.chance.randint(1, 3)])
+
+    def publish_days(self, days: tuple[str, ...]) -> None:
+        stop = str(date.fromisoformat(days[-1]) + timedelta(days=1))
         wanted = declared(
-            days[0], stop, sources={"raw": {"table": self.raw}},
+            days[0], stop, sources={"raw": {"table": self.raw, **self.source}},
             reference_data={"rates": {"table": self.rates}},
             transform={"version": f"1.{self.code}.0"}, run={"reason": f"run {self.number()}"},
         )  # fmt: skip
@@ -152,15 +165,19 @@ class History:
         self.scopes.append(scope)
         row = Publication(
             product=PRODUCT, version=version, token=f"t{self.number()}", action=action,
-            run_id=run, table=PRODUCT, snapshot_id=1, before_snapshot_id=None, scope=scope,
-            supersedes=None, at=datetime.now(timezone.utc), by="bob",
-            returns_to=None if run else version,
+            run_id=run, table=self.product_table, snapshot_id=self.product_head(),
+            before_snapshot_id=None, scope=scope, supersedes=None,
+            at=datetime.now(timezone.utc), by="bob", returns_to=None if run else version,
         )  # fmt: skip
         self.context.versions.move(PRODUCT, lambda _: (row,))
 
+    def product_head(self) -> int:
+        head = self.catalog.load_table(self.product_table).current_snapshot()
+        return head.snapshot_id if head else 1
+
     def reads(self, day: str) -> Made:
         """Return what a run that computes the day reads: a day of warm-up, too."""
-        before = DAYS[DAYS.index(day) - 1] if day != DAYS[0] else ""
+        before = self.days[self.days.index(day) - 1] if day != self.days[0] else ""
         return self.rows.get(before, 0), self.rows[day], self.reference, self.code
 
     def step(self) -> None:
@@ -174,7 +191,7 @@ class History:
 
     def status(self) -> ProductStatus:
         versions = {"daily": f"1.{self.code}.0"}
-        return find_stale(self.context, contract(), lambda file: versions)
+        return find_stale(self.context, contract(table=self.product_table), lambda file: versions)
 
     def truth(self) -> dict[str, str]:
         states = {
@@ -182,7 +199,7 @@ class History:
             for day, made in self.made.items()
         }
         first = min(states)
-        late = {day for day in DAYS if self.ids[day] and day > first}
+        late = {day for day in self.days if self.ids[day] and day > first}
         return {**dict.fromkeys(late, "missing"), **states}
 
 
@@ -219,17 +236,28 @@ def test_rows_that_delete_files_hide_make_their_partitions_stale_and_no_others(c
     assert found - {"missing"} == {"deletion"}
 
 
-def test_an_input_that_is_not_partitioned_by_its_range_counts_as_changed_in_all_rows(catalog):
-    history = History(catalog, 101)
-    history.raw = history.rates
-    history.publish()
-    assert {one.state for one in history.status().partitions} == {"complete"}
-    history.new_reference()
-    status = history.status()
-    assert {one.state for one in status.partitions} == {"stale"}
-    assert [note.partition(":")[0] for note in status.notes] == [
-        f"{history.rates} is not partitioned by day"
-    ]
+def test_of_an_input_that_is_not_partitioned_by_its_range_only_appended_rows_are_told(catalog):
+    """Statistics of appended files tell the days; any other commit counts for all rows."""
+    history = History(catalog, 101, spec=UNPARTITIONED_PARTITION_SPEC)
+    history.publish_days(DAYS[:4])
+    stale = dict.fromkeys(DAYS[:4], "stale")
+    assert set(made_states(history).values()) == {"complete"}
+    history.catalog.load_table(history.raw).append(history.table(DAYS[2], 801))
+    assert made_states(history) == {
+        DAYS[0]: "complete", DAYS[1]: "complete", DAYS[2]: "stale", DAYS[3]: "stale",
+    }, "the fourth reads a day of warm-up"  # fmt: skip
+    (note,) = history.status().notes
+    assert note.startswith(f"may be missing: {DAYS[4]};"), "the file of the first rows spans it"
+    history.catalog.load_table(history.raw).delete(EqualTo("id", 801))
+    assert made_states(history) == stale
+    assert f"{history.raw} is not partitioned by day: " in " ".join(history.status().notes)
+
+
+def made_states(history: History) -> dict[str, str]:
+    """The states of the partitions that runs made."""
+    return {
+        one.partition: one.state for one in history.status().partitions if one.state != "missing"
+    }
 
 
 def test_only_partitions_that_may_have_read_an_input_partition_are_its_readers(catalog):

@@ -100,8 +100,7 @@ def describe_live_file(labels: PartitionLabels, listing: Listing, **more: Any) -
         partition=labels.file_label(file),
         rows=file.record_count,
         size_bytes=file.file_size_in_bytes,
-        deletes=tuple(sorted(listing.deletes)),
-        **more,
+        **{"deletes": tuple(sorted(listing.deletes)), **more},
     )
 
 

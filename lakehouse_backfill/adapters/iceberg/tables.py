@@ -9,10 +9,17 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from difflib import get_close_matches
 from itertools import islice
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestFile,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
@@ -31,6 +38,8 @@ from lakehouse_backfill.adapters.iceberg.manifests import (
     read_manifest_entries,
 )
 from lakehouse_backfill.adapters.iceberg.partitions import (
+    BOUND_BYTES,
+    ColumnSpans,
     PartitionLabels,
     describe_spec,
     finest_scope_field,
@@ -40,9 +49,14 @@ from lakehouse_backfill.adapters.iceberg.schema import create_table
 from lakehouse_backfill.core.planning.estimates import is_position_key
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
-from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.partitions import (
+    RowRange,
+    Scope,
+    ScopeField,
+)
 from lakehouse_backfill.domain.table import (
     CatalogMovements,
+    ColumnSpan,
     LiveFile,
     ScanEstimate,
     Snapshot,
@@ -133,6 +147,41 @@ class IcebergTables(Tables):
                 if each.name in counting
             }
             return _live_files(loaded, snapshot.manifests(loaded.io), labels, columns)
+
+    def column_spans(
+        self,
+        table: str,
+        snapshot_id: int | None,
+        column: str,
+        appended_since: int | None = None,
+    ) -> tuple[ColumnSpan, ...]:
+        """Return which values of a time column each live data file holds, by its statistics.
+
+        A file without statistics of the column has those of its partition. Appended files are those
+        of PyIceberg's incremental append scan.
+        """
+        if snapshot_id is None:
+            return ()
+        loaded = load_table(self._catalog, table)
+        with translate_errors():
+            snapshot = meta.find_snapshot(loaded.metadata, snapshot_id, table)
+            schema = meta.schema_of_snapshot(loaded.metadata, snapshot)
+            found = next((each for each in schema.fields if each.name == column), None)
+            if found is None or str(found.field_type) not in BOUND_BYTES:
+                kind = f"is {found.field_type}" if found else "does not exist"
+                raise Unsupported(f"{table} cannot be cut by {column}, which {kind}")
+            if appended_since is None:
+                content = _read_content(loaded, snapshot.manifests(loaded.io))
+                files = [
+                    (listing.entry.data_file, _hidden_rows(content, listing.deletes))
+                    for listing in content.listings
+                ]
+            else:
+                files = [
+                    (each, {}) for each in _appended_files(loaded, appended_since, snapshot_id)
+                ]
+            spans = ColumnSpans(loaded, found)
+            return tuple(spans.span(file, **hidden) for file, hidden in files)
 
     def places(
         self, table: str, snapshot_id: int | None, scope: Scope
@@ -274,24 +323,63 @@ def _live_files(
     table: Table, manifests: list[ManifestFile], labels: PartitionLabels, columns: dict[str, int]
 ) -> list[LiveFile]:
     """Label each listing of a live data file, with the delete files that apply to it."""
-    content = ScopeFiles()
-    for manifest in filter(meta.has_live_files, manifests):
-        entries = [e for e in read_manifest_entries(table.io, manifest) if is_live_entry(e)]
-        if manifest.content == ManifestContent.DELETES:
-            content.add_deletes(entries)
-            continue
-        if entries:
-            labels.require_source(manifest.partition_spec_id, len(entries))
-        content.add_data(entries)
+    content = _read_content(table, manifests, labels)
     return [
         describe_live_file(
             labels,
             listing,
             spans=labels.coarse_labels(listing.entry.data_file),
             values=_non_null_counts(listing.entry.data_file, columns),
+            **_hidden_rows(content, listing.deletes),
         )
         for listing in content.listings
     ]
+
+
+def _read_content(
+    table: Table, manifests: list[ManifestFile], labels: PartitionLabels | None = None
+) -> ScopeFiles:
+    """Read the live files; with `labels` raise Unsupported for a spec that cannot be labelled."""
+    content = ScopeFiles()
+    for manifest in filter(meta.has_live_files, manifests):
+        entries = [e for e in read_manifest_entries(table.io, manifest) if is_live_entry(e)]
+        if manifest.content == ManifestContent.DELETES:
+            content.add_deletes(entries)
+            continue
+        if entries and labels is not None:
+            labels.require_source(manifest.partition_spec_id, len(entries))
+        content.add_data(entries)
+    return content
+
+
+def _hidden_rows(content: ScopeFiles, deletes: Collection[str]) -> dict[str, Any]:
+    """Count what the delete files of a data file name, as fields of `LiveFile`."""
+    if not deletes:
+        return {}
+    files = {name: content.deletes[name].data_file for name in deletes}
+    vectors = [f.record_count for f in files.values() if f.file_format == FileFormat.PUFFIN]
+    return {
+        "deletes": tuple(sorted(deletes)),
+        "hidden": {
+            name: file.record_count
+            for name, file in files.items()
+            if file.content == DataFileContent.POSITION_DELETES
+        },
+        "vector_rows": vectors[0] if len(vectors) == 1 else None,
+    }
+
+
+def _appended_files(table: Table, since_id: int, until_id: int) -> list[DataFile]:
+    """Return the data files that appends added after a snapshot, up to another."""
+    scan = table.incremental_append_scan(
+        from_snapshot_id_exclusive=since_id, to_snapshot_id_inclusive=until_id
+    )
+    try:
+        return [task.file for task in scan.plan_files()]
+    except ValueError as error:
+        raise Unsupported(
+            f"what was appended to {table.name()[-1]} is not known: {error}"
+        ) from error
 
 
 def _non_null_counts(file: DataFile, columns: dict[str, int]) -> dict[str, int]:

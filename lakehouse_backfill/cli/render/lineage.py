@@ -76,6 +76,10 @@ def render_lineage(page: TextPage, result: origins.LineageResult) -> None:
         page.line(note)
 
 
+#: Instants that were read are shown up to this many windows.
+_MAX_WINDOWS = 3
+
+
 def _edges(page: TextPage, title: str, first: str, edges: Sequence[origins.LineageLine]) -> None:
     def product(edge: origins.LineageLine) -> str:
         return f"{edge.product} {format_partitions(edge.partitions)}"
@@ -96,12 +100,17 @@ def _edges(page: TextPage, title: str, first: str, edges: Sequence[origins.Linea
 
 
 def _rows_text(edge: origins.LineageLine) -> str:
-    if edge.read_from is None or edge.read_to is None:
-        return "all"
     if edge.input_partitions:
         return format_partitions(edge.input_partitions)
+    if edge.read_from is None:
+        return "all" if edge.input_partitions is None else "none"
     none = "" if edge.input_partitions is None else "none in "
-    return f"{none}{edge.read_from:%Y-%m-%d %H:%M} to {edge.read_to:%Y-%m-%d %H:%M}"
+    shown = [
+        f"{one.read_from:%Y-%m-%d %H:%M} to {one.read_to:%Y-%m-%d %H:%M}"
+        for one in edge.windows[:_MAX_WINDOWS]
+    ]
+    more = len(edge.windows) - _MAX_WINDOWS
+    return none + "; ".join(shown) + (f" and {more} more windows" if more > 0 else "")
 
 
 def render_why(page: TextPage, result: origins.WhyResult) -> None:

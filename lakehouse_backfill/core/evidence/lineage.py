@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.evidence.attribution import computing_run
-from lakehouse_backfill.core.evidence.input_changes import (
+from lakehouse_backfill.core.evidence.inputs.changes import (
     InputReader,
 )
 from lakehouse_backfill.core.guards.sql_columns import column_sources
@@ -77,10 +77,11 @@ class PartitionOrigins:
         """Return whether the partitions of an input, as a run read it, are known."""
         key = pin.table, pin.snapshot_id, pin.range.column if pin.range else ""
         if key not in self._listed:
-            found, self._listed[key] = inputs.partitions_with_rows(pin), False
+            found = inputs.source_field(pin, pin.range.column) if pin.range else None
+            self._listed[key] = False
             if found is not None:
                 with suppress(NotFound, Unsupported):
-                    inputs.live_files(pin.table, pin.snapshot_id, found[0])
+                    inputs.live_files(pin.table, pin.snapshot_id, found)
                     self._listed[key] = True
         return self._listed[key]
 
@@ -100,8 +101,9 @@ class PartitionOrigins:
 class LineageEdge:
     """What partitions of a product were computed from: rows of one input, by one run.
 
-    `input_partitions` are those of the input that hold rows of the half-open instants. None: they
-    are not known, as the input is read whole, is not partitioned by the column of its range, or its
+    `windows` are the half-open instants that were read, in order and apart; none where the input is
+    read whole. `input_partitions` are those of the input that hold rows of them. None: they are not
+    known, as the input is read whole, is not partitioned by the column of its range, or its
     snapshot is gone.
     """
 
@@ -113,8 +115,17 @@ class LineageEdge:
     table: str
     snapshot_id: int
     input_partitions: tuple[str, ...] | None = None
-    first: datetime | None = None
-    stop: datetime | None = None
+    windows: tuple[tuple[datetime, datetime], ...] = ()
+
+    @property
+    def first(self) -> datetime | None:
+        """The first instant that was read; gaps may follow."""
+        return self.windows[0][0] if self.windows else None
+
+    @property
+    def stop(self) -> datetime | None:
+        """The end of the last instants that were read."""
+        return self.windows[-1][1] if self.windows else None
 
 
 def upstream_edges(
@@ -172,10 +183,20 @@ def _edge(
     labels = tuple(inputs.partitions_at_pin(pin).within(window)) or None
     if labels is None and origins.is_listed(inputs, pin):
         labels = ()
-    return LineageEdge(
-        edge.product, edge.partitions, edge.run_id, edge.input, edge.role, edge.table,
-        edge.snapshot_id, labels, *window,
-    )  # fmt: skip
+    return replace(edge, input_partitions=labels, windows=merged_windows((window,)))
+
+
+def merged_windows(
+    windows: Iterable[tuple[datetime, datetime]],
+) -> tuple[tuple[datetime, datetime], ...]:
+    """Return half-open instants as few windows in order; neighbours are one."""
+    merged: list[tuple[datetime, datetime]] = []
+    for first, stop in sorted(one for one in windows if one[0] < one[1]):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((first, stop))
+    return tuple(merged)
 
 
 def _merged(edges: Sequence[LineageEdge]) -> LineageEdge:
@@ -183,14 +204,12 @@ def _merged(edges: Sequence[LineageEdge]) -> LineageEdge:
     first = edges[0]
     read = [edge.input_partitions for edge in edges if edge.input_partitions is not None]
     labels = tuple(dict.fromkeys(label for some in read for label in some))
-    starts = [edge.first for edge in edges if edge.first is not None]
-    stops = [edge.stop for edge in edges if edge.stop is not None]
-    return LineageEdge(
-        first.product, tuple(dict.fromkeys(label for edge in edges for label in edge.partitions)),
-        first.run_id, first.input, first.role, first.table, first.snapshot_id,
-        labels if len(read) == len(edges) else None,
-        min(starts, default=None), max(stops, default=None),
-    )  # fmt: skip
+    return replace(
+        first,
+        partitions=tuple(dict.fromkeys(label for edge in edges for label in edge.partitions)),
+        input_partitions=labels if len(read) == len(edges) else None,
+        windows=merged_windows(window for edge in edges for window in edge.windows),
+    )
 
 
 @dataclass(frozen=True)

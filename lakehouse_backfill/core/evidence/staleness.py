@@ -12,13 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from lakehouse_backfill.core.evidence.input_changes import (
-    CauseKind,
-    ChangedInput,
-    InputReader,
+from lakehouse_backfill.core.evidence.inputs.changes import CauseKind, ChangedInput, InputReader
+from lakehouse_backfill.core.evidence.inputs.rows import (
     RowSpans,
+    doubtful_labels,
     labels_with_rows,
-    time_span,
 )
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins, is_partial_plan
 from lakehouse_backfill.core.planning import resolve
@@ -28,6 +26,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import RunState, RunStatus
+from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, NotFound, Unsupported
 
 StateOfPartition = Literal[
@@ -111,26 +110,6 @@ def _version_order(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
 
 
-def expected_labels(
-    target: ScopeField, source: ScopeField, labels: Iterable[str]
-) -> frozenset[str]:
-    """Return the partitions of a product whose own span has rows in an input's partitions.
-
-    Empty where one of the two is not ordered by time.
-    """
-    found: set[str] = set()
-    for label in labels if target.type in resolve.TIME_TYPES else ():
-        span = time_span(partitions.partition_row_range(source, label))
-        current = partitions.partition_label(target, span[0]) if span else None
-        while span and current is not None:
-            own = time_span(partitions.partition_row_range(target, current))
-            if own is None or own[0] >= span[1]:
-                break
-            found.add(current)
-            current = partitions.shift_label(target, current, 1)
-    return frozenset(found)
-
-
 def find_stale(context: Context, contract: Contract, versions: CodeVersions) -> ProductStatus:
     """Return the state of each partition of a product; nothing is changed.
 
@@ -181,6 +160,7 @@ class _Finder:
         causes = self._causes(current, code)
         live = self._live_labels(by)
         gone = self._gone(by, frozenset(made_by) - live)
+        hidden = self._hidden(by, frozenset(made_by))
         missing = self._missing(current, frozenset(made_by) | live)
         judged = [
             _with_open_run(
@@ -190,6 +170,7 @@ class _Finder:
                     causes.get(label, ()),
                     is_missing=label in missing,
                     gone=gone.get(label, ""),
+                    hidden=hidden.get(label, ""),
                 ),
                 open_runs.get(label),
                 outdated.get(label, ()),
@@ -288,7 +269,11 @@ class _Finder:
             yield label, _summed_up(pin.name, touching)
 
     def _live_labels(self, by: ScopeField) -> frozenset[str]:
-        """Return the partitions of the product that hold files, in what its readers get."""
+        """Return the partitions of the product that hold rows, or may, for its readers."""
+        return labels_with_rows(self._read_by_readers(by))
+
+    def _read_by_readers(self, by: ScopeField) -> list[LiveFile]:
+        """Return the files of what the product's readers get."""
         table, contract = self.contract.table, self.contract
         info = self.context.tables.describe(table)
         snapshot_id = info.snapshot_id if info else None
@@ -297,8 +282,8 @@ class _Finder:
             if accepted is not None:
                 table, snapshot_id = accepted.table, accepted.snapshot_id
         elif info is None:
-            return frozenset()
-        return labels_with_rows(self.inputs.live_files(table, snapshot_id, by))
+            return []
+        return self.inputs.live_files(table, snapshot_id, by)
 
     def _is_dropped(self) -> bool:
         return self.context.tables.describe(self.contract.table) is None
@@ -313,14 +298,28 @@ class _Finder:
             self.inputs.add_note(f"{text}: make it again before a run can fill it")
             return dict.fromkeys(empty, text)
         found: dict[str, str] = {}
-        for row in self.origins.history:
-            made = {x for x in empty if self.origins.made_by[x][-1] == row.run_id}
-            if row.action != "publish" or not made:
-                continue
-            with suppress(NotFound, Unsupported):
-                then = labels_with_rows(self.inputs.live_files(row.table, row.snapshot_id, by))
-                found |= dict.fromkeys(made & then, "its rows were deleted since")
+        for made, then in self._as_published(by, empty):
+            found |= dict.fromkeys(made & labels_with_rows(then), "its rows were deleted since")
         return found
+
+    def _hidden(self, by: ScopeField, made: frozenset[str]) -> dict[str, str]:
+        """Say of which partitions delete files that came since may hide all rows of the runs."""
+        found: dict[str, str] = {}
+        some = made & doubtful_labels(self._read_by_readers(by)) if made else made
+        for labels, then in self._as_published(by, some):
+            text = "delete files that came since may hide all of its rows: metadata does not tell"
+            found |= dict.fromkeys(labels - doubtful_labels(then), text)
+        return found
+
+    def _as_published(
+        self, by: ScopeField, some: frozenset[str]
+    ) -> Iterator[tuple[frozenset[str], list[LiveFile]]]:
+        """Yield some partitions by the run that made them, with the files that it published."""
+        for row in self.origins.history:
+            made = frozenset(x for x in some if self.origins.made_by[x][-1] == row.run_id)
+            if row.action == "publish" and made:
+                with suppress(NotFound, Unsupported):
+                    yield made, self.inputs.live_files(row.table, row.snapshot_id, by)
 
     def _missing(self, current: Plan, known: frozenset[str]) -> frozenset[str]:
         """Return the partitions that the newest run's inputs have rows for, and nothing else has.
@@ -328,28 +327,33 @@ class _Finder:
         Those before the product's first partition do not count, nor do those that are not over.
         """
         by = current.resolved.scope.field
-        expected, possible = set[str](), set[str]()
+        surely, possibly = set[str](), dict[str, dict[str, None]]()
         for pin in current.resolved.sources:
-            if pin.range is None:
-                continue
-            with_rows = self.inputs.partitions_with_rows(pin)
-            for label in with_rows[1] if with_rows else ():
-                own = expected_labels(by, with_rows[0], (label,)) if with_rows else frozenset()
-                # Which of several hold rows is not known: the input is coarser.
-                (expected if len(own) == 1 else possible).update(own)
+            found = self.inputs.expected_partitions(pin, by)
+            surely |= found.surely
+            for label in found.possibly:
+                possibly.setdefault(label, {})[pin.name] = None
+            if pin.range is not None and not found.is_whole:
+                self.inputs.add_note(
+                    f"files of {pin.table} have no statistics of {pin.range.column}, and it is not "
+                    "partitioned by it: whether partitions are missing is not known"
+                )
         order = _order(by)
         first = min(known - {partitions.NULL_LABEL}, key=order, default="")
-        missing = frozenset(
+        missing = [
             label
-            for label in (expected | possible) - known
+            for label in sorted({*surely, *possibly} - known, key=order)
             if order(label) > order(first) and self._is_over(current, label)
-        )
-        if unsure := tuple(sorted(missing - expected, key=order)):
+        ]
+        unsure = tuple(label for label in missing if label not in surely)
+        if unsure:
+            names = ", ".join(dict.fromkeys(x for label in unsure for x in possibly[label]))
             self.inputs.add_note(
-                f"may be missing: {partitions.describe_labels(unsure)}; its inputs have coarser "
-                "partitions, so whether they have rows of these is not known"
+                f"may be missing: {partitions.describe_labels(unsure)}; metadata does not tell "
+                f"whether {names} has rows of these: its files span several partitions, or delete "
+                "files may hide all of the rows"
             )
-        return missing & expected
+        return frozenset(missing) & surely
 
     def _is_over(self, plan: Plan, label: str) -> bool:
         """Return whether all input of a partition is there, as `plan` judges it."""
@@ -396,6 +400,7 @@ def _judge(
     *,
     is_missing: bool,
     gone: str = "",
+    hidden: str = "",
 ) -> PartitionStatus:
     """Return the state of a partition by the runs that made it; open runs are not looked at."""
     if is_missing:
@@ -406,6 +411,8 @@ def _judge(
     if not made_by:
         text = "no run made it: what it was computed from is not recorded"
         return PartitionStatus(label, "unknown", (StaleCause("unknown", text),))
+    if hidden:
+        causes = (*causes, StaleCause("unknown", hidden))
     state: StateOfPartition = "stale" if causes else "complete"
     if causes and all(cause.kind == "unknown" for cause in causes):
         state = "unknown"

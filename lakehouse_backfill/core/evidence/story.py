@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.evidence.input_changes import InputReader
+from lakehouse_backfill.core.evidence.inputs.changes import InputReader
 from lakehouse_backfill.core.evidence.lineage import (
     LineageEdge,
     PartitionOrigins,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from typing import Any
 
 from lakehouse_backfill.core.runs import event_log
@@ -24,6 +24,7 @@ from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.domain.table import (
     CatalogMovements,
     Column,
+    ColumnSpan,
     LiveFile,
     PartitionField,
     ScanEstimate,
@@ -181,6 +182,24 @@ class FakeLake:
             for label, paths in content.items()
             for path in sorted(paths)
         ]
+
+    def column_spans(
+        self,
+        table: str,
+        snapshot_id: int | None,
+        column: str,
+        appended_since: int | None = None,
+    ) -> tuple[ColumnSpan, ...]:
+        content = self.tables[table].content(snapshot_id)
+        known = {x for paths in self.tables[table].content(appended_since).values() for x in paths}
+        return tuple(
+            ColumnSpan(
+                path=path, first=date.fromisoformat(label), last=date.fromisoformat(label),
+                least_rows=10, most_rows=10, is_exact=True,
+            )
+            for label, paths in content.items()
+            for path in sorted(paths - known)
+        )  # fmt: skip
 
     def places(
         self, table: str, snapshot_id: int | None, scope: Scope
@@ -386,16 +405,22 @@ class FakeLake:
         return f"a live writer changed {changed[0]}" if changed else None
 
     def drifts(
-        self, target: str, scope: Scope | None, since_snapshot_id: int | None
+        self,
+        target: str,
+        scope: Scope | None,
+        since_snapshot_id: int | None,
+        until_snapshot_id: int | None = None,
     ) -> tuple[Drift, ...]:
         table = self.tables[target]
+        until = until_snapshot_id or len(table.contents)
         if scope is None:
             every = Scope(field=DAY, partitions=tuple({x for one in table.contents for x in one}))
-            found = self.drifts(target, every, since_snapshot_id)
+            found = self.drifts(target, every, since_snapshot_id, until_snapshot_id)
             return tuple(drift.model_copy(update={"partitions": ()}) for drift in found)
-        if not self.changes(target, scope, since_snapshot_id):
+        then, now = table.content(since_snapshot_id), table.content(until_snapshot_id or table.head)
+        if all(then.get(label) == now.get(label) for label in scope.partitions):
             return ()
-        later = range((since_snapshot_id or 0) + 1, len(table.contents) + 1)
+        later = range((since_snapshot_id or 0) + 1, until + 1)
         drifts = (_drift(table, scope, number) for number in later)
         return tuple(drift for drift in drifts if drift is not None)
 

@@ -200,7 +200,11 @@ class IcebergPublisher(Publisher):
         return None
 
     def drifts(
-        self, target: str, scope: Scope | None, since_snapshot_id: int | None
+        self,
+        target: str,
+        scope: Scope | None,
+        since_snapshot_id: int | None,
+        until_snapshot_id: int | None = None,
     ) -> tuple[Drift, ...]:
         """List the commits since the snapshot that changed rows of the scope, oldest first.
 
@@ -213,23 +217,23 @@ class IcebergPublisher(Publisher):
             table = catalogs.load_table(self._catalog, target)
             if since_snapshot_id is not None:
                 metadata.find_snapshot(table.metadata, since_snapshot_id, target)
-            head = table.metadata.snapshot_by_name(MAIN_BRANCH)
+            head = _end_of_window(table, until_snapshot_id, target)
             return conflicts.find_table_drifts(
                 conflicts.CommitWindow(
                     target, table.metadata, since_snapshot_id, head, _READ_WORDING
                 )
             )
-        window = self._read_window(target, scope, since_snapshot_id)
+        window = self._read_window(target, scope, since_snapshot_id, until_snapshot_id)
         with catalogs.translate_errors():
             return conflicts.find_drifts(*window)
 
     def _read_window(
-        self, target: str, scope: Scope, since_id: int | None
+        self, target: str, scope: Scope, since_id: int | None, until_id: int | None = None
     ) -> tuple[conflicts.CommitWindow, ScopedReader, ScopeFiles, ScopeFiles]:
-        """Read the scope at the snapshot and at the head."""
+        """Read the scope at the snapshot and at the head, or at the end of the window."""
         table = catalogs.load_table(self._catalog, target)
         reader = ScopedReader(table, scope, ManifestCache())
-        head, since = table.metadata.snapshot_by_name(MAIN_BRANCH), None
+        head, since = _end_of_window(table, until_id, target), None
         with catalogs.translate_errors():
             if since_id is not None:
                 since = metadata.find_snapshot(table.metadata, since_id, target)
@@ -294,3 +298,10 @@ def _writes_rows(commits: SwapCommitter | None) -> bool:
 def _find_chunk_commit(table: Table, chunk_id: str) -> publication.ChunkCommit | None:
     commits = metadata.chunk_commits(table.metadata)
     return next((commit for commit in commits if commit.chunk_id == chunk_id), None)
+
+
+def _end_of_window(table: Table, until_id: int | None, name: str) -> Snapshot | None:
+    """Return the snapshot that a window of commits ends at: by default the head of main."""
+    if until_id is None:
+        return table.metadata.snapshot_by_name(MAIN_BRANCH)
+    return metadata.find_snapshot(table.metadata, until_id, name)

@@ -11,17 +11,20 @@ import pytest
 
 from lakehouse_backfill.cli.render import render_result
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.evidence.input_changes import (
+from lakehouse_backfill.core.evidence.inputs.changes import (
     InputReader,
-    RowSpans,
     change_kind,
     changed_labels,
+)
+from lakehouse_backfill.core.evidence.inputs.rows import (
+    ExpectedPartitions,
+    RowSpans,
+    expected_labels,
     rows_overlap,
 )
 from lakehouse_backfill.core.evidence.staleness import (
     PartitionStatus,
     ProductStatus,
-    expected_labels,
     find_stale,
     find_stale_products,
 )
@@ -256,9 +259,12 @@ def test_days_of_a_coarser_input_may_be_missing_and_are_not_to_repair(
 ) -> None:
     _, found = steps.world()
     steps.published_run(found)
-    month = ScopeField(column="day", transform="month", type="date")
-    months = month, frozenset({"2020-01"})
-    monkeypatch.setattr(InputReader, "partitions_with_rows", lambda self, pin: months)
+    days = frozenset(f"2020-01-{day:02d}" for day in range(1, 32))
+    monkeypatch.setattr(
+        InputReader,
+        "expected_partitions",
+        lambda self, pin, by: ExpectedPartitions(possibly=days),
+    )
     seen = find_stale(found, contract(), lambda file: {})
     assert seen.to_repair == ()
     assert seen.notes[0].startswith("may be missing: 26 partitions, 2020-01-06 to 2020-01-31")
