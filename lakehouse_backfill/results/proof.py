@@ -55,7 +55,13 @@ class VerifyResult(Result):
         )
 
     def error(self) -> errors.BackfillError | None:
-        """Return Tampered when something stored is not what was accepted."""
+        """Return Tampered when something stored differs; ApprovalMissing when nobody accepted."""
+        if self.intact and not self.accepted:
+            return errors.ApprovalMissing(
+                f"nobody has accepted {self.run_id}: there is nothing to compare its data with",
+                state=f"what is recorded of it is as it was written; {_UNCHANGED}",
+                fix=f"{command_line('status', self.run_id)} says what comes next",
+            )
         if self.intact:
             return None
         what = "accepted" if self.accepted else "recorded"

@@ -138,6 +138,21 @@ def rewrite(lab: Lab, change: Any) -> None:
             transaction.set_properties(texts)
 
 
+def test_a_staged_file_that_was_damaged_at_equal_size_is_not_published_in_prod(
+    people: People,
+) -> None:
+    run = people.lab.run
+    with people.lab.opened() as catalog:
+        shadow = catalog.load_table(f"lakehouse_backfill_shadow.t__{run.replace('-', '_')}")
+        place = next(iter(shadow.scan().plan_files())).file.file_path
+    path = Path(place.removeprefix("file://"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    assert path.name in people.refused("publish", run)
+    path.write_bytes(whole)
+    people.must("bob", "publish", run)
+
+
 def test_a_signed_run_is_published_verified_anchored_and_rolled_back(people: People) -> None:
     run = people.lab.run
     people.must("bob", "publish", run)

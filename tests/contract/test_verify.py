@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
+from typer.testing import CliRunner
 
 from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.errors import Conflict
 from lakehouse_backfill.project import Project
@@ -385,6 +387,43 @@ def test_a_staged_file_that_was_damaged_at_equal_size_is_not_published(lab: Lab)
     assert lab.oracle.state() == before
     path.write_bytes(whole)
     assert lab.must("publish", lab.run, "--check-files", *BY).code == 0
+
+
+def _drawn(lab: Lab, *words: str) -> Any:
+    """Type a command as a person does, in this process: exit code and text."""
+
+    def opener(where: Path, profile: str | None, progress: Any) -> Project:
+        found = Adapters.open(where, profile, progress)
+        return Project(LabWiring(found.folder, found.profile, progress, found.profile_name))
+
+    return CliRunner().invoke(app, ["--project", str(lab.folder), *words], obj=opener)
+
+
+@pytest.mark.parametrize("last", ["plan", "approve", "stage", "validate"])
+def test_a_run_that_nobody_accepted_is_not_called_what_was_accepted(lab: Lab, last: str) -> None:
+    manifest = lab.manifest("open.yaml", "2024-01-06", "2024-01-07")
+    run = lab.must("plan", manifest, *BY).data["run_id"]
+    for verb in ("approve", "stage", "validate"):
+        if last != "plan":
+            lab.must(verb, run, *BY)
+        if verb == last:
+            break
+    ended = lab.do("verify", run)
+    found = json.loads(ended.said)
+    assert (ended.code, found["error"]["code"]) == (3, "approval-missing")
+    assert (found["data"]["accepted"], found["data"]["intact"]) == (False, True)
+    drawn = _drawn(lab, "verify", run)
+    assert drawn.exit_code == 3
+    heading = "nobody has accepted this run; what is recorded of it is as it was written"
+    assert drawn.stdout.startswith(heading)
+    assert "what was accepted" not in drawn.stdout
+    assert f"nobody has accepted {run}" in drawn.stderr
+
+    edit_rows(lab, "pipeline_run", _set("plan", _rate, run_id=run))
+    edited = _drawn(lab, "verify", run)
+    assert edited.exit_code == 3
+    assert edited.stdout.startswith(heading.replace("is as it", "is NOT as it"))
+    assert "not what was recorded" in edited.stderr
 
 
 @pytest.mark.parametrize("content", [b"garbage" * 40, b"", None], ids=["garbage", "empty", "cut"])

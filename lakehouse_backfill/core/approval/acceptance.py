@@ -76,7 +76,7 @@ def require_accepted_bytes(
 ) -> None:
     """Hash the candidate's data files; raise Tampered unless each has the bytes that were accepted.
 
-    A file without a fingerprint in the archive is counted in the journal, and not compared.
+    Files without a fingerprint in the archive are not compared; it is said how many.
     """
     archive = newest_archive_digest(events, result_digest)
     document = context.evidence.document(plan.run_id, archive) if archive else None
@@ -89,8 +89,13 @@ def require_accepted_bytes(
     candidate = document["candidate"]
     expected = {file["path"]: file["sha256"] for file in candidate["files"] if "sha256" in file}
     found = context.stored_files.digests(candidate["table"], expected)
+    if unknown := len(candidate["files"]) - len(expected):
+        context.progress.say(
+            f"{unknown} of {len(candidate['files'])} staged files have no stored hash: their bytes "
+            "were not compared with what was accepted"
+        )
     context.journal.bind(**plan.labels).log(
-        "staged files hashed", files=len(found), unknown=len(candidate["files"]) - len(expected)
+        "staged files hashed", files=len(found), unknown=unknown
     )
     digests = {path: content.sha256 for path, content in found.items()}
     wrong = sorted(path for path, sha256 in expected.items() if digests.get(path) != sha256)

@@ -11,7 +11,7 @@ do, and an interrupted recovery is recovered like any other process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
@@ -66,20 +66,42 @@ def halt_hook_actions(context: Context, status: RunStatus, plan: Plan) -> Iterat
         )  # fmt: skip
 
 
-def runs_out_of_step_with_pointer(
-    context: Context, products: set[str] | None
+@dataclass(frozen=True)
+class _Subjects:
+    """Looks at one run or product after the other; of all, one that is bad does not stop the rest.
+
+    The error of a bad one is an action that fails, once for each problem.
+    """
+
+    is_one_run: bool
+    told: set[str] = field(default_factory=set)
+
+    def look(self, subject: str, actions: Iterable[RecoveryAction]) -> Iterator[RecoveryAction]:
+        """Yield the actions; raises what is wrong with the subject only when one run is named."""
+        try:
+            yield from actions
+        except BackfillError as error:
+            if self.is_one_run:
+                raise
+            if error.problem not in self.told:
+                self.told.add(error.problem)
+                yield RecoveryAction(
+                    subject, "look at it", error.problem, partial(_raise_error, error)
+                )
+
+
+def _runs_out_of_step_with_pointer(
+    context: Context, product: str, runs: Iterable[RunStatus]
 ) -> Iterator[RecoveryAction]:
     """Yield an action for each run whose state disagrees with the pointer."""
-    runs = context.runs.list(open_only=False)
-    for product in sorted({run.product for run in runs} if products is None else products):
-        history = context.versions.history(product)
-        published_runs = {row.run_id for row in history if row.action == "publish"}
-        for run in runs:
-            seen = _contradiction(history, run) if run.run_id in published_runs else ""
-            if seen and not context.is_driven_elsewhere(run):
-                because = f"it is {run.state.value}, and {seen}"
-                execute = partial(_align_run_state, context, run.run_id)
-                yield RecoveryAction(run.run_id, "tell the run", because, execute)
+    history = context.versions.history(product)
+    published_runs = {row.run_id for row in history if row.action == "publish"}
+    for run in runs:
+        seen = _contradiction(history, run) if run.run_id in published_runs else ""
+        if seen and not context.is_driven_elsewhere(run):
+            because = f"it is {run.state.value}, and {seen}"
+            execute = partial(_align_run_state, context, run.run_id)
+            yield RecoveryAction(run.run_id, "tell the run", because, execute)
 
 
 def _contradiction(history: tuple[Publication, ...], run: RunStatus) -> str:
@@ -97,25 +119,15 @@ def _align_run_state(context: Context, run_id: str, by: str) -> str:
     return context.runs.status(run_id).state.value
 
 
-def post_publish_actions(context: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
-    """Yield actions for missing or failed checks and hooks after publications and rollbacks."""
-    runs = context.runs.list(open_only=False)
-    for product in sorted({run.product for run in runs} if products is None else products):
-        run_id, pending = post_publish.pending_post_publish(context, product)
-        if (
-            run_id is None
-            or not pending
-            or context.is_driven_elsewhere(context.runs.status(run_id))
-        ):
-            continue
-        because = f"after its last act was not done: {', '.join(pending)}"
-        yield RecoveryAction(
-            product, "follow it up", because, partial(_complete_post_publish, context, product)
-        )
-    for run in runs:
-        if products is None or run.product in products:
-            yield from _release_hook_actions(context, run)
-            yield from _inverse_actions(context, run)
+def _post_publish_actions(context: Context, product: str) -> Iterator[RecoveryAction]:
+    """Yield an action for missing or failed checks and hooks after the newest act on a product."""
+    run_id, pending = post_publish.pending_post_publish(context, product)
+    if run_id is None or not pending or context.is_driven_elsewhere(context.runs.status(run_id)):
+        return
+    because = f"after its last act was not done: {', '.join(pending)}"
+    yield RecoveryAction(
+        product, "follow it up", because, partial(_complete_post_publish, context, product)
+    )
 
 
 def _inverse_actions(context: Context, run: RunStatus) -> Iterator[RecoveryAction]:
@@ -204,7 +216,7 @@ def recover(
             except BackfillError as error:
                 if run_id is not None:
                     raise
-                result, is_done = f"{error.problem} ({error.state})", False
+                result, is_done = f"{error.problem} ({error.state}); fix: {error.fix}", False
             context.journal.log(
                 "recovered", subject=recovery.subject, action=recovery.action, result=result
             )
@@ -232,22 +244,35 @@ def _find_actions(
         context.require_no_other_driver(open_runs[0])
     products = {open_runs[0].product} if run_id is not None else None
     yield from _pointer_actions(context, products)
+    subjects = _Subjects(is_one_run=run_id is not None)
     context.progress.count("recover", len(open_runs), "open runs")
     for status in open_runs:
-        try:
-            yield from _run_actions(context, status)
-        except BackfillError as error:
-            if run_id is not None:
-                raise
-            yield RecoveryAction(
-                status.run_id, "look at the run", error.problem, partial(_raise_error, error)
-            )
+        yield from subjects.look(status.run_id, _run_actions(context, status))
         context.progress.advance()
     context.progress.finish()
-    yield from _reservation_actions(context, products)
-    yield from runs_out_of_step_with_pointer(context, products)
-    yield from post_publish_actions(context, products)
+    for pending in context.versions.pending():
+        if products is None or pending.product in products:
+            subject = pending.run_id or pending.product
+            yield from subjects.look(subject, _reservation_actions(context, pending))
+    yield from _closing_actions(context, products, subjects)
     yield from _anchor_actions(context, run_id, products)
+
+
+def _closing_actions(
+    context: Context, products: set[str] | None, subjects: _Subjects
+) -> Iterator[RecoveryAction]:
+    """Yield what is left to do for runs that are over: states, checks, hooks and messages."""
+    runs = context.runs.list(open_only=False)
+    names = sorted({run.product for run in runs} if products is None else products)
+    for product in names:
+        found = _runs_out_of_step_with_pointer(context, product, runs)
+        yield from subjects.look(product, found)
+    for product in names:
+        yield from subjects.look(product, _post_publish_actions(context, product))
+    for run in context.runs.list(open_only=False):
+        if run.product in names:
+            yield from subjects.look(run.run_id, _release_hook_actions(context, run))
+            yield from subjects.look(run.run_id, _inverse_actions(context, run))
 
 
 def _anchor_actions(
@@ -398,23 +423,19 @@ def _finish_publication(context: Context, status: RunStatus, by: str) -> str:
     return f"published as version {result.publication.version}"
 
 
-def _reservation_actions(context: Context, products: set[str] | None) -> Iterator[RecoveryAction]:
-    for pending in context.versions.pending():
-        if (products is not None and pending.product not in products) or is_reservation_active(
-            context, pending
-        ):
-            continue
-        if pending.run_id is None:
-            because = f"{pending.by} began it: {pending.reason}"
-            execute = partial(_finish_rollback, context, pending)
-            yield RecoveryAction(pending.product, "finish the rollback", because, execute)
-        else:
-            status = context.runs.status(pending.run_id)
-            if status.state is RunState.PUBLISHING:
-                continue
-            because = f"{pending.run_id} is {status.state.value}, its reservation is still there"
-            execute = partial(_resolve_reservation, context, pending)
-            yield RecoveryAction(pending.product, "settle the reservation", because, execute)
+def _reservation_actions(context: Context, pending: Publication) -> Iterator[RecoveryAction]:
+    if is_reservation_active(context, pending):
+        return
+    if pending.run_id is None:
+        because = f"{pending.by} began it: {pending.reason}"
+        execute = partial(_finish_rollback, context, pending)
+        yield RecoveryAction(pending.product, "finish the rollback", because, execute)
+        return
+    status = context.runs.status(pending.run_id)
+    if status.state is not RunState.PUBLISHING:
+        because = f"{pending.run_id} is {status.state.value}, its reservation is still there"
+        execute = partial(_resolve_reservation, context, pending)
+        yield RecoveryAction(pending.product, "settle the reservation", because, execute)
 
 
 def _finish_rollback(context: Context, pending: Publication, by: str) -> str:

@@ -331,6 +331,50 @@ def test_a_rollback_to_another_version_does_not_join_one_that_is_under_way() -> 
     assert run_id in [row.run_id for row in found.versions.history(PRODUCT)]
 
 
+def _edit_plan(found: Context, run_id: str) -> None:
+    """Change a stored plan as anybody may who can write the control table."""
+    runs: Any = found.runs
+    whole = runs.plan
+
+    def plan(wanted: str) -> Any:
+        if wanted == run_id:
+            raise errors.Tampered(
+                f"the plan of {run_id} in pipeline_run was edited",
+                state="nothing was changed",
+                fix="restore",
+            )
+        return whole(wanted)
+
+    runs.plan = plan
+
+
+@pytest.mark.req("C2")
+@pytest.mark.parametrize("bad", [1, 2])
+@pytest.mark.parametrize("state", ["staging", "published"])
+def test_a_bad_run_is_named_and_the_others_are_recovered(bad: int, state: str) -> None:
+    _, found = steps.world()
+    wanted = [declared(f"2020-01-0{day}", f"2020-01-0{day + 1}") for day in range(1, bad + 2)]
+    prepare = steps.approved_run if state == "staging" else steps.published_run
+    broken = [prepare(found, one) for one in wanted[:bad]]
+    good = steps.approved_run(found, wanted[bad])
+    for run_id in (*broken, good) if state == "staging" else (good,):
+        with pytest.raises(Killed), killed_at("Staging.stage:after"):
+            stage(other_process(found), run_id, "bob")
+    for run_id in broken:
+        _edit_plan(found, run_id)
+    done = recover(found, None, "ops")
+    assert {one.subject for one in done if one.is_done} == {good}
+    assert steps.state_of(found, good) is RunState.FAILED
+    # Of published runs, only the newest of the product has something that could be left to do.
+    named = broken if state == "staging" else broken[-1:]
+    assert sorted(one.result for one in done if not one.is_done) == sorted(
+        f"the plan of {run_id} in pipeline_run was edited (nothing was changed); fix: restore"
+        for run_id in named
+    )
+    with pytest.raises(errors.Tampered, match=broken[-1]):
+        recover(found, broken[-1], "ops")
+
+
 @pytest.mark.req("U12")
 def test_a_rollback_that_tells_its_runs_late_says_what_the_pointer_says_by_then() -> None:
     _, found = steps.world()

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.core.approval.decisions import cancel
 from lakehouse_backfill.core.guards.outside.inverses import pending_inverses
-from lakehouse_backfill.core.publication.recover import post_publish_actions
+from lakehouse_backfill.core.publication.recover import _find_actions
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import recorded_messages
 from lakehouse_backfill.core.staging.sinks import RunSinks
@@ -90,11 +90,11 @@ def test_an_inverse_that_failed_is_named_and_recover_calls_it_again() -> None:
     send(found, run_id)
     cancel(found, run_id, "bob", "not needed")
     assert outcomes(found, run_id) == ["not undone"]
-    (action,) = post_publish_actions(found, None)
+    (action,) = _find_actions(found, None, dry_run=False)
     assert "to the sink crm" in action.because
     action.execute("bob")
     assert outcomes(found, run_id) == ["undone"]
-    assert list(post_publish_actions(found, None)) == []
+    assert list(_find_actions(found, None, dry_run=False)) == []
     assert [address for address, _ in receiver.got] == [LIVE, UNDO, UNDO]
 
 
