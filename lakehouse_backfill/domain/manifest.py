@@ -238,6 +238,11 @@ class Target(Value):
     schema_change: tuple[SchemaStep, ...] = added_later(
         (), "Columns that are added, widened or renamed by the commit of the publication."
     )
+    columns: tuple[Name, ...] | None = added_later(
+        None,
+        "Only these columns are restated, in rows found by the product's key: rows stay, and all "
+        "other columns are carried over and proven equal; all columns if absent.",
+    )
 
 
 class Limits(Value):

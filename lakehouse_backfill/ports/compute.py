@@ -185,10 +185,12 @@ class Measuring(Protocol):
         scope: Scope,
         ignore: tuple[str, ...] = (),
         beside: RowPredicate | None = None,
+        without: catch_up.ExcludedRows | None = None,
     ) -> dict[str, Checksum]:
         """Compute the checksum of each partition of the scope; those without rows are left out.
 
-        With `beside`, only rows that the predicate does not name are included.
+        With `beside`, only rows that the predicate does not name are included; with `without`,
+        only rows that no tombstone or deletion names.
         """
         ...
 

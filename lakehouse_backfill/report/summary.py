@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lakehouse_backfill.core.planning.target import row_changes
+from lakehouse_backfill.core.planning.target import column_scope, row_changes
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import RunState
@@ -60,6 +60,7 @@ def heading_facts(dossier: Dossier) -> dict[str, Any]:
         "outside": _outside_text(dossier),
         "is_other_changed": _outside_check(dossier, passed=False) is not None,
         "rows": row_changes.describe_row_predicate(resolved.manifest.target),
+        "columns": column_scope.describe_columns(resolved.manifest.target),
         "wanted": next_act.find_next_act(dossier),
         "answers": (_size_answer(dossier), _safety_answer(dossier), _approval_answer(dossier)),
     }

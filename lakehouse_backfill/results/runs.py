@@ -88,6 +88,7 @@ class PlanResult(Result):
     undo: str
     warm_up_proof: Mapping[str, Any] | None
     determinism_proof: Mapping[str, Any] | None
+    columns: tuple[str, ...] | None = optional()
     next_command: str | None = optional()
 
     @classmethod
@@ -108,6 +109,7 @@ class PlanResult(Result):
             publish_mode=target.publish_mode,
             publishing=publish_modes.MODE_MEANINGS[target.publish_mode],
             rows=row_changes.describe_row_predicate(target) or None,
+            columns=target.columns,
             schema_change=tuple(describe_schema_step(step) for step in target.schema_change),
             partitions=resolved.scope.partitions,
             last_partition=resolve.describe_in_words(resolved.scope),

@@ -108,9 +108,17 @@ class PlainEngine:
     def _composed(self, plan: Plan, scope: Scope, rows: pa.Table) -> tuple[pa.Table, ChunkCounts]:
         """What the partitions are to hold, as the Spark adapter composes it."""
         target = plan.resolved.manifest.target
-        if not target.row_predicate and target.merge is None:
+        if not target.row_predicate and not target.columns and target.merge is None:
             return rows, ChunkCounts()
         base = self._base(plan, scope)
+        if target.columns:
+            key = plan.resolved.contract.key
+            given = {tuple(row[c] for c in key): row for row in rows.to_pylist()}
+            found = [
+                row | {name: given[tuple(row[c] for c in key)][name] for name in target.columns}
+                for row in base.to_pylist()
+            ]
+            return pa.Table.from_pylist(found, base.schema), ChunkCounts()
         if target.merge is not None:
             merge = target.merge
             key = plan.resolved.contract.key
@@ -213,9 +221,10 @@ class PlainEngine:
         scope: Scope,
         ignore: tuple[str, ...] = (),
         beside: RowPredicate | None = None,
+        without: ExcludedRows | None = None,
     ) -> dict[str, Checksum]:
         return fingerprints.checksums_by_label(
-            self.by_file(table, snapshot_id, scope, beside=beside)
+            self.by_file(table, snapshot_id, scope, ignore, beside=beside)
         )
 
     def by_file(
@@ -241,7 +250,8 @@ class PlainEngine:
             for row in reader.to_table([task]).to_pylist() if path not in skip else ():
                 if beside is not None and _is_named(row, beside):
                     continue
-                mark = zlib.crc32(repr(sorted(row.items())).encode())
+                shown = [item for item in sorted(row.items()) if item[0] not in ignore]
+                mark = zlib.crc32(repr(shown).encode())
                 one = Checksum(rows=1, xor=mark, total=mark & _MASK, shape=_SHAPE)
                 place = str(row["d"]), path
                 found[place] = found.get(place, Checksum.empty(_SHAPE)) + one

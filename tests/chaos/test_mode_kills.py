@@ -17,6 +17,7 @@ from tests.chaos.scenarios import moments
 #: What stands under `target:`, and the kind of product.
 KINDS = {
     "row predicate": ("  row_predicate: {k: [1, 2]}\n", "follow"),
+    "columns": ("  columns: [v]\n", "follow"),
     "append": ("  publish_mode: append\n", "follow"),
     "merge": ("  publish_mode: merge\n  merge: {version: v}\n", "follow"),
     "versioned": ("  publish_mode: versioned\n", "pinned"),
@@ -24,6 +25,7 @@ KINDS = {
 #: The values of a restated day: the target holds 100 times the source's, the job gives 10 times.
 EXPECTED = {
     "row predicate": [10, 20, 300],
+    "columns": [10, 20, 30],
     "append": [10, 20, 30],
     # Older versions than those that are there.
     "merge": [100, 200, 300],
@@ -125,7 +127,7 @@ def _killed_everywhere(lab: Lab, state: str, verb: str, tmp_path: Path) -> None:
         assert _facts(lab) == expected, point
 
 
-@pytest.mark.req("T3", "U1b", "U3", "U4", "U5", "U10")
+@pytest.mark.req("T3", "P9", "U1b", "U3", "U4", "U5", "U10")
 def test_what_was_killed_in_any_mode_comes_to_the_same_result(
     prepared: tuple[Lab, str], tmp_path: Path
 ) -> None:

@@ -77,7 +77,7 @@ def judged() -> dict[str, list[CheckResult]]:
     run_id = staged_run(found, wanted)
     inputs = found.evidence.newest(run_id, "input-checks")
     chunks = found.evidence.newest(run_id, "chunk-checks")
-    repaired, merged = of_modes()
+    repaired, restated, merged = of_modes()
     return {
         "input": [CheckResult.model_validate(one) for one in inputs[1]["checks"]],
         "chunk": [
@@ -85,15 +85,21 @@ def judged() -> dict[str, list[CheckResult]]:
             for chunk in [*chunks[1]["chunks"], *repaired[0]]
             for one in chunk["checks"]
         ],
-        "result": [*validate(found, run_id, "bob")[1].checks, *repaired[1], *merged[1]],
+        "result": [
+            *validate(found, run_id, "bob")[1].checks,
+            *repaired[1],
+            *restated[1],
+            *merged[1],
+        ],
     }
 
 
 def of_modes() -> list[tuple[Any, tuple[CheckResult, ...]]]:
-    """Judge a run with a row predicate and one that merges: chunks, and result."""
+    """Judge runs of named rows, of named columns, and one that merges: chunks, and result."""
     judged = []
     for target in (
         {"row_predicate": {"id": 1}},
+        {"columns": ["amount"]},
         {"publish_mode": "merge", "merge": {"version": "amount"}},
     ):
         _, found = world()

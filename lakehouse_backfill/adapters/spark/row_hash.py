@@ -57,6 +57,11 @@ def row_hash_column(schema: StructType, ignore: Collection[str] = ()) -> Column:
     return hash_column
 
 
+def value_hash(kind: DataType, value: Column) -> Column:
+    """Return the 64-bit hash of one value; equal values have equal hashes, maps in any order."""
+    return _hash_element(kind, value)
+
+
 def frame_checksum(frame: DataFrame, ignore: Collection[str] = ()) -> Checksum:
     """Compute the checksum of all rows of a frame."""
     aggregates = hash_aggregates(row_hash_column(frame.schema, ignore))

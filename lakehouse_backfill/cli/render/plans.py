@@ -147,6 +147,7 @@ def _intent_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
         ("changes", f"{scope}, and nothing else"),
         ("last partition", plan.last_partition),
         ("rows", plan.rows and f"with {plan.rows}; all others are carried over"),
+        ("only", plan.columns and f"columns {', '.join(plan.columns)}; all others stay"),
         ("columns", ", ".join(plan.schema_change) or None),
         ("publication", f"{plan.publish_mode}: {plan.publishing}"),
         ("target", plan.target),

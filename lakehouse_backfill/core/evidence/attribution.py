@@ -188,7 +188,8 @@ def _code(plan: Plan) -> tuple[object, ...]:
     )
     return (
         job_code.code_files(resolved), manifest.transform, target.row_predicate, target.merge,
-        target.publish_mode == "merge", target.schema_change, [str(read) for read in reads],
+        target.publish_mode == "merge", target.columns, target.schema_change,
+        [str(read) for read in reads],
     )  # fmt: skip
 
 

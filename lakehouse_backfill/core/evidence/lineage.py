@@ -32,10 +32,10 @@ from lakehouse_backfill.errors import NotFound, Unsupported
 
 
 def is_partial_plan(plan: Plan) -> bool:
-    """Return whether a run changes some rows of its partitions, and keeps the others."""
+    """Return whether a run changes some rows or columns of its partitions, and keeps the others."""
     target = plan.resolved.manifest.target
     is_part = target.publish_mode in ("merge", "correction_events")
-    return is_part or target.row_predicate is not None
+    return is_part or target.row_predicate is not None or target.columns is not None
 
 
 class PartitionOrigins:

@@ -382,8 +382,9 @@ def _no_draft(plan: Plan) -> str:
     """Say why no run manifest can be drafted from that of a run."""
     target = plan.resolved.manifest.target
     mode = "by a row predicate" if target.row_predicate else f"with mode {target.publish_mode}"
+    part = f"columns {', '.join(target.columns)}" if target.columns else f"some rows, {mode}"
     return (
-        f"--draft writes nothing: run {plan.run_id} changed only some rows, {mode}, and no run "
+        f"--draft writes nothing: run {plan.run_id} changed only {part}, and no run "
         "that readers see made whole partitions; write the run manifest by hand"
     )
 

@@ -34,7 +34,7 @@ from lakehouse_backfill.core.staging.scratch import (
     open_scratch_table,
     remove_with_files,
 )
-from lakehouse_backfill.core.validation import gates
+from lakehouse_backfill.core.validation import column_scope, gates
 from lakehouse_backfill.core.validation.validate import mask_checks
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult, Diff, MeasureTotal
@@ -186,6 +186,7 @@ class _Trial:
             *gates.check_schema_kept(resolved.contract, info, change),
             *chunk_checks.results_of(self.chunk.chunk_id),
             gates.check_diff_adds_up(diff, balances),
+            *column_scope.column_checks(compute, plan, info, diff),
             *mask_checks(context, plan, info.snapshot_id, self.copies),
         ]
         context.progress.advance()

@@ -6,7 +6,7 @@ from lakehouse_backfill.core.guards.findings import describe_findings
 from lakehouse_backfill.core.guards.outside.sinks import describe_sinks
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.planning.resolve import computed_edges
-from lakehouse_backfill.core.planning.target import publish_modes, row_changes
+from lakehouse_backfill.core.planning.target import column_scope, publish_modes, row_changes
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.determinism import Finding
@@ -92,7 +92,7 @@ def _scope(resolved: ResolvedManifest) -> str:
     labels = partitions.describe_labels(resolved.scope.partitions)
     rows = row_changes.describe_row_predicate(resolved.manifest.target)
     text = f"{resolved.target.table}: {labels} of {resolved.scope.field.column}"
-    return text + (f", rows with {rows}" if rows else "") + "; no other row"
+    return text + column_scope.describe_part(resolved.manifest.target, rows)
 
 
 def _pins(resolved: ResolvedManifest) -> str:

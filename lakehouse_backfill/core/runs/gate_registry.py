@@ -104,6 +104,18 @@ GATES = (
         "rows that nobody declared would change; plan --revise, and stage again",
     ),
     GateSpec(
+        "other columns are unchanged",
+        "reconciliation",
+        "Are all other columns as before?",
+        "columns that nobody declared would change; plan --revise, and stage again",
+    ),
+    GateSpec(
+        "the same keys are there",
+        "reconciliation",
+        "Are the same rows there as before?",
+        "rows would come or go, although only columns are restated; plan --revise, and stage again",
+    ),
+    GateSpec(
         "changes add up",
         "reconciliation",
         "Do the changes add up?",
@@ -124,6 +136,12 @@ GATES = (
         "diff",
         "Do diff and counts agree?",
         "the diff that people decide on would not be of these rows; validate again",
+    ),
+    GateSpec(
+        "only named columns differ",
+        "diff",
+        "Do only the named columns differ?",
+        "columns that nobody declared would change; plan --revise, and stage again",
     ),
     GateSpec(
         "MEASURE changes by at most SHARE", "business", "Does MEASURE change by at most SHARE?"

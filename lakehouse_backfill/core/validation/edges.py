@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.target import catch_up
+from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -164,6 +164,7 @@ def probe_run_edges(context: Context, staging: Staging, plan: Plan) -> EdgeRepor
     # Checksums are equal only where the run computes all rows, under the current columns.
     computes_all_rows = (
         not plan.resolved.manifest.target.row_predicate
+        and not publish_modes.restates_columns(plan)
         and not declared_schema_change(plan)
         and catch_up.excluded_rows(plan.resolved).is_empty
     )

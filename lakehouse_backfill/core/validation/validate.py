@@ -21,7 +21,14 @@ from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.target import publish_modes, row_changes
 from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles, side_effects
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
-from lakehouse_backfill.core.validation import anomalies, deletions, edges, gates, movements
+from lakehouse_backfill.core.validation import (
+    anomalies,
+    column_scope,
+    deletions,
+    edges,
+    gates,
+    movements,
+)
 from lakehouse_backfill.core.validation.golden import golden_checks
 from lakehouse_backfill.core.validation.suites import suite_checks, timing_until_now
 from lakehouse_backfill.domain import table
@@ -198,6 +205,7 @@ def _judge(context: Context, plan: Plan) -> tuple[ValidationResult, CatalogMovem
         ),
         gates.check_diff_adds_up(measured.diff, balances),
         *publish_mode_checks(context, compute, plan, measured.shadow, balances),
+        *column_scope.column_checks(compute, plan, measured.shadow, measured.diff),
         *deletions.deletion_checks(context, plan, measured.shadow.snapshot_id),
         *mask_checks(context, plan, measured.shadow.snapshot_id, copies_of_run(context, plan)),
         gates.check_keys_unique(_duplicates(context, plan, measured)),
@@ -392,7 +400,9 @@ def _lineage(plan: Plan, seen: _Measurements) -> list[CheckResult]:
         return []
     rows = sum(partition.rows for partition in seen.new.values())
     old_rows = sum(partition.rows for partition in seen.old.values())
-    carried_of = old_rows if publish_modes.carries_base_rows(plan) else None
+    # A run that restates columns writes its lineage into every row.
+    is_carried = publish_modes.carries_base_rows(plan) and not publish_modes.restates_columns(plan)
+    carried_of = old_rows if is_carried else None
     return [gates.check_lineage_complete(seen.lineage, rows, carried_of)]
 
 

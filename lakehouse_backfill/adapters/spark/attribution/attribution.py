@@ -235,7 +235,7 @@ class SparkAttributing:
         with spark_errors(f"computing {scope.partitions[0]} again"):
             output = self._transform_runner.run(plan, scope, frames, side.target)
         composed = stack.enter_context(
-            self._chunk_composer.compose(plan, scope, output, side.target)
+            self._chunk_composer.compose(plan, scope, output, side.target, is_strict=False)
         )
         return composed.rows.where(dataframes.range_filter(scope_row_ranges(scope)))
 

@@ -24,6 +24,7 @@ from lakehouse_backfill.adapters.spark.measuring.partition_sums import (
 )
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
+from lakehouse_backfill.adapters.spark.staging.compose import DeletedRowFilter
 from lakehouse_backfill.adapters.spark.staging.masks import (
     MaskRepetition,
     SecretReader,
@@ -33,6 +34,7 @@ from lakehouse_backfill.adapters.spark.staging.masks import (
 from lakehouse_backfill.adapters.spark.staging.merge import matches_predicate
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
 from lakehouse_backfill.core.validation.gates import measure_totals
+from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.diff import Checksum
@@ -104,16 +106,20 @@ class SparkMeasuring:
         scope: Scope,
         ignore: tuple[str, ...] = (),
         beside: RowPredicate | None = None,
+        without: ExcludedRows | None = None,
     ) -> dict[str, Checksum]:
         """Return the checksum of each partition of the scope; partitions without rows are omitted.
 
-        No snapshot means no rows. With `beside`, only rows that the predicate does not match count.
+        No snapshot means no rows. With `beside`, only rows that the predicate does not match count;
+        with `without`, only rows that no tombstone or deletion names.
         """
         if snapshot_id is None:
             return {}
         frame = self._tables.read_scope(table, snapshot_id, scope)
         if beside is not None:
             frame = frame.where(~matches_predicate(beside))
+        if without is not None:
+            frame = DeletedRowFilter(self._tables).drop_excluded(frame, without)
         with spark_errors(f"measuring {table}"):
             return sum_partitions({_NEW: frame}, scope.field, ignore)[_NEW].checksums
 

@@ -20,6 +20,7 @@ from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, cached, quoted_column
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging import merge, shadow_writer
+from lakehouse_backfill.adapters.spark.staging.column_scope import ColumnComposer
 from lakehouse_backfill.adapters.spark.staging.merge import ComposedChunk
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
     ATTEMPT_ID_PROPERTY,
@@ -46,17 +47,36 @@ class ChunkComposer:
 
     def __init__(self, tables: SparkTables) -> None:
         self._tables = tables
+        marker = DeletedRowFilter(tables).mark_excluded
+        self._columns = ColumnComposer(tables, marker, EXCLUDED_COLUMN)
 
     @contextmanager
     def compose(
-        self, plan: Plan, scope: Scope, output: DataFrame, target: StructType
+        self,
+        plan: Plan,
+        scope: Scope,
+        output: DataFrame,
+        target: StructType,
+        *,
+        is_strict: bool = True,
     ) -> Iterator[ComposedChunk]:
         """Yield the rows for the scope's partitions; their cache is released after the block.
 
         All counts are taken before anything is written. Raises ChecksFailed for changes that
         contradict each other or the base, Unsupported for a base that cannot be carried over.
+        Without `is_strict`, restated columns of rows that only one side has are left out instead.
         """
         job = output
+        if publish_modes.restates_columns(plan):
+            with (
+                cached(job),
+                self._columns.compose(plan, scope, job, target, is_strict=is_strict) as restated,
+            ):
+                rows = restated.rows
+                if plan.resolved.contract.lineage_columns:
+                    rows = shadow_writer.add_lineage_columns(rows, plan, scope, target)
+                yield replace(restated, rows=rows)
+            return
         if plan.resolved.contract.lineage_columns:
             job = shadow_writer.add_lineage_columns(output, plan, scope, target)
         predicate = merge.typed_row_predicate(plan, target)

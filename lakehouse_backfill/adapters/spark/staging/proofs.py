@@ -8,14 +8,14 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from lakehouse_backfill.adapters.spark import dataframes, row_hash
+from lakehouse_backfill.adapters.spark import row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+from lakehouse_backfill.adapters.spark.measuring.repetition import compare_repeated
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.adapters.spark.staging.repetition import compare_repeated
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.domain.diff import Checksum, Repetition
-from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.errors import ConfigError, Unsupported
@@ -65,8 +65,7 @@ class TransformProofs:
         def build(change: Callable[[DataFrame], DataFrame]) -> DataFrame:
             frames = {name: change(frame) for name, frame in inputs.items()}
             output = self._transform_runner.run(plan, scope, frames, target)
-            inside = output.where(dataframes.range_filter(scope_row_ranges(scope)))
-            return inside.drop(*LINEAGE_NAMES)
+            return self._transform_runner.in_scope(plan, scope, output).drop(*LINEAGE_NAMES)
 
         with spark_errors("proving that the transform is deterministic"):
             return compare_repeated(self._tables.spark, build)

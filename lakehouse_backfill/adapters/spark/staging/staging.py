@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,13 @@ from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_parti
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
-from lakehouse_backfill.adapters.spark.staging import merge, rejects, secret_rows, shadow_writer
+from lakehouse_backfill.adapters.spark.staging import (
+    column_scope,
+    merge,
+    rejects,
+    secret_rows,
+    shadow_writer,
+)
 from lakehouse_backfill.adapters.spark.staging.compose import (
     ChunkComposer,
     DeletedRowFilter,
@@ -34,7 +41,7 @@ from lakehouse_backfill.adapters.spark.staging.merge import ComposedChunk
 from lakehouse_backfill.adapters.spark.staging.proofs import TransformProofs
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
-from lakehouse_backfill.core.planning.target import catch_up
+from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
@@ -212,16 +219,14 @@ class SparkStaging:
         added_columns = table.added_column_names(declared_schema_change(plan))
         target = self._tables.schema(plan.shadow_table) if added_columns else accepted.schema
         with spark_errors("checking the edges"):
+            compared = partial(column_scope.compared_rows, plan, added_columns)
+            accepted = compared(accepted)
             edges = [
-                Edge(side, scope, self._computed_rows(plan, scope, target).drop(*added_columns))
+                Edge(side, scope, compared(self._computed_rows(plan, scope, target)))
                 for side, scope in scopes.items()
             ]
-            return compare_edges(
-                accepted.drop(*LINEAGE_NAMES),
-                edges,
-                plan.resolved.contract,
-                lambda: self._inside_rows(plan),
-            )
+            contract = column_scope.contract_of_edges(plan, accepted)
+            return compare_edges(accepted, edges, contract, lambda: self._inside_rows(plan))
 
     def edge_checksums(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
@@ -259,6 +264,8 @@ class SparkStaging:
         rows = _rows_in_predicate(
             plan, self._transform_runner.compute_partitions(plan, scope, target, sources)
         )
+        if publish_modes.restates_columns(plan):
+            return column_scope.keep_rows_of(self._accepted_rows(plan, scope), rows, plan)
         return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:

@@ -22,6 +22,7 @@ from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.session.session import hide_values
+from lakehouse_backfill.adapters.spark.staging import column_scope
 from lakehouse_backfill.adapters.spark.staging.jobs import (
     Job,
     JobContext,
@@ -31,13 +32,18 @@ from lakehouse_backfill.adapters.spark.staging.jobs import (
 )
 from lakehouse_backfill.adapters.spark.staging.masks import SecretReader, mask_output
 from lakehouse_backfill.adapters.spark.staging.merge import with_deletion_flag
-from lakehouse_backfill.adapters.spark.staging.rejects import accepted_rows, with_reason
+from lakehouse_backfill.adapters.spark.staging.rejects import (
+    accepted_rows,
+    declares_rejects,
+    with_reason,
+)
 from lakehouse_backfill.core.planning import job_code, resolve
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.row_changes import context_row_predicate
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.partitions import Scope, partition_row_range, scope_row_ranges
+from lakehouse_backfill.domain.partitions import Scope, partition_row_range
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
-from lakehouse_backfill.domain.run import LINEAGE_NAMES
+from lakehouse_backfill.domain.run import LINEAGE_NAMES, REJECT_REASON
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
 
@@ -198,6 +204,7 @@ class TransformRunner:
         code may act on.
         """
         self._sinks = sinks
+        self._tables = tables
         self._spark = tables.spark
         self._code = code
         self._secret = secret
@@ -241,7 +248,17 @@ class TransformRunner:
         return self._jobs[_code_key(plan)].run(context, frames)
 
     def fit(self, plan: Plan, output: DataFrame, target: StructType) -> DataFrame:
-        """Fit what the transform doesn't reject to the target, masked, without lineage columns."""
+        """Fit what the transform doesn't reject to the target, masked, without lineage columns.
+
+        Raises ChecksFailed when a run that keeps all rows is to reject some.
+        """
+        if publish_modes.restates_columns(plan) and declares_rejects(output):
+            raise ChecksFailed(
+                f"the transform may reject rows ({REJECT_REASON}), but a run of target.columns "
+                "keeps all rows",
+                state="nothing was written",
+                fix="let it give each row, or restate whole rows: remove target.columns",
+            )
         return self._fit(plan, accepted_rows(output), target)
 
     def fit_rejects(self, plan: Plan, output: DataFrame, target: StructType) -> DataFrame:
@@ -250,7 +267,8 @@ class TransformRunner:
 
     def _fit(self, plan: Plan, output: DataFrame, target: StructType) -> DataFrame:
         excluded = LINEAGE_NAMES if plan.resolved.contract.lineage_columns else ()
-        fitting = fit_to_target(output, with_deletion_flag(plan, target), excluded)
+        wanted = column_scope.given_columns(plan, output, with_deletion_flag(plan, target))
+        fitting = fit_to_target(output, wanted, excluded)
         return mask_output(fitting, plan.resolved.contract, self._secret)
 
     def place(self, plan: Plan) -> tuple[str, int]:
@@ -269,8 +287,11 @@ class TransformRunner:
         """Compute exactly the scope's partitions, without writing them."""
         frames = {pin.name: self._inputs.read_for_scope(pin, scope) for pin in pins}
         output = self.run(plan, scope, frames, target)
-        rows = output.where(dataframes.range_filter(scope_row_ranges(scope)))
-        return rows.drop(*LINEAGE_NAMES)
+        return self.in_scope(plan, scope, output).drop(*LINEAGE_NAMES)
+
+    def in_scope(self, plan: Plan, scope: Scope, output: DataFrame) -> DataFrame:
+        """Return the rows of the output that lie in the scope's partitions."""
+        return column_scope.restrict_to_scope(self._tables, plan, scope, output)
 
 
 def _secret_variables(contract: Contract) -> set[str]:

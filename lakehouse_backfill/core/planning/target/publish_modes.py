@@ -134,9 +134,15 @@ def is_merge(plan: Plan) -> bool:
     return plan.resolved.manifest.target.publish_mode == "merge"
 
 
+def restates_columns(plan: Plan) -> bool:
+    """Return whether the run restates some columns only; rows and other columns are the base's."""
+    return bool(plan.resolved.manifest.target.columns)
+
+
 def carries_base_rows(plan: Plan) -> bool:
-    """Return whether rows of the base stay in the run's partitions, beside the job's."""
-    return is_merge(plan) or bool(plan.resolved.manifest.target.row_predicate)
+    """Return whether rows of the base stay in the run's partitions, or values of their columns."""
+    has_predicate = bool(plan.resolved.manifest.target.row_predicate)
+    return is_merge(plan) or has_predicate or restates_columns(plan)
 
 
 def version_table(table: str, version: int) -> str:

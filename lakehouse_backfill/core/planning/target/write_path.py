@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakehouse_backfill.core.planning.target import publish_modes, row_changes, schema_changes
+from lakehouse_backfill.core.planning.target import (
+    column_scope,
+    publish_modes,
+    row_changes,
+    schema_changes,
+)
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
@@ -157,7 +162,7 @@ def require_fitting_write_path(manifest: RunManifest, table: str, chosen: Chosen
 def require_fitting_mode(
     manifest: RunManifest, contract: Contract, base: TableInfo | None, scoped_by: str
 ) -> None:
-    """Raise ConfigError or Unsupported when mode, merge or row predicate do not fit the target."""
+    """Raise ConfigError or Unsupported when mode, merge, rows or columns do not fit the target."""
     columns = (
         tuple(
             Column(field_id=number, name=column.name, type=column.type, required=column.required)
@@ -169,6 +174,7 @@ def require_fitting_mode(
     row_changes.require_fitting_predicate(manifest, columns, scoped_by)
     row_changes.require_mergeable(manifest, contract, columns)
     row_changes.require_separate_partitions(manifest, contract, scoped_by)
+    column_scope.require_fitting_columns(manifest, contract, base, scoped_by)
 
 
 def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
@@ -187,6 +193,8 @@ def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[st
             "rows of the "
             "partitions are carried over and proven equal"
         )
+    if manifest.target.columns:
+        found.append(column_scope.column_scope_note(manifest.target, resolved.contract))
     if merge := manifest.target.merge:
         contract, scoped_by = resolved.contract, resolved.scope.field.column
         deletes = f"{merge.deleted} = true removes a key" if merge.deleted else "no row is removed"
