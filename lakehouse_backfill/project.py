@@ -533,7 +533,7 @@ class Project:
         dual_read.require_candidate_access(context, run, by)
         keys = {one.table: one.key for one in self.wiring.valid_contracts() if one.key}
         asked = attribution.AttributionOptions(partitions, engine, samples, keys)
-        compared, found = attribution.attribute_changes(context, run, asked)
+        compared, found = attribution.attribute_changes(context, run, asked, resolve_actor(by))
         done = results.comparison.DiffResult.of(compared.diff, compared.choice)
         return self._pages.add_existing_link(replace(done, attribution=found.data()), run)
 
@@ -908,12 +908,14 @@ class Project:
             files = (StoredCheck(name="evidence files", ok=None, because=because),)
         return results.proof.VerifyResult.of(found, files, deep=deep)
 
-    def reproduce(self, run: str) -> proof.ReproduceResult:
+    def reproduce(self, run: str, by: str | None = None) -> proof.ReproduceResult:
         """Execute a run's archived code on its pinned inputs again; compare checksums."""
         from lakehouse_backfill.core.evidence.reproduce import reproduce
 
         self.wiring.require_java()
-        return results.proof.ReproduceResult.of(reproduce(self.wiring.context, run))
+        return results.proof.ReproduceResult.of(
+            reproduce(self.wiring.context, run, resolve_actor(by))
+        )
 
     def audit_verify(
         self, against: str | Path | None = None, *, anchor: bool = False
@@ -933,13 +935,15 @@ class Project:
         found = audit_all(self.wiring.context, kept, with_anchor=anchor)
         return results.proof.AuditVerifyResult.of(found)
 
-    def audit_guarantees(self, product: str | None = None) -> proof.AuditGuaranteesResult:
+    def audit_guarantees(
+        self, product: str | None = None, by: str | None = None
+    ) -> proof.AuditGuaranteesResult:
         """Test determinism, idempotence, pins and fences on a sampled chunk of published runs."""
         from lakehouse_backfill.core.evidence.reproduce import audit_guarantees
 
         self.wiring.require_java()
         return results.proof.AuditGuaranteesResult.of(
-            audit_guarantees(self.wiring.context, product)
+            audit_guarantees(self.wiring.context, product, resolve_actor(by))
         )
 
     def _keep_heads(self, *runs: str, products: Iterable[str] = ()) -> None:

@@ -106,6 +106,7 @@ def audit_guarantees(
     product: Annotated[
         str | None, typer.Argument(metavar="[PRODUCT]", help="One product; all if left out.")
     ] = None,
+    by: ByOption = None,
 ) -> Result:
     """Test determinism, idempotence, pins and fences on a sample.
 
@@ -116,7 +117,7 @@ def audit_guarantees(
       lakehouse-backfill audit guarantees
       lakehouse-backfill audit guarantees silver.orders --json
     """
-    return current_project(computes=True).audit_guarantees(product)
+    return current_project(computes=True).audit_guarantees(product, by)
 
 
 def verify(
@@ -143,7 +144,7 @@ def verify(
     return project.verify(run, deep=deep, evidence=evidence)
 
 
-def reproduce(run: RunArgument) -> Result:
+def reproduce(run: RunArgument, by: ByOption = None) -> Result:
     """Run the archived code of a run on its pinned inputs again.
 
     Writes a scratch table, which is never published and is dropped at the end. Each partition
@@ -153,4 +154,4 @@ def reproduce(run: RunArgument) -> Result:
       lakehouse-backfill reproduce bf-4f1c09a2d7
       lakehouse-backfill reproduce bf-4f1c09a2d7 --json
     """
-    return current_project(computes=True).reproduce(run)
+    return current_project(computes=True).reproduce(run, by)

@@ -228,16 +228,16 @@ class _PartitionOrigin:
 
 
 def attribute_changes(
-    context: Context, run_id: str, asked: AttributionOptions
+    context: Context, run_id: str, asked: AttributionOptions, by: str
 ) -> tuple[EngineDiff, Attribution]:
     """Compare a run's candidate with what it replaces, and attribute sampled changed rows.
 
     The result is recorded as evidence of the run. Raises NotFound when nothing is staged,
-    and what `require_permission_now` does when its input may no longer be replayed.
+    and what `require_permission_now` does when its input may not be replayed, or not by `by`.
     """
     started = time.monotonic()
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
-    rules.require_permission_now(context, plan)
+    rules.require_permission_now(context, plan, by)
     request = request_for_run(context, run_id, DiffOptions(samples=asked.samples))
     result = compare_states(context, request, asked.engine)
     diff = result.diff

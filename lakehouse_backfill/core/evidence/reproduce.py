@@ -52,7 +52,9 @@ class ProductGuarantees:
     checks: tuple[StoredCheck, ...] = ()
 
 
-def audit_guarantees(context: Context, product: str | None) -> tuple[ProductGuarantees, ...]:
+def audit_guarantees(
+    context: Context, product: str | None, by: str
+) -> tuple[ProductGuarantees, ...]:
     """Sample one chunk of the newest published run of a product, or of each, and test it.
 
     The chunk is computed twice into a scratch table; each day another chunk is sampled. Raises
@@ -61,7 +63,7 @@ def audit_guarantees(context: Context, product: str | None) -> tuple[ProductGuar
     """
     products = {run.product for run in context.runs.list(open_only=False)}
     audited = tuple(
-        _audit_product(context, name, is_named=product is not None)
+        _audit_product(context, name, by, is_named=product is not None)
         for name in sorted({product} if product else products)
     )
     if product is not None and audited[0].run_id is None:
@@ -71,7 +73,7 @@ def audit_guarantees(context: Context, product: str | None) -> tuple[ProductGuar
     return audited
 
 
-def _audit_product(context: Context, product: str, *, is_named: bool) -> ProductGuarantees:
+def _audit_product(context: Context, product: str, by: str, *, is_named: bool) -> ProductGuarantees:
     run_id = pointer.newest_published_run(context.versions.history(product))
     if run_id is None:
         return ProductGuarantees(product, None, None, (), "no run of it was ever published")
@@ -81,14 +83,14 @@ def _audit_product(context: Context, product: str, *, is_named: bool) -> Product
         because = "another engine computed it: only its pins were looked at"
         return ProductGuarantees(product, run_id, None, (), because, (pins,))
     try:
-        rules.require_permission_now(context, plan)
+        rules.require_permission_now(context, plan, by)
     except errors.BackfillError as error:
         if is_named:
             raise
         because = f"only its pins were looked at, nothing was computed: {error.problem}"
         return ProductGuarantees(product, run_id, None, (), because, (pins,))
     chunk, because = sample_chunk(context, plan)
-    checks = (*_check_computation(context, plan, chunk), pins)
+    checks = (*_check_computation(context, plan, chunk, by), pins)
     return ProductGuarantees(product, run_id, chunk.chunk_id, chunk.partitions, because, checks)
 
 
@@ -99,13 +101,15 @@ def sample_chunk(context: Context, plan: Plan) -> tuple[Chunk, str]:
     return chunks[number], f"chunk {number + 1} of {len(chunks)}, drawn by run and day {today}"
 
 
-def _check_computation(context: Context, plan: Plan, chunk: Chunk) -> tuple[StoredCheck, ...]:
+def _check_computation(
+    context: Context, plan: Plan, chunk: Chunk, by: str
+) -> tuple[StoredCheck, ...]:
     """Compute the chunk twice, then write with an older epoch."""
     record = {row.chunk_id: row for row in context.runs.chunks(plan.run_id)}.get(chunk.chunk_id)
     if record is None:
         return (failed_check(_DETERMINISM, f"the ledger has no row of {chunk.chunk_id}"),)
     try:
-        with open_scratch_table(context, plan, "audit") as scratch:
+        with open_scratch_table(context, plan, "audit", by) as scratch:
             first = scratch.compute(chunk)
             first_checksums = scratch.checksums(chunk.partitions)
             second = scratch.compute(chunk)
@@ -190,7 +194,7 @@ class ReproduceOutcome:
         return all(partition.equal for partition in self.partitions)
 
 
-def reproduce(context: Context, run_id: str) -> ReproduceOutcome:
+def reproduce(context: Context, run_id: str, by: str) -> ReproduceOutcome:
     """Compute all chunks of a run again and compare each partition's checksum.
 
     Lineage columns are left out. Raises NotFound when pins are gone, ApprovalMissing when nothing
@@ -207,7 +211,7 @@ def reproduce(context: Context, run_id: str) -> ReproduceOutcome:
         )
     chunks = plan.resolved.chunks
     with (
-        open_scratch_table(context, plan, "again") as scratch,
+        open_scratch_table(context, plan, "again", by) as scratch,
         side_effects.record_attempts_of_check(context, run_id, "reproduction", status.seq),
     ):
         context.progress.start("reproduce", len(chunks), "chunks")

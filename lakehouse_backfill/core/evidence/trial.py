@@ -80,7 +80,7 @@ def try_partition(context: Context, plan: Plan, partition: str | None, by: str) 
     context.progress.start(f"try {chunk.partitions[0]}", 4, "steps")
     context.compute().staging.load(limited)
     context.progress.advance()
-    with open_scratch_table(context, limited, TRIAL, trial.remove) as scratch:
+    with open_scratch_table(context, limited, TRIAL, by, trial.remove) as scratch:
         trial.compute(scratch)
         found = trial.judge(scratch)
     context.progress.finish()

@@ -298,7 +298,7 @@ def _complete_plan(
     revise: str | None,
     notes: tuple[str, ...],
 ) -> Plan:
-    rules.require_permitted_planner(resolved, by)
+    rules.require_permitted_person(resolved, by)
     texts = job_code.code_texts(context, resolved)
     _require_known_columns(texts, resolved)
     require_honourable_sinks(resolved.contract, resolved.manifest)

@@ -117,29 +117,34 @@ def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
 
 
 def stage_and_validate(
-    context: Context, status: RunStatus, by: str
+    context: Context, status: RunStatus, by: str, replayer: str | None = None
 ) -> tuple[RunStatus, dict[str, Any]]:
     """Stage and validate a run from where it stopped; return its status, and what was done.
 
     The stages of its plan say which of the two comes next. Finished work is not repeated. Starts
-    Spark if it has to compute.
+    Spark if it has to compute. `replayer`, by default who acts, needs the permission to replay the
+    input.
     """
     run_id, progress = status.run_id, dict[str, Any]()
     plan = context.runs.plan(run_id)
     if stages.next_phase(plan, status.state) == "staging":
-        _, progress = stage(context, run_id, by)
+        _, progress = stage(context, run_id, by, replayer)
         # No process holds the lease between two steps: another one may have moved the run.
         status = context.runs.status(run_id)
     if stages.next_phase(plan, status.state) == "validation":
-        status, result, _ = validate(context, run_id, by)
+        status, result, _ = validate(context, run_id, by, replayer)
         progress |= {"checks": result.checks, "totals": result.totals}
         progress["changes"] = result.diff.summary
     return status, progress
 
 
 def bring_to_accepted(context: Context, plan: Plan, by: str) -> None:
-    """Bring a revision to accepted, from any state. Starts Spark if it has to compute."""
-    status, _ = stage_and_validate(context, carry_over_approval(context, plan, by), by)
+    """Bring a revision to accepted, from any state. Starts Spark if it has to compute.
+
+    Who publishes finishes the replay of who planned it, whose permission is asked again.
+    """
+    approved = carry_over_approval(context, plan, by)
+    status, _ = stage_and_validate(context, approved, by, plan.created_by)
     if status.state is RunState.REJECTED:
         raise ChecksFailed(
             f"{plan.run_id} caught up with live commits, but its result did not pass",

@@ -62,21 +62,25 @@ class ScratchTable:
 
 @contextmanager
 def open_scratch_table(
-    context: Context, plan: Plan, purpose: str, remove: Callable[[str], Any] | None = None
+    context: Context,
+    plan: Plan,
+    purpose: str,
+    by: str,
+    remove: Callable[[str], Any] | None = None,
 ) -> Iterator[ScratchTable]:
     """Create a scratch table of the run's base; at the end `remove` it, or drop it without purge.
 
     When the process is killed before the end, the table stays until `maintain` drops it. Raises
     NotFound, with the names, when a pinned snapshot is gone; Unsupported for a run whose rows
-    another engine computes; what `require_permission_now` does when its input may no longer be
-    replayed.
+    another engine computes; what `require_permission_now` does when its input may not be replayed,
+    or not by `by`.
     """
     if publish_modes.is_externally_written(plan):
         raise errors.Unsupported(
             f"{plan.run_id} was computed by another engine: there is no code to execute",
             fix="compare what that engine gives now: lakehouse-backfill reconcile OLD NEW",
         )
-    rules.require_permission_now(context, plan)
+    rules.require_permission_now(context, plan, by)
     require_input_snapshots(context, plan)
     target, base = plan.resolved.target.table, _base_snapshot(context, plan)
     table = f"{plan.shadow_table}__{purpose}_{uuid4().hex[:8]}"

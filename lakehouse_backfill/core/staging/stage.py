@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions, signatures
@@ -102,26 +103,34 @@ def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -
     )
 
 
-def stage(context: Context, run_id: str, by: str) -> tuple[RunStatus, dict[str, Any]]:
+def stage(
+    context: Context, run_id: str, by: str, replayer: str | None = None
+) -> tuple[RunStatus, dict[str, Any]]:
     """Stage what is not staged yet; chunks that the shadow already holds are not redone.
 
     The first chunk that fails its checks halts the run: it stays where it is, and is judged again
     by the next call. Raises ApprovalMissing (also when the code is not what was approved),
-    ChecksFailed (the input, or a chunk), RunMoved (another process drives the run).
+    ChecksFailed (the input, or a chunk), RunMoved (another process drives the run), NotAllowed
+    (`replayer`, by default who acts, may not replay the input).
     """
     plan = context.runs.plan(run_id)
     publish_modes.require_job_writer(plan)
-    return stage_run(context, plan, by, lambda: context.shadows.chunks(plan.shadow_table))
+    committed = partial(context.shadows.chunks, plan.shadow_table)
+    return stage_run(context, plan, by, committed, replayer)
 
 
 def stage_run(
-    context: Context, plan: Plan, by: str, committed: Callable[[], tuple[ChunkCommit, ...]]
+    context: Context,
+    plan: Plan,
+    by: str,
+    committed: Callable[[], tuple[ChunkCommit, ...]],
+    replayer: str | None = None,
 ) -> tuple[RunStatus, dict[str, Any]]:
     """Bring the run to staged: the chunks that `committed` lists are in the shadow already.
 
     `committed` is called after the shadow was fenced: nobody else writes there any more.
     """
-    with staging_session(context, plan, by) as session:
+    with staging_session(context, plan, by, replayer) as session:
         done, before = _stage_chunks(context, plan, session, committed)
     rows = sum(record.output_rows for record in done)
     status = context.move(session.status, plan, "finish staging", by, chunks=len(done), rows=rows)
@@ -145,8 +154,10 @@ class StagingSession:
 
 
 @contextmanager
-def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSession]:
-    """Drive the run's staging: decisions, files, pins and input are checked first.
+def staging_session(
+    context: Context, plan: Plan, by: str, replayer: str | None = None
+) -> Iterator[StagingSession]:
+    """Drive the run's staging: decisions, files, pins, input and permission are checked first.
 
     What goes wrong inside halts the run (checks) or fails it, unless somebody took it over.
     """
@@ -157,7 +168,7 @@ def staging_session(context: Context, plan: Plan, by: str) -> Iterator[StagingSe
     require_approved_files(context, plan)
     require_pinned_snapshots(context, plan)
     masks.require_same_key(plan, context.secrets)
-    rules.require_permission_now(context, plan)
+    rules.require_permission_now(context, plan, replayer or by)
     # By its times on this engine, later plans are estimated; another engine is not measured.
     engine = {} if publish_modes.is_externally_written(plan) else engine_detail(context)
     status = context.drive(status, plan, "begin staging", by, **engine)

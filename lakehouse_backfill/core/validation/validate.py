@@ -134,17 +134,21 @@ def _check_other_rows(compute: ComputePorts, plan: Plan, shadow: TableInfo) -> C
 MAX_DIFF_SAMPLES = 10
 
 
-def validate(context: Context, run_id: str, by: str) -> tuple[RunStatus, ValidationResult, str]:
+def validate(
+    context: Context, run_id: str, by: str, replayer: str | None = None
+) -> tuple[RunStatus, ValidationResult, str]:
     """Run all gates, store the result under its digest, and move the run.
 
     A failed gate moves the run to rejected; it never raises. Gates that were waived for exactly
     this result let it pass. Raises ApprovalMissing when a person rejected the run, and for other
-    code than was approved: the edges are computed with it.
+    code than was approved: the edges are computed with it; NotAllowed when `replayer`, by default
+    who acts, may not replay the input.
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     lifecycle.require_legal_move(status, "pass validation")
     roles.require_approval(decisions.trusted_events(context, status), plan)
     require_approved_files(context, plan)
+    rules.require_permission_now(context, plan, replayer or by)
     status = context.drive(status, plan, "begin validation", by)
     started = context.clock.now()
     with RenewedLease(context, status), context.journal.bind(**plan.labels).span("validate"):

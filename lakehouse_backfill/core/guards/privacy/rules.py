@@ -143,23 +143,23 @@ def _require_purpose(
         _require_permitted(manifest, what, purposes)
 
 
-def require_permitted_planner(resolved: ResolvedManifest, planner: str) -> None:
-    """Raise NotAllowed unless who plans may replay product and inputs, too.
+def require_permitted_person(resolved: ResolvedManifest, person: str) -> None:
+    """Raise NotAllowed unless who plans, or runs, may replay product and inputs, too.
 
-    The requester is a name in a file, which anybody may write.
+    The requester is a name in a file, which anybody may write; a plan may be run by others.
     """
     manifest = resolved.manifest
-    run = manifest.run.model_copy(update={"requested_by": planner})
+    run = manifest.run.model_copy(update={"requested_by": person})
     asked = manifest.model_copy(update={"run": run})
     for what, purposes in _declared_purposes(resolved.contract, resolved.sources):
         _require_permitted(asked, what, purposes)
 
 
-def require_permission_now(context: Context, plan: Plan) -> None:
+def require_permission_now(context: Context, plan: Plan, by: str) -> None:
     """Raise what `check_privacy` does for retention and purpose, before anything is computed.
 
     A permission may have ended since the run was planned: by time, or by the product's contract.
-    That of the plan is asked, and that of the project.
+    That of the plan is asked, and that of the project; for who planned, and for `by`, who computes.
     """
     now = context.clock.now()
     for contract in (plan.resolved.contract, context.contract(plan.product)):
@@ -167,7 +167,8 @@ def require_permission_now(context: Context, plan: Plan) -> None:
         try:
             _check_retention(resolved, now)
             _require_purpose(resolved.manifest, contract, resolved.sources)
-            require_permitted_planner(resolved, plan.created_by)
+            for person in dict.fromkeys((plan.created_by, by)):
+                require_permitted_person(resolved, person)
         except BackfillError as error:
             error.state = "nothing was computed; readers see what they saw before"
             raise
@@ -204,7 +205,7 @@ def _require_permitted(
             f"{run.requested_by} may not replay {what} for {run.purpose}; who may: "
             f"{', '.join(holders) or 'nobody'}",
             state=NOTHING_PLANNED,
-            fix="let one of them request and plan the run (run.requested_by, --by), or let the "
+            fix="let one of them request, plan and run it (run.requested_by, --by), or let the "
             "owner of the data change privacy.purposes",
         )
 

@@ -52,7 +52,7 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
     where.tables["bronze.raw"].commit({"2020-01-01": frozenset({"raw-2"})})
     second = staged_run(found, OTHER)
     keys = {"bronze.raw": ("day", "id")}
-    compared, done = attribute_changes(found, second, AttributionOptions(keys=keys))
+    compared, done = attribute_changes(found, second, AttributionOptions(keys=keys), "bob")
     assert [request.partition for request in compute.swaps] == list(DAYS)
     (asked, _) = compute.swaps
     assert (asked.old and asked.old.run_id, asked.new.run_id) == (first, second)
@@ -72,14 +72,14 @@ def test_no_engine_is_started_where_nothing_differs() -> None:
     second = staged_run(found, OTHER)
     shadow = where.tables[found.runs.plan(second).shadow_table]
     shadow.commit(content_of(where))
-    _, done = attribute_changes(_no_engine(found), second, AttributionOptions())
+    _, done = attribute_changes(_no_engine(found), second, AttributionOptions(), "bob")
     assert (done.partitions, done.counts, done.data()["sampled_share"]) == ((), {}, 1.0)
 
 
 def test_without_a_maker_and_without_history_all_is_unexplained_and_says_why() -> None:
     _, _, found = _lake()
     run_id = staged_run(found)
-    _, done = attribute_changes(_no_engine(found), run_id, AttributionOptions(partitions=1))
+    _, done = attribute_changes(_no_engine(found), run_id, AttributionOptions(partitions=1), "bob")
     (part,) = done.partitions
     assert (part.basis, part.made_by) == ("none", None)
     assert [(group.cause, group.rows) for group in part.groups] == [("unexplained", 1)]
@@ -109,7 +109,7 @@ def test_rows_that_no_run_made_are_computed_by_the_code_that_the_manifest_names(
     found = _with_repository(found)
     run_id = staged_run(found, named_code(config={"rate": 2}))
     monkeypatch.setattr(where, "drifts", lambda *_: _raise(NotFound("the commits are gone")))
-    _, done = attribute_changes(found, run_id, AttributionOptions(partitions=1))
+    _, done = attribute_changes(found, run_id, AttributionOptions(partitions=1), "bob")
     (asked,) = compute.swaps
     transform = asked.old.resolved.manifest.transform
     assert (transform.version, transform.file, transform.config) == (
@@ -137,7 +137,7 @@ def test_named_code_that_fails_explains_nothing_and_is_named(
 
     monkeypatch.setattr(where, "drifts", lambda *_: _raise(NotFound("the commits are gone")))
     compute.swap = writes  # type: ignore[method-assign]
-    _, done = attribute_changes(found, run_id, AttributionOptions(partitions=1))
+    _, done = attribute_changes(found, run_id, AttributionOptions(partitions=1), "bob")
     (part,) = done.partitions
     assert done.counts == {"unexplained": 1}
     assert (part.basis, part.made_by, part.not_reproduced) == ("none", None, None)
@@ -175,7 +175,7 @@ def test_that_the_old_code_is_not_known_is_said_in_one_line_before_the_work(
     run_id, said = staged_run(found), Said()
     monkeypatch.setattr(where, "drifts", lambda *_: _raise(NotFound("the commits are gone")))
     found = dataclasses.replace(_no_engine(found), progress=said)
-    attribute_changes(found, run_id, AttributionOptions())
+    attribute_changes(found, run_id, AttributionOptions(), "bob")
     warning, begun = said.lines
     assert warning.startswith("no run made the old rows of 2 of 2 sampled partitions")
     assert ("previous_code" in warning, "\n" in warning, begun) == (True, False, "attributing")
@@ -184,7 +184,9 @@ def test_that_the_old_code_is_not_known_is_said_in_one_line_before_the_work(
 def test_nothing_is_said_before_the_work_where_the_manifest_names_the_old_code() -> None:
     _, _, found = _lake()
     run_id, said = staged_run(_with_repository(found), named_code()), Said()
-    attribute_changes(dataclasses.replace(found, progress=said), run_id, AttributionOptions())
+    attribute_changes(
+        dataclasses.replace(found, progress=said), run_id, AttributionOptions(), "bob"
+    )
     assert said.lines == ["attributing"]
 
 
@@ -192,7 +194,7 @@ def test_where_an_earlier_run_made_the_rows_its_own_code_is_used() -> None:
     _, compute, found = _lake()
     first = published_run(found)
     second = staged_run(_with_repository(found), named_code())
-    _, done = attribute_changes(found, second, AttributionOptions(partitions=1))
+    _, done = attribute_changes(found, second, AttributionOptions(partitions=1), "bob")
     assert [request.old.run_id for request in compute.swaps if request.old] == [first]
     (part,) = done.partitions
     assert (part.basis, part.made_by, part.named_code) == ("run", first, None)
@@ -245,7 +247,7 @@ def test_code_that_is_not_kept_is_no_reason_to_say_nothing() -> None:
         raise ApprovalMissing(f"{request.old.run_id}: its code is gone")
 
     compute.swap = gone  # type: ignore[method-assign]
-    _, done = attribute_changes(found, second, AttributionOptions())
+    _, done = attribute_changes(found, second, AttributionOptions(), "bob")
     assert done.counts == {"unexplained": 2}
     assert done.partitions[0].made_by == first
     assert done.partitions[0].notes == (f"{first}: its code is gone",)
@@ -263,7 +265,7 @@ def test_a_snapshot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         return resolve(ref)
 
     monkeypatch.setattr(where, "resolve", expired)
-    _, done = attribute_changes(_no_engine(found), second, AttributionOptions())
+    _, done = attribute_changes(_no_engine(found), second, AttributionOptions(), "bob")
     part = done.partitions[0]
     assert (part.basis, part.made_by) == ("none", first)
     assert part.notes == (f"what {first} read is gone: bronze.raw@1",)
@@ -272,4 +274,4 @@ def test_a_snapshot_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_run_without_a_candidate_has_nothing_to_attribute() -> None:
     _, _, found = _lake()
     with pytest.raises(NotFound, match="no staged candidate"):
-        attribute_changes(found, planned_run(found), AttributionOptions())
+        attribute_changes(found, planned_run(found), AttributionOptions(), "bob")

@@ -39,7 +39,7 @@ def test_a_partition_that_comes_out_differently_is_named() -> None:
     where, found = world()
     run_id = published_run(found)
     found.compute().keys["2020-01-03"] = {"something else"}
-    done = reproduce(found, run_id)
+    done = reproduce(found, run_id, "bob")
     wrong = [one.partition for one in done.partitions if not one.equal]
     assert (done.is_equal, wrong) == (False, ["2020-01-03"])
     assert done.scratch_table not in where.tables
@@ -49,7 +49,7 @@ def test_a_partition_that_comes_out_differently_is_named() -> None:
 def test_what_was_never_validated_cannot_come_out_again() -> None:
     _, found = world()
     with pytest.raises(ApprovalMissing):
-        reproduce(found, planned_run(found))
+        reproduce(found, planned_run(found), "bob")
 
 
 @D5
@@ -60,7 +60,7 @@ def test_a_scratch_table_is_gone_also_when_the_code_fails() -> None:
     found.compute().dies_at = plan.resolved.chunks[0].chunk_id
     with (
         pytest.raises(Exception, match="does not answer"),
-        open_scratch_table(found, plan, "x") as again,
+        open_scratch_table(found, plan, "x", "bob") as again,
     ):
         again.compute(plan.resolved.chunks[0])
     assert set(where.tables) == tables
@@ -80,7 +80,9 @@ def test_a_chunk_that_was_carried_over_is_computed_from_what_its_first_run_read(
     )
     resolved = plan.resolved.model_copy(update={"catch_up": follow})
     calls = note_calls(found.compute().staging, "stage")
-    with open_scratch_table(found, plan.model_copy(update={"resolved": resolved}), "x") as again:
+    with open_scratch_table(
+        found, plan.model_copy(update={"resolved": resolved}), "x", "bob"
+    ) as again:
         again.compute(chunk)
     ((staged, *_),) = calls
     assert [pin.snapshot_id for pin in staged.resolved.sources] == [read]
@@ -100,7 +102,7 @@ def test_code_that_is_not_deterministic_is_found() -> None:
     where, found = world()
     published_run(found)
     drifting = Drifting(where)
-    (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: drifting), PRODUCT)
+    (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: drifting), PRODUCT, "bob")
     assert verdicts(one) == {
         "determinism": False, "idempotence": False, "fences": True, "pins": True
     }  # fmt: skip
@@ -118,7 +120,7 @@ def test_a_fence_that_does_not_hold_is_found() -> None:
     where, found = world()
     published_run(found)
     unfenced = Unfenced(where)
-    (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: unfenced), PRODUCT)
+    (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: unfenced), PRODUCT, "bob")
     assert verdicts(one)["fences"] is False
 
 
@@ -126,10 +128,10 @@ def test_a_fence_that_does_not_hold_is_found() -> None:
 def test_a_product_without_a_published_run_says_so() -> None:
     _, found = world()
     found.runs.plan(planned_run(found))
-    (one,) = audit_guarantees(found, None)
+    (one,) = audit_guarantees(found, None, "bob")
     assert (one.run_id, one.checks, one.because) == (None, (), "no run of it was ever published")
     with pytest.raises(NotFound, match="no run of it"):
-        audit_guarantees(found, PRODUCT)
+        audit_guarantees(found, PRODUCT, "bob")
     assert declared().manifest.product == PRODUCT
 
 
@@ -137,9 +139,9 @@ def test_a_product_without_a_published_run_says_so() -> None:
 @pytest.mark.parametrize(
     "replay",
     [
-        reproduce,
-        lambda found, _: audit_guarantees(found, PRODUCT),
-        lambda found, run_id: attribute_changes(found, run_id, AttributionOptions()),
+        lambda found, run_id: reproduce(found, run_id, "bob"),
+        lambda found, _: audit_guarantees(found, PRODUCT, "bob"),
+        lambda found, run_id: attribute_changes(found, run_id, AttributionOptions(), "bob"),
     ],
     ids=["reproduce", "audit guarantees", "diff --attribute"],
 )
@@ -154,6 +156,6 @@ def test_input_that_may_no_longer_be_replayed_is_not_computed_again(
         replay(expired, run_id)
     assert refused.value.state == "nothing was computed; readers see what they saw before"
     assert (set(where.tables), calls) == (tables, [])
-    (told,) = audit_guarantees(expired, None)
+    (told,) = audit_guarantees(expired, None, "bob")
     assert "nothing was computed: " in told.because
     assert [check.name for check in told.checks] == ["pins"]

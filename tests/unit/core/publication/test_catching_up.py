@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -424,3 +425,20 @@ def test_an_approval_does_not_carry_over_to_another_intent() -> None:
     )
     with pytest.raises(errors.ApprovalMissing, match=r"differs from .* in code_hash"):
         carry_over_approval(world.context, plan.model_copy(update={"resolved": other}), "bob")
+
+
+@pytest.mark.req("E3")
+def test_who_publishes_needs_no_permission_to_replay_and_who_planned_still_does() -> None:
+    private = {"purposes": {"repair": ["bob"]}}
+    asked = {"run": {"purpose": "repair", "requested_by": "bob"}, **FOLLOWS}
+    world = World(**asked, contract=contract(privacy=private))
+    world.live(DAYS[1], "old-3@live")
+    withdrawn = contract(privacy={"purposes": {"repair": ["eve"]}})
+    found = replace(world.context, contract=lambda _: withdrawn)
+    with pytest.raises(errors.NotAllowed, match=r"bob may not replay .*; who may: eve"):
+        publish_with_catch_up(found, world.run, "eve")
+    found = replace(world.context, contract=lambda _: contract(privacy=private))
+    with pytest.raises(errors.NotAllowed, match=r"eve may not replay .*; who may: bob"):
+        run_until_decision(found, newest_revision(found, world.run), "eve")
+    done = publish_with_catch_up(found, newest_revision(found, world.run), "eve")
+    assert world.state(str(done.publication.run_id)) is RunState.PUBLISHED

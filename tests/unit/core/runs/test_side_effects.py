@@ -59,7 +59,7 @@ def test_attempts_while_a_run_is_computed_again_are_its_evidence_and_close_its_g
     validate(found, run_id, "bob")
     sending = dataclasses.replace(found, compute=lambda: _Sending(where))
     with pytest.raises(WriteForbidden):
-        reproduce(sending, run_id)
+        reproduce(sending, run_id, "bob")
     during = {**ATTEMPT, "during": "reproduction"}
     assert recorded_attempts(found, run_id) == (during,)
     assert evidence_document(found, run_id)["attempts"] == [during]

@@ -10,8 +10,10 @@ import pytest
 
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan
+from lakehouse_backfill.core.publication.publish import run_until_decision
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import gates
+from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn, MaskKeyPin
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
@@ -25,7 +27,7 @@ from tests.support.fakes.context import (
     declared,
     lake,
 )
-from tests.support.fakes.steps import approved_run, state_of, world
+from tests.support.fakes.steps import approved_run, note_calls, staged_run, state_of, world
 
 pytestmark = pytest.mark.req("E3")
 
@@ -176,13 +178,14 @@ def test_a_permission_that_ended_since_the_plan_stops_staging() -> None:
     own = private(privacy=PURPOSES, retention_days=2192)
     asked = declared(contract=own, run={"purpose": "repair", "requested_by": "bob"})
     plan, now = planned(asked), context(lake())
-    rules.require_permission_now(replace(now, contract=lambda _: own), plan)
+    rules.require_permission_now(replace(now, contract=lambda _: own), plan, "bob")
     withdrawn = private(privacy={"purposes": {"repair": ["eve"]}}, retention_days=2192)
     with pytest.raises(NotAllowed, match="bob may not replay") as refused:
-        rules.require_permission_now(replace(now, contract=lambda _: withdrawn), plan)
+        rules.require_permission_now(replace(now, contract=lambda _: withdrawn), plan, "bob")
     assert refused.value.state == "nothing was computed; readers see what they saw before"
+    late = replace(now, contract=lambda _: own, clock=LaterClock())
     with pytest.raises(Unsupported, match="older than its retention of 2192 days"):
-        rules.require_permission_now(replace(now, contract=lambda _: own, clock=LaterClock()), plan)
+        rules.require_permission_now(late, plan, "bob")
     # Staging asks it, before anything is computed.
     _, found = world()
     run_id = approved_run(found, asked)
@@ -190,6 +193,24 @@ def test_a_permission_that_ended_since_the_plan_stops_staging() -> None:
     with pytest.raises(Unsupported, match="older than its retention of 2192 days"):
         stage(late, run_id, "bob")
     assert state_of(found, run_id) == "approved"
+
+
+@pytest.mark.parametrize("verb", ["stage", "validate", "run"])
+def test_who_runs_what_another_planned_needs_the_permission_too(verb: str) -> None:
+    own = private(privacy=PURPOSES)
+    asked = declared(contract=own, run={"purpose": "repair", "requested_by": "bob"})
+    _, world_ = world()
+    found = replace(world_, contract=lambda _: own)
+    run_id = (staged_run if verb == "validate" else approved_run)(found, asked)
+    before = found.runs.events(run_id)
+    calls = note_calls(found.compute().staging, "stage")
+    verbs = {"stage": stage, "validate": validate, "run": run_until_decision}
+    with pytest.raises(NotAllowed, match=r"eve may not replay .* for repair; who may: bob") as no:
+        verbs[verb](found, run_id, "eve")
+    assert no.value.state == "nothing was computed; readers see what they saw before"
+    assert (found.runs.events(run_id), calls) == (before, [])
+    verbs[verb](found, run_id, "bob")
+    assert found.runs.events(run_id) != before
 
 
 def test_that_restricted_rows_are_still_there_is_no_permission_to_replay_them() -> None:
