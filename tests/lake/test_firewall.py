@@ -234,6 +234,31 @@ SESSION_EFFECTS: dict[str, tuple[str, str]] = {
         "session().newSession().sql('INSERT INTO {live} SELECT * FROM {live}')",
     ),
     "JDBC write": ("table", "frame().write.jdbc('jdbc:postgresql://127.0.0.1/x', 't')"),
+    # A read of an embedded database creates it; one of a server may run a statement first.
+    "JDBC read": ("database", "session().read.jdbc('jdbc:derby:{folder}/d1;create=true', 't')"),
+    "JDBC read by format": (
+        "database",
+        "session().read.format('JDBC').options(url='jdbc:derby:{folder}/d2;create=true', "
+        "dbtable='t').load()",
+    ),
+    "JDBC read by a class": (
+        "database",
+        "session().read.load(format='org.apache.spark.sql.jdbc', dbtable='t', "
+        "url='jdbc:derby:{folder}/d3;create=true')",
+    ),
+    "file of a web server": ("network", "session().read.text('http://127.0.0.1:1/a').collect()"),
+    "file of a server by an option": (
+        "network",
+        "session().read.format('csv').option('path', 'webhdfs://127.0.0.1:1/a').load()",
+    ),
+    "file of a web server by the context": (
+        "network",
+        "context().textFile('http://127.0.0.1:1/a').collect()",
+    ),
+    "file by a class": (
+        "table",
+        "context().newAPIHadoopFile('/tmp/a', 'a.Format', 'a.Key', 'a.Value')",
+    ),
     "files": ("table", "frame().write.parquet('{folder}/p')"),
     "text files of an RDD": ("table", "frame().toJSON().saveAsTextFile('{folder}/q')"),
     "an RDD of the context": (
@@ -607,11 +632,34 @@ def test_texts_that_only_resemble_a_secret_are_staged(
     assert lake.stage(plan).output_rows > 0
 
 
-def test_a_read_by_spark_reaches_a_server(lake: Lake, outside: Outside) -> None:
-    read = f"return src.sparkSession.read.text('webhdfs://127.0.0.1:{outside.port}/a')"
+#: Reads whose address only the JVM sees, as it is put together there, or read by SQL.
+SERVER_READS = {
+    "SQL": "src.sparkSession.sql('SELECT * FROM text.`{at}`')",
+    "a table's name": "src.sparkSession.table('text.`' + '{at}'.replace(':/', ':' + '/') + '`')",
+    "an expression": "src.select(F.expr('(SELECT max(value) FROM text.`{at}`)'))",
+    "a reader's path": "src.sparkSession.read.text('{at}')",
+}
+
+
+@pytest.mark.req("E1")
+@pytest.mark.parametrize("scheme", ["http", "webhdfs"])
+@pytest.mark.parametrize("way", SERVER_READS)
+def test_a_read_by_spark_reaches_no_server(
+    lake: Lake, outside: Outside, way: str, scheme: str
+) -> None:
+    read = SERVER_READS[way].format(at=f"{scheme}://127.0.0.1:{outside.port}/a")
     with pytest.raises(BackfillError):
-        run(lake, copy_job(read))
-    assert outside.seen != []
+        run(lake, copy_job(f"return {read}"))
+    assert outside.seen == []
+
+
+@pytest.mark.req("E1")
+def test_spark_itself_has_no_file_system_for_a_server(lake: Lake, outside: Outside) -> None:
+    """What passes the guard of Python, such as a path in a stored view, is not read either."""
+    for scheme in ("http", "webhdfs"):
+        with pytest.raises(Exception, match="NotReadByJobs"):
+            lake.spark.read.text(f"{scheme}://127.0.0.1:{outside.port}/a").collect()
+    assert outside.seen == []
 
 
 @pytest.mark.req("E1", "T6")

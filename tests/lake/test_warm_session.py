@@ -9,7 +9,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
+from lakehouse_backfill.adapters.spark.session.warm_jvm import _remove_leftovers
 from tests.lake.test_interrupt import Terminal, children, wait_until_ended
 
 #: Each row gets the number of the process that its Python worker comes from.
@@ -34,6 +37,29 @@ def ran(terminal: Terminal, day: int) -> tuple[str, set[int]]:
     assert code == 0, text
     found = json.loads(terminal.do("--json", "diff", run_id, "--engine", "local")[1])["data"]
     return text, {sample["new"]["v"] for sample in found["samples"]}
+
+
+@pytest.mark.req("E7")
+def test_nothing_that_a_command_left_in_the_jvm_is_there_for_the_next(spark: SparkSession) -> None:
+    """`attach` takes it away, before the next command gets its session."""
+    other = spark.newSession()
+    frame = other.range(3).selectExpr("id", "'of an earlier command' AS note")
+    frame.createOrReplaceGlobalTempView("left_view")
+    frame.createOrReplaceTempView("own_view")
+    other.catalog.cacheTable("own_view")
+    assert other.table("own_view").count() == 3
+    numbers = spark.sparkContext.parallelize([1, 2, 3]).cache()
+    assert numbers.count() == 3
+    java = spark.sparkContext._jsc
+    assert java.getPersistentRDDs().size() == 2
+    assert spark.catalog.tableExists("global_temp.left_view")
+    _remove_leftovers(SparkContext._gateway, spark._jsparkSession)
+    assert java.getPersistentRDDs().size() == 0
+    assert not spark.catalog.tableExists("global_temp.left_view")
+    assert not other.catalog.isCached("own_view")
+    # A session of its own sees no views of another one.
+    assert not spark.newSession().catalog.tableExists("own_view")
+    assert spark.range(3).mapInArrow(lambda batches: batches, "id long").count() == 3
 
 
 @pytest.mark.long

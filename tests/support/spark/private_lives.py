@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import subprocess
 import sys
 from datetime import date
 from pathlib import Path
@@ -39,6 +40,15 @@ SQL_JOB = """-- name: town
 -- version: 1.0.0
 -- inputs: src
 SELECT day, person, email, city, note, home, amount FROM {src} WHERE city = 'town 3'
+"""
+#: Rejects rows for a reason that stands in the job, and for one that quotes a value.
+REJECTING_JOB = """-- name: strict
+-- version: 1.0.0
+-- inputs: src
+SELECT day, person, email, city, note, home, amount,
+  CASE WHEN amount % 10 = 3 THEN 'odd amount'
+       WHEN amount % 10 = 4 THEN concat('bad mail ', email) END AS _reject_reason
+FROM {src}
 """
 SUITE = {
     "name": "people",
@@ -115,6 +125,7 @@ class Life:
         }))  # fmt: skip
         self.write("jobs/people.py", JOB)
         self.write("jobs/town.sql", SQL_JOB)
+        self.write("jobs/strict.sql", REJECTING_JOB)
         self.write("expectations/people.json", json.dumps(SUITE))
         self.contract(PRODUCT, {
             "person": {"classification": "restricted"},
@@ -180,6 +191,8 @@ class Life:
         """Give a command, keep what it prints, and return its data."""
         number = len(list(self.outputs.glob("*.txt")))
         out, err, ended = io.StringIO(), io.StringIO(), 0
+        if {"run", "stage", "validate", "--attribute"} & {*command} and "--by" not in command:
+            command = (*command, "--by", "ann")  # who may replay the data
         words = ["--project", str(self.folder), *(["--json"] if as_json else []), *command]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
@@ -190,6 +203,19 @@ class Life:
         self.write(f"outputs/{number:02d}.txt", text)
         assert code is None or ended == code, text
         return json.loads(out.getvalue()) if as_json else {}
+
+    def type(self, *command: str) -> str:
+        """Give a command in a process of its own, as in a shell; keep and return what it says."""
+        program = "from lakehouse_backfill.cli.main import run; run()"
+        done = subprocess.run(
+            [sys.executable, "-c", program, "--project", str(self.folder), *command],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=240,
+        )  # fmt: skip
+        number = len(list(self.outputs.glob("*.txt")))
+        self.write(f"outputs/{number:02d}.txt", done.stdout)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
 
     def pour(self, version: int) -> None:
         catalog = Project.open(self.folder).wiring.catalog
@@ -244,7 +270,7 @@ def live(life: Life) -> None:
     old = Project.open(folder).wiring.catalog.load_table(PRODUCT).snapshots()[-2].snapshot_id
     for words in (
         ("status", second), ("log", second), ("chunks", second), ("evidence", second),
-        ("verify", second, "--deep"), ("verify", second), ("reproduce", second),
+        ("verify", second, "--deep"), ("verify", second), ("reproduce", second, "--by", "ann"),
         ("versions", PRODUCT), ("audit", "verify"), ("validate", f"{PRODUCT}@accepted"),
         ("diff", f"{PRODUCT}@{old}", PRODUCT), ("reconcile", PRODUCT, PRODUCT),
         ("rollback", PRODUCT, "--reason", "wrong", "--by", "lead"),
@@ -306,6 +332,68 @@ class CutOff:
             raise KeyboardInterrupt
 
 
+def reject(life: Life) -> None:
+    """Stage a job that rejects rows: too many first, then as many as the manifest lets pass."""
+    life.give("rollback", PRODUCT, "--reason", "as before", "--by", "lead")
+    halted = life.plan(life.manifest("strict", "too many", file="jobs/strict.sql"))
+    life.give("stage", halted, code=3)
+    life.give("cancel", halted, "--by", "lead")
+    run = life.plan(life.manifest(
+        "strict", "some rows are wrong", file="jobs/strict.sql",
+        safety={"max_rejected_share": 0.5},
+    ))  # fmt: skip
+    life.give("run", run)
+    for words in (("status", run), ("log", run), ("chunks", run), ("show", run), ("waive", run)):
+        for as_json in (True, False):
+            life.give(*words, *(["--list"] if words[0] == "waive" else []), as_json=as_json)
+    rejected = Project.open(life.folder).wiring.catalog.load_table(
+        "lakehouse_backfill.reject_record"
+    )
+    assert len(rejected.scan().to_arrow()) > 10
+    life.publish(run)
+
+
+def look(life: Life) -> None:
+    """Try a partition; ask what is stale, why, and from what; look at pages of runs."""
+    life.pour(6)
+    newest = life.give("list")["data"]["runs"][0]["run_id"]
+    tried = life.manifest("people", "a trial", validation={
+        "suites": [{"file": "expectations/people.json"}], "golden": "expectations/golden.csv",
+    })  # fmt: skip
+    for words in (
+        ("try", tried, "--by", "ann"), ("try", tried, "--partition", "2024-01-03", "--by", "ann"),
+        ("stale",), ("stale", PRODUCT), ("stale", PRODUCT, "--draft", "--by", "ann"),
+        ("lineage", PRODUCT), ("lineage", PRODUCT, "--partition", "2024-01-02"),
+        ("lineage", SOURCE), ("why", PRODUCT), ("why", PRODUCT, "--partition", "2024-01-02"),
+        ("list",), ("versions", PRODUCT), ("reproduce", newest, "--by", "ann"),
+        ("audit", "guarantees", PRODUCT, "--by", "ann"), ("doctor",), ("maintain", "--by", "lead"),
+    ):  # fmt: skip
+        found = life.give(*words, code=None)
+        assert found["exit_code"] in ((0, 3) if words[0] in ("try", "doctor") else (0,)), found
+        life.give(*words, code=None, as_json=False)
+    life.give("evidence", newest, "--export", str(life.folder / "exported"))
+    # What was to be searched is there.
+    assert (life.folder / "exported" / "index.html").exists()
+    assert list((life.folder / "jobs" / "people").glob("repair-*.yaml")), "the draft"
+
+
+def keep_warm(life: Life) -> None:
+    """Give commands that share a warm Spark, each in a process of its own; look at its folder."""
+    assert "ready" in life.type("session", "start", "--idle", "5")
+    run = life.plan(life.manifest("people", "warm"))
+    said = life.type("run", run, "--by", "ann")
+    assert "using the warm session" in said, said
+    life.type("--json", "diff", run, "--samples", "50", "--engine", "spark")
+    life.type("diff", run, "--attribute", "--by", "ann")
+    look_at_processes()
+    held = [path for path in life.folder.rglob("*") if path.is_file() and "session" in str(path)]
+    assert held
+    assert [path for path in held if MARK.encode() in path.read_bytes()] == []
+    life.type("session", "status")
+    life.give("cancel", run, "--by", "lead")
+    life.type("session", "stop")
+
+
 #: What a job does that ends in an error whose text quotes a value, and what is shown instead.
 _FIRST = 'src.agg(F.max("email")).collect()[0][0]'
 FAILING = {
@@ -360,6 +448,6 @@ def look_at_processes() -> None:
 if __name__ == "__main__":
     os.environ[KEY_VARIABLE] = f"{MARK}-secret-of-the-masks"
     whole = Life(Path(sys.argv[1]))
-    for act in (live, publish_in_other_ways, fail):
+    for act in (live, publish_in_other_ways, reject, look, fail, keep_warm):
         act(whole)
     look_at_processes()

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 from zipfile import BadZipFile, ZipFile
 
+from lakehouse_backfill.adapters.spark.session.read_guard import without_servers
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
 
@@ -273,7 +274,8 @@ class SparkSettings:
         properties = expand_project_folder(profile.catalog, project)
         name = properties.get("name", "lake")
         own = expand_project_folder(profile.spark, project)
-        options = {**_DEFAULTS, **own, **_FIXED, **_catalog_options(name, properties)}
+        fixed = {**_FIXED, **without_servers(properties.get("warehouse", ""))}
+        options = {**_DEFAULTS, **own, **fixed, **_catalog_options(name, properties)}
         extensions = [part for part in own.get("spark.sql.extensions", "").split(",") if part]
         options["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, ICEBERG_EXTENSIONS]))
         settings = SparkSettings(catalog=name, options=options)

@@ -117,6 +117,10 @@ def _remove_leftovers(gateway: Any, base: Any) -> None:
     base.sparkContext().cancelAllJobs()
     base.sharedState().cacheManager().clearCache()
     base.sharedState().globalTempViewManager().clear()
+    java_api = getattr(gateway.jvm, "org.apache.spark.api.java.JavaSparkContext")
+    kept = java_api.fromSparkContext(base.sparkContext()).getPersistentRDDs().values().iterator()
+    while kept.hasNext():
+        kept.next().unpersist(False)
     children = gateway.jvm.java.lang.ProcessHandle.current().children().iterator()
     while children.hasNext():
         # The parent of Python workers; the workers end with it.

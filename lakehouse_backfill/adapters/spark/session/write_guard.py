@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 
 from lakehouse_backfill.adapters.spark.guard.process_guard import GUARD
+from lakehouse_backfill.adapters.spark.session import read_guard
 from lakehouse_backfill.adapters.spark.session.settings import is_secret
 from lakehouse_backfill.errors import WriteForbidden, hides_texts
 from lakehouse_backfill.fault_points import is_own_commit
@@ -65,6 +67,7 @@ _WRITE_MEMBERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pyspark.core.context", "SparkContext", (
         "stop", "addFile", "addPyFile", "addArchive", "setCheckpointDir", "setLogLevel",
         "setSystemProperty", "cancelAllJobs", "cancelJobGroup", "accumulator",
+        *read_guard.CONTEXT_CLASSES,
     )),
     # What a worker adds is unpickled in the driver, by a thread that nobody knows as the job's.
     ("pyspark.accumulators", "Accumulator", ("__init__",)),
@@ -122,8 +125,18 @@ def _patch_pyspark() -> None:
                 _forbid(owner, member)
     for api in _APIS:
         _patch_session(api)
+        for module, name, members in read_guard.READ_MEMBERS:
+            _patch_reads(_pyspark_class(f"pyspark.sql.{api}{module}", name), members)
+    paths = dict.fromkeys(read_guard.CONTEXT_PATHS, read_guard.describe_places)
+    _patch_reads(_pyspark_class("pyspark.core.context", "SparkContext"), paths)
     _check_first(import_module("pyspark.conf").SparkConf, "get", _check_get)
     _patch_pyiceberg()
+
+
+def _patch_reads(owner: Any, members: Mapping[str, read_guard.ReadCheck]) -> None:
+    for member, describe in members.items():
+        if owner is not None and member in owner.__dict__:
+            _check_first(owner, member, partial(_check_read, describe))
 
 
 def _patch_session(api: str) -> None:
@@ -245,6 +258,19 @@ def _check_commit(what: str) -> Callable[..., None]:
             raise _write_forbidden(f"{what} through PyIceberg", state="nothing was committed")
 
     return check
+
+
+def _check_read(describe: read_guard.ReadCheck, _reader: Any, *args: Any, **named: Any) -> None:
+    """Refuse a read that acts outside; a database or server gets no call."""
+    what = "" if _is_trusted() else describe(*args, **named)
+    if what:
+        sink = "network" if "server" in what else "database"
+        GUARD.note(sink, what, sys._getframe(1))
+        raise WriteForbidden(
+            f"the job tried {what}",
+            state="nothing was called or read",
+            fix="load it into a table, and declare that under sources or reference_data",
+        )
 
 
 def _is_trusted() -> bool:

@@ -132,7 +132,9 @@ class MaskRepetition:
     """Masks of the pinned inputs, computed again and compared with the stored rows.
 
     A stored row is compared with the input's rows that have the same key columns, as far as these
-    are copies of the same input; without such, with all of its rows.
+    are copies of the same input; without such, with all of its rows. With the whole key, multisets
+    are compared: of rows with one key, no input row stands for more stored rows than there are of
+    it. With a part of the key an input row may stand for many, as a join makes them.
     """
 
     contract: Contract
@@ -167,11 +169,17 @@ class MaskRepetition:
             return found.model_copy(update={"unseen": unseen})
         name, columns = covered
         present = self.read_stored(self.sources.partitions).where(quoted_column(column).isNotNull())
-        ours = present.select(*_numbered("own", map(quoted_column, columns)))
+        ours = _counted(present.select(*_numbered("own", map(quoted_column, columns))))
         same = [
             F.col(f"lhb_own_{at}").eqNullSafe(F.col(f"lhb_made_{at}")) for at in range(len(columns))
         ]
-        foreign = ours.join(self._made(name, columns), reduce(and_, same), "left_anti").count()
+        both = ours.join(self._made(name, columns), reduce(and_, same), "left")
+        has_whole_key = bool(self.contract.key) and set(self.contract.key) <= set(columns)
+        known = F.coalesce(F.col("lhb_made_rows"), F.lit(0))
+        covered_rows = known if has_whole_key else F.when(known > 0, F.col("lhb_own_rows"))
+        lacking = F.col("lhb_own_rows") - F.coalesce(covered_rows, F.lit(0))
+        total = both.agg(F.sum(F.greatest(lacking, F.lit(0)))).collect()[0][0]
+        foreign = int(total or 0)
         return found.model_copy(
             update={
                 "foreign": foreign,
@@ -182,7 +190,10 @@ class MaskRepetition:
         )
 
     def _made(self, name: str, columns: Mapping[str, str]) -> DataFrame:
-        """Return the values that columns of an input have in the output; each is masked once."""
+        """Return the values that columns of an input have in the output, with counts of rows.
+
+        Each different value is masked once.
+        """
         secret, masked = _mask_secret(self.contract, self.read_secret), self.contract.masked_columns
         given = self.read_input(name).select(
             *(quoted_column(origin).alias(own) for own, origin in columns.items())
@@ -191,7 +202,14 @@ class MaskRepetition:
             _masked(own, masked[own], secret) if own in masked else quoted_column(own)
             for own in columns
         )
-        return given.distinct().select(*_numbered("made", values))
+        rows = given.groupBy(*given.columns).agg(F.count(F.lit(1)).alias("lhb_rows"))
+        made = rows.select(*_numbered("made", values), "lhb_rows")
+        names = made.columns[:-1]
+        return made.groupBy(*names).agg(F.sum("lhb_rows").alias("lhb_made_rows"))
+
+
+def _counted(own: DataFrame) -> DataFrame:
+    return own.groupBy(*own.columns).agg(F.count(F.lit(1)).alias("lhb_own_rows"))
 
 
 def _numbered(prefix: str, columns: Iterable[Column]) -> list[Column]:
