@@ -120,7 +120,7 @@ def _remove_leftovers(gateway: Any, base: Any) -> None:
     java_api = getattr(gateway.jvm, "org.apache.spark.api.java.JavaSparkContext")
     kept = java_api.fromSparkContext(base.sparkContext()).getPersistentRDDs().values().iterator()
     while kept.hasNext():
-        kept.next().unpersist(False)
+        kept.next().unpersist(False)  # noqa: FBT003 (Java has no names of arguments)
     children = gateway.jvm.java.lang.ProcessHandle.current().children().iterator()
     while children.hasNext():
         # The parent of Python workers; the workers end with it.

@@ -125,8 +125,8 @@ def _patch_pyspark() -> None:
                 _forbid(owner, member)
     for api in _APIS:
         _patch_session(api)
-        for module, name, members in read_guard.READ_MEMBERS:
-            _patch_reads(_pyspark_class(f"pyspark.sql.{api}{module}", name), members)
+        for module, name, checks in read_guard.READ_MEMBERS:
+            _patch_reads(_pyspark_class(f"pyspark.sql.{api}{module}", name), checks)
     paths = dict.fromkeys(read_guard.CONTEXT_PATHS, read_guard.describe_places)
     _patch_reads(_pyspark_class("pyspark.core.context", "SparkContext"), paths)
     _check_first(import_module("pyspark.conf").SparkConf, "get", _check_get)
