@@ -383,6 +383,7 @@ def keep_warm(life: Life) -> None:
     run = life.plan(life.manifest("people", "warm"))
     said = life.type("run", run, "--by", "ann")
     assert "using the warm session" in said, said
+    assert "starting Spark" not in said, said
     life.type("--json", "diff", run, "--samples", "50", "--engine", "spark")
     life.type("diff", run, "--attribute", "--by", "ann")
     look_at_processes()

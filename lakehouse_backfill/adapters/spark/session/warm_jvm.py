@@ -118,9 +118,8 @@ def _remove_leftovers(gateway: Any, base: Any) -> None:
     base.sharedState().cacheManager().clearCache()
     base.sharedState().globalTempViewManager().clear()
     java_api = getattr(gateway.jvm, "org.apache.spark.api.java.JavaSparkContext")
-    kept = java_api.fromSparkContext(base.sparkContext()).getPersistentRDDs().values().iterator()
-    while kept.hasNext():
-        kept.next().unpersist(False)  # noqa: FBT003 (Java has no names of arguments)
+    for kept in java_api.fromSparkContext(base.sparkContext()).getPersistentRDDs().values():
+        kept.unpersist(False)  # noqa: FBT003 (Java has no names of arguments)
     children = gateway.jvm.java.lang.ProcessHandle.current().children().iterator()
     while children.hasNext():
         # The parent of Python workers; the workers end with it.
