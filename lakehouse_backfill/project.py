@@ -402,19 +402,33 @@ class Project:
             drafts = onboarding.add_repairs(wiring, found, who)
         return results.origins.StaleResult.of(found, drafts, is_drafted=draft)
 
-    def lineage(self, target: str, partition: str | None = None) -> origins.LineageResult:
+    def lineage(
+        self,
+        target: str,
+        partition: str | None = None,
+        openlineage: str | Path | None = None,
+    ) -> origins.LineageResult:
         """Say what a table's partitions were computed from, and what was computed from them.
 
-        `target` is a product, its table, or an input of one. Only metadata is read. Raises NotFound
-        when no published run computed or read it, ConfigError when its own contract is wrong.
+        `target` is a product, its table, or an input of one. Only metadata is read. `openlineage`
+        is a file: it gets the events of these runs. Raises NotFound when no published run computed
+        or read the table, ConfigError when its own contract is wrong.
         """
         from lakehouse_backfill.config.contracts import list_broken_contracts
-        from lakehouse_backfill.core.evidence.lineage import find_lineage
+        from lakehouse_backfill.core.evidence.lineage import find_lineage, runs_of_lineage
 
         wiring, broken = self.wiring, list_broken_contracts(self.folder)
         contracts = [wiring.contract(target)] if target in broken else wiring.valid_contracts()
         found = find_lineage(wiring.context, contracts, target, partition, broken)
-        return results.origins.LineageResult.of(found)
+        if openlineage is None:
+            return results.origins.LineageResult.of(found)
+        from lakehouse_backfill import __version__
+        from lakehouse_backfill.report.openlineage import write_events
+
+        runs = runs_of_lineage(wiring.context, found)
+        catalog = wiring.context.profile.catalog.get("name", "lake")
+        count = write_events(runs, catalog, __version__, Path(openlineage))
+        return results.origins.LineageResult.of(found, str(openlineage), count)
 
     def why(self, table: str, partition: str | None = None) -> origins.WhyResult:
         """Tell the story of a partition, or of a product's newest publication.

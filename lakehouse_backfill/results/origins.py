@@ -148,6 +148,7 @@ class LineageResult(Result):
     """What a table was computed from, and what was computed from it, one step each way.
 
     `columns` names, for a SQL transform, the input columns of each column: information, no proof.
+    `events` counts the OpenLineage events that were written to `events_file`.
     """
 
     table: str
@@ -156,12 +157,18 @@ class LineageResult(Result):
     downstream: tuple[LineageLine, ...]
     columns: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
+    events_file: str | None = optional()
+    events: int | None = optional()
 
     @classmethod
-    def of(cls, found: Lineage) -> LineageResult:
-        """Describe what was found."""
+    def of(
+        cls, found: Lineage, events_file: str | None = None, events: int | None = None
+    ) -> LineageResult:
+        """Describe what was found, and the file of its events."""
         return cls.from_fields(
             found,
+            events_file=events_file,
+            events=events,
             upstream=tuple(map(LineageLine.of, found.upstream)),
             downstream=tuple(map(LineageLine.of, found.downstream)),
         )

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ from tests.support.fakes.context import PRODUCT, context, contract, declared, la
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.deletes import hide_rows
 from tests.support.lakes.tables import compact_files
+from tests.unit.report.test_openlineage import require_valid
 
 __all__ = ["stored"]
 
@@ -472,3 +474,22 @@ def test_a_publication_carries_what_it_was_computed_from(stored: StoredLake) -> 
     )  # fmt: skip
     assert found["snapshot-id"] in {one.snapshot_id for one in source.metadata.snapshots}
     assert state["refresh-start-timestamp-ms"] > 0
+
+
+@pytest.mark.req("O3")
+def test_lineage_is_exported_as_open_lineage_events(stored: StoredLake, tmp_path: Path) -> None:
+    file = tmp_path / "lineage.ndjson"
+    words = ["--project", str(PLACE), "lineage", "bronze.orders", "--openlineage", str(file)]
+    shown = CliRunner().invoke(app, words)
+    assert "OpenLineage events written to" in shown.output
+    events = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    for event in events:
+        require_valid(event)
+    runs = [event["run"]["facets"]["lakehouseBackfill_run"]["runId"] for event in events]
+    assert set(runs) == {line.run_id for line in stored.project.lineage("bronze.orders").downstream}
+    end = events[-1]
+    assert [one["name"] for one in (*end["inputs"], *end["outputs"])] == [
+        "bronze.orders", STORED_PRODUCT,
+    ]  # fmt: skip
+    assert end["outputs"][0]["facets"]["dataQualityAssertions"]["assertions"]
+    assert end["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] > 0

@@ -49,17 +49,22 @@ PartitionOption = Annotated[
 def lineage(
     target: Annotated[str, typer.Argument(metavar="TABLE", help="A product, or an input table.")],
     partition: PartitionOption = None,
+    openlineage: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write these runs as OpenLineage events."),
+    ] = None,
 ) -> Result:
     """Show what a table came from, and what came from it.
 
     By run: partitions, snapshots and instants of each input; one step each way. Columns are those
-    that a SQL transform names: information, no proof.
+    that a SQL transform names: information, no proof. OpenLineage events are JSON lines.
 
     Examples:
       lakehouse-backfill lineage silver.orders --partition 2026-01-17
       lakehouse-backfill lineage bronze.orders --partition 2026-01-17
+      lakehouse-backfill lineage silver.orders --openlineage lineage.ndjson
     """
-    return current_project().lineage(target, partition)
+    return current_project().lineage(target, partition, openlineage)
 
 
 def why(

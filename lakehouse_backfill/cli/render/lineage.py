@@ -64,7 +64,7 @@ def render_lineage(page: TextPage, result: origins.LineageResult) -> None:
     _edges(page, "computed from", "partitions", result.upstream)
     _edges(page, "read by", "product", result.downstream)
     page.table(
-        "columns, by the query; conditions and joins are left out",
+        "columns, by the query: information, no proof; conditions and joins are left out",
         ("column", "made of"),
         [(name, ", ".join(made) or "no input") for name, made in result.columns.items()],
     )
@@ -74,6 +74,8 @@ def render_lineage(page: TextPage, result: origins.LineageResult) -> None:
         page.line("no published run read it")
     for note in result.notes:
         page.line(note)
+    if result.events_file:
+        page.line(f"{result.events} OpenLineage events written to {result.events_file}")
 
 
 #: Instants that were read are shown up to this many windows.

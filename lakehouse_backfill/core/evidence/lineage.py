@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import cached_property
 
 from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.attribution import computing_run
 from lakehouse_backfill.core.evidence.inputs.changes import (
     InputReader,
@@ -24,6 +25,7 @@ from lakehouse_backfill.core.planning.job_code import archived_code
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
@@ -316,3 +318,61 @@ def column_lineage(context: Context, plan: Plan) -> dict[str, tuple[str, ...]]:
     if not file.endswith(".sql") or text is None:
         return {}
     return column_sources(text, plan.resolved.sources)
+
+
+@dataclass(frozen=True)
+class LineageRun:
+    """A published run with all that it read, for an export.
+
+    `rows` counts the rows of its partitions as they were validated; None: no validation is stored.
+    """
+
+    plan: Plan
+    publication: Publication
+    edges: tuple[LineageEdge, ...]
+    columns: Mapping[str, tuple[str, ...]]
+    checks: tuple[CheckResult, ...] = ()
+    rows: int | None = None
+
+
+def runs_of_lineage(context: Context, found: Lineage) -> tuple[LineageRun, ...]:
+    """Return the published runs of a lineage, oldest first, each with its whole scope.
+
+    Raises Tampered when a stored validation is not what the run's log says.
+    """
+    inputs = InputReader(context)
+    runs: dict[str, LineageRun] = {}
+    for product in dict.fromkeys(edge.product for edge in (*found.upstream, *found.downstream)):
+        origins = PartitionOrigins(context, product)
+        for edge in (*found.upstream, *found.downstream):
+            if edge.product == product and edge.run_id not in runs:
+                runs[edge.run_id] = _lineage_run(context, origins, inputs, edge.run_id)
+    return tuple(sorted(runs.values(), key=lambda one: one.publication.at))
+
+
+def _lineage_run(
+    context: Context, origins: PartitionOrigins, inputs: InputReader, run_id: str
+) -> LineageRun:
+    plan = origins.plan(run_id)
+    labels = plan.resolved.scope.partitions
+    edges = tuple(
+        _merged([_edge(origins, inputs, plan, pin, label) for label in labels])
+        for pin in plan.resolved.sources
+    )
+    publication = _publication_of(origins, run_id, labels)
+    run = LineageRun(plan, publication, edges, column_lineage(context, plan))
+    stored = decisions.logged_validation_document(context, context.runs.events(run_id), run_id)
+    if stored is None:
+        return run
+    return replace(
+        run,
+        checks=tuple(CheckResult.model_validate(check) for check in stored[1]["checks"]),
+        rows=stored[1]["diff"]["summary"]["new_rows"],
+    )
+
+
+def _publication_of(origins: PartitionOrigins, run_id: str, labels: Sequence[str]) -> Publication:
+    """Return the publication of a run, or of the run that carried its partitions over."""
+    own = [row for row in origins.history if row.run_id == run_id]
+    makers = {run for label in labels for run in origins.made_by.get(label, ())}
+    return next(iter(own or [row for row in origins.history if row.run_id in makers]))

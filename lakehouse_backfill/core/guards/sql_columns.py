@@ -106,14 +106,20 @@ def unresolved_columns(
 def column_sources(text: str, sources: Sequence[SourcePin]) -> dict[str, tuple[str, ...]]:
     """Return the columns of inputs (`input.column`) that each column of a query is made of.
 
-    Empty where the query cannot be followed. Conditions and joins, which decide about rows, are
-    not among them.
+    A star stands for the columns of the pinned inputs. Empty where the query cannot be followed.
+    Conditions and joins, which decide about rows, are not among them.
     """
     from sqlglot.lineage import lineage
+    from sqlglot.optimizer.qualify import qualify
 
     types = {pin.name: {one.name: one.type for one in pin.columns} for pin in sources}
     try:
         query = parse_query(text)
+        if query.find(exp.Star) is not None:
+            query = qualify(
+                query, schema=_untyped(types), dialect="spark", quote_identifiers=False,
+                validate_qualify_columns=False,
+            )  # fmt: skip
         names = _first_names(query) or ()
         found = {}
         for name in names:
@@ -253,7 +259,7 @@ def _first_names(query: exp.Expr) -> tuple[str, ...] | None:
     """Return the names that a union takes from its first query; None where it has a star."""
     while isinstance(query, exp.SetOperation):
         query = query.this.unnest()
-    if not isinstance(query, exp.Select) or query.find(exp.Star) is not None:
+    if not isinstance(query, exp.Select) or any(map(_is_whole_star, query.selects)):
         return None
     return _joined(_name(each) for each in query.selects)
 
