@@ -198,6 +198,9 @@ class PartitionRange(Value):
     except_: tuple[PartitionValue, ...] = Field(
         (), alias="except", description="Partitions inside the range that stay as they are."
     )
+    except_because: Text | None = added_later(
+        None, "Why the partitions of `except` stay as they are; the plan shows it."
+    )
 
 
 class MergeBy(Value):

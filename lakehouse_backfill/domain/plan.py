@@ -247,6 +247,10 @@ class Plan(Value):
         (), "Partition tuples that hold files of the scope, by spec."
     )
 
+    repeats: str = added_later(
+        "", "The run whose published rows it would compute again; empty: none that is known."
+    )
+
     findings: tuple[Finding, ...] = added_later(
         (), "Places of the job's code whose result may differ between two runs."
     )

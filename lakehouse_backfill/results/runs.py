@@ -10,6 +10,7 @@ from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.stages import Stage, plan_stages
 from lakehouse_backfill.core.planning.target import publish_modes, row_changes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.validation.movements import newest_movements
@@ -29,6 +30,7 @@ from lakehouse_backfill.domain.checks import (
 )
 from lakehouse_backfill.domain.contract import Consumer
 from lakehouse_backfill.domain.guards.determinism import Finding
+from lakehouse_backfill.domain.guards.safety import PublishWindow
 from lakehouse_backfill.domain.partitions import Chunk, ScopeField
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
 from lakehouse_backfill.domain.table import (
@@ -59,7 +61,11 @@ class PlannedPin(Record):
 
 
 class PlanResult(Result):
-    """What `plan` resolved; `state` is None for a dry run."""
+    """What `plan` resolved; `state` is None for a dry run.
+
+    `stages` is all that the run does, in order. `nothing_to_do`: readers see already what it would
+    compute. `skipped` are partitions inside the range that stay as they are.
+    """
 
     run_id: str
     product: str
@@ -78,6 +84,12 @@ class PlanResult(Result):
     places: tuple[SpecPartitions, ...]
     chunks: tuple[Chunk, ...]
     pins: tuple[PlannedPin, ...]
+    stages: tuple[Stage, ...]
+    nothing_to_do: bool
+    skipped: tuple[str, ...]
+    skipped_because: str | None
+    deadline: datetime | None
+    publish_window: PublishWindow | None
     estimate: plans.Estimate
     consumers: tuple[Consumer, ...]
     conflicts: tuple[plans.ConflictingRun, ...]
@@ -115,6 +127,12 @@ class PlanResult(Result):
             last_partition=resolve.describe_in_words(resolved.scope),
             partition_field=resolved.scope.field,
             chunks=resolved.chunks,
+            stages=plan_stages(plan),
+            nothing_to_do=bool(plan.repeats),
+            skipped=resolve.skipped_labels(resolved.scope.field, target.partitions),
+            skipped_because=target.partitions.except_because,
+            deadline=resolved.manifest.run.deadline,
+            publish_window=resolved.manifest.safety.publish_window,
             pins=_planned_pins(resolved),
             undo=f"{command_line('cancel', plan.run_id)}; after publication: {undo}",
             warm_up_proof=proof,

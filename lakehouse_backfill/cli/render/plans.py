@@ -5,27 +5,26 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from lakehouse_backfill.cli.progress import format_duration
+from lakehouse_backfill.cli.render import plan_tree
 from lakehouse_backfill.cli.render.page import (
     BAD,
     TextPage,
     format_cell,
-    format_partitions,
-    format_size,
     read_fields,
     relative_path,
     verdict_mark,
 )
+from lakehouse_backfill.cli.render.plan_tree import draw_plan_tree
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.results.base import to_plain
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.domain.contract import Consumer
     from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate
     from lakehouse_backfill.results import proof
     from lakehouse_backfill.results.runs import PlanResult
@@ -38,20 +37,8 @@ _MAX_SHORT = 3
 def render_plan(page: TextPage, result: PlanResult) -> None:
     """Draw the plan so that it fits a screen: what changes, what it costs, what needs an eye."""
     page.line(f"{result.run_id}  {result.state or 'not registered (dry run)'}", "bold")
-    read = ", ".join(pin.name for pin in result.pins if pin.role != "target")
-    page.facts(
-        (
-            *_what_changes(result),
-            ("reads", f"{_read_text(result.estimate)}, pinned: {read or 'nothing'}"),
-            ("writes", _written_text(result.estimate)),
-            ("takes", f"{_duration_text(result.estimate)}; {_cost_text(result.estimate)}"),
-            ("consumers", _consumers_text(result.consumers)),
-            ("checklist", _checklist_text(result.checklist)),
-            ("notes", f"{len(result.notes)} in the whole plan" if result.notes else None),
-            ("revises", result.revises),
-            ("undo", result.undo),
-        )
-    )
+    shown = replace(result, conflicts=result.conflicts[:_MAX_SHORT])
+    draw_plan_tree(page, shown, is_whole=False)
     _proofs(page, result)
     _what_needs_an_eye(page, result)
     page.line()
@@ -60,18 +47,12 @@ def render_plan(page: TextPage, result: PlanResult) -> None:
     _next_command(page, result)
 
 
-def _what_changes(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
-    return tuple(fact for fact in _intent_facts(plan) if fact[0] in _SHORT_FACTS)
-
-
-#: Facts of the intent that a short plan shows.
-_SHORT_FACTS = ("product", "changes", "last partition", "rows", "columns", "publication")
-
-
 def _what_needs_an_eye(page: TextPage, result: PlanResult) -> None:
     """Draw, in a few lines of each kind, what blocks the run or may make it wrong."""
     open_questions = [one for one in result.checklist if not one.answer]
-    overlaps = [f"overlaps with {one.run_id} ({one.state})" for one in result.conflicts]
+    overlaps = [
+        f"overlaps with {one.run_id} ({one.state})" for one in result.conflicts[_MAX_SHORT:]
+    ]
     doubts = [f"{one.file}:{one.line}: {one.found}, allowed" for one in result.findings]
     for lines in (
         [
@@ -87,30 +68,15 @@ def _what_needs_an_eye(page: TextPage, result: PlanResult) -> None:
             page.line(f"- … and {len(lines) - _MAX_SHORT:,} more of these")
 
 
-def _consumers_text(consumers: Sequence[Consumer]) -> str | None:
-    if not consumers:
-        return None
-    against = [one.name for one in consumers if not one.tolerates_restatement]
-    count = f"{len(consumers):,}"
-    return f"{count}; {', '.join(against)} DOES NOT tolerate a restatement" if against else count
-
-
-def _checklist_text(checklist: Sequence[ChecklistQuestion]) -> str | None:
-    answered = sum(bool(one.answer) for one in checklist)
-    return f"{answered} of {len(checklist)} questions answered" if checklist else None
-
-
 def render_whole_plan(page: TextPage, result: PlanResult) -> None:
     """Draw the whole plan; what needs an eye stands last, right above the next command."""
     page.line(f"{result.run_id}  {result.state or 'not registered (dry run)'}", "bold")
-    page.facts(_intent_facts(result))
+    draw_plan_tree(page, result, is_whole=True)
+    page.line()
+    page.facts(_identity_facts(result))
     pins = "name | role | as asked for: requested | snapshot: snapshot_id | pin: mode"
     page.records("pinned", pins, result.pins)
     _estimate(page, result.estimate)
-    page.records(
-        "consumers", "name | restatement | contact", result.consumers,
-        restatement=_tolerance_text, contact=lambda one: one.contact or None,
-    )  # fmt: skip
     questions = ": number | question | answer"
     page.records("checklist", questions, result.checklist, most=None, answer=_answer_cell)
     _proofs(page, result)
@@ -139,21 +105,12 @@ def _next_command(page: TextPage, result: PlanResult) -> None:
     page.next_command(result.next_command or (approve if result.state else None))
 
 
-def _intent_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
-    scope = f"{format_partitions(plan.partitions)} of {plan.partition_field.column}"
-    last = "shadow: shadow_table | revises | manifest hash: manifest_hash | undo"
+def _identity_facts(plan: PlanResult) -> tuple[tuple[str, Any], ...]:
+    shadow = "shadow: shadow_table | manifest hash: manifest_hash"
     return (
-        ("product", plan.product),
-        ("changes", f"{scope}, and nothing else"),
-        ("last partition", plan.last_partition),
-        ("rows", plan.rows and f"with {plan.rows}; all others are carried over"),
-        ("only", plan.columns and f"columns {', '.join(plan.columns)}; all others stay"),
-        ("columns", ", ".join(plan.schema_change) or None),
-        ("publication", f"{plan.publish_mode}: {plan.publishing}"),
         ("target", plan.target),
         ("way", plan.way and f"{plan.way.way}: {plan.way.why}"),
-        ("chunks", f"{len(plan.chunks):,}, each one commit to the shadow table"),
-        *read_fields(plan, last),
+        *read_fields(plan, shadow),
     )
 
 
@@ -162,38 +119,14 @@ def _estimate(page: TextPage, estimate: Estimate) -> None:
     page.line("estimate", "bold")
     page.facts(
         (
-            ("reads", _read_text(estimate)),
-            ("writes", _written_text(estimate)),
-            ("duration", _duration_text(estimate)),
-            ("cost", _cost_text(estimate)),
+            ("reads", plan_tree.read_text(estimate)),
+            ("writes", plan_tree.written_text(estimate)),
+            ("duration", plan_tree.duration_text(estimate)),
+            ("core-hours", estimate.core_hours),
+            ("cost", plan_tree.cost_text(estimate)),
             ("basis", estimate.basis),
         )
     )
-
-
-def _read_text(estimate: Estimate) -> str:
-    reads = f"{estimate.input_rows:,} rows in {estimate.input_files:,} files"
-    return f"{reads}, {format_size(estimate.input_bytes)}"
-
-
-def _written_text(estimate: Estimate) -> str | None:
-    return None if estimate.output_rows is None else f"about {estimate.output_rows:,} rows"
-
-
-def _duration_text(estimate: Estimate) -> str:
-    duration = estimate.duration_s
-    return "no history" if duration is None else f"about {format_duration(duration)}"
-
-
-def _cost_text(estimate: Estimate) -> str:
-    cost = estimate.cost_usd
-    return "no prices, or no history" if cost is None else f"about {cost:,.2f} USD"
-
-
-def _tolerance_text(consumer: Consumer) -> Text:
-    if consumer.tolerates_restatement:
-        return Text("tolerates")
-    return Text("DOES NOT tolerate", style=BAD)
 
 
 def _answer_cell(question: ChecklistQuestion) -> Text:

@@ -19,6 +19,7 @@ from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning import checklist, estimates, job_code, pins, resolve
+from lakehouse_backfill.core.planning.stages import find_repeated_run, nothing_to_do_warnings
 from lakehouse_backfill.core.planning.target import (
     catch_up,
     publish_modes,
@@ -318,8 +319,10 @@ def _complete_plan(
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     _require_changed_intent(context, run_id, revise, declared.manifest_file)
     name = resolved.contract.table.rpartition(".")[2]
+    repeated = find_repeated_run(context, resolved)
     return Plan(
         run_id=run_id,
+        repeats=repeated,
         revises=revise,
         created_at=context.clock.now(),
         created_by=by,
@@ -333,7 +336,8 @@ def _complete_plan(
             resolved, estimate, findings, are_signed=context.profile.requires_signatures
         ),
         notes=notes + _partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
-        warnings=estimates.estimate_warnings(context, resolved, found)
+        warnings=nothing_to_do_warnings(repeated)
+        + estimates.estimate_warnings(context, resolved, found)
         + catch_up.revision_warnings(context, resolved, revise),
         manifest_file=declared.manifest_file,
         findings=findings,

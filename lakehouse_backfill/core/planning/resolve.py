@@ -309,6 +309,15 @@ def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
     return Scope(field=field, partitions=tuple(sorted(left, key=partitions.label_sort_key(field))))
 
 
+def skipped_labels(field: ScopeField, wanted: PartitionRange) -> tuple[str, ...]:
+    """Return the partitions of a range or list that it takes out again, in order."""
+    skipped = _labels(field, wanted.except_, "except")
+    if not skipped:
+        return ()
+    every = resolve_scope(field, wanted.model_copy(update={"except_": ()})).partitions
+    return tuple(label for label in every if label in skipped)
+
+
 def _labels(field: ScopeField, values: tuple[PartitionValue, ...], name: str) -> set[str]:
     """Return the labels of listed values; raises ConfigError, with the place of the wrong one."""
     found = set()

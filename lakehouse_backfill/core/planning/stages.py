@@ -7,18 +7,21 @@ publication ask it what comes next and what there is to do. So a plan lists what
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Literal
 
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.target import publish_modes
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS
 from lakehouse_backfill.domain.guards.outside import HookMoment
 from lakehouse_backfill.domain.partitions import Chunk
-from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.serialization import Value
+from lakehouse_backfill.errors import BackfillError
 
 Phase = Literal[
     "plan", "approval", "staging", "validation", "acceptance", "publication", "upkeep"
@@ -298,3 +301,55 @@ def _hooks(plan: Plan, moment: HookMoment, kind: StageKind) -> Iterator[Stage]:
     names = [hook.name for hook in plan.resolved.contract.hooks if hook.on == moment]
     if names:
         yield Stage(kind=kind, phase="publication", text=f"calls {', '.join(names)}")
+
+
+#: Publish modes by which a run decides all rows of its partitions.
+_WHOLE_MODES = ("replace_partitions", "append", "pointer_swap", "versioned")
+
+
+def find_repeated_run(context: Context, resolved: ResolvedManifest) -> str:
+    """Return the run whose published rows this one would compute again; empty without one.
+
+    It is the newest accepted one, by the same code and settings, from the same snapshots; nobody
+    has committed to the partitions since. Where that cannot be told, it is empty too.
+    """
+    accepted = context.versions.pointer(resolved.contract.product).accepted
+    if accepted is None or accepted.action != "publish" or not accepted.run_id:
+        return ""
+    before = context.runs.plan(accepted.run_id).resolved
+    published = set(accepted.scope.partitions) if accepted.scope else set()
+    if not published.issuperset(resolved.scope.partitions) or _recipe(before) != _recipe(resolved):
+        return ""
+    if resolved.contract.publication == "follow":
+        with suppress(BackfillError):
+            table, scope, since = accepted.table, resolved.scope, accepted.snapshot_id
+            if since is not None and context.publisher.changes(table, scope, since) is None:
+                return accepted.run_id
+        return ""
+    return accepted.run_id
+
+
+def nothing_to_do_warnings(repeated: str) -> tuple[str, ...]:
+    """Describe a run that would compute what readers see already; empty for any other."""
+    if not repeated:
+        return ()
+    return (
+        f"nothing to do: {repeated} published these partitions by the same code from the same "
+        "snapshots, and nobody has written to them since",
+    )
+
+
+def _recipe(resolved: ResolvedManifest) -> object:
+    """Return all that decides what is computed of a partition; unique where rows are carried."""
+    manifest, target = resolved.manifest, resolved.manifest.target
+    is_whole = target.publish_mode in _WHOLE_MODES and not target.row_predicate
+    if not is_whole or resolved.catch_up or target.schema_change or resolved.tombstones:
+        return object()
+    return (
+        resolved.code_hash,
+        resolved.config_hash,
+        manifest.transform,
+        tuple(pin.model_dump(exclude={"requested", "privacy"}) for pin in resolved.sources),
+        resolved.contract.columns,
+        resolved.mask_key,
+    )

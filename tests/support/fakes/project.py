@@ -43,6 +43,25 @@ PLAN: dict[str, Any] = {
     "partitions": ["2013-02-15", "2013-02-16", "2013-02-17", "2013-02-18"],
     "last_partition": "2013-02-18, the whole of Monday 18 February 2013 (UTC)",
     "chunks": [{"chunk_id": "c1", "partitions": ["2013-02-15"]}],
+    "stages": [
+        {"kind": "pin", "phase": "plan", "text": "tags bronze.flights at 7420231112223334445"},
+        {"kind": "approve", "phase": "approval", "by": "person", "text": "approves: anybody"},
+        {"kind": "open_shadow", "phase": "staging", "text": "clones the table"},
+        *(
+            {
+                "kind": "stage_chunk",
+                "phase": "staging",
+                "text": f"computes part {number}",
+                "chunk_id": f"c{number}",
+                "partitions": ["2013-02-15"],
+            }
+            for number in range(1, 4)
+        ),
+        {"kind": "judge_result", "phase": "validation", "text": "checks the result"},
+        {"kind": "accept", "phase": "acceptance", "by": "person", "text": "accepts: anybody"},
+        {"kind": "expose", "phase": "publication", "text": "swaps the files"},
+        {"kind": "retire", "phase": "upkeep", "text": "removes the shadow"},
+    ],
     "pins": [PIN],
     "revises": None,
     "target": "silver.arrivals_daily",
@@ -59,6 +78,9 @@ PLAN: dict[str, Any] = {
         "duration_s": None,
         "cost_usd": 0.5,
         "basis": "metadata",
+        "history": None,
+        "floor_s": None,
+        "by_chunk": [],
     },
     "consumers": [{"name": "finance", "tolerates_restatement": False, "contact": ""}],
     "conflicts": [{"run_id": "bf-0", "state": "staged", "partitions": ["2013-02-15"]}],

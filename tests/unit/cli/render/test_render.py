@@ -123,10 +123,10 @@ SORTS = {"name": "kind", "changed": 3, "shift": 0.1, "old": {"distinct": 3}, "ne
         pytest.param(
             "plan", {},
             (
-                "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
-                "pinned: flights", "finance DOES NOT tolerate a restatement",
+                "4 partitions of arrival_date, and nothing else: 2013-02-15, 2013-02-16",
+                "pinned  flights", "finance DOES NOT tolerate a restatement",
                 "1 of 2 questions answered", "NOT ANSWERED, blocks approval: Which side effects?",
-                "overlaps with bf-0 (staged)", "no history", "lakehouse-backfill show bf-1",
+                "bf-0 (staged) is open on 2013-02-15", "no history", "lakehouse-backfill show bf-1",
                 "lakehouse-backfill approve bf-1",
             ),
             id="a plan shows what blocks it",
@@ -134,7 +134,7 @@ SORTS = {"name": "kind", "changed": 3, "shift": 0.1, "old": {"distinct": 3}, "ne
         pytest.param(
             "show", {},
             (
-                "4 partitions, 2013-02-15 to 2013-02-18 of arrival_date, and nothing else",
+                "4 partitions of arrival_date, and nothing else: 2013-02-15, 2013-02-16",
                 "7420231112223334445", "DOES NOT tolerate", "NOT ANSWERED: blocks approval",
                 "no history", "bf-0", "- each chunk is one commit",
                 "lakehouse-backfill approve bf-1",
