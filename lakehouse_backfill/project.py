@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.domain.run import RunStatus
     from lakehouse_backfill.ports.comparison import DiffRequest
     from lakehouse_backfill.report.page import EvidencePages
-    from lakehouse_backfill.results import comparison, origins, proof, publications, runs
+    from lakehouse_backfill.results import comparison, origins, plans, proof, publications, runs
     from lakehouse_backfill.results.base import Result
 
     AnyResult = TypeVar("AnyResult", bound=Result)
@@ -192,7 +192,7 @@ class Project:
         dry_run: bool = False,
         prove_warm_up: bool = False,
         prove_determinism: bool = False,
-    ) -> runs.PlanResult:
+    ) -> plans.PlanResult:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
         Without a file, the file of the run to `revise` is planned again.
@@ -215,7 +215,7 @@ class Project:
         status = None
         if not dry_run:
             plan, status = stage.register_plan(context, plan, who)
-        done = results.runs.PlanResult.of(plan, status, proof, repeated)
+        done = results.plans.PlanResult.of(plan, status, proof, repeated)
         if status is None:
             done = replace(done, next_command=plan_command(plan.manifest_file, revise or ""))
         else:
@@ -224,10 +224,10 @@ class Project:
             return done
         return self._pages.add_existing_link(done, plan.revises)
 
-    def show(self, run: str) -> runs.ShowResult:
+    def show(self, run: str) -> plans.ShowResult:
         """Describe the plan of a registered run, as it was planned."""
         context = self.wiring.context
-        shown = results.runs.ShowResult.of(context.runs.plan(run), context.runs.status(run), None)
+        shown = results.plans.ShowResult.of(context.runs.plan(run), context.runs.status(run), None)
         return replace(shown, next_command=self._next_command(run))
 
     def try_partition(

@@ -16,10 +16,10 @@ from types import ModuleType
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.project import Project
-from lakehouse_backfill.results import base, comparison, origins, proof, publications, runs
+from lakehouse_backfill.results import base, comparison, origins, plans, proof, publications, runs
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
-_MODULES = (base, runs, comparison, publications, proof, origins)
+_MODULES = (base, plans, runs, comparison, publications, proof, origins)
 _HEAD = """\
 # Python API
 

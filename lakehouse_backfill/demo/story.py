@@ -19,8 +19,8 @@ from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.demo.lake import PRODUCT, DemoLake, copy_project, require_demo_data
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.project import Project
+from lakehouse_backfill.results.plans import PlanResult
 from lakehouse_backfill.results.proof import DemoResult
-from lakehouse_backfill.results.runs import PlanResult
 
 Echo = Callable[[str], None]
 DEMO_PERSON = "ana"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -260,6 +260,13 @@ class SpecPartitions(Value):
     spec: str
     partitions: tuple[str, ...]
     spans: tuple[tuple[str, ...], ...] = ()
+
+
+class ScopedFiles(NamedTuple):
+    """The live data files of a scope, and the partition tuples that hold them, by spec."""
+
+    files: tuple[LiveFile, ...] = ()
+    places: tuple[SpecPartitions, ...] = ()
 
 
 def added_column_names(change: SchemaChange) -> tuple[str, ...]:

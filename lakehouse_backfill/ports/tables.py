@@ -23,8 +23,8 @@ from lakehouse_backfill.domain.table import (
     MetadataFile,
     ScanEstimate,
     SchemaChange,
+    ScopedFiles,
     Snapshot,
-    SpecPartitions,
     TableInfo,
     TableRef,
 )
@@ -88,12 +88,11 @@ class Tables(Protocol):
         """
         ...
 
-    def places(
-        self, table: str, snapshot_id: int | None, scope: Scope
-    ) -> tuple[SpecPartitions, ...]:
-        """Return the partition tuples, by spec, that hold the files of the scope's labels.
+    def scoped(self, table: str, snapshot_id: int | None, scope: Scope) -> ScopedFiles:
+        """Return the live data files of the scope, and the partition tuples that hold them.
 
-        Raises Unsupported when a file holds rows both inside and outside of the scope.
+        Each manifest that may list such files is read once, and no other. Raises Unsupported when a
+        file holds rows both inside and outside of the scope.
         """
         ...
 

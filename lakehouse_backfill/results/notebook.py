@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from lakehouse_backfill.domain.checks import PartitionDiff
     from lakehouse_backfill.results.comparison import DiffResult
-    from lakehouse_backfill.results.runs import PlanResult, StatusResult
+    from lakehouse_backfill.results.plans import PlanResult
+    from lakehouse_backfill.results.runs import StatusResult
 
 #: More rows than this are counted below the table, not drawn.
 MAX_ROWS = 50

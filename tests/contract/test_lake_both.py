@@ -94,7 +94,7 @@ def test_a_table_without_snapshot_has_no_files_and_cannot_be_resolved(empty):
     assert head(empty) is None
     assert empty.tables.describe(empty.target).refs == {}
     assert content(empty, empty.target, None) == {}
-    assert empty.tables.places(empty.target, None, scope(empty, *DAYS)) == ()
+    assert empty.tables.scoped(empty.target, None, scope(empty, *DAYS)) == ((), ())
     with pytest.raises(NotFound):
         resolved(empty)
 
@@ -132,7 +132,12 @@ def test_a_write_replaces_the_files_of_its_day_only(lake):
 
 
 def test_places_are_the_partitions_of_the_scope_that_hold_files(lake):
-    (found,) = lake.tables.places(lake.target, head(lake), scope(lake, DAYS[0], "2013-02-09"))
+    wanted = scope(lake, DAYS[0], "2013-02-09")
+    files, (found,) = lake.tables.scoped(lake.target, head(lake), wanted)
+    every = lake.tables.files(lake.target, head(lake), wanted.field)
+    assert sorted(files, key=str) == sorted(
+        (file for file in every if file.is_in(wanted.partitions)), key=str
+    )
 
     assert (found.spec_id, len(found.partitions)) == (0, 1)
     assert DAYS[0] in found.partitions[0]

@@ -101,11 +101,11 @@ def test_a_month_file_under_some_of_its_days_is_refused_with_the_fix(month_to_da
     with pytest.raises(
         Unsupported, match=r"partition 2013-02, which holds rows of the scope and of 26 partitions"
     ) as refused:
-        kit.tables.places(TARGET, kit.head(), some)
+        kit.tables.scoped(TARGET, kit.head(), some)
 
     assert "add these partitions to the scope" in refused.value.fix
     far = Scope(field=DAY, partitions=("2013-03-01",))
-    assert kit.tables.places(TARGET, kit.head(), far) == (
+    assert kit.tables.scoped(TARGET, kit.head(), far).places == (
         SpecPartitions(spec_id=1, spec="day as ts_day", partitions=("ts_day=2013-03-01",)),
     )
 
@@ -127,7 +127,7 @@ def test_old_spec_files_go_when_an_identity_was_added(kit):
     respec(kit, None, "region", "identity")
     kit.append(row(2, FEBRUARY[1], region="US"), row(3, FEBRUARY[1], region=None))
     wide = Scope(field=DAY, partitions=(FEBRUARY[1],))
-    assert [place.partitions for place in kit.tables.places(TARGET, kit.head(), wide)] == [
+    assert [place.partitions for place in kit.tables.scoped(TARGET, kit.head(), wide).places] == [
         (f"p0_ts={FEBRUARY[1]}",),
         (f"p0_ts={FEBRUARY[1]}/region=US", f"p0_ts={FEBRUARY[1]}/region=null"),
     ]

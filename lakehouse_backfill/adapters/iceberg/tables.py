@@ -59,6 +59,7 @@ from lakehouse_backfill.domain.table import (
     ColumnSpan,
     LiveFile,
     ScanEstimate,
+    ScopedFiles,
     Snapshot,
     SpecPartitions,
     TableInfo,
@@ -183,20 +184,21 @@ class IcebergTables(Tables):
             spans = ColumnSpans(loaded, found)
             return tuple(spans.span(file, **hidden) for file, hidden in files)
 
-    def places(
-        self, table: str, snapshot_id: int | None, scope: Scope
-    ) -> tuple[SpecPartitions, ...]:
-        """Return the partition tuples that hold the files of a scope, by spec.
+    def scoped(self, table: str, snapshot_id: int | None, scope: Scope) -> ScopedFiles:
+        """Return the live data files of a scope, and the partition tuples that hold them.
 
         Raises Unsupported when a file has rows both inside and outside the scope.
         """
         if snapshot_id is None:
-            return ()
+            return ScopedFiles()
         loaded = load_table(self._catalog, table)
         with translate_errors():
             reader = ScopedReader(loaded, scope)
             content = reader.scope_files(meta.find_snapshot(loaded.metadata, snapshot_id, table))
-            return _spec_partitions(loaded, reader.labels, content)
+            return ScopedFiles(
+                tuple(_describe_files(content, reader.labels, {})),
+                _spec_partitions(loaded, reader.labels, content),
+            )
 
     def estimate(
         self, table: str, snapshot_id: int | None, ranges: tuple[RowRange, ...]
@@ -324,6 +326,12 @@ def _live_files(
 ) -> list[LiveFile]:
     """Label each listing of a live data file, with the delete files that apply to it."""
     content = _read_content(table, manifests, labels)
+    return _describe_files(content, labels, columns)
+
+
+def _describe_files(
+    content: ScopeFiles, labels: PartitionLabels, columns: dict[str, int]
+) -> list[LiveFile]:
     return [
         describe_live_file(
             labels,

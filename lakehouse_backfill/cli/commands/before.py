@@ -236,7 +236,7 @@ def plan(
 
 def show_everything(plan: Result) -> Result:
     """Return the plan as a result of which everything is drawn."""
-    from lakehouse_backfill.results.runs import ShowResult
+    from lakehouse_backfill.results.plans import ShowResult
 
     return ShowResult.from_fields(plan)
 

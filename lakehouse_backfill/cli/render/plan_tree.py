@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.core.planning.stages import Stage
     from lakehouse_backfill.domain.contract import Consumer
     from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate
-    from lakehouse_backfill.results.runs import PlanResult
+    from lakehouse_backfill.results.plans import PlanResult
 
 #: Labels of partitions that are listed, before "and N more": in a short plan, and in a whole one.
 _SHORT_LABELS, _WHOLE_LABELS = 5, 200

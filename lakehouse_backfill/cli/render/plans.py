@@ -27,7 +27,7 @@ from lakehouse_backfill.results.base import to_plain
 if TYPE_CHECKING:
     from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate
     from lakehouse_backfill.results import proof
-    from lakehouse_backfill.results.runs import PlanResult
+    from lakehouse_backfill.results.plans import PlanResult
 
 
 #: Lines of a kind that a short plan shows.

@@ -393,8 +393,13 @@ class RunEstimate(NamedTuple):
     rows_there: int
 
 
-def estimate_run(context: Context, resolved: ResolvedManifest) -> RunEstimate:
-    """Estimate a run from metadata alone; raises ConfigError when an input cannot be cut."""
+def estimate_run(
+    context: Context, resolved: ResolvedManifest, live: tuple[LiveFile, ...]
+) -> RunEstimate:
+    """Estimate a run from metadata alone; `live` are the target's files of the scope.
+
+    Raises ConfigError when an input cannot be cut.
+    """
     inputs = []
     for pin in resolved.sources:
         rows: tuple[RowRange, ...] = ()
@@ -402,18 +407,14 @@ def estimate_run(context: Context, resolved: ResolvedManifest) -> RunEstimate:
             first, last = resolve.window_to_read(pin, resolved.scope)
             rows = resolve.window_row_ranges(_column_type(pin), pin.range.column, first, last)
         inputs.append(context.tables.estimate(pin.table, pin.snapshot_id, rows))
-    target, replaced, held = resolved.target, None, set()
-    if target.uuid is not None:
-        wanted = set(resolved.scope.partitions)
-        live = context.tables.files(target.table, target.snapshot_id, resolved.scope.field)
-        replaced = tuple(file for file in live if file.is_in(wanted))
-        held = {label for file in replaced for label in file.spans or (file.partition,)}
+    replaced = live if resolved.target.uuid is not None else None
+    held = {label for file in live for label in file.spans or (file.partition,)}
     empty = tuple(label for label in resolved.scope.partitions if label not in held)
     found = Inputs.of(inputs)
     learned = learn_from_ledger(context, resolved, found)
     outputs = estimate_outputs(resolved, replaced, learned.history)
     estimate = estimate_from_files(found, outputs, context.profile.prices, learned)
-    return RunEstimate(estimate, empty, sum(file.rows for file in replaced or ()))
+    return RunEstimate(estimate, empty, sum(file.rows for file in live))
 
 
 def estimate_warnings(

@@ -45,7 +45,7 @@ from lakehouse_backfill.domain.plan import (
 )
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import digest
-from lakehouse_backfill.domain.table import SpecPartitions, TableInfo, TableRef
+from lakehouse_backfill.domain.table import ScopedFiles, SpecPartitions, TableInfo, TableRef
 
 
 def resolve_lineage_columns(contract: Contract, target: TableInfo | None) -> Contract:
@@ -67,19 +67,17 @@ def resolve_lineage_columns(contract: Contract, target: TableInfo | None) -> Con
     return contract.model_copy(update={"lineage_columns": not missing})
 
 
-def resolve_spec_partitions(
-    context: Context, resolved: ResolvedManifest
-) -> tuple[SpecPartitions, ...]:
-    """Resolve the scope to (spec, partition tuple) sets.
+def read_scope_files(context: Context, resolved: ResolvedManifest) -> ScopedFiles:
+    """Read the target's files of the scope, once for all that a plan says of them.
 
     Raises Unsupported when a file also holds rows beside the scope, or of two chunks: a part of a
     file cannot be replaced.
     """
     target = resolved.target
     if target.snapshot_id is None:
-        return ()
-    found = context.tables.places(target.table, target.snapshot_id, resolved.scope)
-    spans = [(place, frozenset(labels)) for place in found for labels in place.spans]
+        return ScopedFiles()
+    found = context.tables.scoped(target.table, target.snapshot_id, resolved.scope)
+    spans = [(place, frozenset(labels)) for place in found.places for labels in place.spans]
     for place, spanned in spans:
         shares = (spanned.intersection(chunk.partitions) for chunk in resolved.chunks)
         if any(share and share != spanned for share in shares):
@@ -305,16 +303,14 @@ def _complete_plan(
     require_honourable_sinks(resolved.contract, resolved.manifest)
     require_no_side_effects(texts, resolved.manifest)
     findings = judge_code(texts, resolved.manifest)
-    places = resolve_spec_partitions(context, resolved)
-    found = estimates.estimate_run(context, resolved)
-    estimate = found.estimate
-    notes = (
-        publish_modes.check_run_kind(resolved.manifest, resolved.target.table, found.rows_there)
-        + notes
-    )
+    scoped = read_scope_files(context, resolved)
+    places = scoped.places
+    found = estimates.estimate_run(context, resolved, scoped.files)
+    estimate, table = found.estimate, resolved.target.table
+    notes = publish_modes.check_run_kind(resolved.manifest, table, found.rows_there) + notes
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
-    chosen = context.choose_write_path(resolved.target.table, resolved.scope)
-    write_path.require_fitting_write_path(resolved.manifest, resolved.target.table, chosen)
+    chosen = context.choose_write_path(table, resolved.scope)
+    write_path.require_fitting_write_path(resolved.manifest, table, chosen)
     manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     _require_changed_intent(context, run_id, revise, declared.manifest_file)

@@ -29,6 +29,7 @@ from lakehouse_backfill.domain.table import (
     PartitionField,
     ScanEstimate,
     SchemaChange,
+    ScopedFiles,
     Snapshot,
     SpecPartitions,
     TableInfo,
@@ -201,13 +202,13 @@ class FakeLake:
             for path in sorted(paths - known)
         )  # fmt: skip
 
-    def places(
-        self, table: str, snapshot_id: int | None, scope: Scope
-    ) -> tuple[SpecPartitions, ...]:
+    def scoped(self, table: str, snapshot_id: int | None, scope: Scope) -> ScopedFiles:
         held = self.tables[table].content(snapshot_id)
+        files = self.files(table, snapshot_id, scope.field)
         found = tuple(f"day={label}" for label in scope.partitions if label in held)
-        return (
-            (SpecPartitions(spec_id=0, spec="identity as day", partitions=found),) if found else ()
+        return ScopedFiles(
+            tuple(file for file in files if file.partition in scope.partitions),
+            (SpecPartitions(spec_id=0, spec="identity as day", partitions=found),) if found else (),
         )
 
     def estimate(

@@ -19,7 +19,7 @@ from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.ports.system import Progress
-from lakehouse_backfill.results import comparison, origins, proof, publications, runs
+from lakehouse_backfill.results import comparison, origins, plans, proof, publications, runs
 from lakehouse_backfill.results.base import Result
 
 CHECKS = [
@@ -394,6 +394,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 MODULES = {
     "comparison": comparison,
     "origins": origins,
+    "plans": plans,
     "proof": proof,
     "publications": publications,
     "runs": runs,

@@ -182,10 +182,8 @@ def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[st
     manifest, target = resolved.manifest, resolved.target
     mode = manifest.target.publish_mode
     if mode == "append" and target.snapshot_id is not None:
-        field = resolved.scope.field
-        publish_modes.require_empty_partitions(
-            resolved, context.tables.files(target.table, target.snapshot_id, field)
-        )
+        scoped = context.tables.scoped(target.table, target.snapshot_id, resolved.scope)
+        publish_modes.require_empty_partitions(resolved, scoped.files)
     found = [f"{mode}: {publish_modes.MODE_MEANINGS[mode]}"]
     if manifest.target.row_predicate:
         found.append(

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.cli.render.plan_tree import list_labels
 from lakehouse_backfill.core.planning.plan import make_plan
-from lakehouse_backfill.results.runs import PlanResult
+from lakehouse_backfill.results.plans import PlanResult
 from tests.support.fakes.context import contract, declared, lake
 from tests.support.fakes.project import PLAN
 from tests.support.fakes.screen import drawn

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.table import SpecPartitions
+from lakehouse_backfill.domain.table import ScopedFiles, SpecPartitions
 from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes.context import context, declared, lake
 from tests.support.fakes.lake import FakeLake
@@ -21,11 +21,10 @@ DAYS = ("2020-01-02", "2020-01-03")
 class Coarse(FakeLake):
     """A target whose old files are of months."""
 
-    def places(
-        self, table: str, snapshot_id: int | None, scope: Scope
-    ) -> tuple[SpecPartitions, ...]:
+    def scoped(self, table: str, snapshot_id: int | None, scope: Scope) -> ScopedFiles:
         old = SpecPartitions(spec_id=0, spec="month as m", partitions=("m=2020-01",), spans=(DAYS,))
-        return (old, *super().places(table, snapshot_id, scope))
+        found = super().scoped(table, snapshot_id, scope)
+        return found._replace(places=(old, *found.places))
 
 
 def test_a_plan_names_the_tuples_that_its_partitions_stand_for() -> None:

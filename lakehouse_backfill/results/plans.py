@@ -1,0 +1,136 @@
+"""Results of `plan` and `show`: what a run would do, in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.stages import Stage, plan_stages
+from lakehouse_backfill.core.planning.target import publish_modes, row_changes
+from lakehouse_backfill.domain import plan as plans
+from lakehouse_backfill.domain.contract import Consumer
+from lakehouse_backfill.domain.guards.determinism import Finding
+from lakehouse_backfill.domain.guards.safety import PublishWindow
+from lakehouse_backfill.domain.partitions import Chunk, ScopeField
+from lakehouse_backfill.domain.run import RunStatus
+from lakehouse_backfill.domain.table import SpecPartitions, describe_schema_step
+from lakehouse_backfill.results.base import Record, Result, optional
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class PlannedPin(Record):
+    """A snapshot that the run reads or changes; `mode` says how it is kept from expiring."""
+
+    name: str
+    role: str
+    table: str
+    requested: str
+    snapshot_id: int | None
+    schema_id: int | None
+    mode: str | None
+
+
+class PlanResult(Result):
+    """What `plan` resolved; `state` is None for a dry run.
+
+    `stages` is all that the run does, in order. `nothing_to_do`: readers see already what it would
+    compute. `skipped` are partitions inside the range that stay as they are.
+    """
+
+    run_id: str
+    product: str
+    state: str | None
+    manifest_hash: str
+    revises: str | None
+    target: str
+    shadow_table: str
+    publish_mode: str
+    publishing: str
+    rows: str | None
+    schema_change: tuple[str, ...]
+    partitions: tuple[str, ...]
+    last_partition: str
+    partition_field: ScopeField
+    places: tuple[SpecPartitions, ...]
+    chunks: tuple[Chunk, ...]
+    pins: tuple[PlannedPin, ...]
+    stages: tuple[Stage, ...]
+    nothing_to_do: bool
+    skipped: tuple[str, ...]
+    skipped_because: str | None
+    deadline: datetime | None
+    publish_window: PublishWindow | None
+    estimate: plans.Estimate
+    consumers: tuple[Consumer, ...]
+    conflicts: tuple[plans.ConflictingRun, ...]
+    checklist: tuple[plans.ChecklistQuestion, ...]
+    way: plans.ChosenWritePath | None
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    undo: str
+    warm_up_proof: Mapping[str, Any] | None
+    determinism_proof: Mapping[str, Any] | None
+    columns: tuple[str, ...] | None = optional()
+    next_command: str | None = optional()
+
+    @classmethod
+    def of(
+        cls,
+        plan: plans.Plan,
+        status: RunStatus | None,
+        proof: Mapping[str, Any] | None,
+        repeated: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Describe a plan, its registered run, and the proofs of warm-up and determinism."""
+        resolved, target = plan.resolved, plan.resolved.manifest.target
+        undo = command_line("rollback", plan.product, "--reason", "TEXT")
+        return cls.from_fields(
+            plan,
+            state=status.state.value if status else None,
+            target=resolved.target.table,
+            publish_mode=target.publish_mode,
+            publishing=publish_modes.MODE_MEANINGS[target.publish_mode],
+            rows=row_changes.describe_row_predicate(target) or None,
+            columns=target.columns,
+            schema_change=tuple(describe_schema_step(step) for step in target.schema_change),
+            partitions=resolved.scope.partitions,
+            last_partition=resolve.describe_in_words(resolved.scope),
+            partition_field=resolved.scope.field,
+            chunks=resolved.chunks,
+            stages=plan_stages(plan),
+            nothing_to_do=bool(plan.repeats),
+            skipped=resolve.skipped_labels(resolved.scope.field, target.partitions),
+            skipped_because=target.partitions.except_because,
+            deadline=resolved.manifest.run.deadline,
+            publish_window=resolved.manifest.safety.publish_window,
+            pins=_planned_pins(resolved),
+            undo=f"{command_line('cancel', plan.run_id)}; after publication: {undo}",
+            warm_up_proof=proof,
+            determinism_proof=repeated,
+        )
+
+    def _repr_html_(self) -> str:
+        """Draw the plan in a notebook."""
+        from lakehouse_backfill.results.notebook import plan_html
+
+        return plan_html(self)
+
+
+class ShowResult(PlanResult):
+    """The plan of a registered run, with everything in it."""
+
+
+def _planned_pins(resolved: plans.ResolvedManifest) -> tuple[PlannedPin, ...]:
+    target = resolved.target
+    mode = "tag" if target.snapshot_id is not None else None
+    return (
+        *map(PlannedPin.from_fields, resolved.sources),
+        PlannedPin.from_fields(
+            target, name="target", role="target", requested=target.table, mode=mode
+        ),
+    )
