@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,13 +17,21 @@ from lakehouse_backfill.ports.system import Progress
 PAUSE_S = 5.0
 #: Seconds without a line after which a command says that it is at work (O6).
 SILENCE_S = 3.0
+#: The same on a terminal, where a person waits: what is shown moves, and goes away.
+SCREEN_SILENCE_S = 0.5
+#: Seconds between two looks at whether a command shows anything.
+_BEAT_S = 0.25
+#: Terminals that know no cursor.
+_PLAIN_TERMINALS = ("dumb", "unknown")
+_LINE_START, _CLEAR_LINE = "\r", "\r\x1b[K"
 
 
 def make_progress(stream: TextIO, *, is_silent: bool) -> Progress:
     """Choose by what `stream` is: a moving bar, plain lines, or nothing."""
     if is_silent:
         return NullProgress()
-    return BarProgress(stream) if stream.isatty() else LineProgress(stream)
+    moves = stream.isatty() and os.environ.get("TERM") not in _PLAIN_TERMINALS
+    return BarProgress(stream) if moves else LineProgress(stream)
 
 
 @dataclass
@@ -65,6 +74,16 @@ class LineProgress:
         self._stream, self._clock, self._pause_s = stream, clock, pause_s
         self._steps: list[_Step] = []
         self._lock = threading.RLock()
+
+    #: Seconds without a sign of work, and between two signs.
+    silence_s, sign_pause_s = SILENCE_S, PAUSE_S
+
+    def show_work(self, text: str) -> None:
+        """Show that a command is at work, while no step of it is shown."""
+        self.say(text)
+
+    def clear_work(self) -> None:
+        """Take away what `show_work` shows; lines stay."""
 
     @property
     def is_busy(self) -> bool:
@@ -137,6 +156,7 @@ class BarProgress(LineProgress):
     def __init__(self, stream: TextIO) -> None:
         """Draw on `stream`, a terminal."""
         super().__init__(stream, pause_s=math.inf)
+        self._is_work_shown = False
         self._bar: Any = None
         self._task: Any = None
 
@@ -146,6 +166,24 @@ class BarProgress(LineProgress):
             self._stop()
             super().start(label, total, unit)
             self._draw(self._steps[-1])
+
+    silence_s, sign_pause_s = SCREEN_SILENCE_S, 1.0
+
+    def show_work(self, text: str) -> None:
+        """Show the text on a line of its own, over which the next output is written."""
+        with self._lock:
+            if self._bar is None and not self.is_busy:
+                self._is_work_shown = True
+                self._stream.write(f"{_CLEAR_LINE}{text}{_LINE_START}")
+                self._stream.flush()
+
+    def clear_work(self) -> None:
+        """Clear the line."""
+        with self._lock:
+            if self._is_work_shown:
+                self._is_work_shown = False
+                self._stream.write(_CLEAR_LINE)
+                self._stream.flush()
 
     def _show(self, step: _Step, now: float) -> None:
         self._stop()
@@ -174,11 +212,12 @@ class BarProgress(LineProgress):
 
     def say(self, text: str) -> None:
         """Write a line, above the bar where there is one."""
-        bar = self._bar
-        if bar is None:
-            super().say(text)
-        else:
-            bar.console.print(text)
+        with self._lock:
+            self.clear_work()
+            if self._bar is None:
+                super().say(text)
+            else:
+                self._bar.console.print(text)
 
     def _draw(self, step: _Step) -> None:
         from rich import progress
@@ -217,34 +256,40 @@ class Heartbeat:
     def __init__(
         self, command: str, progress: LineProgress, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin to count; nothing is said before `beat` is called, as `start` does each second."""
+        """Begin to count; nothing is said before `beat` is called, as `start` does."""
         self._command, self._progress, self._clock = command, progress, clock
         self._began = clock()
-        self._next_line = self._began + SILENCE_S
-        self._is_over = threading.Event()
+        self._next_line = self._began + progress.silence_s
+        self._is_over, self._lock = threading.Event(), threading.Lock()
 
     def beat(self) -> None:
         """Say that the command is at work, if that was not to be seen for some seconds."""
         now = self._clock()
         self._progress.reveal()
         if self._progress.is_busy:
-            self._next_line = now + SILENCE_S
+            self._next_line = now + self._progress.silence_s
         elif now >= self._next_line:
-            self._next_line = now + PAUSE_S
-            self._progress.say(f"{self._command}: at work, {format_duration(now - self._began)}")
+            self._next_line = now + self._progress.sign_pause_s
+            self._progress.show_work(
+                f"{self._command}: at work, {format_duration(now - self._began)}"
+            )
 
     def start(self) -> Heartbeat:
-        """Call `beat` each second, in the background, until the end."""
+        """Call `beat` again and again, in the background, until the end."""
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
         return self
 
     def stop(self) -> None:
-        """End it: nothing is said any more."""
-        self._is_over.set()
+        """End it: nothing is said any more, and nothing that moves is left."""
+        with self._lock:
+            self._is_over.set()
+            self._progress.clear_work()
 
     def _run(self) -> None:
-        while not self._is_over.wait(1.0):
-            self.beat()
+        while not self._is_over.wait(_BEAT_S):
+            with self._lock:
+                if not self._is_over.is_set():
+                    self.beat()
 
 
 def row_rate_text(rows: int, seconds: float) -> str:

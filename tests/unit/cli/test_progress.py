@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -21,6 +27,7 @@ from lakehouse_backfill.cli.progress import (
 from tests.support.fakes.project import FakeProject
 from tests.support.fakes.screen import Screen
 
+REPOSITORY = Path(__file__).parents[3]
 pytestmark = pytest.mark.req("O6")
 
 
@@ -105,6 +112,68 @@ def test_a_command_that_shows_nothing_for_three_seconds_says_that_it_is_at_work(
     assert stream.getvalue().splitlines() == ["diff: at work, 3.0 s", "diff: at work, 8.0 s"]
 
 
+def test_on_a_terminal_work_is_shown_within_a_second_on_a_line_that_goes_away() -> None:
+    screen, clock = Screen(), Ticks()
+    progress = BarProgress(screen)
+    heart = Heartbeat("plan", progress, clock)
+    for now in (0.4, 0.6, 0.9, 1.7):
+        clock.now = now
+        heart.beat()
+    assert screen.getvalue() == "\r\x1b[Kplan: at work, 0.6 s\r\r\x1b[Kplan: at work, 1.7 s\r"
+    progress.say("found")
+    heart.stop()
+    assert screen.getvalue().endswith("1.7 s\r\r\x1b[Kfound\n")
+
+
+def test_work_is_not_shown_over_a_bar() -> None:
+    screen, clock = Screen(), Ticks()
+    progress = BarProgress(screen)
+    heart = Heartbeat("run", progress, clock)
+    clock.now = 1.0
+    heart.beat()
+    progress.start("stage", 4, "chunks")
+    clock.now = 9.0
+    heart.beat()
+    progress.finish()
+    heart.stop()
+    assert screen.getvalue().count("at work") == 1
+
+
+#: A command that takes some seconds, of which it says nothing; it notes when it begins.
+SLOW = """
+import sys, time
+from tests.support.fakes.project import FakeProject
+from lakehouse_backfill.cli.main import app
+class Slow(FakeProject):
+    def open(self, *args, **options):
+        found = super().open(*args, **options)
+        with open(sys.argv[1], "w") as file:
+            file.write(str(time.time()))
+        time.sleep(2.5)
+        return found
+app(["status"], obj=Slow().open, prog_name="x")
+"""
+
+
+def test_a_terminal_shows_within_a_second_what_is_at_work(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    began = tmp_path / "began"
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(began)], stdin=theirs, stdout=subprocess.PIPE,
+        stderr=theirs, env={**os.environ, "TERM": "xterm"}, cwd=REPOSITORY,
+    ) as command:  # fmt: skip
+        os.close(theirs)
+        shown = os.read(ours, 1000)
+        waited = time.time() - float(began.read_text("ascii"))
+        result, _ = command.communicate(timeout=60)
+    assert b"status: at work" in shown
+    # Half a second more, for a busy machine.
+    assert waited < 1.5
+    assert b"at work" not in result
+    assert os.read(ours, 1000).endswith(b"\r\x1b[K")
+    os.close(ours)
+
+
 def test_nothing_is_said_beside_a_step_that_is_shown() -> None:
     stream, clock = io.StringIO(), Ticks()
     progress = LineProgress(stream, clock)
@@ -172,10 +241,15 @@ def test_the_heart_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch) ->
     assert ended == ["versions", "audit", "status"]
 
 
-def test_what_is_shown_follows_the_stream_and_the_wish_for_silence() -> None:
+def test_what_is_shown_follows_the_stream_and_the_wish_for_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TERM", raising=False)
     assert isinstance(make_progress(Screen(), is_silent=False), BarProgress)
     assert isinstance(make_progress(io.StringIO(), is_silent=False), LineProgress)
     assert isinstance(make_progress(Screen(), is_silent=True), NullProgress)
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(make_progress(Screen(), is_silent=False)) is LineProgress
 
 
 @pytest.mark.parametrize(
