@@ -1,8 +1,7 @@
 """The mistakes of a newcomer: each ends with one error, and its printed fix works when pasted.
 
-Without a JVM; those that need one (no Java, an error in a function of a job, Ctrl-C while Spark
-works) are in `test_bad_input.py` and `tests/lake/test_interrupt.py`, a missing extra in
-`tests/unit/demo/test_data.py`.
+Without a JVM; those that need one (an error in a function of a job, Ctrl-C while Spark works) are
+in `tests/lake/test_interrupt.py`; no Java and no extra are in `test_missing_parts.py`.
 """
 
 from __future__ import annotations
