@@ -4,7 +4,8 @@ python -m benchmarks.journey [--rounds 3]
 
 Each command is a process of its own, as it is typed: without a warm session, and with one that
 `session start` has started before. The gates are seconds on two quiet cores, and are printed
-beside the load of the machine: on a busy one they say little.
+beside the load of the machine: on a busy one they say little. So the seconds of processor time are
+printed too, those of the session's processes included: on any machine they compare two versions.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
@@ -29,7 +32,7 @@ from pyiceberg.types import DateType, LongType, NestedField
 
 from benchmarks.ratios import Ratio, environment, report
 
-PROGRAM = "from lakehouse_backfill.cli.main import run; run()"
+PROGRAM = "from lakehouse_backfill.cli.entry import run; run()"
 DAYS = tuple(date(2024, 1, day) for day in range(1, 29))
 #: Far enough from each other that no edge of one is another.
 WRONG = DAYS[3::3]
@@ -114,7 +117,11 @@ def main() -> int:
             if way == "warm":
                 raw["warm, session start"] = [_take(project, "session", "start")[0]]
             for number in range(rounds):
+                host = _take(project, "session", "status")[1]["pid"]
+                before = _processor_seconds(host)
                 steps = _journey(project, next(wrong), f"{way}-{number}")
+                used = _processor_seconds(host) - before
+                raw.setdefault(f"{way}, processor time in sum", []).append(used)
                 for step, took in {**steps, "in sum": sum(steps.values())}.items():
                     raw.setdefault(f"{way}, {step}", []).append(took)
         _take(project, "session", "stop")
@@ -168,6 +175,23 @@ def _journey(project: Path, day: date, name: str) -> Steps:
     for verb in ("approve", "run", "accept", "publish"):
         steps[verb] = _take(project, verb, run, "--by", "ana")[0]
     return steps
+
+
+def _processor_seconds(host: int | None) -> float:
+    """Return the processor time of the commands until now, and of a session's processes."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ticks, family = 0, {host}
+    processes = {}
+    for path in Path("/proc").glob("[0-9]*/stat") if host else ():
+        with suppress(OSError):
+            fields = path.read_text("ascii", "replace").rpartition(")")[2].split()
+            processes[int(path.parent.name)] = fields
+    # A process has a higher number than the one that started it, unless numbers began anew.
+    for pid, fields in sorted(processes.items()):
+        if pid in family or int(fields[1]) in family:
+            family.add(pid)
+            ticks += sum(map(int, fields[11:15]))
+    return used.ru_utime + used.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _take(project: Path, *words: str) -> tuple[float, dict[str, str]]:

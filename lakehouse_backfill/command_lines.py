@@ -3,12 +3,16 @@
 Texts that are stored, in logs and evidence, hold the verb and its arguments only, so that they and
 their digests are the same for everybody. `Invocation` adds where they are shown what the reader's
 call was given: the folder of the project, the profile, and the run that it was about.
+
+Also splits the line that was typed into options of the program and the command with its own.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -88,3 +92,68 @@ class Invocation:
 
 
 DEFAULT_INVOCATION = Invocation()
+
+
+PROGRAM_FLAGS = ("--json", "--quiet", "--debug")
+PROGRAM_OPTIONS = ("--project", "--profile")
+
+
+@dataclass(frozen=True)
+class SplitArguments:
+    """`program`: options of the program; `rest`: the command and everything of its own."""
+
+    program_options: tuple[str, ...]
+    command_arguments: tuple[str, ...]
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether the answer is to be one JSON object."""
+        return "--json" in self.program_options
+
+    @property
+    def wants_traceback(self) -> bool:
+        """Whether errors of ours are to be shown with their traceback."""
+        return "--debug" in self.program_options
+
+    @property
+    def invocation(self) -> Invocation:
+        """What printed commands need to reach the same lake; options win over the environment."""
+        return Invocation.of(self.project, self.option("--profile", PROFILE_VARIABLE))
+
+    @property
+    def project(self) -> str:
+        """The folder of the project; empty for the one where the reader is."""
+        return self.option("--project", PROJECT_VARIABLE)
+
+    def option(self, option: str, variable: str) -> str:
+        """Return the value of an option of the program, or else of its variable."""
+        given = os.environ.get(variable, "")
+        for place, word in enumerate(self.program_options, start=1):
+            name, _, value = word.partition("=")
+            if name == option:
+                given = value or "".join(self.program_options[place : place + 1])
+        return given
+
+    def command_name(self, groups: Container[str]) -> str:
+        """Name the command as it was typed: `plan`, `product add`, or empty."""
+        names = [word for word in self.command_arguments if not word.startswith("-")]
+        count = 2 if names and names[0] in groups else 1
+        return " ".join(names[:count])
+
+
+def split_arguments(args: Sequence[str]) -> SplitArguments:
+    """Accept the program's options anywhere, also after the command; `--` ends them."""
+    program: list[str] = []
+    rest: list[str] = []
+    words = list(args)
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            return SplitArguments(tuple(program), (*rest, word, *words))
+        if word in PROGRAM_FLAGS or word.partition("=")[0] in PROGRAM_OPTIONS:
+            program.append(word)
+            if word in PROGRAM_OPTIONS and words:
+                program.append(words.pop(0))
+        else:
+            rest.append(word)
+    return SplitArguments(tuple(program), tuple(rest))

@@ -1,7 +1,6 @@
 """The program as a group of commands: help by phase, and the one place where errors end.
 
-Also splits the typed arguments into options of the program and the command with its own, and makes
-text safe for terminals. Loads nothing else, because every error needs it.
+Also makes text safe for terminals. Loads nothing else, because every error needs it.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -24,7 +22,7 @@ from lakehouse_backfill.cli.json_output import (
     output_to_stdout,
     write_json,
 )
-from lakehouse_backfill.command_lines import PROFILE_VARIABLE, PROJECT_VARIABLE, Invocation
+from lakehouse_backfill.command_lines import SplitArguments, split_arguments
 from lakehouse_backfill.errors import BackfillError, hides_texts, text_of
 from lakehouse_backfill.fault_points import describe_commits
 
@@ -35,65 +33,6 @@ def clean_text(value: Any) -> str:
         letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]
         for letter in str(value)
     )
-
-
-PROGRAM_FLAGS = ("--json", "--quiet", "--debug")
-PROGRAM_OPTIONS = ("--project", "--profile")
-
-
-@dataclass(frozen=True)
-class SplitArguments:
-    """`program`: options of the program; `rest`: the command and everything of its own."""
-
-    program_options: tuple[str, ...]
-    command_arguments: tuple[str, ...]
-
-    @property
-    def wants_json(self) -> bool:
-        """Whether the answer is to be one JSON object."""
-        return "--json" in self.program_options
-
-    @property
-    def wants_traceback(self) -> bool:
-        """Whether errors of ours are to be shown with their traceback."""
-        return "--debug" in self.program_options
-
-    @property
-    def invocation(self) -> Invocation:
-        """What printed commands need to reach the same lake; options win over the environment."""
-        given = {
-            "--project": os.environ.get(PROJECT_VARIABLE, ""),
-            "--profile": os.environ.get(PROFILE_VARIABLE, ""),
-        }
-        for place, word in enumerate(self.program_options, start=1):
-            name, _, value = word.partition("=")
-            if name in PROGRAM_OPTIONS:
-                given[name] = value or "".join(self.program_options[place : place + 1])
-        return Invocation.of(given["--project"], given["--profile"])
-
-    def command_name(self, groups: Container[str]) -> str:
-        """Name the command as it was typed: `plan`, `product add`, or empty."""
-        names = [word for word in self.command_arguments if not word.startswith("-")]
-        count = 2 if names and names[0] in groups else 1
-        return " ".join(names[:count])
-
-
-def split_arguments(args: Sequence[str]) -> SplitArguments:
-    """Accept the program's options anywhere, also after the command; `--` ends them."""
-    program: list[str] = []
-    rest: list[str] = []
-    words = list(args)
-    while words:
-        word = words.pop(0)
-        if word == "--":
-            return SplitArguments(tuple(program), (*rest, word, *words))
-        if word in PROGRAM_FLAGS or word.partition("=")[0] in PROGRAM_OPTIONS:
-            program.append(word)
-            if word in PROGRAM_OPTIONS and words:
-                program.append(words.pop(0))
-        else:
-            rest.append(word)
-    return SplitArguments(tuple(program), tuple(rest))
 
 
 PHASES = ("before", "during", "after", "repair")

@@ -37,6 +37,8 @@ from lakehouse_backfill.ports.system import Progress
 if TYPE_CHECKING:
     from lakehouse_backfill.wiring.adapters import Adapters
 
+#: The module of the process that forks one for each command.
+COMMAND_SERVER = "lakehouse_backfill.cli.command_server"
 #: How long `stop` waits for a session that no command uses.
 _STOP_S = 20.0
 
@@ -210,10 +212,19 @@ def serve(work: dict[str, Any], say: Callable[[dict[str, str]], None]) -> None:
     os.chdir(work["cwd"])
     project, folder = Path(work["project"]), SessionFolder(Path(work["folder"]))
 
+    # It loads libraries while Spark starts; its stdin ends with this process.
+    commands = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", COMMAND_SERVER, str(folder.path), work["cwd"]], cwd="/",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
     def tell_and_leave() -> None:
+        if not (commands.stdout and commands.stdout.readline()):
+            raise EnvironmentDown("its command server ended")
         say({})
         leave_terminal()
 
+    folder.make()
     try:
         chosen = choose_profile(load_profiles(project), work["profile"], project)
         profile = with_pyiceberg_settings(chosen)
@@ -226,6 +237,9 @@ def serve(work: dict[str, Any], say: Callable[[dict[str, str]], None]) -> None:
         )  # fmt: skip
     except BackfillError as error:
         say({"problem": error.problem, "fix": error.fix})
+    finally:
+        if commands.stdin:
+            commands.stdin.close()
 
 
 def _say(answer: dict[str, str]) -> None:

@@ -42,7 +42,7 @@ class Terminal:
         (self.lab.folder / "jobs" / "tenfold.py").write_text(JOB, encoding="utf-8")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        program = "from lakehouse_backfill.cli.main import run; run()"
+        program = "from lakehouse_backfill.cli.entry import run; run()"
         return subprocess.Popen(
             [sys.executable, "-c", program, *words], cwd=self.lab.folder, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,

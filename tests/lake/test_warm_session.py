@@ -72,6 +72,9 @@ def test_commands_share_the_jvm_of_a_session_and_nothing_of_jobs_until_it_is_kil
     assert (code, "warm session: ready" in text) == (0, True), text
     host = json.loads(terminal.do("--json", "session", "status")[1])["data"]["pid"]
     (jvm,) = [pid for pid, line in children(host).items() if "/bin/java " in line]
+    (server,) = [pid for pid, line in children(host).items() if ".command_server" in line]
+    commands = terminal.lab.folder / ".lakehouse-backfill" / "session" / "commands.json"
+    began = commands.stat().st_mtime_ns
 
     (first, own), (second, other) = ran(terminal, 2), ran(terminal, 3)
     for said in (first, second):
@@ -79,9 +82,12 @@ def test_commands_share_the_jvm_of_a_session_and_nothing_of_jobs_until_it_is_kil
         assert "starting Spark" not in said
     assert len(own) == len(other) == 1
     assert own != other
+    assert commands.stat().st_mtime_ns > began
 
     os.kill(host, signal.SIGKILL)
     wait_until_ended(jvm)
+    wait_until_ended(server)
+    assert not commands.exists()
     third, _ = ran(terminal, 4)
     assert "the warm session is not used: its process was killed" in third
     assert "starting Spark" in third

@@ -276,6 +276,20 @@ def _select_columns(frame: Frame, columns: tuple[str, ...]) -> Frame:
     return frame.select(*(f"`{name}`" for name in doubled))
 
 
+def load_expectations() -> None:
+    """Load Great Expectations, and what it needs of PySpark, on the caller's thread."""
+    _load_spark_modules()
+    with _quiet_library():
+        pass
+
+
+def _load_spark_modules() -> None:
+    for module in _SPARK_MODULES:
+        # Spark Connect needs packages that are not always installed.
+        with suppress(ImportError):
+            import_module(module)
+
+
 def start_gx_import() -> None:
     """Begin to import Great Expectations (seconds) in the background, e.g. while Spark starts.
 
@@ -283,10 +297,7 @@ def start_gx_import() -> None:
     get halves of them. So what both need of it is imported first, on the caller's thread.
     """
     if not _IMPORT_THREADS:
-        for module in _SPARK_MODULES:
-            # Spark Connect needs packages that are not always installed.
-            with suppress(ImportError):
-                import_module(module)
+        _load_spark_modules()
         _IMPORT_THREADS.append(
             Thread(target=import_module, args=(_GX_MODULE,), name="import-gx", daemon=True)
         )

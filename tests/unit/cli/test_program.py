@@ -15,9 +15,9 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner, Result
 
-from lakehouse_backfill.cli.group import SplitArguments, split_arguments
 from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.cli.session import REASON_CODES, keep_freed_memory
+from lakehouse_backfill.command_lines import SplitArguments, split_arguments
 from lakehouse_backfill.domain.manifest import ReasonCode
 from lakehouse_backfill.errors import ConfigError, Fault, PointerMoved, hide_texts
 from tests.support.fakes.project import CHECKS, FakeProject

@@ -180,9 +180,11 @@ def _wait(
     folder: SessionFolder, session: SparkSession, idle_s: float, is_wanted: Callable[[], bool]
 ) -> None:
     """Return once the session is to end, and no command uses it."""
-    used_at, is_busy = time.monotonic(), False
+    used_at, is_busy, last = time.monotonic(), False, folder.last_command()
     while is_jvm_alive():
         time.sleep(_TICK_S)
+        if folder.last_command() != last:
+            used_at, last = time.monotonic(), folder.last_command()
         if not is_wanted():
             folder.remove()
         if folder.is_used():

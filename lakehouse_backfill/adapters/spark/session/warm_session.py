@@ -31,6 +31,8 @@ from lakehouse_backfill.domain.contract import Profile
 #: The folder of the files, in the project's state folder.
 FOLDER = "session"
 _CONNECTION, _HOST_LOCK, _USE_LOCK = "connection.json", "host.lock", "use.lock"
+#: Touched by the command server when a command begins or ends.
+_COMMANDS = "commands.json"
 #: Variables that differ between commands of one shell. The profile is compared by its settings.
 _VOLATILE = frozenset(
     ("_", "SHLVL", "OLDPWD", "PWD", "COLUMNS", "LINES", "GX_ANALYTICS_ENABLED",
@@ -165,6 +167,12 @@ class SessionFolder:
                 return Connection(**json.load(file))
         except (OSError, ValueError, TypeError) as error:
             return f"{self.path / _CONNECTION} cannot be read: {error}"
+
+    def last_command(self) -> int:
+        """Return when a command last began or ended, also one without Spark; 0: nobody knows."""
+        with suppress(OSError):
+            return (self.path / _COMMANDS).stat().st_mtime_ns
+        return 0
 
     def hold_host_lock(self) -> int | None:
         """Take the lock of the host until the process ends; None: another one holds it."""

@@ -1,0 +1,60 @@
+"""The program, before anything is loaded: a command server runs the command, where there is one.
+
+Loads the libraries only when the command runs in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from lakehouse_backfill.adapters.system.command_client import (
+    EndUnknown,
+    NotServed,
+    find_command_server,
+    run_in_server,
+)
+from lakehouse_backfill.command_lines import SplitArguments, split_arguments
+
+
+def run() -> None:
+    """Run the program; the entry point of both console scripts."""
+    words = split_arguments(sys.argv[1:])
+    code = _run_in_session(words)
+    if code is not None:
+        sys.exit(code)
+    from lakehouse_backfill.cli.main import run as run_here
+
+    run_here()
+
+
+def _run_in_session(words: SplitArguments) -> int | None:
+    """Return the exit code of a command that a command server ran; None when none does."""
+    address = find_command_server(words.project, words.command_arguments, os.environ)
+    if address is None:
+        return None
+    try:
+        return run_in_server(address).end_process()
+    except NotServed as reason:
+        if not {"--json", "--quiet"} & set(words.program_options):
+            sys.stderr.write(f"the warm session does not run this command: {reason}\n")
+        return None
+    except EndUnknown:
+        return _report_unknown_end(words)
+
+
+def _report_unknown_end(words: SplitArguments) -> int:
+    from lakehouse_backfill.cli.json_output import build_envelope, write_json
+    from lakehouse_backfill.errors import OutcomeUnknown
+
+    error = OutcomeUnknown(
+        "the warm session was killed while the command worked, and does not tell how it ended",
+        state="what was committed is kept; a publication landed whole or not at all",
+        fix="lakehouse-backfill status, then give the same command again: it goes on from there",
+    )
+    error.complete_commands(words.invocation.complete)
+    if words.wants_json:
+        write_json(build_envelope(words.command_name(()), error=error), sys.stdout)
+    else:
+        sys.stderr.write(f"{error}\n")
+    return error.exit_code
