@@ -200,6 +200,7 @@ class Project:
         Raises ConfigError, NotFound, Unsupported, LimitExceeded, NonDeterministic, ChecksFailed (a
         proof).
         """
+        from lakehouse_backfill.core.planning import job_code
         from lakehouse_backfill.core.planning import plan as stage
 
         who, context = resolve_actor(by), self.wiring.context
@@ -210,8 +211,8 @@ class Project:
         declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
             plan = stage.make_plan(context, declared, who, revise)
-        proof = stage.prove_warm_up(context, plan) if prove_warm_up else None
-        repeated = stage.prove_determinism(context, plan) if prove_determinism else None
+        proof = job_code.prove_warm_up(context, plan) if prove_warm_up else None
+        repeated = job_code.prove_determinism(context, plan) if prove_determinism else None
         status = None
         if not dry_run:
             plan, status = stage.register_plan(context, plan, who)

@@ -182,7 +182,13 @@ class Reference(Value):
     pin: Literal["tag", "lease_only"] = Field("tag", description="As for sources.")
     semantics: Literal[
         "as_recorded", "corrected_truth", "current_accepted", "as_used_by_original"
-    ] = Field("corrected_truth", description="Which truth the restatement uses.")
+    ] = Field(
+        "corrected_truth",
+        description="Which version is read. `corrected_truth`: `at`, or the newest; "
+        "`current_accepted`: the accepted version of the product that has the table; "
+        "`as_recorded`: the one in force when the rows to be replaced were first recorded; "
+        "`as_used_by_original`: the one that the run behind these rows read.",
+    )
     privacy: InputPrivacy | None = added_later(None, _INPUT_PRIVACY)
 
 

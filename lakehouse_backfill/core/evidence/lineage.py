@@ -22,6 +22,7 @@ from lakehouse_backfill.core.evidence.inputs.changes import (
 from lakehouse_backfill.core.guards.sql_columns import column_sources
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import archived_code
+from lakehouse_backfill.core.planning.target.row_changes import is_partial_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
@@ -31,13 +32,6 @@ from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.errors import NotFound, Unsupported
-
-
-def is_partial_plan(plan: Plan) -> bool:
-    """Return whether a run changes some rows or columns of its partitions, and keeps the others."""
-    target = plan.resolved.manifest.target
-    is_part = target.publish_mode in ("merge", "correction_events")
-    return is_part or target.row_predicate is not None or target.columns is not None
 
 
 class PartitionOrigins:

@@ -18,8 +18,9 @@ from lakehouse_backfill.core.evidence.inputs.rows import (
     doubtful_labels,
     labels_with_rows,
 )
-from lakehouse_backfill.core.evidence.lineage import PartitionOrigins, is_partial_plan
+from lakehouse_backfill.core.evidence.lineage import PartitionOrigins
 from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.target.row_changes import is_partial_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract

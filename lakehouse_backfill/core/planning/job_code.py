@@ -1,4 +1,4 @@
-"""Identity and archive of job code; approved files.
+"""Identity and archive of job code; approved files; proofs about its result before it runs.
 
 The name and version of a transform mean one code (D6). The code of a run is stored in the lake when
 the run is planned, so it outlives the project's folder. The files that decide what a run computes
@@ -18,7 +18,14 @@ from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
-from lakehouse_backfill.errors import ApprovalMissing, Blocked, ConfigError, NotFound, Tampered
+from lakehouse_backfill.errors import (
+    ApprovalMissing,
+    Blocked,
+    ChecksFailed,
+    ConfigError,
+    NotFound,
+    Tampered,
+)
 
 
 def code_files(resolved: ResolvedManifest) -> dict[str, str]:
@@ -254,3 +261,41 @@ def _changed_file_error(plan: Plan, problem: str, file: str) -> ApprovalMissing:
         "let it be "
         "approved again",
     )
+
+
+def prove_warm_up(context: Context, plan: Plan) -> dict[str, Any]:
+    """Compute the first partition with the declared warm-up and with twice as much.
+
+    Raises ChecksFailed when they differ: then the declared warm-up is too short.
+    """
+    label = plan.resolved.scope.partitions[0]
+    once, twice = context.compute().staging.prove_warm_up(plan, label)
+    if once != twice:
+        raise ChecksFailed(
+            f"partition {label} comes out differently with twice the warm-up: {once.rows} rows "
+            f"({once.text}) against {twice.rows} ({twice.text})",
+            state="nothing was registered",
+            fix="raise warm_up_days of the sources until the proof holds",
+        )
+    return {"partition": label, "declared": once.text, "doubled": twice.text, "equal": True}
+
+
+def prove_determinism(context: Context, plan: Plan) -> dict[str, Any]:
+    """Compute the first partition twice, with rows of the inputs and shuffles in another order.
+
+    Raises ChecksFailed, which names the columns that differ: then a retry gives other rows.
+    """
+    label = plan.resolved.scope.partitions[0]
+    proof = context.compute().staging.prove_determinism(plan, label)
+    if not proof.is_equal:
+        columns = ", ".join(proof.columns)
+        differing = f"columns {columns} differ" if columns else "values lie in other rows"
+        raise ChecksFailed(
+            f"partition {label} comes out differently when its input comes in another order: "
+            f"{differing}; {proof.first.rows} rows ({proof.first.text}) against "
+            f"{proof.second.rows} ({proof.second.text})",
+            state="nothing was registered",
+            fix="look for what depends on the order of rows: docs/determinism.md",
+        )
+    first, second = proof.first.text, proof.second.text
+    return {"partition": label, "first": first, "second": second, "equal": True}

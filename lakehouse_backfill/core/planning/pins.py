@@ -8,6 +8,7 @@ from typing import Literal
 
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.privacy import rules
+from lakehouse_backfill.core.planning.reference_versions import ReferenceVersion
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin
@@ -29,13 +30,16 @@ def resolve_sources(
     manifest: RunManifest,
     contracts: Mapping[str, Contract],
     approved: Mapping[str, InputPrivacy | None] | None = None,
+    versions: Mapping[str, ReferenceVersion] | None = None,
 ) -> tuple[SourcePin, ...]:
     """Resolve each input of the manifest to a snapshot, with what its contract says of privacy.
 
-    For a revision, `approved` says it instead, by input. Raises NotFound.
+    For a revision, `approved` says it instead, by input. `versions` are those that the semantics
+    of reference data name. Raises NotFound.
     """
+    known = versions or {}
     return tuple(
-        _source_pin(context, name, item).model_copy(
+        _source_pin(context, name, item, known.get(name)).model_copy(
             update={
                 "privacy": rules.input_privacy(name, item, contracts)
                 if approved is None
@@ -127,21 +131,25 @@ def _require_same_types(contract: Contract, tombstones: Tombstones, types: dict[
             )
 
 
-def _source_pin(context: Context, name: str, item: Source | Reference) -> SourcePin:
-    at = item.at
+def _source_pin(
+    context: Context, name: str, item: Source | Reference, version: ReferenceVersion | None
+) -> SourcePin:
+    at, table = item.at, item.table
     if isinstance(at, datetime):
         at = at.replace(tzinfo=at.tzinfo or timezone.utc).isoformat()
-    ref = TableRef(table=item.table, at=None if at is None else str(at))
+    if version is not None:
+        at, table = version.snapshot_id, version.table
+    ref = TableRef(table=table, at=None if at is None else str(at))
     is_source = isinstance(item, Source)
     field = f"{'sources' if is_source else 'reference_data'}.{name}"
     snapshot = _resolve_snapshot(context, ref, field)
-    _require_distinct_names(item.table, snapshot, f"{field}.table")
+    _require_distinct_names(table, snapshot, f"{field}.table")
     if at is None and (info := context.tables.describe(item.table)) is not None:
         require_current_names(info, snapshot, f"{field}.table")
     return SourcePin(
         name=name,
         role="source" if is_source else "reference",
-        table=item.table,
+        table=table,
         requested=str(ref),
         snapshot_id=snapshot.snapshot_id,
         mode=item.pin,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import ValidationError
 
@@ -18,7 +18,14 @@ from lakehouse_backfill.core.guards.outside.inverses import undo_messages
 from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
 from lakehouse_backfill.core.guards.privacy import masks, rules
-from lakehouse_backfill.core.planning import checklist, estimates, job_code, pins, resolve
+from lakehouse_backfill.core.planning import (
+    checklist,
+    estimates,
+    job_code,
+    pins,
+    reference_versions,
+    resolve,
+)
 from lakehouse_backfill.core.planning.stages import find_repeated_run, nothing_to_do_warnings
 from lakehouse_backfill.core.planning.target import (
     catch_up,
@@ -34,7 +41,12 @@ from lakehouse_backfill.domain import partitions, table
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.manifest import RunManifest, require_supported, unplannable
-from lakehouse_backfill.domain.partitions import ColumnType, PartitionTransform, ScopeField
+from lakehouse_backfill.domain.partitions import (
+    ColumnType,
+    PartitionTransform,
+    Scope,
+    ScopeField,
+)
 from lakehouse_backfill.domain.plan import (
     ConflictingRun,
     Plan,
@@ -144,6 +156,8 @@ class DeclaredRun:
     input_contracts: Mapping[str, Contract] = field(default_factory=dict)
     #: For a revision: what was approved of its inputs' privacy, by name, instead of contracts.
     input_privacy: Mapping[str, InputPrivacy | None] | None = None
+    #: For a revision: the versions of reference data that were approved, by name.
+    reference_pins: Mapping[str, SourcePin] = field(default_factory=dict)
 
 
 def make_plan(
@@ -168,9 +182,8 @@ def make_plan(
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
-    sources = _resolve_sources(context, declared)
-    notes = resolve.check_input_ranges(manifest, scope, sources)
-    notes += resolve.completeness_notes(manifest, declared.contract, sources)
+    target = _target_pin(declared.contract, base)
+    sources, notes = _resolve_inputs(context, declared, target, scope)
     notes += steps.check_progressive(manifest, declared.contract, scope)
     notes += corrections.check_corrections(manifest, declared.contract)
     resolved = ResolvedManifest(
@@ -181,7 +194,7 @@ def make_plan(
             scope, row_changes.chunk_partition_limit(manifest, declared.contract, scope)
         ),
         sources=sources,
-        target=_target_pin(declared.contract, base),
+        target=target,
         code_hash=declared.code_hash,
         git_commit=declared.git_commit,
         lock_hash=declared.lock_hash,
@@ -198,10 +211,19 @@ def make_plan(
     return _complete_plan(context, resolved, declared, by, revise, notes)
 
 
-def _resolve_sources(context: Context, declared: DeclaredRun) -> tuple[SourcePin, ...]:
-    return pins.resolve_sources(
-        context, declared.manifest, declared.input_contracts, declared.input_privacy
+def _resolve_inputs(
+    context: Context, declared: DeclaredRun, target: TargetPin, scope: Scope
+) -> tuple[tuple[SourcePin, ...], tuple[str, ...]]:
+    """Return the pinned inputs, and the notes on their versions, ranges and completeness."""
+    manifest, contracts = declared.manifest, declared.input_contracts
+    old = reference_versions.OldRows(manifest.product, target.table, target.snapshot_id, scope)
+    versions = reference_versions.resolve_references(
+        context, manifest.reference_data, contracts, old, declared.reference_pins
     )
+    found = pins.resolve_sources(context, manifest, contracts, declared.input_privacy, versions)
+    notes = reference_versions.semantics_notes(manifest.reference_data, versions)
+    notes += resolve.check_input_ranges(manifest, scope, found)
+    return found, notes + resolve.completeness_notes(manifest, declared.contract, found)
 
 
 def _privacy_notes(
@@ -249,44 +271,6 @@ def register_plan(context: Context, plan: Plan, by: str) -> tuple[Plan, RunStatu
     )
     supersede_revised_run(context, plan, by)
     return plan, status
-
-
-def prove_warm_up(context: Context, plan: Plan) -> dict[str, Any]:
-    """Compute the first partition with the declared warm-up and with twice as much.
-
-    Raises ChecksFailed when they differ: then the declared warm-up is too short.
-    """
-    label = plan.resolved.scope.partitions[0]
-    once, twice = context.compute().staging.prove_warm_up(plan, label)
-    if once != twice:
-        raise errors.ChecksFailed(
-            f"partition {label} comes out differently with twice the warm-up: {once.rows} rows "
-            f"({once.text}) against {twice.rows} ({twice.text})",
-            state="nothing was registered",
-            fix="raise warm_up_days of the sources until the proof holds",
-        )
-    return {"partition": label, "declared": once.text, "doubled": twice.text, "equal": True}
-
-
-def prove_determinism(context: Context, plan: Plan) -> dict[str, Any]:
-    """Compute the first partition twice, with rows of the inputs and shuffles in another order.
-
-    Raises ChecksFailed, which names the columns that differ: then a retry gives other rows.
-    """
-    label = plan.resolved.scope.partitions[0]
-    proof = context.compute().staging.prove_determinism(plan, label)
-    if not proof.is_equal:
-        columns = ", ".join(proof.columns)
-        differing = f"columns {columns} differ" if columns else "values lie in other rows"
-        raise errors.ChecksFailed(
-            f"partition {label} comes out differently when its input comes in another order: "
-            f"{differing}; {proof.first.rows} rows ({proof.first.text}) against "
-            f"{proof.second.rows} ({proof.second.text})",
-            state="nothing was registered",
-            fix="look for what depends on the order of rows: docs/determinism.md",
-        )
-    first, second = proof.first.text, proof.second.text
-    return {"partition": label, "first": first, "second": second, "equal": True}
 
 
 def _complete_plan(

@@ -192,6 +192,7 @@ def _find_planned_revision(context: Context, plan: Plan) -> Plan | None:
 
 def _declaration_of(plan: Plan) -> DeclaredRun:
     resolved = plan.resolved
+    references = resolved.manifest.reference_data
     return DeclaredRun(
         manifest=resolved.manifest,
         contract=resolved.contract,
@@ -202,6 +203,11 @@ def _declaration_of(plan: Plan) -> DeclaredRun:
         files=resolved.files,
         previous_code=resolved.previous_code,
         input_privacy={pin.name: pin.privacy for pin in resolved.sources},
+        reference_pins={
+            pin.name: pin
+            for pin in resolved.sources
+            if pin.name in references and references[pin.name].semantics != "corrected_truth"
+        },
     )
 
 

@@ -166,6 +166,10 @@ class FakeLake:
             raise NotFound(f"{ref} does not exist")
         ids = {str(number): number for number in range(1, len(found.contents) + 1)}
         snapshot_id = (ids | found.named()).get("main" if ref.at is None else ref.at)
+        if snapshot_id is None and ref.at is not None and ref.at[:2] == "20":
+            moment = datetime.fromisoformat(ref.at)
+            earlier = [number for number, at in enumerate(found.times, start=1) if at <= moment]
+            snapshot_id = earlier[-1] if earlier else None
         if snapshot_id is None:
             raise NotFound(f"{ref} does not exist")
         return Snapshot(
@@ -469,7 +473,7 @@ def _drift(table: FakeTable, scope: Scope, number: int) -> Drift | None:
         snapshot_id=number,
         operation="overwrite",
         writer=table.summaries[number - 1].get("writer", "an unnamed writer"),
-        at=FixedClock().now(),
+        at=table.times[number - 1],
         partitions=changed,
         only_deletes=all(new.get(x, nothing) < old.get(x, nothing) for x in changed),
     )

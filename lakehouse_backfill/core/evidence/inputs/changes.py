@@ -117,6 +117,9 @@ class InputReader:
 
     def changes_since_pin(self, plan: Plan, pin: SourcePin) -> tuple[ChangedInput, ...]:
         """Return what changed of an input since its pin, whatever partition reads it."""
+        declared = plan.resolved.manifest.reference_data.get(pin.name)
+        if declared is not None and declared.semantics == "current_accepted":
+            return self._accepted_since_pin(pin)
         if pin.range is None and _is_fixed_reference(plan, pin):
             return ()
         column = pin.range.column if pin.range else ""
@@ -124,6 +127,18 @@ class InputReader:
         if key not in self._changes:
             self._changes[key] = self._read_changes(pin, column)
         return self._changes[key]
+
+    def _accepted_since_pin(self, pin: SourcePin) -> tuple[ChangedInput, ...]:
+        """Return that the product of a reference has another accepted version than the pinned."""
+        rows = self.context.versions.of_table(pin.table)
+        product = rows[0].product if rows else ""
+        accepted = self.context.versions.pointer(product).accepted if product else None
+        if accepted is None:
+            return (ChangedInput("unknown", f"{pin.table} has no accepted version any more"),)
+        if (accepted.table, accepted.snapshot_id) == (pin.table, pin.snapshot_id):
+            return ()
+        text = f"version {accepted.version} of {product} is accepted now"
+        return (ChangedInput("reference data", text),)
 
     def _read_changes(self, pin: SourcePin, column: str) -> tuple[ChangedInput, ...]:
         try:

@@ -39,6 +39,13 @@ _ORDERED = ("int", "long", "date", "timestamp", "timestamptz")
 _MERGE, _VERSION, _DELETED = "target.merge", "target.merge.version", "target.merge.deleted"
 
 
+def is_partial_plan(plan: Plan) -> bool:
+    """Return whether a run changes some rows or columns of its partitions, and keeps the others."""
+    target = plan.resolved.manifest.target
+    is_part = target.publish_mode in ("merge", "correction_events")
+    return is_part or target.row_predicate is not None or target.columns is not None
+
+
 def require_mergeable(
     manifest: RunManifest, contract: Contract, columns: Collection[Column]
 ) -> None:

@@ -10,7 +10,8 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.approval.decisions import waive
 from lakehouse_backfill.core.evidence import status
-from lakehouse_backfill.core.planning.plan import make_plan, prove_determinism, prove_warm_up
+from lakehouse_backfill.core.planning.job_code import prove_determinism, prove_warm_up
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.staging.stage import stage
