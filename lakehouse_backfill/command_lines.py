@@ -27,7 +27,7 @@ REASON_PLACEHOLDER = "TEXT"
 #: The verbs that open a project; the others need neither a project nor a profile.
 PROJECT_VERBS = (
     "accept", "approve", "audit", "cancel", "chunks", "diff", "doctor", "dual-read", "evidence",
-    "lineage", "list", "log", "maintain", "new", "plan", "product", "publish", "reconcile",
+    "lineage", "list", "log", "maintain", "new", "note", "plan", "product", "publish", "reconcile",
     "recover", "reject", "reproduce", "rollback", "run", "session", "shadow", "show", "stage",
     "stale", "status", "try", "validate", "verify", "versions", "waive", "why",
 )  # fmt: skip

@@ -192,25 +192,31 @@ class Project:
         dry_run: bool = False,
         prove_warm_up: bool = False,
         prove_determinism: bool = False,
+        window: str | None = None,
     ) -> plans.PlanResult:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
-        Without a file, the file of the run to `revise` is planned again.
+        Without a file, the file of the run to `revise` is planned again. `window` names event times
+        whose rows were wrong, `T1..T2`: the plan says what follows, and must restate all of it.
 
         Raises ConfigError, NotFound, Unsupported, LimitExceeded, NonDeterministic, ChecksFailed (a
         proof).
         """
         from lakehouse_backfill.core.planning import job_code
         from lakehouse_backfill.core.planning import plan as stage
+        from lakehouse_backfill.core.planning import window as windows
 
         who, context = resolve_actor(by), self.wiring.context
         if manifest_file is None:
             if revise is None:
                 raise ConfigError("no run manifest is named", fix="name its file")
             manifest_file = context.runs.plan(revise).manifest_file
+        span = windows.parse_window(window) if window is not None else None
         declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
             plan = stage.make_plan(context, declared, who, revise)
+            if span is not None:
+                plan = windows.examine_window(context, plan, span)
         proof = job_code.prove_warm_up(context, plan) if prove_warm_up else None
         repeated = job_code.prove_determinism(context, plan) if prove_determinism else None
         status = None
@@ -329,6 +335,7 @@ class Project:
     def status(self, run: str | None = None, *, all: bool = False) -> runs.StatusResult:
         """Describe one run, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
+        from lakehouse_backfill.core.runs.notes import needs_attention, note_command
 
         context = self.wiring.context
         if run:
@@ -342,15 +349,18 @@ class Project:
                 one, status.with_log_fault(stands, one, events), gates,
                 approvals=status.decision_records(events),
                 waivers=status.waiver_records(events),
+                notes=status.note_texts(events),
                 **status.rollout_records(context, run, events),
             )  # fmt: skip
+            line = replace(line, note_command=note_command(one, events))
             return self._noted(results.runs.StatusResult(runs=(line,)), run)
         found = status.list_runs(context, everything=all)
         lines = [
             results.runs.RunLine.of(item, status.summarise_run_safety(context, item))
             for item in found
         ]
-        return results.runs.StatusResult(runs=tuple(lines))
+        attention = needs_attention(context) or None
+        return results.runs.StatusResult(runs=tuple(lines), attention=attention)
 
     def list_runs(
         self,
@@ -603,21 +613,52 @@ class Project:
         self._keep_heads(run)
         return done
 
-    def reject(self, run: str, by: str, reason: str) -> runs.DecisionResult:
-        """Refuse the result; nothing is deleted."""
+    def reject(self, run: str, by: str, reason: str, *, note: str = "") -> runs.DecisionResult:
+        """Refuse the result; nothing is deleted. `note` is what `note` would add."""
         from lakehouse_backfill.core.approval import decisions
+        from lakehouse_backfill.core.runs import notes
 
+        notes.require_note(note)
         done = self._decided(decisions.reject, run, by, reason)
         self._keep_heads(run)
-        return done
+        return replace(done, note_command=self._close_with_note(run, by, note))
 
     def cancel(
-        self, run: str, by: str, reason: str = "", *, take_over: bool = False
+        self, run: str, by: str, reason: str = "", *, take_over: bool = False, note: str = ""
     ) -> runs.DecisionResult:
-        """Close a run before publication; one that a living process drives, with `take_over`."""
-        from lakehouse_backfill.core.approval import decisions
+        """Close a run before publication; one that a living process drives, with `take_over`.
 
-        return self._decided(decisions.cancel, run, by, reason, take_over=take_over)
+        `note` is what `note` would add.
+        """
+        from lakehouse_backfill.core.approval import decisions
+        from lakehouse_backfill.core.runs import notes
+
+        notes.require_note(note)
+        done = self._decided(decisions.cancel, run, by, reason, take_over=take_over)
+        return replace(done, note_command=self._close_with_note(run, by, note))
+
+    def note(self, run: str, text: str, by: str) -> publications.NoteResult:
+        """Add to a run's log what was learned from it; the product's next plan shows it.
+
+        The same text of the same person again changes nothing. Raises NotFound, IllegalMove.
+        """
+        from lakehouse_backfill.core.runs import notes
+
+        context = self.wiring.context
+        status = notes.add_note(context, run, resolve_actor(by), text)
+        done = results.publications.NoteResult(
+            **results.runs.run_fields(status), notes=notes.run_notes(context.runs.events(run))
+        )
+        return self._pages.add_existing_link(done, run)
+
+    def _close_with_note(self, run: str, by: str, note: str) -> str | None:
+        """Add the note that a person gave as they closed a run; else return its command."""
+        from lakehouse_backfill.core.runs.notes import add_note, note_command
+
+        context = self.wiring.context
+        if note:
+            add_note(context, run, resolve_actor(by), note)
+        return note_command(context.runs.status(run), context.runs.events(run))
 
     def waive(
         self, run: str, gate: str | None = None, by: str | None = None, reason: str = ""
@@ -645,17 +686,25 @@ class Project:
         )
 
     def publish(
-        self, run: str, by: str, *, take_over: bool = False, check_files: bool | None = None
+        self,
+        run: str,
+        by: str,
+        *,
+        take_over: bool = False,
+        check_files: bool | None = None,
+        note: str = "",
     ) -> publications.PublishResult:
         """Make an accepted run what readers see; the same again changes nothing.
 
-        With `check_files` the staged files are hashed before; None: in `prod` profiles.
+        With `check_files` the staged files are hashed before; None: in `prod` profiles. `note` is
+        what `note` would add.
         """
         from lakehouse_backfill.core.publication import post_publish
         from lakehouse_backfill.core.publication.publish import publish_with_catch_up
+        from lakehouse_backfill.core.runs import notes
 
         context = self._context(take_over=take_over, check_files=check_files)
-        by = resolve_actor(by)
+        by, note = resolve_actor(by), notes.require_note(note)
         with self._pages.written_on_error(run, only_existing=True), self._anchored_on_error(run):
             published = publish_with_catch_up(context, run, by)
         done = published.publication.run_id or run
@@ -669,7 +718,8 @@ class Project:
         found = results.publications.PublishResult.of(
             context.runs.status(done), published, followed, warnings
         )
-        linked = self._pages.add_links(found, done)
+        command = self._close_with_note(done, by, note)
+        linked = self._pages.add_links(replace(found, note_command=command), done)
         self._keep_heads(done, products=(published.publication.product,))
         return linked
 

@@ -11,6 +11,8 @@ __all__ = ["TRANSFORM_ATTRIBUTE", "TransformInfo", "transform", "transform_info"
 
 TRANSFORM_ATTRIBUTE: Final = "__lakehouse_transform__"
 
+#: The version of the decorator's protocol: how the engine calls a transform.
+API_VERSION: Final = "lakehouse-backfill/v1"
 _VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -27,6 +29,7 @@ class TransformInfo:
     name: str
     version: str
     inputs: tuple[str, ...]
+    api_version: str = API_VERSION
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -35,6 +38,11 @@ class TransformInfo:
             raise ValueError(
                 f"transform version {self.version!r} is not a semantic version; "
                 'write three numbers, for example version="1.2.0"'
+            )
+        if self.api_version != API_VERSION:
+            raise ValueError(
+                f"transform api_version {self.api_version!r} is not one that this release calls; "
+                f"write api_version={API_VERSION!r}, or leave it out"
             )
         if not all(name.strip() for name in self.inputs):
             raise ValueError(
@@ -46,7 +54,7 @@ class TransformInfo:
 
 
 def transform(
-    *, name: str, version: str, inputs: Sequence[str]
+    *, name: str, version: str, inputs: Sequence[str], api_version: str = API_VERSION
 ) -> Callable[[_Function], _Function]:
     """Mark a function as the transform `name` at `version`, and return it unchanged.
 
@@ -57,14 +65,16 @@ def transform(
         name: the transform's name, as the product's declaration spells it.
         version: a semantic version, `major.minor.patch`.
         inputs: names of the inputs that the function takes after `context`.
+        api_version: the version of this protocol that the function is written for.
 
     Raises:
-        ValueError: the name is empty, the version is not `x.y.z`, or `inputs` repeats or omits one.
+        ValueError: the name is empty, the version is not `x.y.z`, `inputs` repeats or omits one, or
+            this release does not know the api_version.
         TypeError: `inputs` is one string.
     """
     if isinstance(inputs, str):  # a string would become a tuple of its letters
         raise TypeError(f'transform inputs is the string {inputs!r}; write inputs=("{inputs}",)')
-    info = TransformInfo(name=name, version=version, inputs=tuple(inputs))
+    info = TransformInfo(name, version, tuple(inputs), api_version)
 
     def mark(function: _Function) -> _Function:
         setattr(function, TRANSFORM_ATTRIBUTE, info)

@@ -27,10 +27,7 @@ app = typer.Typer(
     cls=BackfillGroup,
     name="lakehouse-backfill",
     help=("Restate partitions of Apache Iceberg tables safely."),
-    epilog=(
-        "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 checks or approval block, "
-        "4 conflict, 5 outcome unknown, 6 environment down, 130 interrupted."
-    ),
+    epilog=("Exit codes: 0 done, 1 bug, 2 usage, 3 blocked, 4 conflict, 5 unknown, 6 down."),
     # Plain help: it fits any terminal, and drawing boxes would load rich for every --help.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -115,7 +112,7 @@ for _phase, _commands in (
     (_DURING, (during.run, during.stage, during.validate, during.status)),
     (_DURING, (during.list_runs, during.log, during.chunks, during.cancel)),
     (_AFTER, (after.diff,)),
-    (_AFTER, (after.reconcile, after.waive, after.accept, after.reject, after.publish)),
+    (_AFTER, (after.reconcile, after.waive, after.accept, after.reject, after.publish, after.note)),
     (_AFTER, (after.dual_read, after.versions, after.evidence)),
     (_AFTER, (proof.lineage, proof.why, proof.verify, proof.reproduce)),
     (_REPAIR, (repair.rollback, repair.recover, repair.maintain)),

@@ -100,6 +100,9 @@ ByOption = Annotated[
 #: What names a state of a table.
 TABLE_STATE_HELP = "namespace.table, with @snapshot-id, @tag, @branch or @timestamp"
 ReasonOption = Annotated[str, typer.Option(help="Why, in a sentence.", metavar="TEXT")]
+NoteOption = Annotated[
+    str, typer.Option(help="What was learned; the next plan shows it.", metavar="TEXT")
+]
 #: As in the model, which takes 0.3 s to import: too long for --help.
 REASON_CODES = (
     "new_field",

@@ -65,7 +65,7 @@ def load_model(
     cross_field_faults: Callable[[YamlDocument], Iterable[Fault]],
 ) -> Model:
     """Load a YAML file as a model; raise ConfigError with all faults, also those between fields."""
-    document = yaml_lines.load_yaml(path, display_path(path, project))
+    document = yaml_lines.upgrade_document(yaml_lines.load_yaml(path, display_path(path, project)))
     value, faults = validate_document(model, document)
     yaml_lines.raise_faults(document.file, merge_faults(faults, cross_field_faults(document)))
     # `raise_faults` has raised unless the value is there.

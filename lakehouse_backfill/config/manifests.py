@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from lakehouse_backfill.config.faults import (
     suggest_name,
     validate_document,
 )
-from lakehouse_backfill.config.project_files import transforms_in_file
+from lakehouse_backfill.config.project_files import FoundTransform, transforms_in_file
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.core.evidence.run_filter import RunFilter
 from lakehouse_backfill.core.planning.anti_patterns import ANTI_PATTERNS, ANY_NAME
@@ -28,6 +28,7 @@ from lakehouse_backfill.domain.manifest import NOT_YET_SUPPORTED, NOTHING_PLANNE
 from lakehouse_backfill.domain.partitions import as_instant, parse_time_label
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, Fault, Unsupported, problem_with_faults
+from lakehouse_backfill.transforms import API_VERSION
 
 _TIME_LABEL = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2})?)?Z?)?)?)?")
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
@@ -149,7 +150,7 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
         ConfigError: the manifest is wrong, or its scope has no bounds (M5).
         Unsupported: it is right, but asks for what this release does not do.
     """
-    document = yaml_lines.load_yaml(path, display_path(path, project))
+    document = yaml_lines.upgrade_document(yaml_lines.load_yaml(path, display_path(path, project)))
     document = with_project_defaults(document, project)
     manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
@@ -305,6 +306,7 @@ def _file_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
 def _transform_faults(document: YamlDocument, project: Path, file: str) -> Iterator[Fault]:
     path = resolve_inside(project, file)
     offered = transforms_in_file(path, file) if path is not None and path.is_file() else None
+    yield from _protocol_faults(document, file, offered or ())
     wanted = (document.get("transform", "name"), document.get("transform", "version"))
     if offered is None or None in wanted or wanted in [(t.name, t.version) for t in offered]:
         return
@@ -312,6 +314,17 @@ def _transform_faults(document: YamlDocument, project: Path, file: str) -> Itera
     field = "version" if wanted[0] in [item.name for item in offered] else "name"
     problem = f"asks for {wanted[0]} {wanted[1]}, which {file} does not hold"
     yield document.fault(("transform", field), problem, f"it offers {known}")
+
+
+def _protocol_faults(
+    document: YamlDocument, file: str, offered: Iterable[FoundTransform]
+) -> Iterator[Fault]:
+    """Yield a fault for a transform that is written for another version of the protocol."""
+    for one in offered:
+        if one.name == document.get("transform", "name") and one.api_version != API_VERSION:
+            problem = f"names {file}, written for api_version {one.api_version}"
+            fix = f"upgrade lakehouse-backfill, or write the transform for {API_VERSION}"
+            yield document.fault(("transform", "file"), problem, fix)
 
 
 def _suite_faults(document: YamlDocument) -> Iterator[Fault]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from lakehouse_backfill import transforms
 from lakehouse_backfill.config import faults
 from lakehouse_backfill.core.guards.outside import sinks
 from lakehouse_backfill.domain.contract import Contract
@@ -176,7 +177,7 @@ def _read_query_file(project: Path, file: str) -> str:
         ) from error
 
 
-_SQL_FIELD = re.compile(r"^--\s*(name|version|inputs):\s*(.+?)\s*$", re.MULTILINE)
+_SQL_FIELD = re.compile(r"^--\s*(name|version|inputs|api_version):\s*(.+?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ class FoundTransform:
     version: str
     inputs: tuple[str, ...]
     file: str
+    api_version: str = transforms.API_VERSION
 
 
 def find_transforms(project: Path) -> tuple[FoundTransform, ...]:
@@ -253,7 +255,8 @@ def _declared_transform(node: ast.expr, file: str) -> FoundTransform | None:
     try:
         given = {item.arg: ast.literal_eval(item.value) for item in node.keywords if item.arg}
         inputs = tuple(map(str, given["inputs"]))
-        return FoundTransform(str(given["name"]), str(given["version"]), inputs, file)
+        written_for = str(given.get("api_version", transforms.API_VERSION))
+        return FoundTransform(str(given["name"]), str(given["version"]), inputs, file, written_for)
     except (KeyError, ValueError, TypeError):
         return None
 
@@ -265,4 +268,5 @@ def _sql_transforms(path: Path, file: str) -> Iterator[FoundTransform]:
         return
     if {"name", "version"} <= fields.keys():
         inputs = tuple(part.strip() for part in fields.get("inputs", "").split(",") if part.strip())
-        yield FoundTransform(fields["name"], fields["version"], inputs, file)
+        written_for = fields.get("api_version", transforms.API_VERSION)
+        yield FoundTransform(fields["name"], fields["version"], inputs, file, written_for)

@@ -10,17 +10,20 @@ gigabytes, or for a call of Python code.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from difflib import get_close_matches
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from lakehouse_backfill.errors import ConfigError, Fault
 
 MAX_BYTES = 1_000_000
+#: The version of the format of all declarations that this release writes.
+API_VERSION = "lakehouse-backfill/v1"
 MAX_DEPTH = 40
 FieldPath = tuple[str | int, ...]
 
@@ -79,6 +82,55 @@ class YamlDocument:
     def fault(self, path: FieldPath, problem: str, fix: str) -> Fault:
         """Make the fault of the field at `path`."""
         return Fault(self.file, self.line(path), dotted_path(path), problem, fix)
+
+
+class Migration(NamedTuple):
+    """How a declaration of one version of the format becomes one of the next version.
+
+    `change` gets the fields of the file, and returns those of the next version; a field that keeps
+    its path keeps its line.
+    """
+
+    old: str
+    new: str
+    change: Callable[[dict[str, Any]], dict[str, Any]]
+
+
+#: From each version that was ever written, in order, to `API_VERSION`. There is one so far.
+MIGRATIONS: tuple[Migration, ...] = ()
+
+
+def upgrade_document(
+    document: YamlDocument, migrations: Sequence[Migration] = MIGRATIONS, newest: str = API_VERSION
+) -> YamlDocument:
+    """Return a declaration in the newest version of the format; the file stays as it is.
+
+    Raises ConfigError for a version that this release cannot read. A declaration without a version
+    is returned unchanged: its reader says that the field is missing.
+    """
+    steps = {one.old: one for one in migrations}
+    written = document.get("api_version")
+    if not isinstance(written, str):
+        return document
+    while (version := document.get("api_version")) != newest:
+        step = steps.get(str(version))
+        if step is None:
+            raise_faults(document.file, [_unknown_version_fault(document, written, newest)])
+            return document
+        data = {**step.change(dict(document.data)), "api_version": step.new}
+        document = replace(document, data=data)
+    return document
+
+
+def _unknown_version_fault(document: YamlDocument, written: str, newest: str) -> Fault:
+    family, _, number = newest.rpartition("/v")
+    theirs = written.removeprefix(f"{family}/v")
+    if theirs.isdigit() and int(theirs) > int(number):
+        problem = f"is {written!r}, newer than this release reads"
+        fix = f"upgrade lakehouse-backfill, or write the file for {newest}"
+        return document.fault(("api_version",), problem, fix)
+    problem = f"is {written!r}, which is no version of this format"
+    return document.fault(("api_version",), problem, f"write one of: {newest}")
 
 
 def dotted_path(path: FieldPath) -> str:

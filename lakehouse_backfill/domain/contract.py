@@ -5,9 +5,10 @@ The defaults are the careful choices that docs/manifest.md documents (M8).
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
@@ -124,6 +125,28 @@ class Assumption(Value):
     )
 
 
+class TransformRule(Value):
+    """Versions of a transform that must not be used for the product any more."""
+
+    name: Name = Field(description="Name of the transform.")
+    versions: Annotated[str, StringConstraints(pattern=r"^(<|<=)?\d+\.\d+\.\d+$")] = Field(
+        description="One version, e.g. 1.2.0, or all before it: <1.2.0, <=1.2.0."
+    )
+    forbidden: bool = Field(default=False, description="`plan` refuses them.")
+    deprecated_after: date | None = Field(
+        None, description="`plan` warns of them until the end of this day (UTC), then refuses them."
+    )
+    reason: Text = Field(description="Why, in a sentence that `plan` shows.")
+
+    def covers(self, name: str, version: str) -> bool:
+        """Return whether the rule is about a version of a transform."""
+        bound = self.versions.lstrip("<=")
+        order = [tuple(int(part) for part in each.split(".")) for each in (version, bound)]
+        is_before = self.versions.startswith("<") and order[0] < order[1]
+        is_same = not self.versions.startswith("<") or self.versions.startswith("<=")
+        return name == self.name and (is_before or (is_same and order[0] == order[1]))
+
+
 class Consumer(Value):
     """Somebody who relies on the product."""
 
@@ -209,6 +232,12 @@ class Contract(Value):
     suites: tuple[SuiteRef, ...] = Field((), description="Suites that every run must pass.")
     assumptions: tuple[Assumption, ...] = Field(
         (), description="What every run takes for granted of its pinned input, each with a suite."
+    )
+    business_rules: tuple[Text, ...] = added_later(
+        (), "What holds of the rows for the business, in sentences; `plan` shows them."
+    )
+    transform_versions: tuple[TransformRule, ...] = added_later(
+        (), "Versions of transforms that are deprecated or forbidden."
     )
     consumers: tuple[Consumer, ...] | None = Field(
         None, description="Who relies on the product; an empty list says: nobody."
@@ -373,6 +402,9 @@ class Profile(Value):
         300,
         ge=3,
         description="How long a run stays with a process that gives no sign of life any more.",
+    )
+    forgotten_after_days: int = Field(
+        7, ge=1, description="`status` names open runs without an event for so many days."
     )
     local_diff_limit_mib: int = Field(
         512,

@@ -223,6 +223,54 @@ class ChecklistQuestion(Value):
     how: str = ""
 
 
+class WindowCommit(Value):
+    """A commit of a source that added, or changed, rows of a corruption window."""
+
+    snapshot_id: int
+    at: datetime
+    operation: str
+    writer: str
+    partitions: tuple[str, ...]
+
+
+class WindowSource(Value):
+    """What is known of a source and a corruption window; `unknown`: why no commit can be named."""
+
+    name: str
+    table: str
+    partitions: tuple[str, ...] = ()
+    commits: tuple[WindowCommit, ...] = ()
+    unknown: str = ""
+
+
+class LastGoodState(Value):
+    """A state of the product from before a corruption window; None: no accepted version."""
+
+    table: str
+    snapshot_id: int
+    at: datetime
+    version: int | None
+
+
+class CorruptionWindow(Value):
+    """Event times `first <= t < stop` whose rows were wrong, and what follows from them.
+
+    `partitions` are those of the target that were computed from such rows; the run restates those
+    in `beyond` too. What is computed from `replay_to` on reads no row of the window; `closes_with`
+    is the partition that closes it. No `last_good`: a cold start.
+    """
+
+    first: datetime
+    stop: datetime
+    partitions: tuple[str, ...]
+    beyond: tuple[str, ...]
+    sources: tuple[WindowSource, ...]
+    last_good: LastGoodState | None
+    replay_to: datetime
+    closes_with: str
+    is_closed: bool
+
+
 class Plan(Value):
     """The plan that `plan` shows, `approve` binds to, and every later command reads."""
 
@@ -250,7 +298,9 @@ class Plan(Value):
     repeats: str = added_later(
         "", "The run whose published rows it would compute again; empty: none that is known."
     )
-
+    window: CorruptionWindow | None = added_later(
+        None, "The event times whose rows were wrong, where they were named."
+    )
     findings: tuple[Finding, ...] = added_later(
         (), "Places of the job's code whose result may differ between two runs."
     )

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 _OMITTED = {"omitted": True}
 #: Fields whose texts hold commands to type.
 _COMMAND_FIELDS = frozenset(
-    {"command", "fix", "next", "next_command", "notes", "result", "undo", "warnings", "why_not"}
-)
+    {
+        "command", "fix", "next", "next_command", "note_command", "notes", "result", "undo",
+        "warnings", "why_not",
+    }
+)  # fmt: skip
 
 
 def optional() -> Any:

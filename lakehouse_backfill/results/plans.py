@@ -76,6 +76,7 @@ class PlanResult(Result):
     warm_up_proof: Mapping[str, Any] | None
     determinism_proof: Mapping[str, Any] | None
     columns: tuple[str, ...] | None = optional()
+    window: plans.CorruptionWindow | None = optional()
     next_command: str | None = optional()
 
     @classmethod

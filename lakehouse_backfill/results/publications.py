@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.core.publication.publication import PublishOutcome
+from lakehouse_backfill.core.runs.notes import RunNote
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.checks import CheckResult
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from lakehouse_backfill.domain.plan import Plan
 
 
+class NoteResult(RunResult):
+    """The notes on a run, oldest first."""
+
+    notes: tuple[RunNote, ...]
+
+
 class PublishResult(RunResult):
     """What became visible; `was_published`: it had been before, and nothing was changed."""
 
@@ -43,6 +50,7 @@ class PublishResult(RunResult):
     supersedes: int | None
     checks_after: tuple[CheckResult, ...] | None = optional()
     hooks: tuple[HookCall, ...] | None = optional()
+    note_command: str | None = optional()
 
     @classmethod
     def of(

@@ -11,11 +11,9 @@ from lakehouse_backfill.core.approval.decisions import FailedGate
 from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry
+from lakehouse_backfill.core.runs.notes import Attention
 from lakehouse_backfill.core.validation.movements import newest_movements
-from lakehouse_backfill.core.validation.suites import (
-    AcceptedValidation,
-    newest_validation_timing,
-)
+from lakehouse_backfill.core.validation.suites import AcceptedValidation, newest_validation_timing
 from lakehouse_backfill.domain import plan as plans
 from lakehouse_backfill.domain.checks import (
     AnomalyReport,
@@ -27,9 +25,7 @@ from lakehouse_backfill.domain.checks import (
     ValidationResult,
 )
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
-from lakehouse_backfill.domain.table import (
-    TableInfo,
-)
+from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.comparison import DiffResult
@@ -84,6 +80,7 @@ class DecisionResult(RunResult):
     approvals: tuple[Mapping[str, Any], ...]
     waivers: tuple[Mapping[str, Any], ...]
     manifest_file: str
+    note_command: str | None = optional()
 
 
 class WaiveResult(RunResult):
@@ -315,6 +312,8 @@ class RunLine(Record):
     gates: tuple[FailedGate, ...] | None = optional()
     dual_reads: tuple[Mapping[str, Any], ...] | None = optional()
     steps: tuple[Mapping[str, Any], ...] | None = optional()
+    notes: tuple[str, ...] | None = optional()
+    note_command: str | None = optional()
 
     @classmethod
     def of(
@@ -344,6 +343,7 @@ class StatusResult(Result):
     """One run, or the runs of the lake: those that wait for a person come first."""
 
     runs: tuple[RunLine, ...]
+    attention: tuple[Attention, ...] | None = optional()
 
     def _repr_html_(self) -> str:
         """Draw the runs in a notebook."""

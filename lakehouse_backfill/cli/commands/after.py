@@ -12,6 +12,7 @@ from lakehouse_backfill.cli.session import (
     TABLE_STATE_HELP,
     ByOption,
     DryRunOption,
+    NoteOption,
     ProductArgument,
     ReasonOption,
     RunArgument,
@@ -51,13 +52,30 @@ def accept(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> 
     return current_project().accept(run, acting_person(by), reason)
 
 
-def reject(run: RunArgument, reason: ReasonOption, by: ByOption = None) -> Result:
+def reject(
+    run: RunArgument, reason: ReasonOption, by: ByOption = None, note: NoteOption = ""
+) -> Result:
     """Reject a run; nothing is deleted.
 
     Examples:
       lakehouse-backfill reject bf-4f1c09a2d7 --reason "SJU is missing"
     """
-    return current_project().reject(run, acting_person(by), reason)
+    return current_project().reject(run, acting_person(by), reason, note=note)
+
+
+def note(
+    run: RunArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What was learned from the run.")],
+    by: ByOption = None,
+) -> Result:
+    """Add a note to a run, which the product's next plan shows.
+
+    The note is an event of the run's log. It changes neither the run's state nor any data.
+
+    Examples:
+      lakehouse-backfill note bf-4f1c09a2d7 "airports come late: plan after the 5th"
+    """
+    return current_project().note(run, text, acting_person(by))
 
 
 def waive(
@@ -92,6 +110,7 @@ def publish(
     ],
     *,
     by: ByOption = None,
+    note: NoteOption = "",
     dry_run: DryRunOption = False,
     take_over: TakeOverOption = False,
     check_files: Annotated[
@@ -114,6 +133,8 @@ def publish(
       lakehouse-backfill publish bf-4f1c09a2d7 bf-77aa01b2c3
     """
     project = current_project()
+    if note and (dry_run or len(runs) > 1):
+        raise typer.BadParameter("--note goes with the publication of one run")
     if len(runs) > 1:
         if dry_run:
             raise typer.BadParameter("--dry-run takes one run")
@@ -122,7 +143,9 @@ def publish(
         )
     if dry_run:
         return project.preview_publish(runs[0], acting_person(by))
-    return project.publish(runs[0], acting_person(by), take_over=take_over, check_files=check_files)
+    return project.publish(
+        runs[0], acting_person(by), take_over=take_over, check_files=check_files, note=note
+    )
 
 
 def versions(product: ProductArgument) -> Result:

@@ -179,6 +179,16 @@ def try_manifest(
     return project.try_partition(file, partition, acting_person(by))
 
 
+WindowOption = Annotated[
+    str | None,
+    typer.Option(metavar="T1..T2", help="Event times, both included, whose rows were wrong."),
+]
+DeterminismOption = Annotated[
+    bool,
+    typer.Option(
+        "--prove-determinism", help="Compute the first partition twice, in another row order."
+    ),
+]
 FullOption = Annotated[bool, typer.Option("--full", help="Show everything, as show RUN does.")]
 
 
@@ -197,12 +207,8 @@ def plan(
         bool,
         typer.Option("--prove-warm-up", help="Compute the first partition with twice the warm-up."),
     ] = False,
-    prove_determinism: Annotated[
-        bool,
-        typer.Option(
-            "--prove-determinism", help="Compute the first partition twice, in another row order."
-        ),
-    ] = False,
+    prove_determinism: DeterminismOption = False,
+    window: WindowOption = None,
     dry_run: DryRunOption = False,
     full: FullOption = False,
     by: ByOption = None,
@@ -217,6 +223,7 @@ def plan(
       lakehouse-backfill plan jobs/orders/january.yaml --dry-run
       lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
       lakehouse-backfill plan --revise bf-4f1c09a2d7
+      lakehouse-backfill plan jobs/orders/january.yaml --window 2026-01-03..2026-01-05
     """
     if manifest is None and revise is None:
         raise typer.BadParameter("name the run manifest's file, or a run with --revise")
@@ -230,6 +237,7 @@ def plan(
         dry_run=dry_run,
         prove_warm_up=prove_warm_up,
         prove_determinism=prove_determinism,
+        window=window,
     )
     return show_everything(found) if full else found
 

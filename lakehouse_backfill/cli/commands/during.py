@@ -8,6 +8,7 @@ import typer
 
 from lakehouse_backfill.cli.session import (
     ByOption,
+    NoteOption,
     ReasonOption,
     RunArgument,
     TakeOverOption,
@@ -140,6 +141,7 @@ def cancel(
     run: RunArgument,
     by: ByOption = None,
     reason: ReasonOption = "",
+    note: NoteOption = "",
     *,
     take_over: TakeOverOption = False,
 ) -> Result:
@@ -151,7 +153,7 @@ def cancel(
     Examples:
       lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"
     """
-    return current_project().cancel(run, acting_person(by), reason, take_over=take_over)
+    return current_project().cancel(run, acting_person(by), reason, take_over=take_over, note=note)
 
 
 def shadow_open(

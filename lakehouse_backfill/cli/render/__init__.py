@@ -25,6 +25,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "ShowResult": plans.render_whole_plan,
     "TryResult": runs.render_try,
     "DecisionResult": runs.render_decision,
+    "NoteResult": runs.render_note,
     "WaiveResult": runs.render_waive,
     "RunProgressResult": runs.render_run,
     "StageResult": runs.render_stage,

@@ -21,6 +21,7 @@ from lakehouse_backfill.cli.render.page import (
     verdict_mark,
 )
 from lakehouse_backfill.cli.render.plan_tree import draw_plan_tree
+from lakehouse_backfill.cli.render.window import render_window
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.results.base import to_plain
 
@@ -40,6 +41,7 @@ def render_plan(page: TextPage, result: PlanResult) -> None:
     shown = replace(result, conflicts=result.conflicts[:_MAX_SHORT])
     draw_plan_tree(page, shown, is_whole=False)
     _proofs(page, result)
+    render_window(page, result.window)
     _what_needs_an_eye(page, result)
     page.line()
     whole = command_line("show", result.run_id) if result.state else "the same command with --full"
@@ -77,6 +79,7 @@ def render_whole_plan(page: TextPage, result: PlanResult) -> None:
     pins = "name | role | as asked for: requested | snapshot: snapshot_id | pin: mode"
     page.records("pinned", pins, result.pins)
     _estimate(page, result.estimate)
+    render_window(page, result.window)
     questions = ": number | question | answer"
     page.records("checklist", questions, result.checklist, most=None, answer=_answer_cell)
     _proofs(page, result)

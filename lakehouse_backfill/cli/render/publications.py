@@ -14,7 +14,7 @@ from lakehouse_backfill.cli.render.page import (
     format_partitions,
     read_fields,
 )
-from lakehouse_backfill.cli.render.runs import next_command
+from lakehouse_backfill.cli.render.runs import ask_for_note, next_command
 from lakehouse_backfill.command_lines import command_line
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ def render_publish(page: TextPage, result: publications.PublishResult) -> None:
         shown = _SWAP if result.attempts else _NO_SWAP
         page.facts((*read_fields(result, f"{_WHICH_RUN} | {shown}"), ("supersedes", supersedes)))
     _post_publish_table(page, result)
+    ask_for_note(page, result.note_command)
     page.next_command(next_command(result))
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.domain.run import Event
     from lakehouse_backfill.results import runs
     from lakehouse_backfill.results.base import RunResult
-    from lakehouse_backfill.results.publications import RecoverResult
+    from lakehouse_backfill.results.publications import NoteResult, RecoverResult
 
 
 def render_decision(page: TextPage, result: runs.DecisionResult) -> None:
@@ -38,7 +38,21 @@ def render_decision(page: TextPage, result: runs.DecisionResult) -> None:
         result.approvals, reason=_reason,
     )  # fmt: skip
     _waivers(page, result.waivers)
+    ask_for_note(page, result.note_command)
     page.next_command(next_command(result))
+
+
+def ask_for_note(page: TextPage, command: str | None) -> None:
+    """Write the command for the note that a closed run lacks."""
+    if command:
+        page.line()
+        page.other_command("what was learned, for the next plan", command)
+
+
+def render_note(page: TextPage, result: NoteResult) -> None:
+    """Draw the notes on a run."""
+    _headline(page, result)
+    page.records("notes", "at | who: by | note: text", result.notes, most=None)
 
 
 def render_waive(page: TextPage, result: runs.WaiveResult) -> None:
@@ -199,7 +213,16 @@ def render_status(page: TextPage, result: runs.StatusResult) -> None:
     else:
         columns = "run: run_id | product | state | since: at"
         page.records("runs", columns, found, most=None, state=_state_cell)
+        _attention(page, result)
         page.next_command(found[0].next_command)
+        return
+    _attention(page, result)
+
+
+def _attention(page: TextPage, result: runs.StatusResult) -> None:
+    """Draw the runs that were forgotten, and the pins that end, each with what to type."""
+    columns = "what: kind | run: run_id | product | why: text | command: next_command"
+    page.records("needs attention", columns, result.attention or (), is_copied=True)
 
 
 def render_list(page: TextPage, result: runs.ListResult) -> None:
@@ -270,6 +293,8 @@ def _run_details(page: TextPage, item: runs.RunLine) -> None:
     page.line()
     facts = "run: run_id | product | state | since: at | driver"
     page.facts(read_fields(item, facts, state=_state_cell))
+    page.facts(("note", text) for text in item.notes or ())
+    ask_for_note(page, item.note_command)
 
 
 def _looked_at(item: runs.RunLine) -> str | None:

@@ -23,6 +23,7 @@ from lakehouse_backfill.core.publication.progressive import ROLLOUT_STEPS
 from lakehouse_backfill.core.publication.publication import PUBLICATION
 from lakehouse_backfill.core.runs import event_log, roles, side_effects
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.notes import run_notes
 from lakehouse_backfill.core.staging.checks import CHUNK_CHECKS, INPUT_CHECKS
 from lakehouse_backfill.core.versions import pointer, readers, steps
 from lakehouse_backfill.domain import partitions
@@ -419,6 +420,11 @@ def waiver_records(events: tuple[Event, ...]) -> list[dict[str, Any]]:
         }
         for waiver in decisions.waivers_in_force(events)
     ]
+
+
+def note_texts(events: tuple[Event, ...]) -> tuple[str, ...]:
+    """Return the notes on a run, each with who wrote it and when."""
+    return tuple(f"{one.text} ({one.by}, {one.at:%Y-%m-%d})" for one in run_notes(events))
 
 
 def stopping_gates(context: Context, status: RunStatus) -> tuple[decisions.FailedGate, ...]:

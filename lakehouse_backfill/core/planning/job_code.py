@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest, unplannable
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.errors import (
     ApprovalMissing,
@@ -125,6 +127,35 @@ def check_previous_code(resolved: ResolvedManifest) -> tuple[str, ...]:
         f"rows that no run made are attributed by {resolved.previous_code}: the manifest names it, "
         "no run proves it",
     )
+
+
+def require_allowed_version(
+    manifest: RunManifest, contract: Contract, now: datetime
+) -> tuple[str, ...]:
+    """Return a warning for a version of the transform that will be refused from a day on.
+
+    Raises Unsupported for one that the contract forbids, or that was deprecated until now.
+    """
+    transform = manifest.transform
+    wanted = f"{transform.name} {transform.version}"
+    warnings = []
+    for rule in contract.transform_versions:
+        if not rule.covers(transform.name, transform.version):
+            continue
+        is_over = rule.deprecated_after is not None and now.date() > rule.deprecated_after
+        if rule.forbidden or is_over:
+            since = "forbidden" if rule.forbidden else f"refused since {rule.deprecated_after}"
+            raise unplannable(
+                f"{wanted} is {since} by the contract of {contract.product}: {rule.reason}",
+                fix=f"use a version of {transform.name} other than {rule.versions}, or let the "
+                f"owner ({contract.owner}) change transform_versions of the contract",
+                field="transform.version",
+            )
+        if rule.deprecated_after is not None:
+            warnings.append(
+                f"{wanted} is deprecated, and refused after {rule.deprecated_after}: {rule.reason}"
+            )
+    return tuple(warnings)
 
 
 #: Each of them was compared with those before it when it was planned.

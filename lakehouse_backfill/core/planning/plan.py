@@ -35,6 +35,7 @@ from lakehouse_backfill.core.planning.target import (
     write_path,
 )
 from lakehouse_backfill.core.runs import lifecycle, roles, signers, switches
+from lakehouse_backfill.core.runs import notes as run_notes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, steps
 from lakehouse_backfill.domain import partitions, table
@@ -223,6 +224,7 @@ def _resolve_inputs(
     found = pins.resolve_sources(context, manifest, contracts, declared.input_privacy, versions)
     notes = reference_versions.semantics_notes(manifest.reference_data, versions)
     notes += resolve.check_input_ranges(manifest, scope, found)
+    notes += tuple(f"business rule: {rule}" for rule in declared.contract.business_rules)
     return found, notes + resolve.completeness_notes(manifest, declared.contract, found)
 
 
@@ -282,6 +284,7 @@ def _complete_plan(
     notes: tuple[str, ...],
 ) -> Plan:
     rules.require_permitted_person(resolved, by)
+    warnings = _intent_warnings(context, resolved, revise)
     texts = job_code.code_texts(context, resolved)
     _require_known_columns(texts, resolved)
     require_honourable_sinks(resolved.contract, resolved.manifest)
@@ -291,6 +294,7 @@ def _complete_plan(
     places = scoped.places
     found = estimates.estimate_run(context, resolved, scoped.files)
     estimate, table = found.estimate, resolved.target.table
+    warnings = estimates.estimate_warnings(context, resolved, found) + warnings
     notes = publish_modes.check_run_kind(resolved.manifest, table, found.rows_there) + notes
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     chosen = context.choose_write_path(table, resolved.scope)
@@ -316,13 +320,21 @@ def _complete_plan(
             resolved, estimate, findings, are_signed=context.profile.requires_signatures
         ),
         notes=notes + _partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
-        warnings=nothing_to_do_warnings(repeated)
-        + estimates.estimate_warnings(context, resolved, found)
-        + catch_up.revision_warnings(context, resolved, revise),
+        warnings=nothing_to_do_warnings(repeated) + warnings,
         manifest_file=declared.manifest_file,
         findings=findings,
         shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
     )
+
+
+def _intent_warnings(
+    context: Context, resolved: ResolvedManifest, revise: str | None
+) -> tuple[str, ...]:
+    """Return what speaks against the run; raise Unsupported for a forbidden transform version."""
+    manifest, contract = resolved.manifest, resolved.contract
+    deprecated = job_code.require_allowed_version(manifest, contract, context.clock.now())
+    noted = run_notes.notes_for_next_plan(context, contract.product)
+    return deprecated + noted + catch_up.revision_warnings(context, resolved, revise)
 
 
 def _require_changed_intent(

@@ -63,6 +63,8 @@ NOTES: dict[str, frozenset[RunState]] = {
     # After `retire`: the files that the run staged, which were never published.
     "begin deleting files": frozenset({S.CANCELLED, S.SUPERSEDED}),
     "delete files": frozenset({S.CANCELLED, S.SUPERSEDED}),
+    # What a person learned from the run.
+    "note": frozenset(S) - {S.DRAFT, S.STAGING, S.PUBLISHING},
     "dual read": _COMPARABLE,
     "accept difference": _COMPARABLE,
 }
@@ -83,6 +85,7 @@ COMMANDS_BY_VERB = {
     "begin publishing": "publish",
     "roll back": "rollback",
     "cancel": "cancel",
+    "note": "note",
     "supersede": "plan --revise",
 }
 

@@ -124,6 +124,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "accept": {**RUN, "state": "accepted", "approvals": []},
     "reject": {**RUN, "state": "rejected", "approvals": []},
     "cancel": {**RUN, "state": "cancelled", "approvals": []},
+    "note": {**RUN, "state": "published", "notes": [
+        {"text": "rates come late", "by": "ana", "at": "2013-02-15T06:00:00+00:00"}]},
     "waive": {
         **RUN,
         "state": "halted",

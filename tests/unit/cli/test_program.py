@@ -37,9 +37,16 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "plan run.yaml --by ana --revise bf-0 --prove-warm-up --prove-determinism --dry-run": (
         "plan",
-        (Path("run.yaml"), "bf-0", "ana", True, True, True),
+        (Path("run.yaml"), "bf-0", "ana", True, True, True, None),
     ),
-    "plan run.yaml --by ana --full": ("plan", (Path("run.yaml"), None, "ana", False, False, False)),
+    "plan run.yaml --by ana --full": (
+        "plan",
+        (Path("run.yaml"), None, "ana", False, False, False, None),
+    ),
+    "plan run.yaml --by ana --window 2020-01-02..2020-01-03": (
+        "plan",
+        (Path("run.yaml"), None, "ana", False, False, False, "2020-01-02..2020-01-03"),
+    ),
     "show bf-1": ("show", ("bf-1",)),
     "try run.yaml --partition p --by ana": (
         "try_partition",
@@ -47,8 +54,10 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "approve bf-1 --by ana": ("approve", ("bf-1", "ana", "")),
     "accept bf-1 --by ana --reason right": ("accept", ("bf-1", "ana", "right")),
-    "reject bf-1 --by ana --reason wrong": ("reject", ("bf-1", "ana", "wrong")),
-    "cancel bf-1 --by ana": ("cancel", ("bf-1", "ana", "", False)),
+    "reject bf-1 --by ana --reason wrong": ("reject", ("bf-1", "ana", "wrong", "")),
+    "cancel bf-1 --by ana": ("cancel", ("bf-1", "ana", "", False, "")),
+    "cancel bf-1 --by ana --note late": ("cancel", ("bf-1", "ana", "", False, "late")),
+    "note bf-1 late --by ana": ("note", ("bf-1", "late", "ana")),
     "waive bf-1 keys_unique --by ana --reason known": (
         "waive",
         ("bf-1", "keys_unique", "ana", "known"),
@@ -57,8 +66,8 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "run bf-1 --by ana": ("run", ("bf-1", "ana", False)),
     "stage bf-1 --by ana": ("stage", ("bf-1", "ana", False)),
     "validate bf-1 --by ana --take-over": ("validate", ("bf-1", "ana", True)),
-    "publish bf-1 --by ana": ("publish", ("bf-1", "ana", False, None)),
-    "publish bf-1 --by ana --check-files": ("publish", ("bf-1", "ana", False, True)),
+    "publish bf-1 --by ana": ("publish", ("bf-1", "ana", False, None, "")),
+    "publish bf-1 --by ana --check-files": ("publish", ("bf-1", "ana", False, True, "")),
     "publish bf-1 --by ana --dry-run": ("preview_publish", ("bf-1", "ana")),
     "publish bf-1 bf-2 --by ana": ("publish_together", (("bf-1", "bf-2"), "ana", False, None)),
     "rollback gold.a gold.b --reason why --by ana": (

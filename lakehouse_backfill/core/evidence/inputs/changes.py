@@ -102,6 +102,19 @@ def _appended(column: str, span: ColumnSpan, text: str) -> ChangedInput:
     return ChangedInput("late rows", text, span=RowRange(column, first, stop))
 
 
+def _accepted_since_pin(context: Context, pin: SourcePin) -> tuple[ChangedInput, ...]:
+    """Return that the product of a reference has another accepted version than the pinned."""
+    rows = context.versions.of_table(pin.table)
+    product = rows[0].product if rows else ""
+    accepted = context.versions.pointer(product).accepted if product else None
+    if accepted is None:
+        return (ChangedInput("unknown", f"{pin.table} has no accepted version any more"),)
+    if (accepted.table, accepted.snapshot_id) == (pin.table, pin.snapshot_id):
+        return ()
+    text = f"version {accepted.version} of {product} is accepted now"
+    return (ChangedInput("reference data", text),)
+
+
 @dataclass
 class InputReader:
     """Reads changes of inputs; what was read of a table is kept, as many runs pin the same.
@@ -119,7 +132,7 @@ class InputReader:
         """Return what changed of an input since its pin, whatever partition reads it."""
         declared = plan.resolved.manifest.reference_data.get(pin.name)
         if declared is not None and declared.semantics == "current_accepted":
-            return self._accepted_since_pin(pin)
+            return _accepted_since_pin(self.context, pin)
         if pin.range is None and _is_fixed_reference(plan, pin):
             return ()
         column = pin.range.column if pin.range else ""
@@ -127,18 +140,6 @@ class InputReader:
         if key not in self._changes:
             self._changes[key] = self._read_changes(pin, column)
         return self._changes[key]
-
-    def _accepted_since_pin(self, pin: SourcePin) -> tuple[ChangedInput, ...]:
-        """Return that the product of a reference has another accepted version than the pinned."""
-        rows = self.context.versions.of_table(pin.table)
-        product = rows[0].product if rows else ""
-        accepted = self.context.versions.pointer(product).accepted if product else None
-        if accepted is None:
-            return (ChangedInput("unknown", f"{pin.table} has no accepted version any more"),)
-        if (accepted.table, accepted.snapshot_id) == (pin.table, pin.snapshot_id):
-            return ()
-        text = f"version {accepted.version} of {product} is accepted now"
-        return (ChangedInput("reference data", text),)
 
     def _read_changes(self, pin: SourcePin, column: str) -> tuple[ChangedInput, ...]:
         try:

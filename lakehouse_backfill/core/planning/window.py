@@ -1,0 +1,286 @@
+"""A corruption window: event times whose rows were wrong, and what follows for a restatement (P6).
+
+Of the window are found: the commits of the sources that carried rows of it, the partitions of the
+target that were computed from such rows, the last good version before it, and how far a replay must
+go until nothing that it computes depends on the window any more. Only metadata is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime, timedelta, timezone
+from typing import NamedTuple
+
+from lakehouse_backfill.core.planning.resolve import to_utc_instant
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import pointer
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.domain.plan import (
+    CorruptionWindow,
+    LastGoodState,
+    Plan,
+    SourcePin,
+    WindowCommit,
+    WindowSource,
+)
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.errors import ConfigError, NotFound, TargetChanged, Unsupported
+
+_FIX = "write --window T1..T2, e.g. 2026-01-03..2026-01-05, or instants such as 2026-01-03T06:00Z"
+
+
+class EventSpan(NamedTuple):
+    """The half-open instants of a window: the last day, or the last instant, belongs to it."""
+
+    first: datetime
+    stop: datetime
+
+
+def parse_window(text: str) -> EventSpan:
+    """Return the instants of `T1..T2`, days or instants, both included; instants are UTC.
+
+    Raises ConfigError.
+    """
+    first, dots, last = text.partition("..")
+    try:
+        start, end = (_parse_bound(each) for each in (first, last))
+    except ValueError as error:
+        raise ConfigError(f"{text} is no window of time", fix=_FIX) from error
+    # A day is included as a whole; an instant by the smallest step of a timestamp.
+    step = timedelta(microseconds=1) if isinstance(end, datetime) else timedelta(days=1)
+    try:
+        span = EventSpan(to_utc_instant(start), to_utc_instant(end) + step)
+    except OverflowError as error:
+        raise ConfigError(f"{text} ends after the calendar", fix=_FIX) from error
+    if not dots or span.first >= span.stop:
+        raise ConfigError(f"{text} is no window of time: T2 lies before T1", fix=_FIX)
+    return span
+
+
+def _parse_bound(text: str) -> date | datetime:
+    bare = text.strip()
+    if len(bare) == len("2026-01-03"):
+        return date.fromisoformat(bare)
+    moment = datetime.fromisoformat(bare.replace("Z", "+00:00"))
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def dependent_span(pin: SourcePin, span: EventSpan) -> EventSpan:
+    """Return the event times of the target whose computation reads rows of the window.
+
+    A partition reads `warm_up_days` before it and `cool_down_days` after it: so a row reaches that
+    many days into the future, or the past.
+    """
+    try:
+        return EventSpan(
+            span.first - timedelta(days=pin.cool_down_days),
+            span.stop + timedelta(days=pin.warm_up_days),
+        )
+    except OverflowError as error:
+        raise ConfigError("the window, with warm-up, leaves the calendar", fix=_FIX) from error
+
+
+def labels_of_span(field: ScopeField, span: EventSpan) -> tuple[str, ...]:
+    """Return the partitions that hold event times of the span, in order.
+
+    Raises Unsupported for partitions that are no spans of time.
+    """
+    if field.type in ("string", "int", "long") or (
+        field.transform == "identity" and field.type != "date"
+    ):
+        raise Unsupported(
+            f"partitions of {field.column} are no spans of time, so a window of event time names "
+            "none of them",
+            state=NOTHING_PLANNED,
+            fix="leave --window out, and name the partitions in target.partitions.values",
+            field="target.partitions.column",
+        )
+    return tuple(_labels(field, span))
+
+
+def _labels(field: ScopeField, span: EventSpan) -> Iterator[str]:
+    label: str | None = partitions.partition_label(field, span.first)
+    while label is not None:
+        lower = partitions.partition_row_range(field, label).lower
+        if not isinstance(lower, date) or partitions.as_instant(lower) >= span.stop:
+            return
+        yield label
+        label = partitions.shift_label(field, label, 1)
+
+
+def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
+    """Return the plan with what follows from the window; nothing is changed.
+
+    Raises ConfigError when the run restates less than what depends on the window, Unsupported when
+    the partitions are no spans of time.
+    """
+    scope = plan.resolved.scope
+    timed = [pin for pin in plan.resolved.sources if pin.range is not None]
+    reached = [dependent_span(pin, span) for pin in timed]
+    whole = EventSpan(min(one.first for one in reached), max(one.stop for one in reached))
+    affected = labels_of_span(scope.field, whole)
+    _require_all_restated(plan, span, affected)
+    sources = tuple(_source_of_window(context, pin, span) for pin in timed)
+    first_commit = min((one.at for source in sources for one in source.commits), default=None)
+    # Rows of the window cannot be older than their first event, as far as clocks are right.
+    until = first_commit if first_commit is not None else span.first
+    closes_with = affected[-1]
+    closes_at = _end_of(scope.field, closes_with)
+    window = CorruptionWindow(
+        first=span.first,
+        stop=span.stop,
+        partitions=affected,
+        beyond=tuple(label for label in scope.partitions if label not in affected),
+        sources=sources,
+        last_good=_last_good(context, plan, until),
+        replay_to=whole.stop,
+        closes_with=closes_with,
+        is_closed=closes_at is not None and closes_at <= context.clock.now(),
+    )
+    return plan.model_copy(update={"window": window, "notes": (*window_notes(window), *plan.notes)})
+
+
+def _end_of(field: ScopeField, label: str) -> datetime | None:
+    upper = partitions.partition_row_range(field, label).upper
+    return partitions.as_instant(upper) if isinstance(upper, date) else None
+
+
+def _require_all_restated(plan: Plan, span: EventSpan, affected: tuple[str, ...]) -> None:
+    """Raise ConfigError when a partition that depends on the window is not restated."""
+    scope = plan.resolved.scope
+    missing = tuple(label for label in affected if label not in scope.partitions)
+    if not missing:
+        return
+    stop = partitions.shift_label(scope.field, affected[-1], 1) or affected[-1]
+    raise ConfigError(
+        f"the run leaves out {partitions.describe_labels(missing)}, computed from rows of "
+        f"{describe_span(span)}, warm-up and cool-down of its sources included",
+        state=NOTHING_PLANNED,
+        fix=f"write target.partitions from: {affected[0]}, to: {stop}, and widen the ranges of the "
+        "sources; or name a shorter window",
+        field="target.partitions",
+    )
+
+
+def _source_of_window(context: Context, pin: SourcePin, span: EventSpan) -> WindowSource:
+    """Return the commits of a source that carried rows of the window, as far as is known."""
+    column = pin.range.column if pin.range else ""
+    fields = {"name": pin.name, "table": pin.table}
+    try:
+        field = _partition_field(context, pin.table, column)
+        labels = labels_of_span(field, span)
+    except (NotFound, Unsupported):
+        unknown = f"{pin.table} has no partitions of {column}: any of its commits may have carried"
+        return WindowSource(**fields, unknown=f"{unknown} rows of the window")
+    try:
+        scope = Scope(field=field, partitions=labels)
+        drifts = context.publisher.drifts(pin.table, scope, None)
+    except (TargetChanged, Unsupported) as error:
+        return WindowSource(**fields, partitions=labels, unknown=error.problem)
+    commits = tuple(
+        WindowCommit(
+            snapshot_id=drift.snapshot_id,
+            at=drift.at,
+            operation=drift.operation,
+            writer=drift.writer,
+            partitions=drift.partitions,
+        )
+        for drift in drifts
+        if not drift.only_deletes
+    )
+    return WindowSource(**fields, partitions=labels, commits=commits)
+
+
+def _partition_field(context: Context, table: str, column: str) -> ScopeField:
+    """Return the field by which a source is partitioned; raise NotFound, Unsupported."""
+    info = context.tables.describe(table)
+    if info is None:
+        raise NotFound(f"{table} does not exist")
+    return context.tables.scope_field(info, column)
+
+
+def newest_before(history: Iterable[Publication], moment: datetime) -> Publication | None:
+    """Return the newest accepted version that was made before a moment; the history's newest first.
+
+    Of a version whose time does not tell (0 stands for what the first run found) nothing is said.
+    """
+    rows = (row for row in pointer.accepted_rows(history) if row.action != "baseline")
+    return next((row for row in rows if row.at < moment and row.snapshot_id is not None), None)
+
+
+def _last_good(context: Context, plan: Plan, until: datetime) -> LastGoodState | None:
+    """Return the last state of the product from before a moment; None: a cold start."""
+    row = newest_before(context.versions.history(plan.product), until)
+    if row is not None and row.snapshot_id is not None:
+        return LastGoodState(
+            table=row.table, snapshot_id=row.snapshot_id, at=row.at, version=row.version
+        )
+    target = plan.resolved.target
+    if target.snapshot_id is None:
+        return None
+    before = (until - timedelta(milliseconds=1)).isoformat()
+    try:
+        found = context.tables.resolve(TableRef(table=target.table, at=before))
+    except NotFound:
+        return None
+    at = datetime.fromtimestamp(found.committed_at_ms / 1000, timezone.utc)
+    return LastGoodState(table=target.table, snapshot_id=found.snapshot_id, at=at, version=None)
+
+
+def describe_span(span: EventSpan | CorruptionWindow) -> str:
+    """Return the instants of a window as people write them: days where they are whole days."""
+    first, stop = span.first, span.stop
+    if first.time() == stop.time() == datetime.min.time():
+        last = stop - timedelta(days=1)
+        return f"{first:%Y-%m-%d} to {last:%Y-%m-%d} (UTC days, both included)"
+    return f"{first:%Y-%m-%d %H:%M:%S} to {stop:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def window_notes(window: CorruptionWindow) -> tuple[str, ...]:
+    """Return what follows from a window, as sentences of the plan."""
+    notes = [
+        f"window of wrong rows: {describe_span(window)}; "
+        f"{partitions.describe_labels(window.partitions)} were computed from them"
+    ]
+    notes += [_source_note(source) for source in window.sources]
+    good = window.last_good
+    if good is None:
+        notes.append("no state of the product is known from before the window: a cold start, in "
+                     "which warm-up alone builds what a chunk needs")  # fmt: skip
+    else:
+        name = f"version {good.version}" if good.version is not None else "no accepted version"
+        notes.append(
+            f"last good state before the window: {name}, {good.table}@{good.snapshot_id} of "
+            f"{good.at:%Y-%m-%d %H:%M} UTC"
+        )
+    end = f"the replay is through with {window.closes_with}: what is computed from "
+    end += f"{window.replay_to:%Y-%m-%d %H:%M} UTC on reads no row of the window"
+    if not window.is_closed:
+        end += "; that is not over yet: the live job still reads rows of the window"
+    notes.append(end)
+    if window.beyond:
+        notes.append(
+            f"{partitions.describe_labels(window.beyond)} are restated too, and depend on no row "
+            "of the window"
+        )
+    return tuple(notes)
+
+
+#: Commits of a source that a sentence names.
+_MAX_NAMED = 3
+
+
+def _source_note(source: WindowSource) -> str:
+    if source.unknown:
+        return f"{source.name}: which commits carried rows of it is not known: {source.unknown}"
+    commits: Sequence[WindowCommit] = source.commits
+    named = ", ".join(f"{one.snapshot_id} ({one.operation} by {one.writer})" for one in
+                      commits[:_MAX_NAMED])  # fmt: skip
+    more = f" and {len(commits) - _MAX_NAMED:,} more" if len(commits) > _MAX_NAMED else ""
+    labels = partitions.describe_labels(source.partitions)
+    if not commits:
+        return f"{source.name}: no commit of {source.table} carried rows of {labels}"
+    return f"{source.name}: {labels} of {source.table}, by snapshots {named}{more}"
