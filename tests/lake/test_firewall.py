@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.adapters.spark.staging import secret_rows
 from lakehouse_backfill.adapters.spark.staging.jobs import JobContext, load_job
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.domain.manifest import TransformRef
@@ -579,57 +578,6 @@ def test_a_thread_that_outlives_the_transform_fails_the_chunk(
     with pytest.raises(WriteForbidden, match=r"jobs/job\.py:7"):
         lake.stage(plan)
     assert list(outside.folder.iterdir()) == []
-
-
-#: How a job puts a secret into rows, and what is said of it.
-SECRET_ROWS = {
-    "a literal": ("F.lit('https://a.example/?key=' + SECRET)", "into rows", "nothing was sent"),
-    "a function": ("F.udf(lambda v: SECRET)('v')", "to Python workers", "it was stopped before"),
-    "rows": (
-        "F.concat(F.lit(SECRET[:7]), F.lit(SECRET[7:]))",
-        "into the column note",
-        "rows with it stand in the run's shadow, which is not published",
-    ),
-}
-
-
-@pytest.mark.req("E1")
-@pytest.mark.parametrize("way", SECRET_ROWS)
-def test_the_value_of_a_secret_reaches_no_rows_unnoticed(
-    lake: Lake, daily: Callable[..., PlanMaker], way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LHB_TEST_SECRET", "planted-4711")
-    note, what, state = SECRET_ROWS[way]
-    # The job got it where nobody looks.
-    above = "SECRET = ''.join(['plant', 'ed-4', '711'])"
-    plan = daily(copy_job(f"return src.withColumn('note', {note})", above=above)).make()
-    lake.sql("ALTER TABLE {ns}.shadow ADD COLUMN note string")
-    with pytest.raises(WriteForbidden) as raised:
-        _judge_and_stage(lake.staging(), plan)
-    attempts = raised.value.data["attempts"]
-    assert [(one["sink"], one["file"]) for one in attempts] == [("secret", "jobs/job.py")]
-    assert what in attempts[0]["what"]
-    assert "LHB_TEST_SECRET" in attempts[0]["what"]
-    assert attempts[0]["line"] == (7 if way == "a function" else 5)
-    assert state in raised.value.state
-    assert "planted-4711" not in f"{raised.value} {raised.value.data}"
-
-
-def _judge_and_stage(staging: SparkStaging, plan: Any) -> None:
-    staging.analysed_plan(plan, plan.resolved.chunks[0])
-    staging.stage(plan, plan.resolved.chunks[0], 1)
-
-
-def test_texts_that_only_resemble_a_secret_are_staged(
-    lake: Lake, daily: Callable[..., PlanMaker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LHB_TEST_SECRET", "planted-4711")
-    # Shorter, within a longer text of the rows, and with the same part of the checksum.
-    note = "F.concat(F.lit('planted-'), F.lit('471'), F.when(F.col('k') % 2 == 0, '12'))"
-    plan = daily(copy_job(f"return src.withColumn('note', {note})")).make()
-    lake.sql("ALTER TABLE {ns}.shadow ADD COLUMN note string")
-    monkeypatch.setattr(secret_rows, "_BITS", 0)
-    assert lake.stage(plan).output_rows > 0
 
 
 #: Reads whose address only the JVM sees, as it is put together there, or read by SQL.

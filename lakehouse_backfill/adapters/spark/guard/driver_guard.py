@@ -6,6 +6,7 @@ import atexit
 import inspect
 import json
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -108,6 +109,20 @@ def secrets_of_rows() -> dict[str, str]:
     """Return the values, by name, that rows and functions of a job must not hold."""
     known = _known_secrets().items()
     return {name: value for name, value in known if len(value) >= LEAST_LENGTH_IN_ROWS}
+
+
+def secrets_in_texts() -> dict[str, str]:
+    """Return the values, by name, that are looked for inside longer texts of a few rows.
+
+    A short one counts where it has letters and digits: others are words, which stand there by
+    chance.
+    """
+    return {
+        name: value
+        for name, value in _known_secrets().items()
+        if len(value) >= LEAST_LENGTH_IN_ROWS
+        or (re.search(r"[^\W\d_]", value) and re.search(r"\d", value))
+    }
 
 
 def _known_secrets() -> dict[str, str]:

@@ -111,13 +111,19 @@ def read_rejects(plan: Plan, rows: DataFrame, place: tuple[str, int]) -> Rejects
     rejected = rows.persist()
     try:
         secret_rows.require_none_in_rows(rejected, place)
-        return Rejects(
+        found = Rejects(
             rows=rejected.count(),
             reasons=_count_reasons(rejected),
             records=_first_records(rejected, plan.resolved.contract.key),
         )
     finally:
         rejected.unpersist()
+    for record in found.records:
+        secret_rows.require_none_in_texts(
+            (record.reason, *record.record.values()), place, "of a rejected row"
+        )
+    secret_rows.require_none_in_texts(found.reasons, place, REJECT_REASON)
+    return found
 
 
 def _count_reasons(rejected: DataFrame) -> dict[str, int]:

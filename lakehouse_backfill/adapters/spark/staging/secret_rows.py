@@ -3,7 +3,8 @@
 The engine never gets such a value: it would stand in plans and event logs. Queries are read here.
 Rows are counted whose text has a part of the checksum of a secret, 20 of 32 bits, in the job that
 writes them; only where there are such rows they are read again and compared here. So a text that is
-exactly a secret is found, and one that only contains it is not.
+exactly a secret is found in all rows. Inside longer texts, and in columns of other kinds, secrets
+are looked for in the first rows of a chunk, which come to the driver for that.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
 
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
@@ -27,6 +28,9 @@ from lakehouse_backfill.domain.run import LINEAGE_NAMES
 _BITS = 0xFFFFF
 #: Different texts that share those bits with a secret; nobody has more of them by chance.
 _MOST_CANDIDATES = 10_000
+#: Rows of a chunk that are read for it: one small job of Spark a chunk, at most 10 MB a column.
+ROWS_READ_WHOLE = 1_000
+_CHARACTERS_READ = 10_000
 _LITERAL = re.compile(r'expressions\.Literal"[^{}]*?"value":"((?:[^"\\]|\\.)*)"')
 
 
@@ -36,7 +40,7 @@ def require_none_in_plan(frame: DataFrame, plan_json: str | None, place: tuple[s
     `plan_json` is its analysed plan; on Spark Connect, which gives none, what the client would send
     is looked at.
     """
-    secrets = driver_guard.secrets_of_rows()
+    secrets = driver_guard.secrets_in_texts()
     if not secrets:
         return
     if plan_json is not None:
@@ -63,6 +67,13 @@ def count_candidates(schema: StructType) -> Column | None:
     return F.count(F.when(reduce(or_, matches.values()), F.lit(1)))
 
 
+def require_none_stored(rows: DataFrame, place: tuple[str, int], *, may_hold: bool) -> None:
+    """Raise WriteForbidden for a secret in stored rows; `may_hold`: some were counted."""
+    if may_hold:
+        require_none_in_rows(rows, place)
+    require_none_in_first_rows(rows, place)
+
+
 def require_none_in_rows(rows: DataFrame, place: tuple[str, int]) -> None:
     """Raise WriteForbidden when a text of stored rows is the value of a secret."""
     names = {value: name for name, value in driver_guard.secrets_of_rows().items()}
@@ -72,6 +83,49 @@ def require_none_in_rows(rows: DataFrame, place: tuple[str, int]) -> None:
         held = sorted(names[row[0]] for row in found if row[0] in names)
         if held:
             raise driver_guard.secret_in_rows(held[0], place, column=column)
+
+
+def require_none_in_first_rows(rows: DataFrame, place: tuple[str, int]) -> None:
+    """Raise WriteForbidden when one of the first rows holds the value of a secret anywhere."""
+    secrets = driver_guard.secrets_in_texts()
+    columns = {
+        field.name: text
+        for field in rows.schema.fields
+        if field.name not in LINEAGE_NAMES and (text := _as_text(field)) is not None
+    }
+    if not secrets or not columns:
+        return
+    texts = [text.alias(f"lhb_{at}") for at, text in enumerate(columns.values())]
+    found = rows.limit(ROWS_READ_WHOLE).select(*texts).collect()
+    for column, values in zip(columns, zip(*found, strict=True), strict=False):
+        require_none_in_texts(values, place, column)
+
+
+def require_none_in_texts(
+    values: Iterable[str | bytes | bytearray | None], place: tuple[str, int], column: str
+) -> None:
+    """Raise WriteForbidden when a text of a column contains the value of a secret."""
+    secrets = driver_guard.secrets_in_texts()
+    wanted = [
+        (name, form.encode())
+        for name, value in secrets.items()
+        for form in {value, json.dumps(value)[1:-1]}  # nested columns are read as JSON
+    ]
+    for value in values:
+        text = value.encode() if isinstance(value, str) else bytes(value or b"")
+        for name, form in wanted:
+            if form in text:
+                raise driver_guard.secret_in_rows(name, place, column=column)
+
+
+def _as_text(field: StructField) -> Column | None:
+    """Return a column as a text or bytes that is not too long; None when it can hold no text."""
+    column, kind = quoted_column(field.name), field.dataType
+    if isinstance(kind, StructType | ArrayType | MapType):
+        column = F.to_json(column)
+    elif not isinstance(kind, StringType | BinaryType):
+        return None
+    return F.substring(column, 1, _CHARACTERS_READ)
 
 
 def _matches(schema: StructType) -> Mapping[str, Column]:

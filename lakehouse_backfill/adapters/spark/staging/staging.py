@@ -308,13 +308,15 @@ class SparkStaging:
                     self._tables, plan.shadow_table, commit.snapshot_id, scope
                 )
                 counted = _ObservedChunk(stored, outside_rows)
-            if counted.may_hold_secrets:
-                self._require_no_secrets(plan, commit.snapshot_id, scope)
+            may_hold = counted.may_hold_secrets
+            self._require_no_secrets(plan, commit.snapshot_id, scope, may_hold=may_hold)
         return commit, counted
 
-    def _require_no_secrets(self, plan: Plan, snapshot_id: int, scope: Scope) -> None:
+    def _require_no_secrets(
+        self, plan: Plan, snapshot_id: int, scope: Scope, *, may_hold: bool = True
+    ) -> None:
         rows = self._tables.read_scope(plan.shadow_table, snapshot_id, scope)
-        secret_rows.require_none_in_rows(rows, self._transform_runner.place(plan))
+        secret_rows.require_none_stored(rows, self._transform_runner.place(plan), may_hold=may_hold)
 
 
 def _stored_checksum(tables: SparkTables, table: str, snapshot_id: int, scope: Scope) -> Checksum:
