@@ -164,7 +164,7 @@ class SparkStaging:
         scope = plan.chunk_scope(chunk)
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             stored = _stored_checksum(self._tables, plan.shadow_table, snapshot_id, scope)
-            self._require_no_secrets(plan, snapshot_id, scope)
+            self._refuse_secrets(plan, snapshot_id, scope, may_hold=True)
         input_rows = self._count(plan, chunk, self._inputs.frames_for_scope(plan, scope))
         summaries = self._tables.snapshot_summaries(
             plan.shadow_table, f"snapshot_id = {int(snapshot_id)}"
@@ -308,14 +308,11 @@ class SparkStaging:
                     self._tables, plan.shadow_table, commit.snapshot_id, scope
                 )
                 counted = _ObservedChunk(stored, outside_rows)
-            may_hold = counted.may_hold_secrets
-            self._require_no_secrets(plan, commit.snapshot_id, scope, may_hold=may_hold)
+            self._refuse_secrets(plan, commit.snapshot_id, scope, may_hold=counted.may_hold_secrets)
         return commit, counted
 
-    def _require_no_secrets(
-        self, plan: Plan, snapshot_id: int, scope: Scope, *, may_hold: bool = True
-    ) -> None:
-        rows = self._tables.read_scope(plan.shadow_table, snapshot_id, scope)
+    def _refuse_secrets(self, plan: Plan, at: int, scope: Scope, *, may_hold: bool) -> None:
+        rows = self._tables.read_scope(plan.shadow_table, at, scope)
         secret_rows.require_none_stored(rows, self._transform_runner.place(plan), may_hold=may_hold)
 
 
