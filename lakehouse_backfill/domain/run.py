@@ -166,6 +166,9 @@ class ChunkRecord(Value):
     left_out_rows: int | None = None
     rejected_rows: int | None = added_later(None, "Rows that the transform rejected.")
     reject_reasons: tuple[str, ...] = added_later((), "How many for which reason.")
+    rejects_seal: str | None = added_later(
+        None, "Seal over the chunk's rows in `reject_record`; null: none were stored with it."
+    )
     #: How the publish mode applied the job's rows; None: it does not count this.
     carried_rows: int | None = None
     stray_rows: int | None = None
@@ -173,6 +176,32 @@ class ChunkRecord(Value):
     updated_rows: int | None = None
     deleted_rows: int | None = None
     ignored_rows: int | None = None
+
+
+class RejectedCount(Value):
+    """What the ledger says of a chunk's rejected rows: all of them, and the seal of those stored.
+
+    `seal` is None where an older release wrote the row, or the chunk was carried over.
+    """
+
+    run_id: str
+    chunk_id: str
+    rows: int
+    seal: str | None
+
+
+class RejectedGroup(Value):
+    """Stored rejected rows of one attempt at a chunk, with the seal over them as worked out now.
+
+    `edited_key` is the key of the first row whose own seal is of another content.
+    """
+
+    run_id: str
+    chunk_id: str
+    rejected_at: datetime
+    rows: int
+    seal: str
+    edited_key: str | None = None
 
 
 #: In the summary of a chunk's commit, so that the counts survive a crash right after it.

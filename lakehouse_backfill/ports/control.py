@@ -20,7 +20,14 @@ from lakehouse_backfill.domain.rollout import (
     StagedFiles,
     StagedShadow,
 )
-from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
+from lakehouse_backfill.domain.run import (
+    ChunkRecord,
+    Event,
+    Lease,
+    RejectedCount,
+    RejectedGroup,
+    RunStatus,
+)
 from lakehouse_backfill.fault_points import side_effect
 
 
@@ -161,6 +168,14 @@ class Audit(Protocol):
         As they are stored; None: the pointer is missing or cannot be read. Raises Tampered when a
         control table was dropped.
         """
+        ...
+
+    def rejected_counts(self) -> tuple[RejectedCount, ...]:
+        """Return what the newest ledger row of each chunk says of its rejected rows, if it does."""
+        ...
+
+    def rejected_groups(self) -> tuple[RejectedGroup, ...]:
+        """Return the stored rejected rows by run, chunk and attempt; seals are worked out again."""
         ...
 
     def describe_runs(self) -> dict[str, dict[str, str]]:

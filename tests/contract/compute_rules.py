@@ -33,6 +33,8 @@ class ComputeWorld:
     #: The snapshot of a table, its head.
     head: Callable[[str], int | None]
     fence: Callable[[int], None]
+    #: The plan with a transform that rejects one row of each chunk.
+    rejecting: Callable[[], Plan]
 
     def scope(self, *labels: str) -> Scope:
         return Scope(field=self.plan.resolved.scope.field, partitions=labels)
@@ -112,6 +114,33 @@ def test_the_facts_of_a_chunk_are_those_of_its_partitions(world: ComputeWorld) -
     sums = world.sums(*chunk.partitions)
     assert facts.rows == {label: one.rows for label, one in sums.items()}
     assert (not any(facts.null_keys.values()), facts.duplicate_keys) == (True, 0)
+
+
+@pytest.mark.req("T13", "X5")
+def test_rejected_rows_of_a_chunk_are_counted_by_reason_and_come_again_when_asked_again(
+    world: ComputeWorld,
+) -> None:
+    plan = world.rejecting()
+    for chunk in plan.resolved.chunks:
+        record = world.staging.stage(plan, chunk, 1)
+        found = world.staging.rejects(plan, chunk)
+        assert found is not None
+        assert (found.rows, sum(found.reasons.values())) == (1, 1)
+        (row,) = found.records
+        assert {row.reason} == found.reasons.keys()
+        assert row.key.keys() == set(plan.resolved.contract.key)
+        assert not row.key.keys() & row.record.keys()
+        # Read again, as after a crash: the same rows, and the chunk's rows are as they were.
+        again = world.staging.rejects(plan, chunk)
+        assert again == found
+        repeated = world.staging.remeasure(plan, chunk, record.snapshot_id, 1)
+        assert repeated.output_rows == record.output_rows
+
+
+@pytest.mark.req("T13", "X5")
+def test_a_transform_that_declares_no_rejects_has_none(world: ComputeWorld) -> None:
+    world.stage()
+    assert world.staging.rejects(world.plan, world.plan.resolved.chunks[0]) is None
 
 
 def test_edges_have_one_result_for_each_partition_in_order(world: ComputeWorld) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
 from lakehouse_backfill.core.runs import event_log as audit_rules
+from lakehouse_backfill.core.runs import rejected_rows
 from lakehouse_backfill.core.runs.lifecycle import next_event
 from lakehouse_backfill.domain import publication as pointer_rules
 from lakehouse_backfill.domain.publication import Pointer, Publication
-from lakehouse_backfill.domain.run import RunState, RunStatus
+from lakehouse_backfill.domain.run import RejectedCount, RejectedGroup, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.ports.control import Evidence, Runs, Versions
@@ -211,6 +212,58 @@ def test_the_newest_row_of_each_chunk_counts_in_chunk_order(runs: Runs):
     for chunk in (a_chunk("c10"), a_chunk("c9"), a_chunk("c9", rows=6), a_chunk("c1", run_id="x")):
         runs.record_chunk(chunk)
     assert runs.chunks("bf-1") == (a_chunk("c9", rows=6), a_chunk("c10"))
+
+
+# --- rejected rows ----------------------------------------------------------------------------
+
+
+def a_rejected_row(key: str, second: int = 0, chunk_id: str = "c1") -> dict[str, object]:
+    row: dict[str, object] = {
+        "run_id": "bf-1", "chunk_id": chunk_id, "source": "raw", "record_key": key,
+        "reason": "late", "record": '{"v":1}', "rejected_at": NOON + timedelta(seconds=second),
+    }  # fmt: skip
+    return row | {"seal": rejected_rows.row_seal(row)}
+
+
+@pytest.mark.req("T13", "X5")
+def test_rejected_rows_are_stored_by_run_chunk_and_attempt(control):
+    begun(control.runs)
+    first, again = [a_rejected_row("1"), a_rejected_row("2")], [a_rejected_row("1", second=1)]
+    assert control.audit.rejected_groups() == ()
+    for rows in (first, again):
+        control.runs.record_rejects("bf-1", 0, rows)
+    assert control.audit.rejected_groups() == tuple(
+        RejectedGroup(
+            run_id="bf-1", chunk_id="c1", rejected_at=rows[0]["rejected_at"], rows=len(rows),
+            seal=rejected_rows.rows_seal(row["seal"] for row in rows),
+        )
+        for rows in (first, again)
+    )  # fmt: skip
+
+
+@pytest.mark.req("T13", "X9")
+def test_a_driver_that_was_overtaken_stores_no_rejected_rows(control):
+    begun(control.runs, driver="host:1")
+    control.runs.record_rejects("bf-1", 3, [a_rejected_row("1")])
+    control.runs.fence("bf-1", 9)
+    with pytest.raises(RunMoved):
+        control.runs.record_rejects("bf-1", 3, [a_rejected_row("2")])
+    (group,) = control.audit.rejected_groups()
+    assert group.rows == 1
+    control.runs.record_rejects("bf-1", 9, [a_rejected_row("2")])
+
+
+@pytest.mark.req("T13", "X5")
+def test_the_newest_ledger_row_of_a_chunk_says_how_many_rows_it_rejected(control):
+    begun(control.runs)
+    for rows, seal in ((2, "a" * 64), (3, "b" * 64)):
+        counted = {"rejected_rows": rows, "reject_reasons": ("late",), "rejects_seal": seal}
+        control.runs.record_chunk(a_chunk("c1").model_copy(update=counted))
+    control.runs.record_chunk(a_chunk("c2"))
+    assert control.audit.rejected_counts() == (
+        RejectedCount(run_id="bf-1", chunk_id="c1", rows=3, seal="b" * 64),
+    )
+    assert control.runs.chunks("bf-1")[0].rejects_seal == "b" * 64
 
 
 # --- the pointer ------------------------------------------------------------------------------

@@ -11,7 +11,11 @@ from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from tests.contract.compute_rules import *  # noqa: F403 (the rules)
 from tests.contract.compute_rules import ComputeWorld
 from tests.lake.test_fencing import fence
-from tests.support.spark.lake import DAYS, Lake, PlanMaker
+from tests.support.spark.lake import DAYS, Lake, PlanMaker, copy_job
+
+REASON = "CASE WHEN k IN (14, 35) THEN 'late' END AS _reject_reason"
+#: One row of each of the days 5 and 6.
+REJECTING = f'return src.selectExpr("d", "k", "v", "{REASON}")'
 
 
 @pytest.fixture
@@ -24,4 +28,5 @@ def world(lake: Lake, daily: Callable[..., PlanMaker]) -> ComputeWorld:
         plan=plan, other=DAYS[0],
         head=lambda table: lake.head(table.rpartition(".")[2]),
         fence=lambda epoch: fence(lake, epoch),
+        rejecting=lambda: daily(copy_job(REJECTING), per_chunk=1).make(),
     )  # fmt: skip

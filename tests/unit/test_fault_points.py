@@ -39,6 +39,8 @@ READING = {
         "pending_deletions",
         "products",
         "recorded_runs",
+        "rejected_counts",
+        "rejected_groups",
         "seal",
     },
     "Clock": {"now", "sleep"},

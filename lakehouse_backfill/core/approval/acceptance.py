@@ -23,7 +23,10 @@ from lakehouse_backfill.errors import Blocked, Tampered
 ACCEPTANCE = "acceptance"
 _ARCHIVE_FORMAT = 1
 #: What is accepted of a chunk: not its duration, nor who recorded it.
-_CHUNK_FIELDS = {"chunk_id", "partitions", "output_rows", "checksum", "snapshot_id"}
+_CHUNK_FIELDS = {
+    "chunk_id", "partitions", "output_rows", "checksum", "snapshot_id", "rejected_rows",
+    "rejects_seal",
+}  # fmt: skip
 _FILE_FIELDS = {"path", "partition", "rows", "size_bytes", "deletes"}
 
 

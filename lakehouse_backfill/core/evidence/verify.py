@@ -1,7 +1,6 @@
 """`verify` and `audit verify`: whether what is stored is what was accepted. Nothing is changed.
 
-`audit_verify` checks that logs, pointers and plans are as they were written. `verify` checks
-everything that the acceptance of one run rests on.
+`audit_verify` checks all logs, pointers and plans; `verify` what one acceptance rests on.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lakehouse_backfill.core.evidence.deep_verify import (
 )
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication.expose import EVIDENCE_DIGEST_PROPERTY
-from lakehouse_backfill.core.runs import anchors, event_log, roles, signers
+from lakehouse_backfill.core.runs import anchors, event_log, rejected_rows, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
 from lakehouse_backfill.core.versions import pointer, readers
@@ -102,6 +101,10 @@ def _verify_logs(
                 for table, runs in context.audit.recorded_runs().items()
             }
             bad_plans |= _runs_without_ledger(context, chains, recorded)
+            bad_rejects = rejected_rows.audit(context.audit, chains)
+            if bad_rejects and context.audit.seal() != seal:
+                continue
+            bad_plans |= bad_rejects
             verdict = event_log.verify_logs(
                 chains, seal, statuses, products, bad_plans, recorded, kept_heads
             )
@@ -125,6 +128,8 @@ def _runs_without_ledger(
     return missing
 
 
+#: Said of a chunk by archive and ledger.
+_LEDGER_FIELDS = ("output_rows", "checksum", "snapshot_id", "rejected_rows", "rejects_seal")
 #: The control table of the chunks.
 LEDGER_TABLE = "backfill_chunk_run"
 EARLIER_ACCEPTANCE = "an earlier acceptance"
@@ -288,12 +293,15 @@ def _check_control_rows(subject: Verification) -> None:
     """Check rows of control tables against the archive, the log, and each other."""
     context, plan = subject.context, subject.plan
     records = context.runs.chunks(plan.run_id)
-    fields = ("output_rows", "checksum", "snapshot_id")
     archived = {
-        chunk["chunk_id"]: {name: chunk[name] for name in fields}
+        # Archives of older releases say less of a chunk.
+        chunk["chunk_id"]: {name: chunk[name] for name in _LEDGER_FIELDS if name in chunk}
         for chunk in subject.archive["chunks"]
     }
-    stored = {chunk.chunk_id: {name: getattr(chunk, name) for name in fields} for chunk in records}
+    stored = {
+        row.chunk_id: {name: getattr(row, name) for name in archived.get(row.chunk_id, ())}
+        for row in records
+    }
     subject.checks.append(
         check_each_equal("chunk ledger", archived, stored, f"rows of {LEDGER_TABLE}")
     )

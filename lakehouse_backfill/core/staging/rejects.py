@@ -12,6 +12,7 @@ from typing import Any
 
 from lakehouse_backfill.core.planning.job_code import archived_texts, code_texts
 from lakehouse_backfill.core.planning.target.publish_modes import is_externally_written
+from lakehouse_backfill.core.runs import rejected_rows
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.guards.privacy import HIDDEN
 from lakehouse_backfill.domain.partitions import Chunk
@@ -36,10 +37,12 @@ def record_rejects(
         return record
     shown = _reason_filter(context, plan)
     # A record would outlast the person that a later tombstone names.
-    if rejects.records and not plan.resolved.contract.tombstones:
-        rows = _rows(context, plan, chunk, rejects, shown)
+    is_kept = not plan.resolved.contract.tombstones
+    rows = _rows(context, plan, chunk, rejects, shown) if is_kept else []
+    if rows:
         context.runs.record_rejects(plan.run_id, record.epoch, rows)
-    return _with_counts(record, rejects, shown)
+    seal = rejected_rows.rows_seal(row["seal"] for row in rows)
+    return _with_counts(record, rejects, shown).model_copy(update={"rejects_seal": seal})
 
 
 def count_rejects(
@@ -82,7 +85,7 @@ def _rows(
     redaction = context.redaction(plan.resolved.contract)
     sources = ", ".join(pin.name for pin in plan.resolved.sources if pin.role == "source")
     now = context.clock.now()
-    return [
+    rows: list[dict[str, Any]] = [
         {
             "run_id": plan.run_id,
             "chunk_id": chunk.chunk_id,
@@ -94,3 +97,4 @@ def _rows(
         }
         for row in rejects.records
     ]
+    return [row | {"seal": rejected_rows.row_seal(row)} for row in rows]

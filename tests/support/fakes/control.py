@@ -10,14 +10,21 @@ from typing import Any
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning.job_code import code_files
-from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.core.runs import event_log, rejected_rows
 from lakehouse_backfill.core.runs.event_log import matches_digest, open_document, open_plan
 from lakehouse_backfill.domain import publication as pointer_rules
 from lakehouse_backfill.domain.diff import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import OrphanFiles, PinLease
-from lakehouse_backfill.domain.run import ChunkRecord, Event, Lease, RunStatus
+from lakehouse_backfill.domain.run import (
+    ChunkRecord,
+    Event,
+    Lease,
+    RejectedCount,
+    RejectedGroup,
+    RunStatus,
+)
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import RunMoved, Tampered
 from lakehouse_backfill.ports.control import RecordedRun
@@ -154,6 +161,17 @@ class FakeRuns:
     def record_rejects(self, run_id: str, epoch: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self.fences.require(run_id, epoch)
         self.rejected.extend(rows)
+
+    def rejected_counts(self) -> tuple[RejectedCount, ...]:
+        newest = {(row.run_id, row.chunk_id): row for row in self.chunk_rows}
+        return tuple(
+            RejectedCount(run_id=run, chunk_id=chunk, rows=row.rejected_rows, seal=row.rejects_seal)
+            for (run, chunk), row in newest.items()
+            if row.rejected_rows is not None
+        )
+
+    def rejected_groups(self) -> tuple[RejectedGroup, ...]:
+        return rejected_rows.group_rows(self.rejected)
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
         newest = {row.chunk_id: row for row in self.chunk_rows if row.run_id == run_id}

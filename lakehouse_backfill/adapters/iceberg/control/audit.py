@@ -17,11 +17,11 @@ from lakehouse_backfill.adapters.iceberg.control.log_files import drop_cached_ro
 from lakehouse_backfill.adapters.iceberg.control.runs import read_event_chains, read_seal
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import read_products
-from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.core.runs import event_log, rejected_rows
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import OrphanFiles
-from lakehouse_backfill.domain.run import Event
+from lakehouse_backfill.domain.run import Event, RejectedCount, RejectedGroup
 from lakehouse_backfill.errors import Tampered
 from lakehouse_backfill.fault_points import commit_window
 
@@ -51,6 +51,8 @@ class IcebergAudit:
         self._plans = tables.log(schemas.PIPELINE_RUN)
         self._events = tables.log(schemas.RUN_EVENT)
         self._evidence = tables.log(schemas.EVIDENCE)
+        self._chunks = tables.log(schemas.BACKFILL_CHUNK_RUN)
+        self._rejects = tables.log(schemas.REJECT_RECORD)
         self._all_tables = tuple(tables.log(table) for table in schemas.CONTROL_TABLES)
 
     def recorded_runs(self) -> dict[str, frozenset[str]]:
@@ -120,6 +122,26 @@ class IcebergAudit:
             for mark, kind in edited.items()
             if mark not in intact
         }
+
+    def rejected_counts(self) -> tuple[RejectedCount, ...]:
+        """Return what the newest row of each chunk in the ledger says of its rejected rows."""
+        columns = ("run_id", "chunk_id", "rejected_rows", "rejects_seal")
+        newest = {
+            (row["run_id"], row["chunk_id"]): row
+            for row in self._chunks.head().iter_rows(columns=columns)
+        }
+        return tuple(
+            RejectedCount(
+                run_id=run_id, chunk_id=chunk_id, rows=row["rejected_rows"],
+                seal=row.get("rejects_seal"),
+            )
+            for (run_id, chunk_id), row in newest.items()
+            if row.get("rejected_rows") is not None
+        )  # fmt: skip
+
+    def rejected_groups(self) -> tuple[RejectedGroup, ...]:
+        """Return the stored rejected rows by run, chunk and attempt, with their seals."""
+        return rejected_rows.group_rows(self._rejects.head().iter_rows())
 
     def describe_runs(self) -> dict[str, dict[str, str]]:
         """Return product, target, shadow, owner and reason of each run, without its plan."""

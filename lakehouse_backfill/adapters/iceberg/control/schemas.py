@@ -228,6 +228,7 @@ BACKFILL_CHUNK_RUN = ControlTable(
         ("ignored_rows", "long", "Merge: change rows without effect: older, or the same again."),
         ("rejected_rows", "long", "Rows that the transform rejected; null: it declares none."),
         ("reject_reasons", "[string]", "How many rows for which reason, the most first."),
+        ("rejects_seal", "string", "SHA-256 of the seals of its rows in `reject_record`."),
     ),
 )
 
@@ -274,6 +275,7 @@ REJECT_RECORD = ControlTable(
         ("reason", "string!", "Why it was rejected."),
         ("record", "string", "The record as JSON; restricted columns are hidden."),
         ("rejected_at", "timestamptz!", "When it was rejected."),
+        ("seal", "string", "SHA-256 of the row; null: an older release wrote it."),
     ),
 )
 
