@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import date, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ from lakehouse_backfill.domain.partitions import (
     Scope,
     ScopeField,
     parse_time_label,
+    partition_label,
     shift_label,
 )
 from lakehouse_backfill.domain.table import Column, TableInfo
@@ -104,6 +106,7 @@ def draft_manifest(
         "manifest.yaml.j2", contract=contract, requested_by=requested_by, reason=reason,
         reason_code=reason_code, transform=found, inputs=inputs, scoped=scoped,
         window=_widen_window(scoped, from_, to), is_ordered=is_ordered, first=from_, stop=to,
+        last=_last_in_words(scoped, types.get(scoped.column, ""), to),
     )  # fmt: skip
     return Draft(text, tuple(_manifest_questions(contract, transform, inputs, scoped)))
 
@@ -154,6 +157,7 @@ def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
         data.get("validation", {}).pop(name, None)
     head = (
         "# Drafted by lakehouse-backfill stale --draft. Next: lakehouse-backfill plan THIS_FILE\n"
+        f"# The last partition: {resolve.describe_in_words(scope)}.\n"
     )
     waivers = [name for name in _RUN_WAIVERS if data.get("safety", {}).pop(name, None)]
     if waivers:
@@ -276,6 +280,17 @@ def _shift_day(day: date, by: timedelta) -> date:
         return day + by
     except OverflowError:
         return date.min if by < timedelta() else date.max
+
+
+def _last_in_words(scoped: ContractPartition, kind: str, stop: str) -> str:
+    """Return the last partition of a range that ends at `stop`; empty where it has no order."""
+    with suppress(ValueError):
+        found = {"column": scoped.column, "transform": scoped.transform, "type": kind}
+        field = ScopeField.model_validate(found)
+        last = shift_label(field, partition_label(field, stop), -1)
+        if last is not None:
+            return resolve.describe_in_words(Scope(field=field, partitions=(last,)))
+    return ""
 
 
 def _parse_day(text: str) -> date | None:

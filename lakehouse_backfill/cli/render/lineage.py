@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -116,9 +116,26 @@ def _rows_text(edge: origins.LineageLine) -> str:
 
 
 def render_why(page: TextPage, result: origins.WhyResult) -> None:
-    """Draw the story on one screen: the state, the run, its input and checks, earlier acts."""
+    """Draw the story on one screen of 80 by 40: the state, the run, its input, checks, acts.
+
+    Long texts and lists are cut; `--json` has all of them.
+    """
     what = f" {result.partition}" if result.partition else ""
     page.line(f"{result.table}{what}", "bold")
+    facts = (*_run_facts(result), *_input_facts(result.inputs), *_act_facts(result.acts))
+    page.facts(tuple((name, text and _cut(text)) for name, text in facts))
+    for note in result.notes[:_MAX_NOTES]:
+        page.line(_cut(note))
+    if len(result.notes) > _MAX_NOTES:
+        page.line(f"and {len(result.notes) - _MAX_NOTES} more notes (--json shows all)")
+    page.next_command(result.next_command)
+
+
+#: What of a story is shown, so that it fits on one screen; `--json` has all.
+_MAX_CHARACTERS, _MAX_INPUTS, _MAX_ACTS, _MAX_NOTES = 118, 2, 3, 1
+
+
+def _run_facts(result: origins.WhyResult) -> tuple[tuple[str, str | None], ...]:
     by = [
         f"{word} by {', '.join(names)}"
         for word, names in (
@@ -132,32 +149,52 @@ def render_why(page: TextPage, result: origins.WhyResult) -> None:
     code = f"{result.transform} ({result.file}, {shorten_hash(result.code_hash)})"
     output = f"version {result.version} of {format_moment(result.published_at)}, {result.output}"
     rows = result.rows or {}
-    writers = "written by others since" if result.acts else "written by"
     state = f"{result.state}: run {result.open_run}, whose rows readers do not see here"
-    page.facts(
-        (
-            ("state", state if result.open_run else result.state),
-            ("because", "; ".join(result.because) or None),
-            ("made by", result.run_id or "no run: inputs are not recorded"),
-            ("why", f"{result.reason} ({result.reason_code})" if result.reason else None),
-            ("who", "; ".join(by) or None),
-            ("output", output if result.output else None),
-            ("code", code if result.transform else None),
-            ("git commit", result.git_commit),
-            ("rows", ", ".join(f"{name} {count:,}" for name, count in rows.items()) or None),
-            ("checks", result.checks or None),
-            ("not passed", "; ".join(result.not_passed) or None),
-            ("side effects", "; ".join(result.side_effects) or "none recorded"),
-            (writers, "; ".join(result.written_since[-3:]) or None),
-        )
+    return (
+        ("state", state if result.open_run else result.state),
+        ("because", _first(result.because)),
+        ("made by", result.run_id or "no run: inputs are not recorded"),
+        ("why", f"{_cut(result.reason, 90)} ({result.reason_code})" if result.reason else None),
+        ("who", "; ".join(by) or None),
+        ("output", output if result.output else None),
+        ("code", code if result.transform else None),
+        ("git commit", result.git_commit),
+        ("rows", ", ".join(f"{name} {count:,}" for name, count in rows.items()) or None),
+        ("checks", result.checks or None),
+        ("not passed", _first(result.not_passed)),
+        ("side effects", _first(result.side_effects) or "none recorded"),
+        ("others since" if result.acts else "written by", _first(result.written_since[::-1])),
     )
-    _edges(page, "computed from", "partitions", result.inputs)
-    page.records(
-        "acts, newest first", "at | action | version | run: run_id | by", result.acts, most=5
-    )
-    for note in result.notes:
-        page.line(note)
-    page.next_command(result.next_command)
+
+
+def _input_facts(inputs: Sequence[origins.LineageLine]) -> Iterator[tuple[str, str | None]]:
+    title = "computed from"
+    for edge in inputs[:_MAX_INPUTS]:
+        yield title, f"{edge.table}@{edge.snapshot_id}: {_rows_text(edge)}"
+        title = ""
+    if len(inputs) > _MAX_INPUTS:
+        yield "", f"and {len(inputs) - _MAX_INPUTS} more inputs (--json shows all)"
+
+
+def _act_facts(acts: Sequence[origins.StoryAct]) -> Iterator[tuple[str, str | None]]:
+    title = "acts"
+    for act in acts[:_MAX_ACTS]:
+        run = f", run {act.run_id}" if act.run_id else ""
+        text = f"{format_moment(act.at)} {act.action} of version {act.version} by {act.by}{run}"
+        yield title, _cut(text, 60)
+        title = ""
+    if len(acts) > _MAX_ACTS:
+        yield "", f"and {len(acts) - _MAX_ACTS} earlier (--json shows all)"
+
+
+def _first(texts: Sequence[str]) -> str | None:
+    """Return the first text, and how many more there are."""
+    more = f"; and {len(texts) - 1} more" if len(texts) > 1 else ""
+    return f"{_cut(texts[0], _MAX_CHARACTERS - len(more))}{more}" if texts else None
+
+
+def _cut(text: str, limit: int = _MAX_CHARACTERS) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 
 def _state_cell(state: str) -> Text:

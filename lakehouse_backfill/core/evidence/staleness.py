@@ -44,13 +44,18 @@ _STATE_OF_RUN: dict[RunState, StateOfPartition] = {
 }
 
 
+def state_of_open_run(state: RunState) -> StateOfPartition:
+    """Return the state of the partitions that an open run has."""
+    return _STATE_OF_RUN.get(state, "in progress")
+
+
 class _OpenRun(NamedTuple):
     run: RunStatus
     plan: Plan
 
     @property
     def state(self) -> StateOfPartition:
-        return _STATE_OF_RUN.get(self.run.state, "in progress")
+        return state_of_open_run(self.run.state)
 
 
 #: A file's transforms: version by name.
@@ -360,7 +365,8 @@ class _Finder:
         """Return whether all input of a partition is there, as `plan` judges it."""
         scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
         manifest, pins = plan.resolved.manifest, plan.resolved.sources
-        return not resolve.incomplete_partitions(manifest, scope, pins, self.context.clock.now())
+        now, named = self.context.clock.now(), resolve.named_instants(self.context, pins)
+        return not resolve.incomplete_partitions(manifest, scope, pins, now, named)
 
 
 def _summed_up(name: str, changes: list[ChangedInput]) -> list[StaleCause]:

@@ -5,7 +5,8 @@ Completeness: whether the pinned input has rows in every hour, day or month that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from itertools import chain
 
@@ -24,7 +25,8 @@ from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeFi
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.run import Period
 from lakehouse_backfill.domain.serialization import PartitionValue
-from lakehouse_backfill.errors import ConfigError, attach_error_field
+from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.errors import ConfigError, NotFound, attach_error_field
 
 _MIDNIGHT = time(0, tzinfo=timezone.utc)
 _FIRST = datetime.min.replace(tzinfo=timezone.utc)
@@ -148,25 +150,47 @@ def completeness_notes(
     return (*notes, *(f"assumed of {one.on}: {one.text}" for one in contract.assumptions))
 
 
+def named_instants(context: Context, pins: tuple[SourcePin, ...]) -> dict[str, datetime]:
+    """Return when the states were committed that a manifest names for its inputs with `at`.
+
+    What came later is not in them. An input that is read as it is now is left out.
+    """
+    found: dict[str, datetime] = {}
+    for pin in pins:
+        ref = TableRef.parse(pin.requested) if "@" in pin.requested else None
+        with suppress(NotFound):
+            committed_ms = context.tables.resolve(ref).committed_at_ms if ref else 0
+            if committed_ms:
+                found[pin.name] = datetime.fromtimestamp(committed_ms / 1000, timezone.utc)
+    return found
+
+
 def incomplete_partitions(
-    manifest: RunManifest, scope: Scope, pins: tuple[SourcePin, ...], now: datetime
+    manifest: RunManifest,
+    scope: Scope,
+    pins: tuple[SourcePin, ...],
+    now: datetime,
+    named: Mapping[str, datetime],
 ) -> dict[str, tuple[str, datetime]]:
     """Return the partitions whose input is not complete yet: the input, and when it will be.
 
-    An instant's rows are there once `complete_after_hours` have passed. Only partitions of time.
+    An instant's rows are there once `complete_after_hours` have passed. A partition that is no time
+    reads the whole declared range, and so does that of null. `named` is as of `named_instants`.
     """
     found: dict[str, tuple[str, datetime]] = {}
     for pin in pins:
         if pin.range is None:
             continue
         freshness = timedelta(hours=manifest.sources[pin.name].complete_after_hours)
+        known_until = min(now, named.get(pin.name, now))
         whole = needed_window(pin, scope)
-        if whole is None or _shift_clamped(whole[1], freshness) <= now:
+        if whole is not None and _shift_clamped(whole[1], freshness) <= known_until:
             continue
         for label in scope.partitions:
             window = needed_window(pin, Scope(field=scope.field, partitions=(label,)))
-            complete_at = _shift_clamped(window[1], freshness) if window else _FIRST
-            if complete_at > max(now, found.get(label, ("", _FIRST))[1]):
+            end = window[1] if window else to_utc_instant(pin.range.to)
+            complete_at = _shift_clamped(end, freshness)
+            if complete_at > max(known_until, found.get(label, ("", _FIRST))[1]):
                 found[label] = pin.name, complete_at
     return found
 
@@ -176,23 +200,29 @@ def check_complete_input(context: Context, resolved: ResolvedManifest) -> tuple[
 
     Raises Unsupported when nobody did, NotAllowed when that person may not.
     """
-    manifest, scope = resolved.manifest, resolved.scope
-    found = incomplete_partitions(manifest, scope, resolved.sources, context.clock.now())
+    manifest, scope, now = resolved.manifest, resolved.scope, context.clock.now()
+    named = named_instants(context, resolved.sources)
+    found = incomplete_partitions(manifest, scope, resolved.sources, now, named)
     if not found:
         return ()
     labels = tuple(label for label in scope.partitions if label in found)
     name, complete_at = found[labels[0]]
+    state, fix = "", f"end target.partitions before {labels[0]}, or plan again then"
+    if all(needed_window(pin, scope) is None for pin in resolved.sources if pin.name == name):
+        fix = f"end sources.{name}.range before {now:%Y-%m-%d %H:%M} UTC, or plan again then"
+    if named.get(name, now) < min(now, complete_at):
+        state = f"; {name} is read as it was at {named[name]:%Y-%m-%d %H:%M} UTC"
+        fix = f"end target.partitions before {labels[0]}, or name a later state: sources.{name}.at"
     text = (
         f"{partitions.describe_labels(labels)}: its input is not complete yet (that of {labels[0]} "
-        f"in {name} is complete from {complete_at:%Y-%m-%d %H:%M} UTC on)"
+        f"in {name} is complete from {complete_at:%Y-%m-%d %H:%M} UTC on{state})"
     )
     exception = manifest.safety.incomplete_input
     if exception is None:
         raise unplannable(
             text,
-            fix=f"end target.partitions before {labels[0]}, or plan again then; or write "
-            "safety.incomplete_input (by, reason) in the run manifest, which whoever approves the "
-            "run sees",
+            fix=f"{fix}; or write safety.incomplete_input (by, reason) in the run manifest, which "
+            "whoever approves the run sees",
             field=_PARTITIONS,
         )
     roles.require_role(resolved.contract, "waive", exception.by, resolved.environment)

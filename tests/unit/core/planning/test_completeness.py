@@ -6,7 +6,9 @@ from datetime import date, datetime, timezone
 from typing import Any
 
 import pytest
+import yaml
 
+from lakehouse_backfill.config.drafts import draft_manifest
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.contract import Assumption, Contract
@@ -216,3 +218,106 @@ def test_a_person_who_may_waive_allows_incomplete_input_by_name() -> None:
 def test_the_last_partition_is_said_in_words(transform, kind, label, words) -> None:
     field = ScopeField(column="c", transform=transform, type=kind)
     assert resolve.describe_in_words(Scope(field=field, partitions=("x", label))) == words
+
+
+READ = {"range": {"column": "day", "from": "2025-12-01", "to": "2026-02-01"}}
+
+
+@pytest.mark.req("P10")
+@pytest.mark.parametrize("mode", ["replace_partitions", "append", "merge", "shadow_only"])
+def test_no_publish_mode_lets_todays_partition_pass(mode: str) -> None:
+    target = {"publish_mode": mode, **({"merge": {"version": "amount"}} if mode == "merge" else {})}
+    wanted = declared("2026-01-02", "2026-01-03", sources={"raw": READ}, target=target)
+    with pytest.raises(Unsupported, match="its input is not complete yet"):
+        make_plan(context(lake()), wanted, "bob", None)
+
+
+SCOPES = [
+    ("hour", "timestamptz", "2026-01-02T02", False), ("hour", "timestamptz", "2026-01-02T03", True),
+    ("day", "timestamptz", "2026-01-01", False), ("day", "timestamptz", "2026-01-02", True),
+    ("month", "date", "2025-12", False), ("month", "date", "2026-01", True),
+    ("year", "date", "2025", False), ("year", "date", "2026", True),
+    ("identity", "string", "EU", True), ("identity", "long", "7", True),
+    ("identity", "date", "null", True),
+]  # fmt: skip
+
+
+@pytest.mark.req("P10")
+@pytest.mark.parametrize(("transform", "kind", "label", "refused"), SCOPES)
+def test_the_end_of_what_a_partition_reads_decides_whatever_it_is_by(
+    transform: Any, kind: Any, label: str, refused: bool
+) -> None:
+    """At 2026-01-02 03:04:05 UTC; what is no time reads the range until February."""
+    field = ScopeField(column="c", transform=transform, type=kind)
+    found = resolve.incomplete_partitions(
+        declared(sources={"raw": READ}).manifest, Scope(field=field, partitions=(label,)),
+        (pin(date(2025, 1, 1), date(2026, 2, 1)),), NOW, {},
+    )  # fmt: skip
+    assert (label in found) is refused
+
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+@pytest.mark.req("P10")
+def test_the_null_partition_beside_it_does_not_let_todays_pass() -> None:
+    found = resolve.incomplete_partitions(
+        declared(sources={"raw": READ}).manifest, scope("null", "2026-01-01", "2026-01-02"),
+        (pin(date(2025, 1, 1), date(2026, 1, 1)),), NOW, {},
+    )  # fmt: skip
+    assert list(found) == ["2026-01-02"]
+
+
+@pytest.mark.req("P10")
+def test_a_range_that_is_over_is_complete_for_partitions_that_are_no_time() -> None:
+    regions = scope("EU", field=ScopeField(column="region", transform="identity", type="string"))
+    manifest = declared(sources={"raw": READ}).manifest
+    past = (pin(date(2025, 1, 1), date(2026, 1, 2)),)
+    assert resolve.incomplete_partitions(manifest, regions, past, NOW, {}) == {}
+
+
+@pytest.mark.req("P10")
+def test_what_came_after_the_named_state_of_a_source_is_not_in_it() -> None:
+    manifest = declared(sources={"raw": READ}).manifest
+    wanted, pins = scope("2025-12-30", "2025-12-31"), (pin(date(2025, 1, 1), date(2026, 2, 1)),)
+    named = {"raw": datetime(2025, 12, 31, 12, tzinfo=timezone.utc)}
+    assert list(resolve.incomplete_partitions(manifest, wanted, pins, NOW, named)) == ["2025-12-31"]
+
+
+@pytest.mark.req("P10")
+def test_the_error_names_the_state_that_is_read_and_a_later_one_is_the_way_out() -> None:
+    where = lake()
+    committed = int(datetime(2025, 12, 31, 12, tzinfo=timezone.utc).timestamp() * 1000)
+    resolved = where.resolve
+    where.resolve = lambda ref: resolved(ref).model_copy(  # type: ignore[method-assign]
+        update={"committed_at_ms": committed}
+    )
+    wanted = declared("2025-12-30", "2026-01-01", sources={"raw": {**READ, "at": "1"}})
+    with pytest.raises(
+        Unsupported, match=r"2025-12-31: .*raw is read as it was at 2025-12-31 12:00"
+    ):
+        make_plan(context(where), wanted, "bob", None)
+    wanted = declared("2025-12-30", "2025-12-31", sources={"raw": {**READ, "at": "1"}})
+    assert make_plan(context(where), wanted, "bob", None).run_id
+
+
+@pytest.mark.req("P10")
+@pytest.mark.parametrize(
+    ("column", "transform", "stop", "words"),
+    [
+        ("date", "identity", "2024-03-01", "# the last one is 2024-02-29, the whole of Thursday"),
+        ("timestamptz", "hour", "2024-03-01T00", "# the last one is 2024-02-29T23, the hour from"),
+        ("date", "month", "2024-03", "# the last one is 2024-02, February 2024"),
+        ("string", "identity", "US", ""),
+    ],
+)
+def test_a_drafted_manifest_says_its_last_partition_in_words(column, transform, stop, words):
+    drafted = contract(
+        partitioning=[{"column": "day", "transform": transform}],
+        columns=[{"name": "day", "type": column}, {"name": "id", "type": "long"}],
+        key=["day", "id"],
+    )
+    text = draft_manifest(drafted, "2024-01-01", stop, "why", "bug_fix", "bob").text
+    assert words in text
+    assert ("the last one" in text) is bool(words)
+    assert yaml.safe_load(text)["safety"]["manual_publish"] is True
