@@ -29,7 +29,11 @@ from lakehouse_backfill.adapters.system.command_channel import (
 
 #: Groups of commands, and commands, that make sessions or run without a project.
 _OWN_PROCESS = frozenset(("session", "demo", "init", "schema"))
-_COMPLETION_VARIABLE = "_LAKEHOUSE_BACKFILL_COMPLETE"
+#: Set where the program only completes a line, and where what it calls may ask for a passphrase:
+#: that needs the terminal which controls the process, and a forked one has none.
+_OWN_PROCESS_VARIABLES = ("_LAKEHOUSE_BACKFILL_COMPLETE", "LAKEHOUSE_BACKFILL_SIGNING_KEY")
+#: The same of options; a browser may be one of the terminal.
+_OWN_PROCESS_OPTIONS = ("-h", "--help", "--sign-with", "--open")
 #: Files that only this process has open, as a shell's <(command) gives them.
 _OPEN_FILES = ("/dev/fd/", "/proc/self/")
 #: What a terminal sends to all processes of a command, and what is meant for the command alone.
@@ -75,10 +79,11 @@ def find_command_server(
     `words` are the command and its arguments, without the options of the program.
     """
     address = CommandAddress(Path(project or ".", SESSION_FOLDER))
-    if not address.is_there or _COMPLETION_VARIABLE in environ:
+    if not address.is_there or any(map(environ.get, _OWN_PROCESS_VARIABLES)):
         return None
     names = [word for word in words if not word.startswith("-")]
-    if not names or names[0] in _OWN_PROCESS or {"-h", "--help"} & set(words):
+    options = {word.partition("=")[0] for word in words}
+    if not names or names[0] in _OWN_PROCESS or options & {*_OWN_PROCESS_OPTIONS}:
         return None
     return address
 

@@ -91,6 +91,8 @@ def test_a_file_that_only_the_program_has_open_keeps_the_command_there(
         ("status", True), ("--json list", True), ("--profile p plan a.yaml", True),
         ("session start", False), ("demo", False), ("init x", False), ("schema", False),
         ("", False), ("--version", False), ("run -h", False),
+        ("--sign-with key approve bf-1", False), ("approve bf-1 --sign-with=key", False),
+        ("evidence bf-1 --open", False),
     ],
 )  # fmt: skip
 def test_commands_that_work_in_a_project_are_served(
@@ -100,4 +102,5 @@ def test_commands_that_work_in_a_project_are_served(
     words = split_arguments(line.split()).command_arguments
     found = find_command_server(str(tmp_path), words, {})
     assert (found is not None) is is_served
-    assert find_command_server(str(tmp_path), words, {"_LAKEHOUSE_BACKFILL_COMPLETE": "x"}) is None
+    for variable in ("_LAKEHOUSE_BACKFILL_COMPLETE", "LAKEHOUSE_BACKFILL_SIGNING_KEY"):
+        assert find_command_server(str(tmp_path), words, {variable: "x"}) is None
