@@ -21,7 +21,7 @@ from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.table import StoredCheck
 from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
-from lakehouse_backfill.report import break_glass, changes, lineage, summary
+from lakehouse_backfill.report import break_glass, changes, lineage, stages, summary
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.html import render, show_invisible
 from lakehouse_backfill.report.index import INDEX_FILE, render_index
@@ -50,7 +50,7 @@ _SECTIONS: tuple[tuple[str, str, str, Callable[[Dossier], dict[str, Any]] | None
     ("decisions", "decisions", "Decisions", None),
     ("lineage", "lineage", "Where it comes from", lineage.lineage_facts),
     ("identity", "identity", "Identity", None),
-    ("work", "work", "How it was done", None),
+    ("work", "work", "How it was done", stages.work_facts),
     ("next", "way back", "Check it, or take it back", break_glass.next_facts),
 )
 

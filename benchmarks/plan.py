@@ -1,0 +1,186 @@
+"""Planning 500 of the 20,000 partitions of a product with a million data files. No Spark.
+
+    python -m benchmarks.plan [--files 20000 1000000] [--rounds 3] [--folder DIR]
+
+The tables are synthetic: 50 files in each hourly partition, manifests of 10,000 entries that are
+clustered by partition; the source has one file for each hour. The plan is a dry run of the Python
+API, with all that `plan` does. It is compared with reading, once, the manifests of target and
+source that may list files of these partitions. With `--folder` the tables are kept for the next
+call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.ratios import Ratio, report, seconds
+from benchmarks.wide_table import FIELD, fill
+from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader, read_manifest_entries
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.partitions import Scope, labels_between
+from lakehouse_backfill.project import Project
+
+PER_PARTITION = 50
+PER_MANIFEST = 10_000
+#: Planned partitions: a 40th of the largest table's.
+PLANNED = 500
+TABLE, SOURCE = "silver.wide", "bronze.wide_raw"
+LARGE = 1_000_000
+TIMES, MEMORY_GIB = 3.0, 2.0
+#: The first planned hour: manifests before and after it are not needed.
+FIRST = datetime(2020, 1, 5, tzinfo=timezone.utc)
+STOP = FIRST + timedelta(hours=PLANNED)
+CATALOG = {
+    "name": "lake",
+    "uri": "sqlite:///${project}/catalog.db",
+    "warehouse": "file://${project}/warehouse",
+}
+JOB = """
+from lakehouse_backfill.transforms import transform
+
+@transform(name="wide", version="1.0.0", inputs=("source",))
+def wide(context, source):
+    return source
+"""
+Found = dict[str, list[float]]
+
+
+def main() -> int:
+    """Measure, print ratios beside gates, and fail when a gate does not hold."""
+    options = _options()
+    if options.part:
+        part = {"make": make, "measure": measure}[options.part]
+        sys.stdout.write(json.dumps(part(options.folder, options.files[0], options.rounds)) + "\n")
+        return 0
+    found = {files: _in_processes(options, files) for files in options.files}
+    raw = {f"{act}, {n} files": times for n, acts in found.items() for act, times in acts.items()}
+    return report("plan", _ratios(found), raw, {"rounds": options.rounds, "partitions": PLANNED})
+
+
+def _in_processes(options: argparse.Namespace, files: int) -> Found:
+    with tempfile.TemporaryDirectory(prefix="lhb-plan-") as made:
+        folder = options.folder / str(files) if options.folder else Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in ("make", "measure"):
+            command = [sys.executable, "-m", "benchmarks.plan", "--part", part]
+            command += ["--folder", str(folder), "--files", str(files)]
+            command += ["--rounds", str(options.rounds)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    measured: Found = json.loads(done.stdout.splitlines()[-1])
+    shown = {act: f"{statistics.median(times):.3f}" for act, times in measured.items()}
+    sys.stdout.write(f"{files:>9} files: {shown}\n")
+    return measured
+
+
+def _ratios(found: dict[int, Found]) -> list[Ratio]:
+    ratios = []
+    for files, measured in found.items():
+        is_large = files == LARGE
+        ratio = statistics.median(measured["plan"]) / statistics.median(measured["manifests"])
+        title = f"plan of {PLANNED} partitions / reading the manifests that it needs, {files} files"
+        ratios.append(Ratio(title, ratio, TIMES if is_large else None))
+        gib = measured["GiB"][0]
+        ratios.append(Ratio(f"GiB of memory, {files} files", gib, MEMORY_GIB if is_large else None))
+    return ratios
+
+
+def make(folder: Path, files: int, _rounds: int) -> Found:
+    """Make the tables, and a project that restates the partitions; what is there already stays."""
+    catalog = _catalog(folder)
+    if not catalog.table_exists(TABLE):
+        fill(catalog, SOURCE, max(files // PER_PARTITION, PLANNED), 1, PER_MANIFEST)
+        fill(catalog, TABLE, files, PER_PARTITION, PER_MANIFEST)
+    profile = {"environment": "dev", "catalog": CATALOG}
+    documents = {
+        "catalog/profiles.yaml": {
+            "api_version": "lakehouse-backfill/v1", "default": "dev", "profiles": {"dev": profile},
+        },
+        f"catalog/contracts/{TABLE}.yaml": {
+            "api_version": "lakehouse-backfill/v1", "product": TABLE, "table": TABLE,
+            "description": "A wide table.", "owner": "ann", "key": ["id"],
+            "partitioning": [{"column": "at", "transform": "hour"}],
+            "columns": [{"name": "id", "type": "long"}, {"name": "at", "type": "timestamptz"}],
+            "consumers": [], "classification": "internal", "retention_days": "unlimited",
+        },
+        "jobs/wide.yaml": {
+            "api_version": "lakehouse-backfill/v1",
+            "run": {"requested_by": "ann", "reason": "a bug", "reason_code": "bug_fix"},
+            "product": TABLE,
+            "transform": {"name": "wide", "version": "1.0.0", "file": "jobs/wide.py"},
+            "sources": {"source": {
+                "table": SOURCE,
+                "range": {"column": "at", "from": "2020-01-01", "to": "2020-03-01"},
+            }},
+            "target": {"partitions": {
+                "column": "at", "from": FIRST.isoformat(), "to": STOP.isoformat(),
+            }},
+        },
+    }  # fmt: skip
+    for name, document in documents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    (folder / "jobs/wide.py").write_text(JOB, encoding="utf-8")
+    return {}
+
+
+def measure(folder: Path, files: int, rounds: int) -> Found:
+    """Plan, and read the manifests, in turns; the first round warms up."""
+    project = Project.open(folder)
+    times: Found = {"plan": [], "manifests": []}
+    for number in range(rounds + 1):
+        took = {"plan": seconds(lambda: _plan(project, files))}
+        if not number:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        took["manifests"] = seconds(lambda: _read_manifests(folder))
+        if number:
+            for act, spent in took.items():
+                times[act].append(spent)
+    return {**times, "GiB": [peak / (2**30 if sys.platform == "darwin" else 2**20)]}
+
+
+def _plan(project: Project, files: int) -> None:
+    plan = project.plan("jobs/wide.yaml", by="ann", dry_run=True)
+    wanted = min(PLANNED * PER_PARTITION, files)
+    if (len(plan.partitions), plan.estimate.output_files) != (PLANNED, wanted):
+        raise ValueError(f"{plan.estimate} is not of {PLANNED} partitions and {wanted} files")
+
+
+def _read_manifests(folder: Path) -> None:
+    catalog, labels = _catalog(folder), labels_between(FIELD, FIRST, STOP)
+    scope = Scope(field=FIELD, partitions=tuple(sorted(labels)))
+    for name in (TABLE, SOURCE):
+        table = catalog.load_table(name)
+        reader = ScopedReader(table, scope)
+        for manifest in reader.manifests(table.current_snapshot()):
+            if reader.may_list_live_files(manifest):
+                read_manifest_entries(table.io, manifest)
+
+
+def _catalog(folder: Path) -> Any:
+    return open_catalog(Profile(catalog=CATALOG), folder)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Planning on tables with many data files.")
+    parser.add_argument("--files", type=int, nargs="+", default=[50_000, LARGE], help="table sizes")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where the tables are made, and kept")
+    parser.add_argument("--part", choices=["make", "measure"], help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
