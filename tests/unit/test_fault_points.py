@@ -88,6 +88,7 @@ READING = {
     "TableCommitter": {"expire"},
     "StoredFiles": {"digests", "files", "metadata", "reading", "sizes"},
     "Tables": {
+        "column_spans",
         "committed_at",
         "describe",
         "estimate",

@@ -9,8 +9,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from lakehouse_backfill.core.planning.job_code import prove_determinism, prove_warm_up
 from lakehouse_backfill.core.planning.leased_inputs import INPUT_READS, look_before_reads
-from lakehouse_backfill.core.planning.plan import make_plan, prove_determinism, prove_warm_up
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.scratch import open_scratch_table
 from lakehouse_backfill.core.staging.stage import stage
@@ -88,7 +89,7 @@ def _prove(found: Context) -> None:
 
 def _compute_again(found: Context) -> None:
     plan = make_plan(found, LEASED, "bob", None)
-    with open_scratch_table(found, plan, "reproduce") as scratch:
+    with open_scratch_table(found, plan, "reproduce", "bob") as scratch:
         for chunk in plan.resolved.chunks:
             scratch.compute(chunk)
 

@@ -353,7 +353,9 @@ def test_log_lines_and_snapshots_name_the_reference_data_as_it_was_asked_for(
     where, found = steps.world()
     where.add("bronze.rates", all="r1")
     where.pin("bronze.rates", 1, "spring")
-    reference = {"table": "bronze.rates", "semantics": "as_recorded"} | ({"at": at} if at else {})
+    reference = {"table": "bronze.rates", "semantics": "corrected_truth"} | (
+        {"at": at} if at else {}
+    )
     run_id = steps.published_run(found, declared(reference_data={"rates": reference}))
     lines = [fields for _, fields in found.journal.lines]
     assert {fields["reference_data_version"] for fields in lines} == {version}
