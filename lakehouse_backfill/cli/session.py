@@ -91,6 +91,9 @@ def load_pyarrow_without_pandas() -> None:
 
 
 RunArgument = Annotated[str, typer.Argument(help="The run, as plan names it.", metavar="RUN")]
+RunOrCascadeArgument = Annotated[
+    str, typer.Argument(help="The run, or the cascade, as plan names it.", metavar="RUN|CASCADE")
+]
 ProductArgument = Annotated[
     str, typer.Argument(help="The product, as its contract names it.", metavar="PRODUCT")
 ]
@@ -114,6 +117,11 @@ REASON_CODES = (
     "compliance",
     "migration",
 )
+
+
+def names_cascade(text: str) -> bool:
+    """Return whether an argument names a cascade, and not a run."""
+    return text.startswith("cx-")
 
 
 def check_reason_code(code: str) -> str:

@@ -138,8 +138,10 @@ def parse_run_filter(
 _PARTITIONS = ("target", "partitions")
 
 
-def load_manifest(path: Path, project: Path) -> RunManifest:
+def load_manifest(path: Path, project: Path, *, is_template: bool = False) -> RunManifest:
     """Load a run manifest; `project` is the folder that its file names are relative to.
+
+    A template of a cascade has no partitions: they follow from what changes upstream.
 
     Fields that it leaves out are those of the project's `catalog/defaults.yaml`.
 
@@ -155,6 +157,8 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
     manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
     faults = merge_faults(list(_anti_pattern_faults(document)), faults)
+    scope_faults = _template_faults if is_template else _partition_faults
+    faults = merge_faults(faults, scope_faults(document))
     faults = merge_faults(faults, _cross_field_faults(document, project))
     unbuilt = list(_unbuilt_faults(document))
     if faults or not unbuilt:
@@ -166,7 +170,6 @@ def load_manifest(path: Path, project: Path) -> RunManifest:
 
 
 def _cross_field_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
-    yield from _partition_faults(document)
     yield from _source_faults(document)
     yield from _gate_faults(document)
     yield from _file_faults(document, project)
@@ -202,6 +205,13 @@ def _partition_faults(document: YamlDocument) -> Iterator[Fault]:
     elif not values:
         yield from range_order_faults(document, _PARTITIONS)
     yield from _except_faults(document)
+
+
+def _template_faults(document: YamlDocument) -> Iterator[Fault]:
+    for name in ("from", "to", "values", "except"):
+        if document.get(*_PARTITIONS, name):
+            problem = "is given, but the partitions of a cascade follow from what changes upstream"
+            yield document.fault((*_PARTITIONS, name), problem, "remove it")
 
 
 def _unbounded_fault(document: YamlDocument, no_from: bool, no_to: bool) -> Fault:  # noqa: FBT001 (a table of cases)

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
+from lakehouse_backfill.domain.cascade.graph import CascadeTemplate, Upstream
 from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, added_later
@@ -277,6 +278,16 @@ class Contract(Value):
     )
     after_publish: AfterPublish | None = added_later(
         None, "What is checked once readers see a publication, and what a failure does."
+    )
+    upstreams: tuple[Upstream, ...] = added_later(
+        (), "Products that this one is computed from, and which of its partitions theirs reach."
+    )
+    cascade: CascadeTemplate | None = added_later(
+        None, "How the product is restated when an upstream is; without it a cascade leaves it out."
+    )
+    critical: bool = added_later(
+        False,  # noqa: FBT003 (a default, not an argument)
+        "Whether a cascade computes it first among the products that are ready.",
     )
     roles: Roles = Field(default_factory=Roles, description="Who may decide what.")
     roles_in: dict[Environment, Roles] = added_later(

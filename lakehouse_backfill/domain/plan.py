@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from lakehouse_backfill.domain.cascade.graph import CandidatePin, CascadeMembership
 from lakehouse_backfill.domain.catch_up import CatchUp, TombstonePin
 from lakehouse_backfill.domain.contract import Consumer, Contract
 from lakehouse_backfill.domain.guards.determinism import Finding
@@ -71,6 +72,27 @@ class SourcePin(Value):
     privacy: InputPrivacy | None = added_later(
         None, "What its contract, or the run manifest, declares of its privacy."
     )
+    candidate: CandidatePin | None = added_later(
+        None, "For an input that another run of the cascade stages."
+    )
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the snapshot to read is known: that of a candidate is once it is validated."""
+        return self.candidate is None or self.table != self.candidate.table
+
+    @property
+    def as_planned(self) -> SourcePin:
+        """The pin as it was when planned: of a candidate, before its snapshot was known."""
+        if self.candidate is None:
+            return self
+        was = {"table": self.candidate.table, "snapshot_id": self.candidate.snapshot_id}
+        return self.model_copy(update=was)
+
+    @property
+    def product_table(self) -> str:
+        """The table of the product that is read: a candidate is in a table of its run."""
+        return self.candidate.product_table if self.candidate else self.table
 
 
 class PreviousCodePin(Value):
@@ -133,11 +155,18 @@ class ResolvedManifest(Value):
     mask_key: MaskKeyPin | None = added_later(
         None, "The secret of the masks, by place, version and id."
     )
+    cascade_graph: str = added_later(
+        "", "For a run of a cascade: SHA-256 of what its products declare, and of their code."
+    )
 
     @property
     def manifest_hash(self) -> str:
-        """SHA-256 of the canonical JSON: equal for the same intent on the same snapshots."""
-        return digest(self)
+        """SHA-256 of the canonical JSON: equal for the same intent on the same snapshots.
+
+        A candidate counts as it was planned: by its run and that run's manifest hash.
+        """
+        pins = tuple(pin.as_planned for pin in self.sources)
+        return digest(self if pins == self.sources else self.model_copy(update={"sources": pins}))
 
 
 class Spread(Value):
@@ -304,6 +333,7 @@ class Plan(Value):
     findings: tuple[Finding, ...] = added_later(
         (), "Places of the job's code whose result may differ between two runs."
     )
+    cascade: CascadeMembership | None = added_later(None, "The cascade that the run belongs to.")
 
     def chunk_scope(self, chunk: Chunk) -> Scope:
         """Return the scope of a chunk's partitions alone."""
@@ -317,7 +347,7 @@ class Plan(Value):
         """
         names = {
             "run_id", "revises", "created_by", "manifest_hash", "manifest_file", "shadow_table",
-            "code_of", "places", "findings",
+            "code_of", "places", "findings", "cascade",
         }  # fmt: skip
         return digest(self.model_dump(mode="json", include=names))
 

@@ -51,7 +51,7 @@ class Runs(Protocol):
         ...
 
     def plan(self, run_id: str) -> Plan:
-        """Load the plan; raise NotFound."""
+        """Load the plan, its candidates bound as the run's log says; raise NotFound."""
         ...
 
     def code_of(self, name: str, version: str, newest: int) -> dict[str, dict[str, str]]:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.adapters.spark.commits.java_commits import JavaCommits
     from lakehouse_backfill.adapters.spark.commits.row_rewrite import SparkRewrites
     from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+    from lakehouse_backfill.core.cascade.plan import CascadeFiles
     from lakehouse_backfill.core.planning.plan import DeclaredRun
     from lakehouse_backfill.core.runs.context import Context
     from lakehouse_backfill.ports.compute import ComputePorts, Views
@@ -208,15 +209,15 @@ class Adapters:
         """Load the contracts that are valid: one that is wrong is no obstacle to other products."""
         return list_valid_contracts(self.folder)
 
-    def load_declaration(self, manifest_file: Path) -> DeclaredRun:
-        """Read a run manifest, its contract, and what identifies the code."""
+    def load_declaration(self, manifest_file: Path, *, is_template: bool = False) -> DeclaredRun:
+        """Read a run manifest, or the template of a cascade, its contract, and the code's hash."""
         from lakehouse_backfill.adapters.quality.suite_files import check_suite_form
         from lakehouse_backfill.core.planning.plan import DeclaredRun
 
         path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file
         if not path.is_file() and manifest_file.is_file():
             path = manifest_file.resolve()
-        manifest = load_manifest(path, self.folder)
+        manifest = load_manifest(path, self.folder, is_template=is_template)
         with locate_errors(path, self.folder):
             with attach_error_field("product"):
                 contract = self.contract(manifest.product)
@@ -387,6 +388,19 @@ def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> T
         return SparkRewrites(lambda: spark_tables(spark(), profile))
 
     return TableWriters(catalog, jvm_state, cache(java), cache(rows))
+
+
+def cascade_files(wiring: Adapters) -> CascadeFiles:
+    """Return how the files of a project are read for a cascade."""
+    from lakehouse_backfill.adapters.system.mapping_code import load_mapping
+    from lakehouse_backfill.core.cascade.plan import CascadeFiles
+
+    return CascadeFiles(
+        contracts={one.product: one for one in wiring.contracts()},
+        locate=lambda file: locate_errors(wiring.folder / file, wiring.folder),
+        declare=lambda file: wiring.load_declaration(Path(file), is_template=True),
+        custom=partial(load_mapping, wiring.folder),
+    )
 
 
 def identity_port(wiring: Adapters) -> Identity:

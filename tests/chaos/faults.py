@@ -15,6 +15,8 @@ from typing import Any
 
 from pyiceberg.exceptions import CommitStateUnknownException
 
+from lakehouse_backfill.errors import EnvironmentDown
+
 PATIENCE_S = 60
 
 
@@ -47,6 +49,13 @@ class Stop(At):
 
     def act(self) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Fail(At):
+    """Meets an engine or a store that does not answer."""
+
+    def act(self) -> None:
+        raise EnvironmentDown("it does not answer")
 
 
 @dataclass

@@ -27,7 +27,7 @@ from pyiceberg.types import DateType, LongType, NestedField
 from tests.chaos import worker
 from tests.chaos.oracle import Oracle
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 DAYS = tuple(f"2024-01-0{number}" for number in range(1, 9))
 #: The days that the run of the saved states restates.
 SCOPE = DAYS[1:4]

@@ -16,9 +16,11 @@ from lakehouse_backfill.cli.session import (
     ProductArgument,
     ReasonOption,
     RunArgument,
+    RunOrCascadeArgument,
     TakeOverOption,
     acting_person,
     current_project,
+    names_cascade,
     open_in_browser,
     split_list,
 )
@@ -41,25 +43,32 @@ def reconcile(
     return current_project(computes=True).reconcile(old, new)
 
 
-def accept(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
+def accept(run: RunOrCascadeArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
     """Accept the result of a run, before it is published.
 
     The acceptance is bound to the digest of checks and diff: staging again invalidates it.
 
     Examples:
       lakehouse-backfill accept bf-4f1c09a2d7 --by ana
+      lakehouse-backfill accept cx-4f1c09a2d7 --by ana
     """
+    if names_cascade(run):
+        return current_project().accept_cascade(run, acting_person(by), reason)
     return current_project().accept(run, acting_person(by), reason)
 
 
 def reject(
-    run: RunArgument, reason: ReasonOption, by: ByOption = None, note: NoteOption = ""
+    run: RunOrCascadeArgument, reason: ReasonOption, by: ByOption = None, note: NoteOption = ""
 ) -> Result:
     """Reject a run; nothing is deleted.
 
     Examples:
       lakehouse-backfill reject bf-4f1c09a2d7 --reason "SJU is missing"
     """
+    if names_cascade(run):
+        if note:
+            raise typer.BadParameter("--note goes with one run")
+        return current_project().reject_cascade(run, acting_person(by), reason)
     return current_project().reject(run, acting_person(by), reason, note=note)
 
 
@@ -106,7 +115,9 @@ def waive(
 def publish(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="The run; several of pinned products go together."),
+        typer.Argument(
+            metavar="RUN…", help="The run, or a cascade; several of pinned products go together."
+        ),
     ],
     *,
     by: ByOption = None,
@@ -131,10 +142,17 @@ def publish(
       lakehouse-backfill publish bf-4f1c09a2d7 --dry-run
       lakehouse-backfill publish bf-4f1c09a2d7
       lakehouse-backfill publish bf-4f1c09a2d7 bf-77aa01b2c3
+      lakehouse-backfill publish cx-4f1c09a2d7
     """
     project = current_project()
     if note and (dry_run or len(runs) > 1):
         raise typer.BadParameter("--note goes with the publication of one run")
+    if any(map(names_cascade, runs)):
+        if len(runs) > 1 or dry_run:
+            raise typer.BadParameter("a cascade is published alone, and without --dry-run")
+        return project.publish_cascade(
+            runs[0], acting_person(by), take_over=take_over, check_files=check_files
+        )
     if len(runs) > 1:
         if dry_run:
             raise typer.BadParameter("--dry-run takes one run")

@@ -14,9 +14,11 @@ from lakehouse_backfill.cli.session import (
     ReasonCodeOption,
     ReasonOption,
     RunArgument,
+    RunOrCascadeArgument,
     acting_person,
     current_project,
     current_session,
+    names_cascade,
 )
 from lakehouse_backfill.results.base import Result
 
@@ -183,6 +185,13 @@ WindowOption = Annotated[
     str | None,
     typer.Option(metavar="T1..T2", help="Event times, both included, whose rows were wrong."),
 ]
+CascadeOption = Annotated[
+    bool, typer.Option("--cascade", help="Also everything that is computed from the product.")
+]
+WarmUpOption = Annotated[
+    bool,
+    typer.Option("--prove-warm-up", help="Compute the first partition with twice the warm-up."),
+]
 DeterminismOption = Annotated[
     bool,
     typer.Option(
@@ -203,10 +212,8 @@ def plan(
         str | None, typer.Option(metavar="RUN", help="The run that this plan replaces.")
     ] = None,
     *,
-    prove_warm_up: Annotated[
-        bool,
-        typer.Option("--prove-warm-up", help="Compute the first partition with twice the warm-up."),
-    ] = False,
+    cascade: CascadeOption = False,
+    prove_warm_up: WarmUpOption = False,
     prove_determinism: DeterminismOption = False,
     window: WindowOption = None,
     dry_run: DryRunOption = False,
@@ -216,7 +223,8 @@ def plan(
     """Resolve, pin and estimate a run, and register it.
 
     Shows what would change, what is read, the cost, the consumers, and how to undo the run.
-    Pinned snapshots do not expire while the run needs them. No data is changed.
+    Pinned snapshots do not expire while the run needs them. No data is changed. With --cascade:
+    one run for each product downstream, which reads the result before it.
 
     Examples:
       lakehouse-backfill plan jobs/orders/january.yaml
@@ -224,12 +232,17 @@ def plan(
       lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
       lakehouse-backfill plan --revise bf-4f1c09a2d7
       lakehouse-backfill plan jobs/orders/january.yaml --window 2026-01-03..2026-01-05
+      lakehouse-backfill plan jobs/orders/january.yaml --cascade --dry-run
     """
     if manifest is None and revise is None:
         raise typer.BadParameter("name the run manifest's file, or a run with --revise")
     project = current_project(computes=prove_warm_up or prove_determinism)
     who = acting_person(by)
     file = manifest.resolve() if manifest and manifest.is_file() else manifest
+    if cascade:
+        if file is None or revise or prove_warm_up or prove_determinism or full or window:
+            raise typer.BadParameter("--cascade takes a run manifest's file, and --dry-run only")
+        return project.plan_cascade(file, who, dry_run=dry_run)
     found = project.plan(
         file,
         revise,
@@ -258,13 +271,17 @@ def show(run: RunArgument) -> Result:
     return current_project().show(run)
 
 
-def approve(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
+def approve(run: RunOrCascadeArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
     """Approve the intent of a run, before it stages.
 
-    The approval is bound to the manifest hash: another plan needs another approval.
+    The approval is bound to the manifest hash: another plan needs another approval. Of a cascade,
+    all runs are approved, each by its hash.
 
     Examples:
       lakehouse-backfill approve bf-4f1c09a2d7 --by ana
       lakehouse-backfill --sign-with ~/.ssh/id_ed25519 approve bf-4f1c09a2d7 --by ana
+      lakehouse-backfill approve cx-4f1c09a2d7 --by ana
     """
+    if names_cascade(run):
+        return current_project().approve_cascade(run, acting_person(by), reason)
     return current_project().approve(run, acting_person(by), reason)

@@ -11,9 +11,11 @@ from lakehouse_backfill.cli.session import (
     NoteOption,
     ReasonOption,
     RunArgument,
+    RunOrCascadeArgument,
     TakeOverOption,
     acting_person,
     current_project,
+    names_cascade,
     split_list,
 )
 from lakehouse_backfill.results.base import Result
@@ -21,15 +23,21 @@ from lakehouse_backfill.results.base import Result
 ACCEPTED_SUFFIX = "@accepted"
 
 
-def run(run: RunArgument, by: ByOption = None, *, take_over: TakeOverOption = False) -> Result:
+def run(
+    run: RunOrCascadeArgument, by: ByOption = None, *, take_over: TakeOverOption = False
+) -> Result:
     """Stage and validate a run, and publish it unless that is manual.
 
-    Continues where the run stopped: finished chunks are not computed again.
+    Continues where the run stopped: finished chunks are not computed again. Of a cascade, each run
+    reads the results before it, and nothing is published.
 
     Examples:
       lakehouse-backfill run bf-4f1c09a2d7
+      lakehouse-backfill run cx-4f1c09a2d7
     """
     project = current_project(computes=True)
+    if names_cascade(run):
+        return project.run_cascade(run, acting_person(by), take_over=take_over)
     return project.run(run, acting_person(by), take_over=take_over)
 
 
@@ -81,7 +89,10 @@ def validate(
 
 def status(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="One run; all open ones if left out.")
+        str | None,
+        typer.Argument(
+            metavar="[RUN|CASCADE]", help="One run or cascade; all open runs if left out."
+        ),
     ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Also the closed runs.")] = False,
@@ -93,8 +104,11 @@ def status(
     Examples:
       lakehouse-backfill status
       lakehouse-backfill status bf-4f1c09a2d7
+      lakehouse-backfill status cx-4f1c09a2d7
       lakehouse-backfill status --all --json
     """
+    if run is not None and names_cascade(run):
+        return current_project().cascade(run)
     return current_project().status(run, all=everything)
 
 
@@ -138,7 +152,7 @@ def chunks(run: RunArgument) -> Result:
 
 
 def cancel(
-    run: RunArgument,
+    run: RunOrCascadeArgument,
     by: ByOption = None,
     reason: ReasonOption = "",
     note: NoteOption = "",
@@ -152,7 +166,12 @@ def cancel(
 
     Examples:
       lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"
+      lakehouse-backfill cancel cx-4f1c09a2d7 --reason "wrong month"
     """
+    if names_cascade(run):
+        if note:
+            raise typer.BadParameter("--note goes with one run")
+        return current_project().cancel_cascade(run, acting_person(by), reason)
     return current_project().cancel(run, acting_person(by), reason, take_over=take_over, note=note)
 
 

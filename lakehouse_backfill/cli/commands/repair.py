@@ -13,6 +13,7 @@ from lakehouse_backfill.cli.session import (
     TakeOverOption,
     acting_person,
     current_project,
+    names_cascade,
     split_list,
 )
 from lakehouse_backfill.results.base import Result
@@ -21,7 +22,9 @@ from lakehouse_backfill.results.base import Result
 def rollback(
     products: Annotated[
         list[str],
-        typer.Argument(metavar="PRODUCT…", help="The product; several pinned ones go together."),
+        typer.Argument(
+            metavar="PRODUCT…", help="The product, or a cascade; several pinned ones go together."
+        ),
     ],
     reason: ReasonOption,
     to: Annotated[
@@ -44,8 +47,13 @@ def rollback(
       lakehouse-backfill rollback silver.orders --to 3 --reason "wrong rates"
       lakehouse-backfill rollback silver.orders --partitions 2026-01-07 --reason "one day"
       lakehouse-backfill rollback gold.daily gold.monthly --reason "wrong rates"
+      lakehouse-backfill rollback cx-4f1c09a2d7 --reason "wrong rates"
     """
     project, only = current_project(), split_list(partitions)
+    if any(map(names_cascade, products)):
+        if len(products) > 1 or to is not None or only or dry_run:
+            raise typer.BadParameter("a cascade is rolled back alone, and as a whole")
+        return project.rollback_cascade(products[0], reason, acting_person(by))
     if len(products) > 1:
         if to is not None or only:
             raise typer.BadParameter("--to and --partitions take one product")

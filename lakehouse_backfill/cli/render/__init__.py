@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lakehouse_backfill.cli.render import compare, gates, lineage, plans, publications, runs
+from lakehouse_backfill.cli.render import (
+    cascade,
+    compare,
+    gates,
+    lineage,
+    plans,
+    publications,
+    runs,
+)
 from lakehouse_backfill.cli.render.page import TextPage
 from lakehouse_backfill.command_lines import DEFAULT_INVOCATION, Invocation
 
@@ -23,6 +31,8 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "SchemaResult": plans.render_schema,
     "PlanResult": plans.render_plan,
     "ShowResult": plans.render_whole_plan,
+    "CascadePlanResult": cascade.render_cascade_plan,
+    "CascadeResult": cascade.render_cascade,
     "TryResult": runs.render_try,
     "DecisionResult": runs.render_decision,
     "NoteResult": runs.render_note,

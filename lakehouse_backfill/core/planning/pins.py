@@ -268,7 +268,12 @@ def pin_snapshots(context: Context, plan: Plan) -> None:
 def _tags_to_set(plan: Plan) -> list[tuple[str, int, str]]:
     """List what is tagged: table, snapshot and tag."""
     name, target = pin_name(plan.run_id), plan.resolved.target
-    sources = [pin for pin in plan.resolved.sources if pin.mode == "tag"]
+    sources = [
+        # What is read of a candidate is kept by the run that stages it.
+        pin
+        for pin in plan.resolved.sources
+        if pin.mode == "tag" and pin.candidate is None
+    ]
     found = [
         *((pin.table, pin.snapshot_id, f"{name}-{pin.name}") for pin in sources),
         *(

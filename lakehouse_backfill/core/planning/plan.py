@@ -394,6 +394,12 @@ def find_conflicting_runs(
     return tuple(found)
 
 
+def target_of(context: Context, declared: DeclaredRun) -> tuple[ScopeField, TableInfo | None]:
+    """Return the field that scopes a run of the product, and the table that it starts from."""
+    base = _base(context, declared.contract)
+    return _scope_field(context, declared, base), base
+
+
 def _base(context: Context, contract: Contract) -> TableInfo | None:
     """Return the table that a run starts from: of a pinned product, its accepted snapshot."""
     if contract.publication == "pinned":

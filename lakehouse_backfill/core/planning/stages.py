@@ -239,7 +239,8 @@ def _publication(plan: Plan) -> Iterator[Stage]:
     if publish_modes.is_never_published(plan):
         return
     manifest, contract = plan.resolved.manifest, plan.resolved.contract
-    if manifest.safety.manual_publish:
+    # The runs of a cascade become visible together, or in its order.
+    if manifest.safety.manual_publish or plan.cascade is not None:
         window = manifest.safety.publish_window
         hours = f", between {window.from_} and {window.to} UTC" if window else ""
         yield Stage(

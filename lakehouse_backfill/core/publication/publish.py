@@ -31,6 +31,7 @@ from lakehouse_backfill.core.publication.publication import (
 from lakehouse_backfill.core.publication.rollback import GROUP_DETAIL, publication_group
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
+from lakehouse_backfill.core.staging.candidates import require_published_candidates
 from lakehouse_backfill.core.versions import pointer, reserve, steps
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
@@ -149,6 +150,7 @@ class _Driver:
                 events = trusted_events(context, status)
                 if not self.is_group:  # in a group, the checks name the run that is not ready
                     lifecycle.require_legal_move(status, "begin publishing")
+                require_published_candidates(context, plan, self.detail.get(GROUP_DETAIL, ()))
                 checked.append((events, check_publishable(context, plan, events, self.by)))
             for plan in self.plans:
                 if plan.run_id not in self.driven:

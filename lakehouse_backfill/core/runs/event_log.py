@@ -414,6 +414,35 @@ def open_plan(run_id: str, text: str, manifest_hash: str) -> Plan:
         raise _edited_plan_error(run_id, what) from error
 
 
+#: The note of a run's log that says which snapshots its candidates are; its detail by input.
+BIND_VERB = "bind inputs"
+
+
+def with_bound_inputs(plan: Plan, events: Iterable[Event]) -> Plan:
+    """Return a plan whose candidates are the snapshots that the run's log names, the newest last.
+
+    Without a candidate, or before it is validated, the plan is returned as it is.
+    """
+    bound: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event.verb == BIND_VERB:
+            bound = event.detail["inputs"]
+    pins = tuple(
+        pin.model_copy(update={name: bound[pin.name][name] for name in ("table", "snapshot_id")})
+        if pin.candidate is not None and pin.name in bound
+        else pin
+        for pin in plan.resolved.sources
+    )
+    if pins == plan.resolved.sources:
+        return plan
+    return plan.model_copy(update={"resolved": plan.resolved.model_copy(update={"sources": pins})})
+
+
+def reads_candidates(plan: Plan) -> bool:
+    """Return whether an input of the plan is staged by another run."""
+    return any(pin.candidate is not None for pin in plan.resolved.sources)
+
+
 def open_document(run_id: str, kind: str, mark: str, texts: Iterable[str]) -> dict[str, Any] | None:
     """Return the document of this digest from the texts stored under it; None without texts.
 

@@ -65,6 +65,8 @@ NOTES: dict[str, frozenset[RunState]] = {
     "delete files": frozenset({S.CANCELLED, S.SUPERSEDED}),
     # What a person learned from the run.
     "note": frozenset(S) - {S.DRAFT, S.STAGING, S.PUBLISHING},
+    # The snapshots of inputs that another run of the cascade staged.
+    "bind inputs": _BEFORE_PUBLICATION - {S.PLANNED},
     "dual read": _COMPARABLE,
     "accept difference": _COMPARABLE,
 }

@@ -8,7 +8,12 @@ from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.stage import open_shadow, stage_run, staging_session
+from lakehouse_backfill.core.staging.stage import (
+    bind_approved_candidates,
+    open_shadow,
+    stage_run,
+    staging_session,
+)
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import RunState, RunStatus
@@ -27,6 +32,7 @@ def shadow_open(context: Context, run_id: str, by: str) -> tuple[RunStatus, Tabl
     """
     plan = context.runs.plan(run_id)
     publish_modes.require_external_writer(plan)
+    plan = bind_approved_candidates(context, plan, by)
     with staging_session(context, plan, by) as session:
         open_shadow(context, plan, session.lease.epoch)
     info = _require_shadow(context, plan)

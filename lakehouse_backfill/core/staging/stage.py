@@ -19,8 +19,9 @@ from lakehouse_backfill.core.planning.pace import engine_detail
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
 from lakehouse_backfill.core.planning.stages import Stage, chunk_stages, has_stage
 from lakehouse_backfill.core.planning.target import publish_modes, write_path
-from lakehouse_backfill.core.runs import hooks, roles, side_effects
+from lakehouse_backfill.core.runs import hooks, lifecycle, roles, side_effects
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
+from lakehouse_backfill.core.staging.candidates import bind_candidates
 from lakehouse_backfill.core.staging.checks import ChunkChecks, judge_inputs
 from lakehouse_backfill.core.staging.determinism import PlanJudge
 from lakehouse_backfill.core.staging.rejects import record_rejects
@@ -111,12 +112,27 @@ def stage(
     The first chunk that fails its checks halts the run: it stays where it is, and is judged again
     by the next call. Raises ApprovalMissing (also when the code is not what was approved),
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run), NotAllowed
-    (`replayer`, by default who acts, may not replay the input).
+    (`replayer`, by default who acts, may not replay the input), Blocked (an input is staged by a
+    run that is not validated).
     """
     plan = context.runs.plan(run_id)
     publish_modes.require_job_writer(plan)
+    plan = bind_approved_candidates(context, plan, by)
     committed = partial(context.shadows.chunks, plan.shadow_table)
     return stage_run(context, plan, by, committed, replayer)
+
+
+def bind_approved_candidates(context: Context, plan: Plan, by: str) -> Plan:
+    """Return the plan with the validated snapshots of its candidates, once its intent is approved.
+
+    Raises ApprovalMissing, RunMoved (another process drives the run), and as `bind_candidates`.
+    """
+    status = context.runs.status(plan.run_id)
+    if plan.cascade is not None:
+        roles.require_approval(decisions.trusted_events(context, status), plan)
+        lifecycle.require_legal_move(status, "begin staging")
+        context.require_no_other_driver(status)
+    return bind_candidates(context, plan, by)
 
 
 def stage_run(

@@ -65,7 +65,7 @@ class FakeRuns:
     def plan(self, run_id: str) -> Plan:
         if run_id not in self.plans:
             raise event_log.unknown_run_error(run_id)
-        return self.plans[run_id]
+        return event_log.with_bound_inputs(self.plans[run_id], self.log[run_id])
 
     def code_of(self, name: str, version: str, newest: int) -> dict[str, dict[str, str]]:
         found = {

@@ -19,7 +19,15 @@ from lakehouse_backfill.core.publication.recover import RecoveryOutcome
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.ports.system import Progress
-from lakehouse_backfill.results import comparison, origins, plans, proof, publications, runs
+from lakehouse_backfill.results import (
+    cascades,
+    comparison,
+    origins,
+    plans,
+    proof,
+    publications,
+    runs,
+)
 from lakehouse_backfill.results.base import Result
 
 CHECKS = [
@@ -97,6 +105,17 @@ SESSION = {
     "idle_minutes": 30.0, "unusable": "",
 }  # fmt: skip
 #: Results with the fields that the CLI contract promises.
+CASCADE: dict[str, Any] = {
+        "cascade_id": "cx-1", "state": "accepted", "graph_version": "a" * 64,
+        "members": [
+            {"product": "gold.a", "decision": "selected", "run_id": "bf-1", "state": "accepted",
+             "version": None, "partitions": ["2013-02-15"], "stale": [], "because": ["a reason"]},
+            {"product": "gold.b", "decision": "skipped", "run_id": None, "state": None,
+             "version": None, "partitions": [], "stale": [], "because": ["a reason"]},
+        ],
+        "readers_see": "the accepted versions as before", "publication_order": [["gold.a"]],
+        "next_command": "lakehouse-backfill publish cx-1",
+}  # fmt: skip
 ANSWERS: dict[str, dict[str, Any]] = {
     "start_session": SESSION,
     "stop_session": SESSION | {"is_on": False},
@@ -177,6 +196,23 @@ ANSWERS: dict[str, dict[str, Any]] = {
         {"product": "gold.a", "state": "rolled_back", "version": 1, "table": "gold.a",
          "snapshot_id": 97, "reason": "wrong"},
     ]},
+    "plan_cascade": {
+        "cascade_id": "cx-1", "state": "planned", "graph_version": "a" * 64,
+        "nodes": [
+            {"product": "gold.a", "decision": "selected", "run_id": "bf-1",
+             "partitions": ["2013-02-15"], "reused": 3, "publication": "pinned", "critical": True,
+             "because": ["jobs/a.yaml restates it"]},
+            {"product": "gold.b", "decision": "skipped", "upstreams": ["gold.a"],
+             "because": ["no partition of it reads what changes"]},
+        ],
+        "publication_order": [["gold.a"]], "partitions_to_compute": 1, "partitions_reused": 3,
+        "input_rows": 1200, "manifest_hashes": {"bf-1": "a" * 64},
+        "undo": "lakehouse-backfill cancel cx-1", "notes": ["a note"],
+        "next_command": "lakehouse-backfill approve cx-1",
+    },
+    "cascade": CASCADE, "approve_cascade": CASCADE, "run_cascade": CASCADE,
+    "accept_cascade": CASCADE, "reject_cascade": CASCADE, "cancel_cascade": CASCADE,
+    "publish_cascade": CASCADE, "rollback_cascade": CASCADE,
     "rejudge": {"product": "silver.a", "version": 2, "table": "silver.a", "snapshot_id": 9,
                 "changed_since": [], "passed": True, "checks": CHECKS[:1]},
     "shadow_open": {**RUN, "state": "paused", "table": "s.bf_1", "location": "file:///s/bf_1",
@@ -394,6 +430,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 
 MODULES = {
+    "cascades": cascades,
     "comparison": comparison,
     "origins": origins,
     "plans": plans,

@@ -168,11 +168,17 @@ class IcebergRuns:
         return self._events.append(lambda head: _append_first_event(head, plan, event))
 
     def plan(self, run_id: str) -> Plan:
-        """Load the plan; raises NotFound, and Tampered when it was edited since it was made."""
+        """Load the plan; raises NotFound, and Tampered when it was edited since it was made.
+
+        Its candidates are the snapshots that the run's log names.
+        """
         rows = self._plans.head().rows({"run_id": run_id}, ("plan", "manifest_hash"))
         if not rows:
             raise event_log.unknown_run_error(run_id)
-        return open_plan(run_id, rows[-1]["plan"], rows[-1]["manifest_hash"])
+        plan = open_plan(run_id, rows[-1]["plan"], rows[-1]["manifest_hash"])
+        if not event_log.reads_candidates(plan):
+            return plan
+        return event_log.with_bound_inputs(plan, self.events(run_id))
 
     def code_of(self, name: str, version: str, newest: int) -> dict[str, dict[str, str]]:
         """Return, by run, the code of the newest plans with this transform: SHA-256 by file."""

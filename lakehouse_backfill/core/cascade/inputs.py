@@ -1,0 +1,104 @@
+"""Inputs of the runs of a cascade: candidates of the runs before, else what readers see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import plan_command
+from lakehouse_backfill.core.cascade.graph import ProductGraph
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.cascade.graph import CandidatePin
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin, declared_schema_change
+from lakehouse_backfill.domain.table import TableRef
+
+
+def candidate_pins(
+    context: Context, graph: ProductGraph, plans: Mapping[str, Plan], resolved: ResolvedManifest
+) -> tuple[SourcePin, ...]:
+    """Return the pins of a run: a declared upstream that `plans` restates is a candidate.
+
+    Another declared upstream that is pinned is read as its readers see it. Raises ConfigError (a
+    fixed state of what is restated), Unsupported.
+    """
+    tables = {
+        graph.contracts[one.product].table: graph.contracts[one.product]
+        for one in resolved.contract.upstreams
+        if one.product in graph.contracts
+    }
+    found = []
+    for pin in resolved.sources:
+        contract = tables.get(pin.table)
+        plan = plans.get(contract.product) if contract else None
+        if contract is None:
+            found.append(pin)
+        elif resolved.manifest.inputs[pin.name].at is not None:
+            if plan is not None:
+                raise _fixed_state_error(pin, contract, resolved)
+            found.append(pin)
+        elif plan is not None:
+            found.append(_candidate_pin(context, pin, plan))
+        else:
+            found.append(_accepted_pin(context, pin, contract))
+    return tuple(found)
+
+
+def _fixed_state_error(
+    pin: SourcePin, contract: Contract, resolved: ResolvedManifest
+) -> errors.ConfigError:
+    return errors.ConfigError(
+        f"{resolved.manifest.product} reads {pin.requested}, and the cascade restates "
+        f"{contract.product}: a fixed state of it would not change",
+        state=NOTHING_PLANNED,
+        fix=f"leave `at` of {pin.name} out",
+        field=f"sources.{pin.name}.at",
+    )
+
+
+def _candidate_pin(context: Context, pin: SourcePin, plan: Plan) -> SourcePin:
+    target = plan.resolved.target
+    if target.snapshot_id is None:
+        raise errors.Unsupported(
+            f"{plan.product} holds nothing yet, so what reads it cannot be planned",
+            state=NOTHING_PLANNED,
+            fix=f"{plan_command(plan.manifest_file)}, without --cascade, and publish that first",
+        )
+    if declared_schema_change(plan):
+        raise errors.Unsupported(
+            f"the run of {plan.product} changes columns, and {pin.name} would be read with them",
+            state=NOTHING_PLANNED,
+            fix=f"{plan_command(plan.manifest_file)}, without --cascade, and publish that first",
+        )
+    candidate = CandidatePin(
+        run_id=plan.run_id,
+        manifest_hash=plan.manifest_hash,
+        product=plan.product,
+        product_table=plan.resolved.contract.table,
+        table=target.table,
+        snapshot_id=target.snapshot_id,
+    )
+    changes = {"candidate": candidate, "requested": f"the candidate of {plan.run_id}"}
+    return _at(context, pin, target.table, target.snapshot_id).model_copy(update=changes)
+
+
+def _accepted_pin(context: Context, pin: SourcePin, contract: Contract) -> SourcePin:
+    """Return the pin of what readers of a pinned product see: not the head of its table."""
+    accepted = context.versions.pointer(contract.product).accepted
+    if contract.publication != "pinned" or accepted is None or accepted.snapshot_id is None:
+        return pin
+    found = _at(context, pin, accepted.table, accepted.snapshot_id)
+    return found.model_copy(update={"requested": f"version {accepted.version} of {pin.table}"})
+
+
+def _at(context: Context, pin: SourcePin, table: str, snapshot_id: int) -> SourcePin:
+    snapshot = context.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
+    return pin.model_copy(
+        update={
+            "table": table,
+            "snapshot_id": snapshot_id,
+            "schema_id": snapshot.schema_id,
+            "columns": snapshot.columns,
+        }
+    )

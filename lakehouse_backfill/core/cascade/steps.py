@@ -1,0 +1,214 @@
+"""Take the runs of a cascade through their steps: each verb goes on from where it stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakehouse_backfill import errors
+from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.cascade.plan import Cascade, publication_steps
+from lakehouse_backfill.core.publication.catch_up import stage_and_validate
+from lakehouse_backfill.core.publication.publish import publish, publish_together
+from lakehouse_backfill.core.runs import lifecycle
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging.candidates import stale_candidates
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.domain.cascade.graph import CascadeNode
+from lakehouse_backfill.domain.run import RunState, RunStatus
+
+S = RunState
+_CLOSED = frozenset({S.CANCELLED, S.SUPERSEDED})
+#: States in which a run has a result that was judged, and nothing is left to compute.
+_COMPUTED = frozenset({S.VALIDATED, S.ACCEPTED, S.PUBLISHING, S.PUBLISHED, S.ROLLED_BACK})
+
+
+@dataclass(frozen=True)
+class CascadeMember:
+    """A product of the cascade, and where its run stands; no status: it is left out.
+
+    `stale` says why what the run staged was computed from another input.
+    """
+
+    node: CascadeNode
+    status: RunStatus | None
+    stale: tuple[str, ...] = ()
+
+
+def cascade_members(context: Context, cascade: Cascade) -> tuple[CascadeMember, ...]:
+    """Return the products of a cascade in the order of the work, and where each stands."""
+    return tuple(
+        CascadeMember(node, context.runs.status(node.run_id), _stale(context, node.run_id))
+        if node.run_id
+        else CascadeMember(node, None)
+        for node in cascade.nodes
+    )
+
+
+def _stale(context: Context, run_id: str) -> tuple[str, ...]:
+    # The plan is loaded anew: its candidates may have been bound since the cascade was.
+    is_computed = context.runs.status(run_id).state in _COMPUTED - {S.PUBLISHED, S.ROLLED_BACK}
+    return stale_candidates(context, context.runs.plan(run_id)) if is_computed else ()
+
+
+def approve_cascade(context: Context, cascade: Cascade, by: str, reason: str) -> None:
+    """Approve the intent of all runs; those that are approved already are left as they are.
+
+    Raises what `approve` does, at the first run that cannot be approved.
+    """
+    _require_open(context, cascade)
+    for plan in cascade.plans:
+        if context.runs.status(plan.run_id).state is S.PLANNED:
+            decisions.approve(context, plan.run_id, by, reason)
+
+
+def run_cascade(context: Context, cascade: Cascade, by: str) -> None:
+    """Stage and validate the runs in order; what is computed is not computed again.
+
+    Each reads the validated candidates before it. Stops at the first run that fails, or that its
+    gates reject; the same call goes on there. Raises ApprovalMissing before anything is computed,
+    ChecksFailed, and what staging and validation raise.
+    """
+    _require_open(context, cascade)
+    for plan in cascade.plans:
+        status = context.runs.status(plan.run_id)
+        if status.state is S.PLANNED:
+            raise errors.ApprovalMissing(
+                f"{plan.run_id} of {plan.product} is not approved, so nothing was computed",
+                fix=command_line("approve", cascade.cascade_id),
+            )
+    for plan in cascade.plans:
+        status = _computed(context, plan.run_id, by)
+        if status.state is S.REJECTED:
+            raise errors.ChecksFailed(
+                f"{plan.run_id} of {plan.product} is rejected; what is downstream of it was not "
+                "computed",
+                state="readers see what they saw before; what passed is kept",
+                fix=f"{command_line('validate', plan.run_id)}  # names the gates; then "
+                f"{command_line('run', cascade.cascade_id)}",
+            )
+
+
+def _computed(context: Context, run_id: str, by: str) -> RunStatus:
+    """Return the status of a run once it is staged and validated on the candidates before it."""
+    plan, status = context.runs.plan(run_id), context.runs.status(run_id)
+    if status.state in (S.PUBLISHING, S.PUBLISHED, S.ROLLED_BACK):
+        return status
+    if stale_candidates(context, plan) or _is_rejected_by_gates(context, status):
+        stage(context, run_id, by)
+        status = context.runs.status(run_id)
+    if status.state in _COMPUTED:
+        return status
+    status, _ = stage_and_validate(context, status, by)
+    return status
+
+
+def _is_rejected_by_gates(context: Context, status: RunStatus) -> bool:
+    if status.state is not S.REJECTED:
+        return False
+    return decisions.stopping_event(context.runs.events(status.run_id)) is not None
+
+
+def accept_cascade(context: Context, cascade: Cascade, by: str, reason: str) -> None:
+    """Accept the results of all runs, once all of them are validated.
+
+    Raises Blocked while a run is not validated or was computed from another input, and what
+    `accept` does.
+    """
+    _require_open(context, cascade)
+    _require_all(context, cascade, _COMPUTED, "accepted", "run")
+    for plan in cascade.plans:
+        if context.runs.status(plan.run_id).state is S.VALIDATED:
+            decisions.accept(context, plan.run_id, by, reason)
+
+
+def publish_cascade(context: Context, cascade: Cascade, by: str) -> None:
+    """Make all results visible: pinned products by one commit, followed ones in order.
+
+    A second call changes nothing; an interrupted one continues. Raises Blocked while a run is not
+    accepted, and what `publish` and `publish_together` raise.
+    """
+    publishable = frozenset({S.ACCEPTED, S.PUBLISHING, S.PUBLISHED, S.ROLLED_BACK})
+    _require_all(context, cascade, publishable, "published", "accept")
+    runs = {plan.product: plan.run_id for plan in cascade.plans}
+    pinned = {node.product for node in cascade.nodes if node.publication == "pinned"}
+    for products in publication_steps(cascade.nodes):
+        if products[0] in pinned:
+            publish_together(context, tuple(runs[product] for product in products), by)
+        elif context.runs.status(runs[products[0]]).state is not S.PUBLISHED:
+            publish(context, runs[products[0]], by)
+
+
+def _require_all(
+    context: Context, cascade: Cascade, states: frozenset[RunState], done: str, verb: str
+) -> None:
+    """Raise Blocked when a run is in none of the states, or was computed from another input."""
+    for member in cascade_members(context, cascade):
+        if member.status is None:
+            continue
+        problem = "; ".join(member.stale)
+        if member.status.state not in states:
+            problem = f"it is {member.status.state.value}"
+        if problem:
+            raise errors.Blocked(
+                f"{cascade.cascade_id} cannot be {done}: {member.status.run_id} of "
+                f"{member.node.product}: {problem}",
+                state="nothing was changed; readers see what they saw before",
+                fix=command_line("run" if member.stale else verb, cascade.cascade_id),
+            )
+
+
+def reject_cascade(context: Context, cascade: Cascade, by: str, reason: str) -> None:
+    """Reject the runs that can be; nothing is deleted."""
+    _decide_backwards(context, cascade, "reject", by, reason)
+
+
+def cancel_cascade(context: Context, cascade: Cascade, by: str, reason: str) -> None:
+    """Close the runs before publication; shadows and evidence stay."""
+    _decide_backwards(context, cascade, "cancel", by, reason)
+
+
+def _decide_backwards(context: Context, cascade: Cascade, verb: str, by: str, reason: str) -> None:
+    """Decide on the runs that allow the verb, the last first: what a run reads goes after it."""
+    decide = {"reject": decisions.reject, "cancel": decisions.cancel}[verb]
+    for plan in reversed(cascade.plans):
+        if context.runs.status(plan.run_id).state in lifecycle.MOVES[verb][0]:
+            decide(context, plan.run_id, by, reason)
+
+
+def products_to_roll_back(context: Context, cascade: Cascade) -> tuple[tuple[str, ...], ...]:
+    """Return the published products, by the acts that take them back: the last visible first.
+
+    Raises Conflict when readers of one of them see a later version: that is to be rolled back
+    before, as others may have been computed from it.
+    """
+    runs = {plan.product: plan.run_id for plan in cascade.plans}
+    found = []
+    for products in reversed(publication_steps(cascade.nodes)):
+        published = tuple(
+            one for one in products if context.runs.status(runs[one]).state is S.PUBLISHED
+        )
+        for product in published:
+            accepted = context.versions.pointer(product).accepted
+            if accepted is None or accepted.run_id != runs[product]:
+                raise errors.Conflict(
+                    f"readers of {product} see a later version than that of {cascade.cascade_id}",
+                    state="nothing was rolled back",
+                    fix=f"{command_line('versions', product)}; roll that one back first",
+                )
+        if published:
+            found.append(published)
+    return tuple(found)
+
+
+def _require_open(context: Context, cascade: Cascade) -> None:
+    """Raise Conflict when a run of the cascade was closed: the others would lack it."""
+    for plan in cascade.plans:
+        status = context.runs.status(plan.run_id)
+        if status.state in _CLOSED:
+            raise errors.Conflict(
+                f"{plan.run_id} of {plan.product} is {status.state.value}, so "
+                f"{cascade.cascade_id} cannot go on",
+                state="nothing was changed",
+                fix=f"{command_line('cancel', cascade.cascade_id)}, then plan the cascade again",
+            )
