@@ -216,14 +216,7 @@ class Project:
         from lakehouse_backfill.core.planning import window as windows
 
         who, context = resolve_actor(by), self.wiring.context
-        if revise is not None:
-            from lakehouse_backfill.core.cascade.plan import require_no_member
-
-            require_no_member(context.runs.plan(revise))
-        if manifest_file is None:
-            if revise is None:
-                raise ConfigError("no run manifest is named", fix="name its file")
-            manifest_file = context.runs.plan(revise).manifest_file
+        manifest_file = self._file_to_plan(manifest_file, revise)
         span = windows.parse_window(window) if window is not None else None
         declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
@@ -243,6 +236,18 @@ class Project:
         if dry_run or not plan.revises:
             return done
         return self._pages.add_existing_link(done, plan.revises)
+
+    def _file_to_plan(self, manifest_file: str | Path | None, revise: str | None) -> str | Path:
+        """Return the run manifest to plan: the named one, else that of the run to revise."""
+        if revise is not None:
+            from lakehouse_backfill.core.cascade.plan import require_no_member
+
+            revised = self.wiring.context.runs.plan(revise)
+            require_no_member(revised)
+            return manifest_file or revised.manifest_file
+        if manifest_file is None:
+            raise ConfigError("no run manifest is named", fix="name its file")
+        return manifest_file
 
     def plan_cascade(
         self, manifest_file: str | Path, by: str | None = None, *, dry_run: bool = False

@@ -112,6 +112,15 @@ def waive(
     return current_project().waive(run, named, acting_person(by), reason)
 
 
+CheckFilesOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--check-files/--no-check-files",
+        help="Hash the staged files before; the default is yes in prod profiles.",
+    ),
+]
+
+
 def publish(
     runs: Annotated[
         list[str],
@@ -124,13 +133,7 @@ def publish(
     note: NoteOption = "",
     dry_run: DryRunOption = False,
     take_over: TakeOverOption = False,
-    check_files: Annotated[
-        bool | None,
-        typer.Option(
-            "--check-files/--no-check-files",
-            help="Hash the staged files before; the default is yes in prod profiles.",
-        ),
-    ] = None,
+    check_files: CheckFilesOption = None,
 ) -> Result:
     """Make an accepted result visible to readers.
 

@@ -185,6 +185,9 @@ WindowOption = Annotated[
     str | None,
     typer.Option(metavar="T1..T2", help="Event times, both included, whose rows were wrong."),
 ]
+ReviseOption = Annotated[
+    str | None, typer.Option(metavar="RUN", help="The run that this plan replaces.")
+]
 CascadeOption = Annotated[
     bool, typer.Option("--cascade", help="Also everything that is computed from the product.")
 ]
@@ -208,9 +211,7 @@ def plan(
             metavar="[MANIFEST]", help="The run manifest's file; with --revise, the run's own."
         ),
     ] = None,
-    revise: Annotated[
-        str | None, typer.Option(metavar="RUN", help="The run that this plan replaces.")
-    ] = None,
+    revise: ReviseOption = None,
     *,
     cascade: CascadeOption = False,
     prove_warm_up: WarmUpOption = False,
@@ -223,8 +224,7 @@ def plan(
     """Resolve, pin and estimate a run, and register it.
 
     Shows what would change, what is read, the cost, the consumers, and how to undo the run.
-    Pinned snapshots do not expire while the run needs them. No data is changed. With --cascade:
-    one run for each product downstream, which reads the result before it.
+    Pinned snapshots do not expire while the run needs them. No data is changed.
 
     Examples:
       lakehouse-backfill plan jobs/orders/january.yaml
@@ -240,7 +240,7 @@ def plan(
     who = acting_person(by)
     file = manifest.resolve() if manifest and manifest.is_file() else manifest
     if cascade:
-        if file is None or revise or prove_warm_up or prove_determinism or full or window:
+        if file is None or any((revise, prove_warm_up, prove_determinism, full, window)):
             raise typer.BadParameter("--cascade takes a run manifest's file, and --dry-run only")
         return project.plan_cascade(file, who, dry_run=dry_run)
     found = project.plan(
