@@ -241,3 +241,41 @@ def test_rows_of_the_product_that_delete_files_may_hide_are_not_complete(catalog
     assert found_states(status)[DAYS[0]] == "complete"
     catalog.load_table(product).delete(EqualTo("day", date.fromisoformat(DAYS[0])))
     assert found_states(history.status())[DAYS[0]] == "missing"
+
+
+def test_a_branch_that_is_gone_leaves_open_what_is_missing(catalog):
+    history = OddHistory(catalog, 604)
+    head = history.table_of_inputs().current_snapshot().snapshot_id
+    history.table_of_inputs().manage_snapshots().create_branch(head, "live").commit()
+    history.source = {"at": "live"}
+    history.publish_days(DAYS[:2])
+    assert found_states(history.status())[DAYS[2]] == "missing"
+    history.table_of_inputs().manage_snapshots().remove_branch("live").commit()
+    status = history.status()
+    assert found_states(status) == dict.fromkeys(DAYS[:2], "unknown")
+    assert "has no tag or branch 'live'" in status.notes[0]
+
+
+def test_a_column_that_is_renamed_leaves_open_which_rows_changed(catalog):
+    history = OddHistory(catalog, 605)
+    history.publish_days(DAYS[:2])
+    with history.table_of_inputs().update_schema() as update:
+        update.rename_column("day", "dag")
+    rows = history.table(DAYS[0], 5).rename_columns(["dag", "id", "amount"])
+    history.table_of_inputs().append(rows)
+    status = history.status()
+    assert found_states(status) == dict.fromkeys(DAYS[:2], "stale")
+    changed, missing = status.notes
+    assert f"{history.raw} has no column day now: which rows of it changed is not known" in changed
+    assert missing.startswith("whether partitions are missing is not known")
+
+
+def test_files_without_statistics_leave_open_what_changed_and_what_is_missing(catalog):
+    history = OddHistory(catalog, 606, DAYS, UNPARTITIONED_PARTITION_SPEC)
+    history.publish_days(DAYS[:2])
+    with history.table_of_inputs().transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": "none"})
+    history.late_rows()
+    status = history.status()
+    assert {found_states(status)[day] for day in DAYS[:2]} == {"stale"}
+    assert any("its files have no statistics of it" in note for note in status.notes)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal, NamedTuple
 
 from lakehouse_backfill.core.evidence.inputs.changes import CauseKind, ChangedInput, InputReader
@@ -339,17 +340,17 @@ class _Finder:
             surely |= found.surely
             for label in found.possibly:
                 possibly.setdefault(label, {})[pin.name] = None
-            if pin.range is not None and not found.is_whole:
+            if pin.range is not None and found.unknown:
                 self.inputs.add_note(
-                    f"files of {pin.table} have no statistics of {pin.range.column}, and it is not "
-                    "partitioned by it: whether partitions are missing is not known"
+                    f"whether partitions are missing is not known of {pin.table} by "
+                    f"{pin.range.column}: {found.unknown}"
                 )
-        order = _order(by)
+        order, named = _order(by), resolve.named_instants(self.context, current.resolved.sources)
         first = min(known - {partitions.NULL_LABEL}, key=order, default="")
         missing = [
             label
             for label in sorted({*surely, *possibly} - known, key=order)
-            if order(label) > order(first) and self._is_over(current, label)
+            if order(label) > order(first) and self._is_over(current, label, named)
         ]
         unsure = tuple(label for label in missing if label not in surely)
         if unsure:
@@ -361,11 +362,11 @@ class _Finder:
             )
         return frozenset(missing) & surely
 
-    def _is_over(self, plan: Plan, label: str) -> bool:
+    def _is_over(self, plan: Plan, label: str, named: Mapping[str, datetime]) -> bool:
         """Return whether all input of a partition is there, as `plan` judges it."""
         scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
         manifest, pins = plan.resolved.manifest, plan.resolved.sources
-        now, named = self.context.clock.now(), resolve.named_instants(self.context, pins)
+        now = self.context.clock.now()
         return not resolve.incomplete_partitions(manifest, scope, pins, now, named)
 
 

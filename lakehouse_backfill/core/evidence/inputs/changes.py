@@ -94,12 +94,12 @@ def _whole_change(pin: SourcePin, drift: Drift) -> ChangedInput:
     return ChangedInput("reference data" if pin.range is None else change_kind(drift), str(drift))
 
 
-def _appended(column: str, span: ColumnSpan, text: str) -> ChangedInput:
+def _appended(kind: CauseKind, column: str, span: ColumnSpan, text: str) -> ChangedInput:
     if span.first is None or span.last is None:
-        return ChangedInput("late rows", text)
+        return ChangedInput(kind, text)
     first, last = span_instants(span)
     stop = last + timedelta(microseconds=1) if last < _LAST_INSTANT else None
-    return ChangedInput("late rows", text, span=RowRange(column, first, stop))
+    return ChangedInput(kind, text, span=RowRange(column, first, stop))
 
 
 def _accepted_since_pin(context: Context, pin: SourcePin) -> tuple[ChangedInput, ...]:
@@ -168,9 +168,12 @@ class InputReader:
         if appended is not None:
             return appended
         if column and drifts:
+            info = self.context.tables.describe(pin.table)
+            is_there = info is not None and info.column(column) is not None
+            why = f"is not partitioned by {column}" if is_there else f"has no column {column} now"
             self.add_note(
-                f"{pin.table} is not partitioned by {column}: which rows of it changed is not "
-                "known, so each partition that reads it counts as changed"
+                f"{pin.table} {why}: which rows of it changed is not known, so each partition that "
+                "reads it counts as changed"
             )
         return tuple(_whole_change(pin, drift) for drift in drifts)
 
@@ -197,12 +200,15 @@ class InputReader:
 
         None where another commit changed rows, or the files that were appended are not known.
         """
-        if pin.range is None or any(change_kind(drift) != "late rows" for drift in drifts):
+        kinds = {change_kind(drift) for drift in drifts}
+        is_append = all(drift.operation == "append" for drift in drifts)
+        if pin.range is None or not is_append or len(kinds) > 1:
             return None
         column, text = pin.range.column, str(drifts[-1]) if drifts else ""
         with suppress(Unsupported):
             spans = self.context.tables.column_spans(pin.table, head, column, pin.snapshot_id)
-            return tuple(_appended(column, span, text) for span in spans)
+            kind = next(iter(kinds), "late rows")
+            return tuple(_appended(kind, column, span, text) for span in spans)
         return None
 
     def source_field(self, pin: SourcePin, column: str) -> ScopeField | None:
@@ -329,8 +335,8 @@ class InputReader:
             return ExpectedPartitions()
         try:
             head = self._head(pin, info)
-        except NotFound:
-            return ExpectedPartitions()
+        except NotFound as error:
+            return ExpectedPartitions(unknown=error.problem)
         column = pin.range.column
         source = self.source_field(pin, column)
         with suppress(Unsupported):
@@ -341,7 +347,7 @@ class InputReader:
                     return found
             spans = self.context.tables.column_spans(pin.table, head, column)
             return expected_by_spans(target, spans)
-        return ExpectedPartitions(is_whole=False)
+        return ExpectedPartitions(unknown=f"{pin.table} has no such column of time any more")
 
     def partitions_at_pin(self, pin: SourcePin) -> RowSpans[str]:
         """Return the partitions with rows of an input as it was read; none where not known."""

@@ -95,12 +95,12 @@ def _files_by_label(files: Iterable[LiveFile]) -> dict[str, list[LiveFile]]:
 class ExpectedPartitions(NamedTuple):
     """The partitions of a product that an input has rows for: surely, and possibly.
 
-    `is_whole`: False where files tell nothing of the column, so that more may be expected.
+    `unknown` says why more may be expected; empty: no more are.
     """
 
     surely: frozenset[str] = frozenset()
     possibly: frozenset[str] = frozenset()
-    is_whole: bool = True
+    unknown: str = ""
 
 
 def expected_labels(
@@ -130,12 +130,12 @@ def expected_by_spans(target: ScopeField, spans: Iterable[ColumnSpan]) -> Expect
     the last hold rows where its statistics are exact; whether those in between do is not known.
     """
     surely, possibly, intervals = set[str](), set[str](), list[tuple[str, str]]()
-    is_whole = True
+    unknown = ""
     for span in spans:
         if not span.most_rows:
             continue
         if span.first is None or span.last is None:
-            is_whole = False
+            unknown = "its files have no statistics of it, and it is not partitioned by it"
             continue
         first, last = (partitions.partition_label(target, x) for x in span_instants(span))
         is_day_of_hours = target.transform == "hour" and not isinstance(span.first, datetime)
@@ -146,7 +146,7 @@ def expected_by_spans(target: ScopeField, spans: Iterable[ColumnSpan]) -> Expect
             surely |= {first, last}
         intervals.append((first, last))
     possibly.update(_labels_of_intervals(target, intervals))
-    return ExpectedPartitions(frozenset(surely), frozenset(possibly - surely), is_whole)
+    return ExpectedPartitions(frozenset(surely), frozenset(possibly - surely), unknown)
 
 
 def span_instants(span: ColumnSpan) -> tuple[datetime, datetime]:

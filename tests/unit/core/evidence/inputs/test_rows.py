@@ -71,7 +71,7 @@ def test_a_partition_that_a_vector_empties_has_no_rows_and_one_that_deletes_may_
     assert labels_with_rows(files) == {"2020-01-02", "2020-01-03"}
     assert doubtful_labels(files) == {"2020-01-02"}
     found = expected_by_files(DAY, DAY, files)
-    assert found == ({"2020-01-03"}, {"2020-01-02"}, True)
+    assert found == ({"2020-01-03"}, {"2020-01-02"}, "")
 
 
 def test_partitions_of_a_month_tell_nothing_of_days() -> None:
@@ -103,7 +103,7 @@ def test_bounds_tell_the_days_that_a_file_has_rows_of(
 def test_a_day_is_all_of_its_hours_and_a_file_without_statistics_tells_nothing() -> None:
     found = expected_by_spans(HOUR, [span(date(2020, 1, 2), date(2020, 1, 2), is_exact=True)])
     assert (len(found.surely), len(found.possibly)) == (0, 24)
-    assert not expected_by_spans(DAY, [span(None, None)]).is_whole
+    assert "no statistics" in expected_by_spans(DAY, [span(None, None)]).unknown
 
 
 NUMBERS = st.lists(st.integers(0, 60), min_size=1, max_size=4)
