@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, get_args
@@ -285,8 +285,12 @@ def add_manifest(
     reason: str,
     reason_code: str,
     requested_by: str,
+    *,
+    columns: Sequence[str] = (),
 ) -> proof.ManifestDraft:
     """Draft a run manifest file for the half-open `extent` of a product's partitions.
+
+    With `columns` only these are restated.
 
     Raises NotFound without a contract, ConfigError when the range is wrong or the file is there.
     """
@@ -295,7 +299,9 @@ def add_manifest(
     types = {item.name: item.type for item in contract.columns}
     check_range(types.get(column, ""), *extent)
     found = newest_transform(wiring.folder, job)
-    draft = draft_manifest(contract, *extent, reason, reason_code, requested_by, transform=found)
+    draft = draft_manifest(
+        contract, *extent, reason, reason_code, requested_by, transform=found, columns=columns
+    )
     name = _NOT_IN_FILE_NAMES.sub("_", "restate-{}-{}".format(*extent))
     path = wiring.folder / "jobs" / job / f"{name}.yaml"
     write_new_file(path, draft.text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial, wraps
@@ -182,14 +182,31 @@ class Project:
         return onboarding.add_product(self.wiring, table, resolve_actor(owner))
 
     def new_manifest(
-        self, product: str, from_: str, to: str, reason: str, reason_code: str, requested_by: str
+        self,
+        product: str,
+        from_: str,
+        to: str,
+        reason: str,
+        reason_code: str,
+        requested_by: str,
+        *,
+        columns: Sequence[str] = (),
     ) -> proof.ManifestDraft:
-        """Draft a run manifest for a product and a half-open range of partitions."""
+        """Draft a run manifest for a product and a half-open range of partitions.
+
+        With `columns` the run restates only these: `target.columns`.
+        """
         from lakehouse_backfill import onboarding
 
         extent, who = (from_, to), resolve_actor(requested_by)
         return onboarding.add_manifest(
-            self.wiring, product, extent, require_valid_reason(reason), reason_code, who
+            self.wiring,
+            product,
+            extent,
+            require_valid_reason(reason),
+            reason_code,
+            who,
+            columns=columns,
         )
 
     def plan(

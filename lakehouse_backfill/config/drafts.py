@@ -82,6 +82,7 @@ def draft_manifest(
     requested_by: str,
     *,
     transform: FoundTransform | None = None,
+    columns: Sequence[str] = (),
 ) -> Draft:
     """Draft a run manifest for a half-open range of a product's partitions.
 
@@ -95,6 +96,7 @@ def draft_manifest(
         reason_code: one of the manifest's reason codes.
         requested_by: who asks for it.
         transform: the transform to run, if one was found in the project.
+        columns: the only columns to restate; all of them if empty.
     """
     job = contract.product.rpartition(".")[2]
     scoped = choose_scope_field(contract)
@@ -107,6 +109,7 @@ def draft_manifest(
         reason_code=reason_code, transform=found, inputs=inputs, scoped=scoped,
         window=_widen_window(scoped, from_, to), is_ordered=is_ordered, first=from_, stop=to,
         last=_last_in_words(scoped, types.get(scoped.column, ""), to),
+        columns=columns,
     )  # fmt: skip
     return Draft(text, tuple(_manifest_questions(contract, transform, inputs, scoped)))
 

@@ -4,67 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
 from lakehouse_backfill.errors import ChecksFailed, TargetChanged
+from tests.support.spark.column_scope import (
+    DIFF,
+    KEYS,
+    OTHERS,
+    Give,
+    asked,
+    expected,
+    seeded,
+)
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import BY_PARTITION, FORMATS, Modes
 
 pytestmark = pytest.mark.lake
 
-JOB = """
-from lakehouse_backfill.transforms import transform
-from pyspark.sql import functions as F
-
-@transform(name="restated", version="1.0.0", inputs=("src",))
-def job(context, src):
-    give = [name for name in context.config["give"] if name != "note"]
-    rows = src.where(~F.col("gone"))
-    if "note" in context.config["give"]:
-        rows = rows.withColumn("note", F.concat(F.lit("n"), F.col("k")))
-        give.append("note")
-    return rows.select("d", "k", *give)
-"""
-TENANTS = {1: "A", 2: "B", 3: "null"}
-OTHERS = "other columns are unchanged"
-KEYS = "the same keys are there"
-DIFF = "only named columns differ"
-Row = tuple[Any, ...]
-Give = Callable[..., Modes]
-
 
 @pytest.fixture
 def give(lake: Lake) -> Give:
     """Give a maker of products of five days with three keys each; the source says v + 1000."""
-    return partial(_seeded, lake)
-
-
-def _seeded(lake: Lake, version: int = 2, **contract: Any) -> Modes:
-    modes = Modes(lake, version, **contract)
-    keys = [(d, k) for d in range(1, 6) for k in (1, 2, 3)]
-    modes.holds(*(f"{d}, {k}, {TENANTS[k]}, {10 * d + k}, 1" for d, k in keys))
-    modes.source(*(f"{d}, {k}, {TENANTS[k]}, {1000 + 10 * d + k}, 2" for d, k in keys))
-    lake.job(JOB)
-    modes.transform = "restated"
-    return modes
-
-
-def _asked(*columns: str, gives: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
-    """What a manifest says that restates these columns, and what its job gives beside the key."""
-    target = {"columns": list(columns)} | changes.pop("target", {})
-    return {"config": {"give": list(gives or columns)}, "target": target} | changes
-
-
-def _expected(days: tuple[int, ...] = (2, 3), without: tuple[Row, ...] = ()) -> list[Row]:
-    found = [
-        (d, k, None if k == 3 else TENANTS[k], 10 * d + k + (1000 if d in days else 0), 1)
-        for d in range(1, 6)
-        for k in (1, 2, 3)
-        if (d, k) not in without
-    ]
-    return sorted(found, key=repr)
+    return partial(seeded, lake)
 
 
 @pytest.mark.req("P9", "U1", "U12")
@@ -72,7 +34,7 @@ def _expected(days: tuple[int, ...] = (2, 3), without: tuple[Row, ...] = ()) -> 
 def test_one_column_is_restated_and_all_others_are_carried_over(give: Give, version: int) -> None:
     modes = give(version)
     before = modes.rows()
-    run_id, found = modes.validated(**_asked("v"), **BY_PARTITION)
+    run_id, found = modes.validated(**asked("v"), **BY_PARTITION)
     assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
     assert modes.gate(found, OTHERS) == (
         True, "6 rows, counts and checksums of all columns but v equal in 2 partitions",
@@ -81,7 +43,7 @@ def test_one_column_is_restated_and_all_others_are_carried_over(give: Give, vers
     assert modes.gate(found, DIFF) == (True, "6 values of v differ, and no other")
     modes.holds("5, 9, A, 59, 1")  # a live commit elsewhere
     modes.publish(run_id)
-    assert modes.rows() == sorted([*_expected(), (5, 9, "A", 59, 1)], key=repr)
+    assert modes.rows() == sorted([*expected(), (5, 9, "A", 59, 1)], key=repr)
     made_by = {row[0]: row[-1] for row in modes.rows("d", "k", "produced_by_run_id")}
     assert [made_by[d] == run_id for d in range(1, 6)] == [False, True, True, False, False]
     modes.project.rollback(modes.product, reason="wrong", by="lead")
@@ -92,15 +54,15 @@ def test_one_column_is_restated_and_all_others_are_carried_over(give: Give, vers
 def test_a_transform_that_changes_another_column_is_stopped(give: Give) -> None:
     modes = give()
     before = modes.rows()
-    run_id = modes.plan(**_asked("v", gives=("v", "ver", "tenant")))
+    run_id = modes.plan(**asked("v", gives=("v", "ver", "tenant")))
     with pytest.raises(ChecksFailed, match=r"6 rows .* another column \(ver in 6\): d=2024"):
         modes.project.run(run_id, "ann")
     assert [chunk.status for chunk in modes.project.chunks(run_id).chunks] == ["pending"]
     assert modes.rows() == before
     modes.project.cancel(run_id, by="lead")
     # Columns that it gives as they are stop nothing.
-    modes.published(**_asked("v", gives=("tenant", "v")))
-    assert modes.rows() == _expected()
+    modes.published(**asked("v", gives=("tenant", "v")))
+    assert modes.rows() == expected()
 
 
 #: What the source holds beside days 1 to 5 -> what the error says.
@@ -135,7 +97,7 @@ def test_rows_that_only_one_side_has_stop_the_run_with_their_keys(
 ) -> None:
     modes = give()
     spoil(modes)
-    run_id = modes.plan(**_asked("v"))
+    run_id = modes.plan(**asked("v"))
     before = modes.rows()
     with pytest.raises(ChecksFailed) as stopped:
         modes.project.run(run_id, "ann")
@@ -148,7 +110,7 @@ def test_rows_that_only_one_side_has_stop_the_run_with_their_keys(
 def test_keys_of_restricted_columns_are_not_shown(give: Give) -> None:
     modes = give(privacy={"columns": {"k": {"classification": "restricted"}}})
     modes.source("3, 7, A, 1, 1")
-    run_id = modes.plan(**_asked("v"))
+    run_id = modes.plan(**asked("v"))
     with pytest.raises(ChecksFailed, match=r"without a row of the base: d=2024-01-03 k=restricted"):
         modes.project.run(run_id, "ann")
 
@@ -158,12 +120,12 @@ def test_a_column_is_added_and_filled_by_the_same_commit(give: Give) -> None:
     modes = give()
     steps = [{"add": "note", "type": "string"}]
     commits = len(modes.lake.snapshots("out"))
-    run_id, found = modes.validated(**_asked("note", target={"schema_change": steps}))
+    run_id, found = modes.validated(**asked("note", target={"schema_change": steps}))
     assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
     assert modes.gate(found, OTHERS)[0]
     modes.publish(run_id)
     assert len(modes.lake.snapshots("out")) == commits + 1
-    assert modes.rows() == _expected(days=())
+    assert modes.rows() == expected(days=())
     assert {(d, note) for d, _, note in modes.rows("d", "k", "note") if d in (2, 3)} == {
         (d, f"n{k}") for d in (2, 3) for k in (1, 2, 3)
     }
@@ -173,7 +135,7 @@ def test_a_column_is_added_and_filled_by_the_same_commit(give: Give) -> None:
 @pytest.mark.req("P9", "U11")
 def test_a_live_commit_to_a_partition_of_the_run_is_a_conflict(give: Give) -> None:
     modes = give()
-    run_id, _ = modes.validated(**_asked("v"))
+    run_id, _ = modes.validated(**asked("v"))
     modes.holds("2, 9, B, 29, 1")
     with pytest.raises(TargetChanged, match="changed 2024-01-02"):
         modes.publish(run_id)
@@ -184,10 +146,10 @@ def test_beyond_the_edges_only_the_named_columns_are_compared(give: Give) -> Non
     """The source says another `ver` of every row, and another `v` of every row."""
     edges = {"validation": {"edge_partitions": 1}}
     modes = give()
-    run_id, found = modes.validated(**_asked("tenant"), **edges)
+    run_id, found = modes.validated(**asked("tenant"), **edges)
     assert modes.gate(found, "edges are closed")[0]
     modes.project.cancel(run_id, by="lead")
-    _, found = modes.validated(**_asked("v", "tenant"), **edges)
+    _, found = modes.validated(**asked("v", "tenant"), **edges)
     passed, detail = modes.gate(found, "edges are closed")
     assert (passed, "open at 2024-01-01, 2024-01-04" in detail) == (False, True), detail
 
@@ -199,10 +161,10 @@ def test_tombstoned_rows_are_neither_missed_nor_resurrected(give: Give, lake: La
     lake.create("gone", (("d", "date"), ("k", "long")))
     lake.append("gone", (None, 2))
     lake.sql("DELETE FROM {ns}.out WHERE d = date'2024-01-03' AND k = 2")
-    run_id, found = modes.validated(**_asked("v"))
+    run_id, found = modes.validated(**asked("v"))
     assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
     assert modes.gate(found, OTHERS)[1].startswith("4 rows, counts and checksums")
     (chunk,) = modes.project.chunks(run_id).chunks
     assert (chunk.left_out_rows, chunk.output_rows) == (1, 4)
     modes.publish(run_id)
-    assert modes.rows() == _expected(without=((2, 2), (3, 2)))
+    assert modes.rows() == expected(without=((2, 2), (3, 2)))

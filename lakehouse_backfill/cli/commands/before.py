@@ -19,6 +19,7 @@ from lakehouse_backfill.cli.session import (
     current_project,
     current_session,
     names_cascade,
+    split_list,
 )
 from lakehouse_backfill.results.base import Result
 
@@ -130,6 +131,9 @@ def new(
     reason: ReasonOption,
     reason_code: ReasonCodeOption = "bug_fix",
     by: ByOption = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Restate only these columns.")
+    ] = None,
 ) -> Result:
     """Draft a run manifest for a product.
 
@@ -138,9 +142,12 @@ def new(
     Examples:
       lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01
           --reason "rates of January were late" --reason-code late_data
+      lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01
+          --columns margin --reason "margin is new" --reason-code new_field
     """
-    project = current_project()
-    return project.new_manifest(product, from_, to, reason, reason_code, acting_person(by))
+    return current_project().new_manifest(
+        product, from_, to, reason, reason_code, acting_person(by), columns=split_list(columns)
+    )
 
 
 def schema(

@@ -17,7 +17,7 @@ from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
 from lakehouse_backfill.core.evidence.next_commands import exceptional_command
 from lakehouse_backfill.core.planning.job_code import archived_code
-from lakehouse_backfill.core.planning.target import publish_modes
+from lakehouse_backfill.core.planning.target import column_scope, publish_modes
 from lakehouse_backfill.core.publication.dual_read import reader_records
 from lakehouse_backfill.core.publication.progressive import ROLLOUT_STEPS
 from lakehouse_backfill.core.publication.publication import PUBLICATION
@@ -243,7 +243,21 @@ def summarise_run_safety(
         return replace(
             summary, is_safe=is_safe, readers_see=summary.readers_see + _TABLE_NOT_LOOKED_AT
         )
+    summary = _with_restated_columns(context, status, summary)
     return _compare_with_readers(context, status, summary, history)
+
+
+def _with_restated_columns(
+    context: Context, status: RunStatus, summary: SafetySummary
+) -> SafetySummary:
+    """Say which columns readers see restated, where a published run restates only some."""
+    if status.state is not RunState.PUBLISHED:
+        return summary
+    plan = _known_plan(context, status.run_id)
+    if plan is None or not publish_modes.restates_columns(plan):
+        return summary
+    columns = column_scope.describe_columns(plan.resolved.manifest.target)
+    return replace(summary, readers_see=f"only columns {columns} of {summary.readers_see}")
 
 
 def with_log_fault(

@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "product add silver.a --owner ana": ("add_product", ("silver.a", "ana")),
     "new silver.a --from 1 --to 2 --reason why --reason-code late_data --by ana": (
         "new_manifest",
-        ("silver.a", "1", "2", "why", "late_data", "ana"),
+        ("silver.a", "1", "2", "why", "late_data", "ana", ()),
     ),
     "plan run.yaml --by ana --revise bf-0 --prove-warm-up --prove-determinism --dry-run": (
         "plan",

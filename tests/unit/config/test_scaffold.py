@@ -138,6 +138,18 @@ def test_a_drafted_manifest_loads_with_the_newest_transform(tmp_path: Path) -> N
     assert "sources.rates: which table is it, and which column cuts it by time?" in draft.questions
 
 
+@pytest.mark.req("M2", "P9")
+def test_a_draft_may_restate_some_columns_only(tmp_path: Path) -> None:
+    write_new_file(tmp_path / "jobs/orders/transform.py", CODE)
+    draft = draft_manifest(
+        contract(tmp_path), "2026-01-01", "2026-02-01", "margin is new", "new_field", "ana",
+        transform=newest_transform(tmp_path, "orders"), columns=("margin", "yes"),
+    )  # fmt: skip
+    write_new_file(tmp_path / "jobs/orders/run.yaml", draft.text)
+    manifest = load_manifest(tmp_path / "jobs/orders/run.yaml", tmp_path)
+    assert manifest.target.columns == ("margin", "yes")
+
+
 # Without a deadline: the first example loads the templates, which a busy machine may do slowly.
 @settings(deadline=None)
 @given(st.text(min_size=1, max_size=40).filter(lambda text: text.strip() and text.isprintable()))

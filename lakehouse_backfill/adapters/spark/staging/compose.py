@@ -68,6 +68,8 @@ class ChunkComposer:
         """
         job = output
         if publish_modes.restates_columns(plan):
+            # Accepted rows stand for what such a chunk computes.
+            is_strict = is_strict and not _is_taken_over(plan, scope)
             with (
                 cached(job),
                 self._columns.compose(plan, scope, job, target, is_strict=is_strict) as restated,
@@ -103,6 +105,16 @@ class ChunkComposer:
             carried = kept.count()
         rows = job.where(is_named | ~is_inside).unionByName(kept)
         return ComposedChunk(rows, ChunkCounts(carried_rows=carried, stray_rows=stray))
+
+
+def _is_taken_over(plan: Plan, scope: Scope) -> bool:
+    """Return whether the scope is a chunk of accepted rows, from which some rows are removed."""
+    followed, chunks = plan.resolved.catch_up, plan.resolved.chunks
+    return followed is not None and any(
+        followed.erased_chunk(chunk.chunk_id)
+        for chunk in chunks
+        if chunk.partitions == scope.partitions
+    )
 
 
 #: True in rows to exclude; never null.
