@@ -219,16 +219,18 @@ class Project:
         prove_warm_up: bool = False,
         prove_determinism: bool = False,
         window: str | None = None,
+        subset: tuple[str, ...] = (),
     ) -> plans.PlanResult:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
         Without a file, the file of the run to `revise` is planned again. `window` names event times
         whose rows were wrong, `T1..T2`: the plan says what follows, and must restate all of it.
+        With a `subset` of the partitions it is a dry run: checked alike, never published.
 
         Raises ConfigError, NotFound, Unsupported, LimitExceeded, NonDeterministic, ChecksFailed (a
         proof).
         """
-        from lakehouse_backfill.core.planning import job_code
+        from lakehouse_backfill.core.planning import job_code, resolve
         from lakehouse_backfill.core.planning import plan as stage
         from lakehouse_backfill.core.planning import window as windows
 
@@ -237,7 +239,8 @@ class Project:
         span = windows.parse_window(window) if window is not None else None
         declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
-            plan = stage.make_plan(context, declared, who, revise)
+            amend = partial(resolve.restrict_to_dry_run, labels=subset) if subset else None
+            plan = stage.make_plan(context, declared, who, revise, amend)
             if span is not None:
                 plan = windows.examine_window(context, plan, span)
         proof = job_code.prove_warm_up(context, plan) if prove_warm_up else None

@@ -82,6 +82,9 @@ class RunIntent(Value):
         description="`plan` refuses the run once it has passed, when half of the earlier runs of "
         "the transform would end after it, or when the publish window opens after it.",
     )
+    error_rate: float | None = added_later(
+        None, "Share of the rows believed wrong, from 0 to 1; `plan` advises by it.", ge=0, le=1
+    )
     purpose: Name | None = added_later(
         None, "What the data is used for: one of the purposes in the contracts."
     )

@@ -192,6 +192,10 @@ WindowOption = Annotated[
     str | None,
     typer.Option(metavar="T1..T2", help="Event times, both included, whose rows were wrong."),
 ]
+SubsetOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="P", help="A dry run of these partitions only; may be repeated."),
+]
 ReviseOption = Annotated[
     str | None, typer.Option(metavar="RUN", help="The run that this plan replaces.")
 ]
@@ -224,6 +228,7 @@ def plan(
     prove_warm_up: WarmUpOption = False,
     prove_determinism: DeterminismOption = False,
     window: WindowOption = None,
+    subset: SubsetOption = None,
     dry_run: DryRunOption = False,
     full: FullOption = False,
     by: ByOption = None,
@@ -236,28 +241,28 @@ def plan(
     Examples:
       lakehouse-backfill plan jobs/orders/january.yaml
       lakehouse-backfill plan jobs/orders/january.yaml --dry-run
-      lakehouse-backfill plan jobs/orders/january.yaml --revise bf-4f1c09a2d7
       lakehouse-backfill plan --revise bf-4f1c09a2d7
       lakehouse-backfill plan jobs/orders/january.yaml --window 2026-01-03..2026-01-05
       lakehouse-backfill plan jobs/orders/january.yaml --cascade --dry-run
+      lakehouse-backfill plan jobs/orders/january.yaml --subset 2026-01-17,2026-01-18
     """
     if manifest is None and revise is None:
         raise typer.BadParameter("name the run manifest's file, or a run with --revise")
     project = current_project(computes=prove_warm_up or prove_determinism)
-    who = acting_person(by)
     file = manifest.resolve() if manifest and manifest.is_file() else manifest
     if cascade:
-        if file is None or any((revise, prove_warm_up, prove_determinism, full, window)):
+        if file is None or any((revise, prove_warm_up, prove_determinism, full, window, subset)):
             raise typer.BadParameter("--cascade takes a run manifest's file, and --dry-run only")
-        return project.plan_cascade(file, who, dry_run=dry_run)
+        return project.plan_cascade(file, acting_person(by), dry_run=dry_run)
     found = project.plan(
         file,
         revise,
-        who,
+        acting_person(by),
         dry_run=dry_run,
         prove_warm_up=prove_warm_up,
         prove_determinism=prove_determinism,
         window=window,
+        subset=split_list(subset),
     )
     return show_everything(found) if full else found
 

@@ -28,6 +28,7 @@ from lakehouse_backfill.core.planning import (
 )
 from lakehouse_backfill.core.planning.stages import find_repeated_run, nothing_to_do_warnings
 from lakehouse_backfill.core.planning.target import (
+    advice,
     catch_up,
     publish_modes,
     row_changes,
@@ -295,7 +296,7 @@ def _complete_plan(
     found = estimates.estimate_run(context, resolved, scoped.files)
     estimate, table = found.estimate, resolved.target.table
     warnings = estimates.estimate_warnings(context, resolved, found) + warnings
-    notes = publish_modes.check_run_kind(resolved.manifest, table, found.rows_there) + notes
+    notes = _advice(context, resolved, found.rows_there) + notes
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     chosen = context.choose_write_path(table, resolved.scope)
     write_path.require_fitting_write_path(resolved.manifest, table, chosen)
@@ -325,6 +326,12 @@ def _complete_plan(
         findings=findings,
         shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
     )
+
+
+def _advice(context: Context, resolved: ResolvedManifest, rows_there: int) -> tuple[str, ...]:
+    """Return what the kind of the run means, and cases that speak against a backfill."""
+    kind = publish_modes.check_run_kind(resolved.manifest, resolved.target.table, rows_there)
+    return kind + advice.advise_on_run(context, resolved, rows_there)
 
 
 def _intent_warnings(
@@ -370,12 +377,13 @@ def find_conflicting_runs(
 ) -> tuple[ConflictingRun, ...]:
     """Name the open runs of the product whose partitions overlap.
 
-    A run that is never published does not count, and neither does a rejected one: it must not block
-    its repair. If its gates are waived later, the publication that comes second is refused, as the
-    partitions have changed.
+    A run that is never published has none, and is none. Neither is a rejected run: it must not
+    block its repair. If its gates are waived later, the publication that comes second is refused,
+    as the partitions have changed.
     """
     found = []
-    wanted = set(resolved.scope.partitions)
+    is_seen = not publish_modes.stays_in_shadow(resolved.manifest)
+    wanted = set(resolved.scope.partitions if is_seen else ())
     for status in context.runs.list(open_only=True):
         if (
             status.run_id in ignore

@@ -163,7 +163,11 @@ def is_pinned_product(plan: Plan) -> bool:
 
 def is_never_published(plan: Plan) -> bool:
     """Return whether the result of the run stays in its shadow."""
-    manifest = plan.resolved.manifest
+    return stays_in_shadow(plan.resolved.manifest)
+
+
+def stays_in_shadow(manifest: RunManifest) -> bool:
+    """Return whether what a run manifest asks for is never published."""
     return manifest.run.mode == "dry_run" or manifest.target.publish_mode == "shadow_only"
 
 
@@ -171,7 +175,9 @@ def require_publishable_mode(plan: Plan) -> None:
     """Raise Blocked for a run that is never published, Unsupported when its mode does not fit."""
     contract, mode = plan.resolved.contract, plan.resolved.manifest.target.publish_mode
     if is_never_published(plan):
-        raise Blocked(f"{plan.run_id} can never be published: it is a {mode} run")
+        is_dry = plan.resolved.manifest.run.mode == "dry_run"
+        kind = "dry" if is_dry else mode
+        raise Blocked(f"{plan.run_id} can never be published: it is a {kind} run")
     if PUBLICATION_BY_MODE.get(mode) != contract.publication:
         raise Unsupported(
             f"publish mode {mode} does not fit a product that is {contract.publication}",
