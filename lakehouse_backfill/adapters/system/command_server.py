@@ -198,7 +198,15 @@ class CommandServer:
         # What the program passes on before the process can take it waits.
         everything = signal.valid_signals()
         signal.pthread_sigmask(signal.SIG_BLOCK, everything)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # Too many processes, or too little memory: the command tries it by itself.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, everything)
+            with suppress(OSError):
+                send_answer(program, {"refused": f"it cannot fork: {error.strerror}"})
+            program.close()
+            return False
         if pid == 0:
             os.setpgid(0, 0)
             self._leave_server()

@@ -304,6 +304,18 @@ def test_a_server_with_a_thread_forks_nothing(tmp_path: Path) -> None:
     served.server.communicate()
 
 
+def test_a_server_that_cannot_fork_goes_on(tmp_path: Path) -> None:
+    loaded = (
+        "import errno, os; whole = os.fork\n"
+        "def fork():\n    os.fork = whole\n    raise OSError(errno.EAGAIN, 'too many')\n"
+        "os.fork = fork"
+    )
+    served = Served(tmp_path, loaded)
+    assert served.run("print('ran')")[1] == "not served: it cannot fork: too many\n"
+    assert served.run("print('ran')") == (0, "ran\n")
+    assert served.end() == 0
+
+
 def test_the_token_is_compared(served: Served) -> None:
     (served.folder / "commands.json").write_text('{"token": "other"}', encoding="ascii")
     assert served.run("print('ran')")[1] == "not served: the token is another one's\n"
