@@ -370,3 +370,15 @@ def test_drifts_until_a_snapshot_are_those_that_lead_to_it(lake):
     assert {drift.partitions for drift in found} == {(DAYS[2],)}
     assert lake.publisher.drifts(lake.target, everything, since, since) == ()
     assert len(lake.publisher.drifts(lake.target, None, since, until)) == len(found)
+
+
+def test_spans_of_a_time_column_are_the_days_of_each_file(lake):
+    column, since = scope(lake, DAYS[0]).field.column, head(lake)
+    before = lake.tables.column_spans(lake.target, since, column)
+    lake.write(DAYS[2], "one more")
+    after = lake.tables.column_spans(lake.target, head(lake), column)
+    written = {span.path: span for span in after if span not in before}
+    assert {str(span.first) for span in written.values()} == {DAYS[2]}
+    assert all(span.first == span.last and span.is_exact for span in after)
+    assert all(1 <= span.least_rows == span.most_rows for span in after)
+    assert lake.tables.column_spans(lake.target, since, column) == before

@@ -200,14 +200,14 @@ class InputReader:
 
         None where another commit changed rows, or the files that were appended are not known.
         """
-        kinds = {change_kind(drift) for drift in drifts}
+        kinds: set[CauseKind] = {change_kind(drift) for drift in drifts}
         is_append = all(drift.operation == "append" for drift in drifts)
         if pin.range is None or not is_append or len(kinds) > 1:
             return None
         column, text = pin.range.column, str(drifts[-1]) if drifts else ""
         with suppress(Unsupported):
             spans = self.context.tables.column_spans(pin.table, head, column, pin.snapshot_id)
-            kind = next(iter(kinds), "late rows")
+            kind: CauseKind = next(iter(kinds), "late rows")
             return tuple(_appended(kind, column, span, text) for span in spans)
         return None
 
