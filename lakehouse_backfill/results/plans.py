@@ -39,7 +39,8 @@ class PlanResult(Result):
     """What `plan` resolved; `state` is None for a dry run.
 
     `stages` is all that the run does, in order. `nothing_to_do`: readers see already what it would
-    compute. `skipped` are partitions inside the range that stay as they are.
+    compute. `skipped` are partitions inside the range that stay as they are. `waivers` are those
+    that stand in the run manifest.
     """
 
     run_id: str
@@ -65,6 +66,7 @@ class PlanResult(Result):
     skipped_because: str | None
     deadline: datetime | None
     publish_window: PublishWindow | None
+    waivers: tuple[str, ...]
     estimate: plans.Estimate
     consumers: tuple[Consumer, ...]
     conflicts: tuple[plans.ConflictingRun, ...]
@@ -89,13 +91,16 @@ class PlanResult(Result):
     ) -> Self:
         """Describe a plan, its registered run, and the proofs of warm-up and determinism."""
         resolved, target = plan.resolved, plan.resolved.manifest.target
-        undo = command_line("rollback", plan.product, "--reason", "TEXT")
+        undo = command_line("cancel", plan.run_id)
+        if not publish_modes.is_never_published(plan):
+            back = command_line("rollback", plan.product, "--reason", "TEXT")
+            undo = f"{undo}; after publication: {back}"
         return cls.from_fields(
             plan,
             state=status.state.value if status else None,
             target=resolved.target.table,
             publish_mode=target.publish_mode,
-            publishing=publish_modes.MODE_MEANINGS[target.publish_mode],
+            publishing=publish_modes.describe_publication(plan),
             rows=row_changes.describe_row_predicate(target) or None,
             columns=target.columns,
             schema_change=tuple(describe_schema_step(step) for step in target.schema_change),
@@ -109,8 +114,12 @@ class PlanResult(Result):
             skipped_because=target.partitions.except_because,
             deadline=resolved.manifest.run.deadline,
             publish_window=resolved.manifest.safety.publish_window,
+            waivers=tuple(
+                f"{name}, in the name of {by}"
+                for name, by in resolved.manifest.safety.waivers.items()
+            ),
             pins=_planned_pins(resolved),
-            undo=f"{command_line('cancel', plan.run_id)}; after publication: {undo}",
+            undo=undo,
             warm_up_proof=proof,
             determinism_proof=repeated,
         )

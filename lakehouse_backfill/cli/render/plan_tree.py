@@ -71,6 +71,8 @@ def _nodes(plan: PlanResult, *, is_whole: bool) -> Iterator[_Node]:
         yield "stages", f"{len(plan.stages):,}" if is_whole else _stages_text(plan.stages), stages
     way = f"; written by {plan.way.way}" if plan.way else ""
     yield "publication", f"{plan.publish_mode}: {plan.publishing}{way}", ()
+    for waiver in plan.waivers:
+        yield "waived", Text(clean_text(waiver), style=BAD), ()
     yield from _people(plan, is_whole=is_whole)
     for other in plan.conflicts:
         labels = list_labels(other.partitions, most)

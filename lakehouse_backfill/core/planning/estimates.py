@@ -96,9 +96,22 @@ def learn_from_ledger(context: Context, resolved: ResolvedManifest, found: Input
     """Read what earlier runs of the same code took on this engine; else a floor of others."""
     own, samples = pace.read_samples(context, resolved)
     engine, now = pace.engine_name(context), context.clock.now()
-    history = pace.learn(own, found.rows, len(resolved.chunks), now, engine)
-    floor = None if history else pace.floor_s(samples, found.size_bytes)
+    computed, share = _computed(resolved)
+    history = pace.learn(own, round(found.rows * share), computed, now, engine)
+    floor = None if history else pace.floor_s(samples, round(found.size_bytes * share))
     return Learned(history, floor, engine, context.cores())
+
+
+def _computed(resolved: ResolvedManifest) -> tuple[int, float]:
+    """Return the chunks that are computed, not carried over, and their share of the partitions."""
+    followed = resolved.catch_up
+    chunks = [
+        chunk
+        for chunk in resolved.chunks
+        if followed is None or followed.carried_chunk(chunk.chunk_id) is None
+    ]
+    labels = sum(len(chunk.partitions) for chunk in chunks)
+    return len(chunks), labels / len(resolved.scope.partitions)
 
 
 class Inputs(NamedTuple):

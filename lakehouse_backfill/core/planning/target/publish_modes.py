@@ -171,6 +171,12 @@ def stays_in_shadow(manifest: RunManifest) -> bool:
     return manifest.run.mode == "dry_run" or manifest.target.publish_mode == "shadow_only"
 
 
+def describe_publication(plan: Plan) -> str:
+    """Describe what the publish mode does; of a dry run, that it never happens."""
+    mode = "shadow_only" if is_never_published(plan) else None
+    return MODE_MEANINGS[mode or plan.resolved.manifest.target.publish_mode]
+
+
 def require_publishable_mode(plan: Plan) -> None:
     """Raise Blocked for a run that is never published, Unsupported when its mode does not fit."""
     contract, mode = plan.resolved.contract, plan.resolved.manifest.target.publish_mode

@@ -121,6 +121,22 @@ def test_a_plan_names_what_is_skipped_and_why_its_deadline_and_its_hours() -> No
         assert part in text, part
 
 
+def test_what_a_person_waived_stands_in_the_tree() -> None:
+    waiver = {"by": "ana", "reason": "the source is late"}
+    found = a_result(safety={"incomplete_input": waiver})
+    assert found.waivers == ("incomplete_input, in the name of ana",)
+    assert "waived  incomplete_input, in the name of ana" in drawn("plan", found.to_dict())
+
+
+@pytest.mark.req("P8")
+def test_a_dry_run_promises_no_publication_and_no_rollback() -> None:
+    found = a_result(run={"mode": "dry_run"})
+    assert not {stage.phase for stage in found.stages} & {"acceptance", "publication"}
+    text = drawn("plan", found.to_dict())
+    assert "never published: the result stays in the shadow table" in text
+    assert "rollback" not in text
+
+
 def test_an_open_run_on_the_same_partitions_stands_in_the_tree() -> None:
     assert "blocked by  bf-0 (staged) is open on 2013-02-15" in drawn("plan", PLAN)
 
