@@ -280,29 +280,11 @@ class InputReader:
 
         Raises NotFound when the two states have no common ancestor any more.
         """
-        ancestor = self._common_ancestor(pin.table, pin.snapshot_id, head)
+        ancestor = _common_ancestor(self.context, pin.table, pin.snapshot_id, head)
         for until in (head, pin.snapshot_id):
             for drift in self.context.publisher.drifts(pin.table, scope, ancestor, until):
                 kind = change_kind(drift) if until == head else "changed rows"
                 yield from ((label, kind) for label in drift.partitions)
-
-    def _common_ancestor(self, table: str, one: int, other: int) -> int:
-        """Return the newest snapshot that led to both; raises NotFound when there is none."""
-        older = set(self._ancestors(table, one))
-        for snapshot_id in self._ancestors(table, other):
-            if snapshot_id in older:
-                return snapshot_id
-        raise NotFound(f"snapshots {one} and {other} of {table} have no common ancestor")
-
-    def _ancestors(self, table: str, snapshot_id: int) -> Iterator[int]:
-        """Yield a snapshot and those that led to it, the newest first, as far as they are kept."""
-        current: int | None = snapshot_id
-        with suppress(NotFound):
-            while current is not None:
-                ref = TableRef(table=table, at=str(current))
-                found = self.context.tables.resolve(ref)
-                yield current
-                current = found.parent_id
 
     def _appended_labels(
         self, pin: SourcePin, source: ScopeField, head: int | None, drifts: tuple[Drift, ...]
@@ -371,3 +353,23 @@ class InputReader:
     def add_note(self, text: str) -> None:
         """Add a sentence once."""
         self.notes[text] = None
+
+
+def _common_ancestor(context: Context, table: str, one: int, other: int) -> int:
+    """Return the newest snapshot that led to both; raises NotFound when there is none."""
+    older = set(_ancestors(context, table, one))
+    for snapshot_id in _ancestors(context, table, other):
+        if snapshot_id in older:
+            return snapshot_id
+    raise NotFound(f"snapshots {one} and {other} of {table} have no common ancestor")
+
+
+def _ancestors(context: Context, table: str, snapshot_id: int) -> Iterator[int]:
+    """Yield a snapshot and those that led to it, the newest first, as far as they are kept."""
+    current: int | None = snapshot_id
+    with suppress(NotFound):
+        while current is not None:
+            ref = TableRef(table=table, at=str(current))
+            found = context.tables.resolve(ref)
+            yield current
+            current = found.parent_id
