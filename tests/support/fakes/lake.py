@@ -168,6 +168,7 @@ class FakeLake:
         snapshot_id = (ids | found.named()).get("main" if ref.at is None else ref.at)
         if snapshot_id is None and ref.at is not None and ref.at[:2] == "20":
             moment = datetime.fromisoformat(ref.at)
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
             earlier = [number for number, at in enumerate(found.times, start=1) if at <= moment]
             snapshot_id = earlier[-1] if earlier else None
         if snapshot_id is None:
