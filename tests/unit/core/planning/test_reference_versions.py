@@ -10,10 +10,11 @@ import pytest
 
 from lakehouse_backfill.core.evidence.staleness import find_stale
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan
+from lakehouse_backfill.core.publication.catch_up import plan_catch_up
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.errors import ConfigError, NotFound, TargetChanged
 from tests.support.fakes import steps
 from tests.support.fakes.context import PRODUCT, contract, declared
 from tests.support.fakes.lake import FakeLake
@@ -24,9 +25,9 @@ START = datetime(2025, 1, 1, tzinfo=timezone.utc)
 
 
 def rated(semantics: str, *, days: tuple[str, str] = ("2020-01-02", "2020-01-04"),
-          table: str = RATES, **fields: Any) -> DeclaredRun:  # fmt: skip
+          table: str = RATES, safety: Any = None, **fields: Any) -> DeclaredRun:  # fmt: skip
     reference = {"table": table, "semantics": semantics, **fields}
-    found = declared(*days, reference_data={"rates": reference})
+    found = declared(*days, reference_data={"rates": reference}, safety=safety or {})
     rates = contract(product=RATES, table=RATES)
     return dataclasses.replace(found, input_contracts={RATES: rates})
 
@@ -213,3 +214,18 @@ def test_a_partition_is_stale_when_another_version_of_its_reference_was_accepted
     stale = find_stale(found, contract(), lambda file: {}).to_repair
     assert [one.partition for one in stale] == ["2020-01-02", "2020-01-03"]
     assert "version 5 of silver.rates is accepted now" in str(stale[0])
+
+
+def test_a_revision_that_follows_live_commits_keeps_the_approved_version() -> None:
+    where, found = world()
+    steps.published_run(found)
+    accept_rates(found, 1, 4)
+    run = steps.accepted_run(found, rated("current_accepted", safety={"on_conflict": "catch_up"}))
+    accept_rates(found, 2, 5)
+    kept = steps.content_of(where)["2020-01-02"]
+    where.write(PRODUCT, "2020-01-02", *kept, "late rows")
+    planned = plan_catch_up(found, found.runs.plan(run), TargetChanged("it moved"), "bob")
+    (pin,) = (one for one in planned.resolved.sources if one.name == "rates")
+    assert planned.resolved.catch_up is not None
+    assert (pin.table, pin.snapshot_id) == (RATES, 1)
+    assert any("the run that this one revises reads it" in note for note in planned.notes)
