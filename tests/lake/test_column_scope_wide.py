@@ -140,12 +140,15 @@ def test_of_50_columns_two_are_restated_and_48_keep_their_bytes(wide: Wide) -> N
 
 
 @pytest.mark.req("P9")
-@pytest.mark.parametrize("other", ["long_0", "double_0", "decimal_7", "instant_2", "list_5"])
-def test_another_column_of_any_type_that_changes_stops_the_run(wide: Wide, other: str) -> None:
+def test_another_column_of_any_type_that_changes_stops_the_run(wide: Wide) -> None:
     before = wide.lake.head("out")
-    run_id = wide.plan(config={"give": ["string_1", other]}, target={"columns": ["string_1"]})
-    with pytest.raises(ChecksFailed, match=rf"another column \({other} in \d+\): d=2024-01-02 k="):
-        wide.project.run(run_id, "ann")
+    for other in ("long_0", "double_0", "decimal_7", "instant_2", "list_5"):
+        run_id = wide.plan(config={"give": ["string_1", other]}, target={"columns": ["string_1"]})
+        with pytest.raises(
+            ChecksFailed, match=rf"another column \({other} in \d+\): d=2024-01-02 k="
+        ):
+            wide.project.run(run_id, "ann")
+        wide.project.cancel(run_id, by="lead")
     assert wide.lake.head("out") == before
 
 
