@@ -21,7 +21,7 @@ from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.serialization import Value
-from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.errors import BackfillError, NotFound, Tampered
 
 Phase = Literal[
     "plan", "approval", "staging", "validation", "acceptance", "publication", "upkeep"
@@ -314,10 +314,13 @@ def find_repeated_run(context: Context, resolved: ResolvedManifest) -> str:
     It is the newest accepted one, by the same code and settings, from the same snapshots; nobody
     has committed to the partitions since. Where that cannot be told, it is empty too.
     """
-    accepted = context.versions.pointer(resolved.contract.product).accepted
-    if accepted is None or accepted.action != "publish" or not accepted.run_id:
+    try:
+        accepted = context.versions.pointer(resolved.contract.product).accepted
+        if accepted is None or accepted.action != "publish" or not accepted.run_id:
+            return ""
+        before = context.runs.plan(accepted.run_id).resolved
+    except (NotFound, Tampered):  # `audit verify` names what is wrong; a plan needs none of it
         return ""
-    before = context.runs.plan(accepted.run_id).resolved
     published = set(accepted.scope.partitions) if accepted.scope else set()
     if not published.issuperset(resolved.scope.partitions) or _recipe(before) != _recipe(resolved):
         return ""

@@ -161,6 +161,13 @@ def test_a_run_that_would_repeat_a_published_one_has_nothing_to_do() -> None:
     assert make_plan(found, declared(), "bob", None).repeats == "", "other input"
 
 
+def test_a_run_whose_plan_is_gone_is_repeated_by_none() -> None:
+    _, found = timed_world(lake())
+    run_id = published_run(found, declared())
+    found.runs.plans.pop(run_id)
+    assert make_plan(found, declared(), "bob", None).repeats == ""
+
+
 def test_a_live_commit_to_the_partitions_is_something_to_do() -> None:
     where = lake()
     _, found = timed_world(where)
