@@ -79,8 +79,8 @@ def _candidate_pin(context: Context, pin: SourcePin, plan: Plan) -> SourcePin:
         table=target.table,
         snapshot_id=target.snapshot_id,
     )
-    changes = {"candidate": candidate, "requested": f"the candidate of {plan.run_id}"}
-    return _at(context, pin, target.table, target.snapshot_id).model_copy(update=changes)
+    found = _at(context, pin, target.table, target.snapshot_id)
+    return found.model_copy(update={"candidate": candidate})
 
 
 def _accepted_pin(context: Context, pin: SourcePin, contract: Contract) -> SourcePin:
@@ -88,8 +88,7 @@ def _accepted_pin(context: Context, pin: SourcePin, contract: Contract) -> Sourc
     accepted = context.versions.pointer(contract.product).accepted
     if contract.publication != "pinned" or accepted is None or accepted.snapshot_id is None:
         return pin
-    found = _at(context, pin, accepted.table, accepted.snapshot_id)
-    return found.model_copy(update={"requested": f"version {accepted.version} of {pin.table}"})
+    return _at(context, pin, accepted.table, accepted.snapshot_id)
 
 
 def _at(context: Context, pin: SourcePin, table: str, snapshot_id: int) -> SourcePin:

@@ -161,7 +161,7 @@ def upstream_edges_by_label(
         for label in origins.made_by
         for plan in origins.computing_plans(label)
         for pin in plan.resolved.sources
-        if pin.table == table
+        if table in (pin.table, pin.product_table)
     )
 
 

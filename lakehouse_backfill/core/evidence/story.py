@@ -194,7 +194,8 @@ def require_no_input(context: Context, contracts: Sequence[Contract], table: str
     for one in contracts:
         origins = PartitionOrigins(context, one.product)
         runs = {run for made_by in origins.made_by.values() for run in made_by}
-        if any(pin.table == table for run in runs for pin in origins.plan(run).resolved.sources):
+        pins = (pin for run in runs for pin in origins.plan(run).resolved.sources)
+        if any(table in (pin.table, pin.product_table) for pin in pins):
             raise NotFound(
                 f"{table} is an input of {one.product}, and no product: no run made its rows",
                 fix=command_line("lineage", table),

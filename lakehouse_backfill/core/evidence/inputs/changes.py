@@ -23,6 +23,7 @@ from lakehouse_backfill.core.evidence.inputs.rows import (
 )
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
@@ -138,8 +139,37 @@ class InputReader:
         column = pin.range.column if pin.range else ""
         key = pin.requested, pin.table, pin.snapshot_id, column
         if key not in self._changes:
-            self._changes[key] = self._read_changes(pin, column)
+            read = self._read_changes if pin.candidate is None else self._candidate_changes
+            self._changes[key] = read(pin, column)
         return self._changes[key]
+
+    def _candidate_changes(self, pin: SourcePin, column: str) -> tuple[ChangedInput, ...]:
+        """Return what changed since the run of a candidate was published.
+
+        Of a followed product, its table since then; of a pinned one, its later versions.
+        """
+        if pin.candidate is None:
+            raise ValueError(f"{pin.name} is no candidate")
+        product, run_id = pin.candidate.product, pin.candidate.run_id
+        rows = pointer.accepted_rows(self.context.versions.history(product))
+        own = (n for n, row in enumerate(rows) if (row.run_id, row.action) == (run_id, "publish"))
+        place = next(own, None)
+        if place is None:
+            return (ChangedInput("unknown", f"{run_id} of {product} is not published"),)
+        published = rows[place]
+        if published.table == pin.product_table:
+            at = {"table": published.table, "snapshot_id": published.snapshot_id, "candidate": None}
+            return self._read_changes(pin.model_copy(update=at), column)
+        found = []
+        for row in rows[:place]:
+            text = f"version {row.version} of {product} ({row.action})"
+            if row.scope is None:
+                found.append(ChangedInput("upstream restatement", text))
+                continue
+            for label in row.scope.partitions:
+                span = partitions.partition_row_range(row.scope.field, label)
+                found.append(ChangedInput("upstream restatement", text, label, span))
+        return tuple(found)
 
     def _read_changes(self, pin: SourcePin, column: str) -> tuple[ChangedInput, ...]:
         try:

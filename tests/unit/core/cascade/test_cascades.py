@@ -19,6 +19,7 @@ from lakehouse_backfill.core.cascade.plan import (
     register_cascade,
     require_no_member,
 )
+from lakehouse_backfill.core.evidence.inputs.changes import InputReader
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
@@ -28,7 +29,7 @@ from lakehouse_backfill.domain.run import RunState
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import context, contract, declared
 from tests.support.fakes.lake import FakeLake
-from tests.support.fakes.steps import note_calls, planned_run, state_of
+from tests.support.fakes.steps import accepted_run, note_calls, planned_run, state_of
 
 pytestmark = pytest.mark.req("P4")
 S = RunState
@@ -305,6 +306,34 @@ def test_a_later_version_is_rolled_back_before_the_cascade() -> None:
     publish(world.context, later, "bob")
     with pytest.raises(errors.Conflict, match=r"readers of s\.a see a later version"):
         steps.products_to_roll_back(world.context, found)
+
+
+def changes_of_root(world: World, found: Cascade) -> list[tuple[str, str]]:
+    plan = world.context.runs.plan(found.run_ids[1])
+    (pin,) = plan.resolved.sources
+    changes = InputReader(world.context).changes_since_pin(plan, pin)
+    return [(one.kind, one.label) for one in changes]
+
+
+def test_what_was_read_of_a_followed_candidate_is_compared_with_the_table_since() -> None:
+    world = World("follow")
+    found = world.accepted()
+    steps.publish_cascade(world.context, found, "bob")
+    assert changes_of_root(world, found) == []
+    world.lake.write("s.r", "2020-01-03", "late")
+    assert [label for _, label in changes_of_root(world, found)] == ["2020-01-03"]
+
+
+def test_a_later_version_of_a_pinned_candidate_is_a_restatement_upstream() -> None:
+    world = World()
+    found = world.accepted()
+    steps.publish_cascade(world.context, found, "bob")
+    assert changes_of_root(world, found) == []
+    later = accepted_run(world.context, world.run_of("s.r", transform={"version": "1.0.1"}))
+    publish(world.context, later, "bob")
+    assert changes_of_root(world, found) == [
+        ("upstream restatement", "2020-01-02"), ("upstream restatement", "2020-01-03"),
+    ]  # fmt: skip
 
 
 def test_a_member_is_not_revised_alone() -> None:
