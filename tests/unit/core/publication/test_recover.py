@@ -375,6 +375,16 @@ def test_a_bad_run_is_named_and_the_others_are_recovered(bad: int, state: str) -
         recover(found, broken[-1], "ops")
 
 
+@pytest.mark.req("C2")
+def test_a_published_run_whose_plan_was_edited_does_not_block_its_repair() -> None:
+    _, found = steps.world()
+    bad = steps.published_run(found)
+    _edit_plan(found, bad)
+    repair = declared(run={"reason": "repair what the edited run made"})
+    again = steps.accepted_run(found, repair)
+    assert publish(found, again, "bob").publication.version == 2
+
+
 @pytest.mark.req("U12")
 def test_a_rollback_that_tells_its_runs_late_says_what_the_pointer_says_by_then() -> None:
     _, found = steps.world()
