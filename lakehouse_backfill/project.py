@@ -26,6 +26,7 @@ from lakehouse_backfill.errors import (
     ConfigError,
     EnvironmentDown,
     NotFound,
+    Tampered,
 )
 from lakehouse_backfill.fault_points import forget_commits
 from lakehouse_backfill.ports.system import Progress
@@ -1123,7 +1124,6 @@ class Project:
         """
         from lakehouse_backfill.core.evidence.verify import verify
         from lakehouse_backfill.domain.table import StoredCheck
-        from lakehouse_backfill.errors import Tampered
         from lakehouse_backfill.report import page
 
         found = verify(self.wiring.context, run, deep=deep)
@@ -1209,7 +1209,14 @@ class Project:
 
         context = self._context(take_over=take_over)
         decided = decide(context, run, resolve_actor(by), require_valid_reason(reason)).run_id
-        status, plan = context.runs.status(decided), context.runs.plan(decided)
+        status = context.runs.status(decided)
+        try:
+            plan = context.runs.plan(decided)
+        except Tampered as fault:  # only `cancel` decides on such a run
+            return results.runs.DecisionResult(
+                **results.runs.run_fields(status), approvals=(), waivers=(), manifest_file="",
+                warnings=(fault.problem,),
+            )  # fmt: skip
         events = context.runs.events(decided)
         found = decisions.logged_validation_document(context, events, decided)
         done = results.runs.DecisionResult(

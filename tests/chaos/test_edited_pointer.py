@@ -9,6 +9,7 @@ import pytest
 
 from tests.chaos.damages import edit_pointer
 from tests.chaos.lab import BY, TARGET, Lab
+from tests.support.lakes.verified import edit_rows
 
 Edit = Callable[[dict[str, Any]], dict[str, Any] | None]
 EDITS: dict[str, Edit] = {
@@ -18,6 +19,27 @@ EDITS: dict[str, Edit] = {
     "no pointer": lambda held: {"odd": held},
     "removed": lambda _: None,
 }
+
+
+@pytest.mark.req("C2")
+def test_an_open_run_whose_plan_was_edited_is_cancelled_and_planned_again(lab: Lab) -> None:
+    lab.restore("staged")
+
+    def edit(row: dict[str, Any]) -> bool:
+        row["plan"] = row["plan"].replace("wrong rate", "right rate")
+        return True
+
+    assert edit_rows(lab, "pipeline_run", edit) == 1
+    assert lab.do("validate", lab.run, *BY).code == 3
+    cancelled = lab.must("cancel", lab.run, "--reason", "its plan was edited", *BY).data
+    assert cancelled["state"] == "cancelled"
+    assert lab.run in cancelled["warnings"][0]
+    assert lab.must("recover", "--all", *BY).data["actions"] == []
+    file = lab.folder / lab.manifest("again.yaml", "2024-01-02", "2024-01-05")
+    file.write_text(file.read_text().replace("wrong rate", "wrong rate, again"))
+    again = lab.must("plan", "jobs/again.yaml", *BY).data["run_id"]
+    for verb in ("approve", "stage", "validate", "accept", "publish"):
+        lab.must(verb, again, *BY)
 
 
 @pytest.mark.req("U12", "V4", "C2")

@@ -19,7 +19,14 @@ from lakehouse_backfill.core.approval import acceptance, signatures
 from lakehouse_backfill.core.guards.outside.inverses import undo_messages
 from lakehouse_backfill.core.planning import checklist, job_code
 from lakehouse_backfill.core.planning.plan import find_conflicting_runs
-from lakehouse_backfill.core.runs import event_log, gate_registry, lifecycle, roles, switches
+from lakehouse_backfill.core.runs import (
+    event_log,
+    gate_registry,
+    lifecycle,
+    roles,
+    signers,
+    switches,
+)
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
@@ -199,7 +206,11 @@ def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     Raises NotAllowed unless `by` requested or planned the run, or may approve or publish it,
     RunMoved while another living process drives it, unless it is taken over.
     """
-    status, plan = context.runs.status(run_id), context.runs.plan(run_id)
+    status = context.runs.status(run_id)
+    try:
+        plan = context.runs.plan(run_id)
+    except errors.Tampered as fault:
+        return _cancel_unreadable(context, status, by, reason, fault)
     roles.require_plan_environment(plan, context.profile.environment)
     requester = plan.resolved.manifest.run.requested_by
     if by != plan.created_by:
@@ -212,6 +223,35 @@ def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     status = context.move(status, plan, "cancel", by, reason=reason)
     undo_messages(context, run_id)
     return status
+
+
+def _cancel_unreadable(
+    context: Context, status: RunStatus, by: str, reason: str, fault: errors.Tampered
+) -> RunStatus:
+    """Close a run whose plan was edited, by what its log and the contract of today say.
+
+    Raises `fault` where signatures are required: what would be signed cannot be read.
+    """
+    profile, events = context.profile, trusted_events(context, status)
+    if profile.requires_signatures:
+        raise fault
+    contract, planner = context.contract(status.product), events[0].actor
+    signers.require_bound_environment(
+        profile, context.versions, context.tables, status.product, contract.table
+    )
+    if by != planner:
+        holders = ("approve", "publish")
+        roles.require_any_role(contract, holders, planner, by, profile.environment)
+    lifecycle.require_legal_move(status, "cancel")
+    context.require_no_other_driver(status)
+    event = lifecycle.next_event(
+        status, "cancel", actor=by, mode=events[-1].mode, at=context.clock.now(),
+        detail={"reason": reason, "problem": fault.problem},
+    )  # fmt: skip
+    if status.driver is not None:
+        context.runs.fence(status.run_id, event.seq)
+    placed = {"product": status.product, "previous": status.head}
+    return context.runs.append(event.model_copy(update=placed))
 
 
 def trusted_events(context: Context, status: RunStatus) -> tuple[Event, ...]:

@@ -23,7 +23,7 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.run import Lease, RunState
 from tests.support.fakes import steps
 from tests.support.fakes.compute import FakeCompute
-from tests.support.fakes.context import PRODUCT, declared
+from tests.support.fakes.context import PRODUCT, contract, declared
 from tests.support.fakes.kills import Killed, hooked, killed_at, other_process
 from tests.support.fakes.lake import FakeLake, FixedClock
 
@@ -383,6 +383,27 @@ def test_a_published_run_whose_plan_was_edited_does_not_block_its_repair() -> No
     repair = declared(run={"reason": "repair what the edited run made"})
     again = steps.accepted_run(found, repair)
     assert publish(found, again, "bob").publication.version == 2
+
+
+@pytest.mark.req("C2")
+def test_an_open_run_whose_plan_was_edited_is_cancelled_by_who_may() -> None:
+    _, found = steps.world()
+    roles = contract(roles={"approve": ["ana"], "publish": ["ana"]})
+    found = dataclasses.replace(found, contract=lambda _: roles)
+    bad = steps.approved_run(found)
+    _edit_plan(found, bad)
+    with pytest.raises(errors.Tampered):
+        steps.planned_run(found, declared(run={"reason": "another"}))
+    with pytest.raises(errors.NotAllowed):
+        decisions.cancel(found, bad, "eve", "")
+    signed = found.profile.model_copy(update={"environment": "prod"})
+    with pytest.raises(errors.Tampered):
+        decisions.cancel(dataclasses.replace(found, profile=signed), bad, "ana", "")
+    assert steps.state_of(found, bad) is RunState.APPROVED
+    assert decisions.cancel(found, bad, "ana", "edited").state is RunState.CANCELLED
+    assert found.runs.events(bad)[-1].detail["problem"].startswith(f"the plan of {bad}")
+    assert recover(found, None, "ops") == ()
+    steps.published_run(found, declared(run={"reason": "another"}))
 
 
 @pytest.mark.req("U12")
