@@ -31,12 +31,12 @@ def test_an_open_run_whose_plan_was_edited_is_cancelled_and_planned_again(lab: L
 
     assert edit_rows(lab, "pipeline_run", edit) == 1
     assert lab.do("validate", lab.run, *BY).code == 3
-    cancelled = lab.must("cancel", lab.run, "--reason", "its plan was edited", *BY).data
-    assert cancelled["state"] == "cancelled"
-    assert lab.run in cancelled["warnings"][0]
+    cancelled = lab.must("cancel", lab.run, "--reason", "its plan was edited", *BY)
+    assert cancelled.data["state"] == "cancelled"
+    assert f"the plan of {lab.run}" in cancelled.said
     assert lab.must("recover", "--all", *BY).data["actions"] == []
     file = lab.folder / lab.manifest("again.yaml", "2024-01-02", "2024-01-05")
-    file.write_text(file.read_text().replace("wrong rate", "wrong rate, again"))
+    file.write_text(file.read_text().replace("wrong rate", "still the wrong rate"))
     again = lab.must("plan", "jobs/again.yaml", *BY).data["run_id"]
     for verb in ("approve", "stage", "validate", "accept", "publish"):
         lab.must(verb, again, *BY)
