@@ -116,6 +116,35 @@ def _accepted_since_pin(context: Context, pin: SourcePin) -> tuple[ChangedInput,
     return (ChangedInput("reference data", text),)
 
 
+def _published_candidate(context: Context, pin: SourcePin) -> SourcePin | tuple[ChangedInput, ...]:
+    """Return what to compare with now: of a followed candidate, its table as it was published.
+
+    Of a pinned one, what its later versions restated. Any other pin is returned as it is.
+    """
+    if pin.candidate is None:
+        return pin
+    product, run_id = pin.candidate.product, pin.candidate.run_id
+    rows = pointer.accepted_rows(context.versions.history(product))
+    own = (n for n, row in enumerate(rows) if (row.run_id, row.action) == (run_id, "publish"))
+    place = next(own, None)
+    if place is None:
+        return (ChangedInput("unknown", f"{run_id} of {product} is not published"),)
+    published = rows[place]
+    if published.table == pin.product_table:
+        at = {"table": published.table, "snapshot_id": published.snapshot_id, "candidate": None}
+        return pin.model_copy(update=at)
+    found = []
+    for row in rows[:place]:
+        text = f"version {row.version} of {product} ({row.action})"
+        if row.scope is None:
+            found.append(ChangedInput("upstream restatement", text))
+            continue
+        for label in row.scope.partitions:
+            span = partitions.partition_row_range(row.scope.field, label)
+            found.append(ChangedInput("upstream restatement", text, label, span))
+    return tuple(found)
+
+
 @dataclass
 class InputReader:
     """Reads changes of inputs; what was read of a table is kept, as many runs pin the same.
@@ -139,37 +168,13 @@ class InputReader:
         column = pin.range.column if pin.range else ""
         key = pin.requested, pin.table, pin.snapshot_id, column
         if key not in self._changes:
-            read = self._read_changes if pin.candidate is None else self._candidate_changes
-            self._changes[key] = read(pin, column)
+            published = _published_candidate(self.context, pin)
+            self._changes[key] = (
+                self._read_changes(published, column)
+                if isinstance(published, SourcePin)
+                else published
+            )
         return self._changes[key]
-
-    def _candidate_changes(self, pin: SourcePin, column: str) -> tuple[ChangedInput, ...]:
-        """Return what changed since the run of a candidate was published.
-
-        Of a followed product, its table since then; of a pinned one, its later versions.
-        """
-        if pin.candidate is None:
-            raise ValueError(f"{pin.name} is no candidate")
-        product, run_id = pin.candidate.product, pin.candidate.run_id
-        rows = pointer.accepted_rows(self.context.versions.history(product))
-        own = (n for n, row in enumerate(rows) if (row.run_id, row.action) == (run_id, "publish"))
-        place = next(own, None)
-        if place is None:
-            return (ChangedInput("unknown", f"{run_id} of {product} is not published"),)
-        published = rows[place]
-        if published.table == pin.product_table:
-            at = {"table": published.table, "snapshot_id": published.snapshot_id, "candidate": None}
-            return self._read_changes(pin.model_copy(update=at), column)
-        found = []
-        for row in rows[:place]:
-            text = f"version {row.version} of {product} ({row.action})"
-            if row.scope is None:
-                found.append(ChangedInput("upstream restatement", text))
-                continue
-            for label in row.scope.partitions:
-                span = partitions.partition_row_range(row.scope.field, label)
-                found.append(ChangedInput("upstream restatement", text, label, span))
-        return tuple(found)
 
     def _read_changes(self, pin: SourcePin, column: str) -> tuple[ChangedInput, ...]:
         try:
