@@ -14,12 +14,20 @@ from lakehouse_backfill.core.runs import event_log as audit_rules
 from lakehouse_backfill.core.runs import rejected_rows
 from lakehouse_backfill.core.runs.lifecycle import next_event
 from lakehouse_backfill.domain import publication as pointer_rules
+from lakehouse_backfill.domain.cascade.graph import CandidatePin
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import RejectedCount, RejectedGroup, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json, digest
 from lakehouse_backfill.errors import NotFound, RunMoved, Tampered
 from lakehouse_backfill.ports.control import Evidence, Runs, Versions
-from tests.support.examples.plans import NOON, a_first_event, a_plan, an_event, with_fields
+from tests.support.examples.plans import (
+    NOON,
+    a_first_event,
+    a_plan,
+    an_event,
+    plan_of,
+    with_fields,
+)
 from tests.support.fakes.control import FakeEvidence, FakeRuns, FakeVersions, Fences
 from tests.support.lakes.catalogs import catalog_of
 from tests.support.lakes.control import (
@@ -101,6 +109,29 @@ def test_a_registered_run_gives_back_its_plan_status_and_first_event(runs: Runs)
     assert loaded == plan
     assert loaded.resolved.manifest_hash == plan.manifest_hash
     assert loaded.registered_digest == plan.registered_digest
+
+
+@pytest.mark.req("P4")
+def test_a_plan_reads_the_candidates_that_the_log_names_last_and_keeps_its_hash(runs: Runs):
+    pin = a_plan().resolved.sources[0]
+    candidate = CandidatePin(
+        run_id="bf-0", manifest_hash="a" * 64, product="bronze.flights",
+        product_table="bronze.flights", table=pin.table, snapshot_id=pin.snapshot_id,
+    )  # fmt: skip
+    planned = pin.model_copy(update={"candidate": candidate})
+    resolved = a_plan().resolved.model_copy(update={"sources": (planned,)})
+    plan = plan_of(resolved, manifest_file="m.yaml", shadow_table="shadow.s")
+    runs.register(plan, a_first_event(plan))
+    assert runs.plan("bf-1") == plan
+    assert not runs.plan("bf-1").resolved.sources[0].is_bound
+    move(runs, "bf-1", "approve")
+    for snapshot_id in (7, 8_700_000_000_000_000_009):
+        state = {"table": "shadow.bf_0", "snapshot_id": snapshot_id}
+        move(runs, "bf-1", "bind inputs", inputs={pin.name: state})
+        bound = runs.plan("bf-1").resolved.sources[0]
+        assert bound == planned.model_copy(update=state)
+        assert bound.is_bound
+        assert runs.plan("bf-1").resolved.manifest_hash == plan.manifest_hash
 
 
 @pytest.mark.req("P1")
