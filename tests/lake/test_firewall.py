@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -598,6 +599,17 @@ def test_a_read_by_spark_reaches_no_server(
     read = SERVER_READS[way].format(at=f"{scheme}://127.0.0.1:{outside.port}/a")
     with pytest.raises(BackfillError):
         run(lake, copy_job(f"return {read}"))
+    assert outside.seen == []
+
+
+@pytest.mark.req("E1")
+@pytest.mark.parametrize("function", ["xpath_string(xml, 'a')", "from_xml(xml, 'b string')"])
+def test_a_text_of_xml_calls_no_server(lake: Lake, outside: Outside, function: str) -> None:
+    """Rows decide what it names, so honest code would call it."""
+    xml = f'<!DOCTYPE a SYSTEM "http://127.0.0.1:{outside.port}/a"><a><b>1</b></a>'
+    body = f"return src.withColumn('xml', F.lit('{xml}')).selectExpr('k', \"{function} AS v\")"
+    with suppress(BackfillError):
+        run(lake, copy_job(body))
     assert outside.seen == []
 
 

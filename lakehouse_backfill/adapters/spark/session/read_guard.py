@@ -2,7 +2,8 @@
 
 Spark reads in the JVM, which raises no events of Python. A JDBC connection creates an embedded
 database, or runs a statement before it reads; a path of http calls a server. Such reads are refused
-where the job asks for them. Paths are refused by the JVM as well: it has no file system for them.
+where the job asks for them. Paths are refused by the JVM as well: it has no file system for them. A
+text of XML names a server, too, which functions of Spark would call: the JVM loads nothing for it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ _PLACES = ("path", "paths", "basepath", "url")
 _ACTING_FORMATS = ("jdbc", "socket", "kafka")
 #: A class that does not exist.
 _NO_FILE_SYSTEM = "lakehouse_backfill.NotReadByJobs"
+
+#: The XPath functions of Spark would load a DTD that a text names from any server, and a schema.
+NO_EXTERNAL_XML = "-Djavax.xml.accessExternalDTD= -Djavax.xml.accessExternalSchema=file"
 
 #: Says what a call would read; nothing when it may.
 ReadCheck = Callable[..., str]

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 from zipfile import BadZipFile, ZipFile
 
-from lakehouse_backfill.adapters.spark.session.read_guard import without_servers
+from lakehouse_backfill.adapters.spark.session.read_guard import NO_EXTERNAL_XML, without_servers
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
 
@@ -278,6 +278,8 @@ class SparkSettings:
         options = {**_DEFAULTS, **own, **fixed, **_catalog_options(name, properties)}
         extensions = [part for part in own.get("spark.sql.extensions", "").split(",") if part]
         options["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, ICEBERG_EXTENSIONS]))
+        for key in ("spark.driver.extraJavaOptions", _EXECUTOR_OPTIONS):
+            options[key] = f"{options.get(key, '')} {NO_EXTERNAL_XML}".strip()
         settings = SparkSettings(catalog=name, options=options)
         if settings.remote is None:
             options = {**options, **_jar_settings(settings, properties, project)}

@@ -10,6 +10,7 @@ import pytest
 
 from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
 from lakehouse_backfill.adapters.spark.session import settings
+from lakehouse_backfill.adapters.spark.session.read_guard import NO_EXTERNAL_XML
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
     JARS_VARIABLE,
@@ -346,7 +347,7 @@ def test_a_local_session_for_restricted_columns_leaves_no_dump_and_no_readable_s
     assert dict(plain.without_values().options) == {
         **plain.options,
         "spark.io.encryption.enabled": "true",
-        "spark.driver.extraJavaOptions": "-XX:+SuppressFatalErrorMessage "
+        "spark.driver.extraJavaOptions": f"{NO_EXTERNAL_XML} -XX:+SuppressFatalErrorMessage "
         "-XX:-CreateCoredumpOnCrash -XX:-HeapDumpOnOutOfMemoryError",
     }
 
@@ -365,6 +366,7 @@ def test_executors_of_their_own_start_without_logs_whatever_the_profile_says(
     silent = plain.without_values().options
     assert settings.loud_executor_settings(silent.get) == ()
     assert silent["spark.executor.extraJavaOptions"].startswith(
-        "-Dlog4j2.configurationFile=mine -Xss4m -Dlog4j2.configurationFile=classpath:"
+        f"-Dlog4j2.configurationFile=mine -Xss4m {NO_EXTERNAL_XML} "
+        "-Dlog4j2.configurationFile=classpath:"
     )
     assert silent["spark.log.level"] == "OFF"
