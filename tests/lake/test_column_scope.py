@@ -154,7 +154,7 @@ def test_beyond_the_edges_only_the_named_columns_are_compared(give: Give) -> Non
     assert (passed, "open at 2024-01-01, 2024-01-04" in detail) == (False, True), detail
 
 
-@pytest.mark.req("P9", "U7")
+@pytest.mark.req("P9", "E3")
 def test_tombstoned_rows_are_neither_missed_nor_resurrected(give: Give, lake: Lake) -> None:
     tombstones = [{"table": lake.table("gone"), "columns": {"k": "k"}}]
     modes = give(tombstones=tombstones)

@@ -182,7 +182,7 @@ def test_a_trial_a_reproduction_and_a_verification_know_the_columns(give: Give) 
         modes.project.try_partition("jobs/run.yaml", "2024-01-03", by="ann")
 
 
-@pytest.mark.req("P9", "D1")
+@pytest.mark.req("P9")
 def test_causes_of_restated_columns_are_found_by_swapping_one_input(give: Give) -> None:
     """Late rows of an input change the restated column of the rows that are there, no other."""
     modes = give()
