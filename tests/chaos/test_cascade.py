@@ -61,21 +61,19 @@ def test_the_products_come_in_order_and_only_what_changes_is_computed(lab: Casca
     assert order == list(PRODUCTS)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.req("P4", "U2")
 def test_readers_of_six_products_never_see_a_mix(lab: CascadeLab, tmp_path: Path) -> None:
-    lab.restore("approved")
+    lab.restore("accepted")
     with Beside(lab.folder, tmp_path / "seen", read_all) as reader:
-        lab.must("run", lab.run, *BY)
-        lab.must("accept", lab.run, *BY)
-        for _ in range(2):
-            lab.must("publish", lab.run, *BY)
-            lab.must("rollback", lab.run, "--reason", "again", *BY)
+        lab.must("publish", lab.run, *BY)
+        lab.must("rollback", lab.run, "--reason", "again", *BY)
         lab.must("publish", lab.run, *BY)
         lab.must("publish", lab.run, *BY)
     assert reader.said[0] == OLD
     assert reader.said == [(OLD, NEW)[number % 2] for number in range(len(reader.said))]
     assert lab.seen() == NEW
-    assert len(lab.oracle.log("accepted_output_version", "data_product")) == len(PRODUCTS) * 6
+    assert len(lab.oracle.log("accepted_output_version", "data_product")) == len(PRODUCTS) * 4
     assert lab.must("recover", "--all", *BY).data["actions"] == []
 
 
