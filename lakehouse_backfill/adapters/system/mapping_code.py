@@ -1,7 +1,8 @@
 """Functions of a project that map partitions of an upstream to those that read them.
 
 They run in the process that plans, so only pure code is loaded: it imports nothing but calendars
-and numbers, and touches no file, process or network.
+and numbers, and gets no name for a file, process or network. It is kept from mistakes, as all code
+of a project is; Python has no sandbox for an attacker.
 """
 
 from __future__ import annotations
@@ -21,10 +22,18 @@ _MODULES = frozenset(
 )
 _FORBIDDEN_NAMES = frozenset(
     {
-        "__import__", "breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals",
-        "input", "locals", "memoryview", "open", "print", "setattr", "vars",
+        "__import__", "breakpoint", "compile", "copyright", "credits", "delattr", "eval", "exec",
+        "exit", "getattr", "globals", "help", "input", "license", "locals", "memoryview", "open",
+        "print", "quit", "setattr", "vars",
     }
 )  # fmt: skip
+#: Attributes without an underscore that lead to the frames of other code.
+_FRAMES = frozenset(
+    {"ag_frame", "cr_frame", "f_back", "f_builtins", "f_globals", "f_locals", "gi_frame",
+     "tb_frame"}
+)  # fmt: skip
+#: Functions of the known modules that read any attribute by its name.
+_READ_ATTRIBUTES = frozenset({"update_wrapper", "wraps"})
 _FIX = "write a function of the label alone, with no modules but calendars and numbers"
 
 
@@ -53,7 +62,10 @@ def load_mapping(folder: Path, upstream: Upstream) -> Callable[[str], Iterable[s
         key: value for key, value in vars(builtins).items() if key not in _FORBIDDEN_NAMES
     } | {"__import__": _import_known}
     module.__dict__["__builtins__"] = allowed
-    exec(compile(tree, file, "exec"), module.__dict__)  # noqa: S102 (the file was checked)
+    try:
+        exec(compile(tree, file, "exec"), module.__dict__)  # noqa: S102 (the file was checked)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{file} cannot be loaded: {error}", fix=_FIX) from error
     function = module.__dict__.get(name)
     if not callable(function):
         raise ConfigError(f"{file} has no function {name}", fix=f"write def {name}(label): …")
@@ -63,17 +75,32 @@ def load_mapping(folder: Path, upstream: Upstream) -> Callable[[str], Iterable[s
 def _import_known(name: str, *arguments: object) -> ModuleType:
     if name.partition(".")[0] not in _MODULES:
         raise ImportError(f"{name} may not be imported in a mapping")
-    return builtins.__import__(name, *arguments)  # type: ignore[arg-type]
+    return _public(builtins.__import__(name, *arguments))  # type: ignore[arg-type]
+
+
+def _public(module: ModuleType) -> ModuleType:
+    """Return a copy of a known module without what it imports itself, as `calendar.sys`."""
+    copy = ModuleType(module.__name__)
+    for name, value in vars(module).items():
+        if name.startswith("_") or name in _READ_ATTRIBUTES:
+            continue
+        if not isinstance(value, ModuleType):
+            copy.__dict__[name] = value
+        elif value.__name__.startswith(f"{module.__name__}."):
+            copy.__dict__[name] = _public(value)
+    return copy
 
 
 def _call(function: Callable[[str], object], place: str, label: str) -> tuple[str, ...]:
     try:
         found = function(label)
-    except Exception as error:
+        is_list = isinstance(found, Iterable) and not isinstance(found, str)
+        # A generator works here.
+        labels = tuple(found) if is_list else ()  # type: ignore[arg-type]
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{place} fails for {label}: {error}", fix=_FIX) from error
-    if isinstance(found, str) or not isinstance(found, Iterable):
+    if not is_list:
         raise ConfigError(f"{place} returns {found!r} for {label}, no list of labels", fix=_FIX)
-    labels = tuple(found)
     if not all(isinstance(one, str) for one in labels):
         raise ConfigError(f"{place} returns {labels!r} for {label}, not only texts", fix=_FIX)
     return labels
@@ -89,11 +116,16 @@ def _require_pure(tree: ast.AST, file: str) -> None:
             named = None if module in _MODULES and not node.level else node.module or "."
         elif isinstance(node, ast.Name) and node.id in _FORBIDDEN_NAMES:
             named = node.id
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-            named = node.attr
+        elif isinstance(node, ast.Attribute | ast.MatchClass):
+            read = [node.attr] if isinstance(node, ast.Attribute) else node.kwd_attrs
+            named = next(filter(_is_hidden, read), None)
         if named is not None:
             raise WriteForbidden(
                 f"{file}:{getattr(node, 'lineno', 0)} uses {named}, which a mapping may not",
                 state="nothing was planned, pinned or changed",
                 fix=_FIX,
             )
+
+
+def _is_hidden(attribute: str) -> bool:
+    return attribute.startswith("_") or attribute in _FRAMES
