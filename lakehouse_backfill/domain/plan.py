@@ -231,6 +231,12 @@ class Estimate(Value):
         (), "What the partitions of each chunk hold now."
     )
 
+    @property
+    def not_in_cost(self) -> tuple[str, ...]:
+        """What the cost leaves out, as it is not known: so the cost is only a least one."""
+        unknown = (("computing", self.core_hours), ("writing", self.output_bytes))
+        return tuple(name for name, amount in unknown if amount is None)
+
 
 class ConflictingRun(Value):
     """An open run whose partitions overlap."""

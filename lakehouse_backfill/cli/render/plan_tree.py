@@ -219,8 +219,10 @@ def duration_text(estimate: Estimate) -> str:
 
 
 def cost_text(estimate: Estimate) -> str:
-    """Describe the cost; that it is not known is said, never left out."""
+    """Describe the cost; that it, or a part of it, is not known is said, never left out."""
     cost = estimate.cost_usd
-    return (
-        "an unknown amount (no prices, or no history)" if cost is None else f"about {cost:,.2f} USD"
-    )
+    if cost is None:
+        return "an unknown amount (no prices, or no history)"
+    if missing := " and ".join(estimate.not_in_cost):
+        return f"at least {cost:,.2f} USD (without {missing}, not known yet)"
+    return f"about {cost:,.2f} USD"

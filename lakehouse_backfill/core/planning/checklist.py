@@ -290,7 +290,9 @@ def _cost(resolved: ResolvedManifest, estimate: Estimate) -> str:
         for name in ("max_rows", "max_bytes", "max_cost_usd")
         if (limit := getattr(safety, name)) is not None
     ]
-    cost = "no prices configured" if estimate.cost_usd is None else f"{estimate.cost_usd} USD"
+    cost = "the cost is not known" if estimate.cost_usd is None else f"{estimate.cost_usd} USD"
+    if estimate.cost_usd is not None and estimate.not_in_cost:
+        cost += f" without {' and '.join(estimate.not_in_cost)}, not known yet"
     return (
         f"reads {estimate.input_rows:,} rows, {estimate.input_bytes:,} bytes in "
         f"{estimate.input_files} files; {cost}; reaches {len(resolved.scope.partitions)} "

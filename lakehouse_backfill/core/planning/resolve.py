@@ -34,10 +34,18 @@ _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def to_utc_instant(value: date | datetime) -> datetime:
-    """Return the UTC instant of a day's start or of a moment (naive moments are UTC)."""
+    """Return the instant, in UTC, of a day's start or of a moment (naive moments are UTC).
+
+    Its day and its clock are those of UTC, whatever the offset that somebody wrote.
+    """
     if not isinstance(value, datetime):
         value = datetime.combine(value, time())
-    return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value
+    if value.tzinfo is None:
+        return value.replace(tzinfo=timezone.utc)
+    try:
+        return value.astimezone(timezone.utc)
+    except OverflowError:
+        return _FIRST if value.year == _FIRST.year else _LAST
 
 
 def needed_window(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime] | None:

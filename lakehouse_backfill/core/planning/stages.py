@@ -352,7 +352,9 @@ def _recipe(resolved: ResolvedManifest) -> object:
     return (
         resolved.code_hash,
         resolved.config_hash,
+        resolved.lock_hash,
         manifest.transform,
+        target.columns,
         tuple(pin.model_dump(exclude={"requested", "privacy"}) for pin in resolved.sources),
         resolved.contract.columns,
         resolved.mask_key,

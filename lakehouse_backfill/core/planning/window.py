@@ -128,6 +128,8 @@ def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
     # Rows of the window cannot be older than their first event, as far as clocks are right.
     until = first_commit if first_commit is not None else span.first
     closes_with = affected[-1]
+    # The partition of null has no time, so it reads the whole range: rows of the window too.
+    affected += tuple(label for label in scope.partitions if label == partitions.NULL_LABEL)
     closes_at = _end_of(scope.field, closes_with)
     window = CorruptionWindow(
         first=span.first,

@@ -79,7 +79,7 @@ ADVICE_CASES = (
         "most rows are wrong",
         _is_wrong_between(_MOST_WRONG, 2),
         "{error_rate:.0%} of the rows are wrong",
-        "a backfill of whole partitions, as this run is, is right",
+        "a backfill of whole partitions is right",
     ),
     AdviceCase(
         "most of the table",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def test_the_last_line_of_the_tree_is_the_sum(verb: str) -> None:
     assert lines[0] == "silver.arrivals_daily"
     assert lines[-1].lstrip("\u2514\u2500 ") == (
         "sum  4 partitions in 1 chunk; reads 47,000 rows in 3 files, 1.5 MB; takes an unknown time "
-        "(no history); costs about 0.50 USD"
+        "(no history); costs at least 0.50 USD (without computing and writing, not known yet)"
     )
 
 
@@ -174,3 +175,21 @@ def test_a_live_commit_to_the_partitions_is_something_to_do() -> None:
     published_run(found, declared())
     where.write("silver.daily", "2020-01-02", "live")
     assert make_plan(found, declared(), "bob", None).repeats == ""
+
+
+def test_a_cost_of_which_all_parts_are_known_is_about_right() -> None:
+    known = {"core_hours": 1.0, "output_bytes": 10, "cost_usd": 0.5}
+    text = drawn("plan", PLAN | {"estimate": PLAN["estimate"] | known})
+    assert "costs about 0.50 USD" in text
+
+
+@pytest.mark.parametrize("part", ["columns", "libraries"])
+def test_what_a_run_made_of_some_columns_or_by_other_libraries_is_no_repetition(part: str) -> None:
+    _, found = timed_world(lake())
+    first = declared(target={"columns": ["amount"]} if part == "columns" else {})
+    published_run(found, first)
+    assert make_plan(found, first, "bob", None).repeats != ""
+    wanted = declared() if part == "columns" else replace(first, lock_hash="other")
+    again = make_plan(found, wanted, "bob", None)
+    assert again.repeats == ""
+    assert PlanResult.of(again, None, None).to_dict()["nothing_to_do"] is False

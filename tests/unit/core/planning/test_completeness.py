@@ -321,3 +321,33 @@ def test_a_drafted_manifest_says_its_last_partition_in_words(column, transform, 
     assert words in text
     assert ("the last one" in text) is bool(words)
     assert yaml.safe_load(text)["safety"]["manual_publish"] is True
+
+
+@pytest.mark.parametrize(
+    ("column_type", "lower", "upper"),
+    [
+        ("date", date(2020, 1, 2), date(2020, 1, 5)),
+        (
+            "timestamp",
+            datetime.fromisoformat("2020-01-02T22:00"),
+            datetime.fromisoformat("2020-01-04T22:00"),
+        ),
+    ],
+)
+def test_a_range_with_an_offset_reads_its_instants_in_utc(
+    column_type: str, lower: Any, upper: Any
+) -> None:
+    ranged = pin(first="2020-01-03T00:00+02:00", stop="2020-01-05T00:00+02:00")
+    regions = ScopeField(column="region", transform="identity", type="string")
+    hours = ScopeField(column="at", transform="hour", type="timestamp")
+    by_hour = scope(*(f"2020-01-0{day}T{hour:02}" for day in (2, 3, 4) for hour in range(24)
+                      if (2, 22) <= (day, hour) < (4, 22)), field=hours)  # fmt: skip
+    for wanted in (by_hour, scope("EU", field=regions)):
+        window = resolve.window_to_read(ranged, wanted)
+        (rows,) = resolve.window_row_ranges(column_type, "at", *window)
+        assert (rows.lower, rows.upper) == (lower, upper)
+
+
+def test_an_instant_at_the_end_of_the_calendar_stays_in_it() -> None:
+    ahead, behind = (datetime.fromisoformat(f"0001-01-01T00:00{x}:00") for x in ("+14", "+00"))
+    assert resolve.to_utc_instant(ahead) == behind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from io import StringIO
 from typing import Any
@@ -16,11 +17,13 @@ from lakehouse_backfill.core.planning.resolve import needed_window
 from lakehouse_backfill.core.planning.window import (
     EventSpan,
     dependent_span,
+    describe_span,
     examine_window,
     labels_of_span,
     parse_window,
 )
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.manifest import PartitionRange
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import CorruptionWindow, Plan, SourcePin
 from lakehouse_backfill.errors import ConfigError, HistoryGone, Unsupported
@@ -48,6 +51,12 @@ def at(text: str) -> datetime:
 )
 def test_both_ends_of_a_window_belong_to_it(text: str, first: str, stop: str) -> None:
     assert parse_window(text) == EventSpan(at(first), at(stop))
+
+
+def test_a_window_with_an_offset_is_said_in_utc_and_holds_the_days_of_utc() -> None:
+    span = parse_window("2020-01-03T00:00+02:00..2020-01-03T23:59:59+02:00")
+    assert describe_span(span) == "2020-01-02 22:00:00 to 2020-01-03 21:59:59 UTC"
+    assert labels_of_span(DAY, span) == ("2020-01-02", "2020-01-03")
 
 
 @pytest.mark.parametrize(
@@ -149,6 +158,20 @@ def test_partitions_that_do_not_depend_on_the_window_are_named() -> None:
     plan = examined(found, "2020-01-02..2020-01-02", stop="2020-01-06")
     assert window_of(plan).beyond == ("2020-01-04", "2020-01-05")
     assert any("depend on no row of the window" in note for note in plan.notes)
+
+
+def test_the_partition_of_null_reads_the_whole_range_and_so_rows_of_the_window() -> None:
+    _, found = world()
+    days = ["2020-01-02", "2020-01-03", "2020-01-05", None]
+    wanted = declared()
+    target = wanted.manifest.target.model_copy(
+        update={"partitions": PartitionRange(column="day", values=days)}
+    )
+    manifest = wanted.manifest.model_copy(update={"target": target})
+    plan = make_plan(found, replace(wanted, manifest=manifest), "bob", None)
+    window = window_of(examine_window(found, plan, parse_window("2020-01-02..2020-01-02")))
+    assert window.partitions == ("2020-01-02", "2020-01-03", "null")
+    assert (window.beyond, window.closes_with) == (("2020-01-05",), "2020-01-03")
 
 
 @pytest.mark.req("P6")
