@@ -94,15 +94,15 @@ def _public(module: ModuleType) -> ModuleType:
 def _call(function: Callable[[str], object], place: str, label: str) -> tuple[str, ...]:
     try:
         found = function(label)
-        is_list = isinstance(found, Iterable) and not isinstance(found, str)
         # A generator works here.
-        labels = tuple(found) if is_list else ()  # type: ignore[arg-type]
+        made = tuple(found) if isinstance(found, Iterable) else None
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{place} fails for {label}: {error}", fix=_FIX) from error
-    if not is_list:
+    if made is None or isinstance(found, str):
         raise ConfigError(f"{place} returns {found!r} for {label}, no list of labels", fix=_FIX)
-    if not all(isinstance(one, str) for one in labels):
-        raise ConfigError(f"{place} returns {labels!r} for {label}, not only texts", fix=_FIX)
+    labels = tuple(one for one in made if isinstance(one, str))
+    if len(labels) < len(made):
+        raise ConfigError(f"{place} returns {made!r} for {label}, not only texts", fix=_FIX)
     return labels
 
 
