@@ -13,6 +13,7 @@ from typing import Any
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
+from lakehouse_backfill.core.guards.outside import inverses
 from lakehouse_backfill.core.planning import stages
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
@@ -164,6 +165,10 @@ def plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -
         if may_catch_up and not context.profile.is_on("catch_up", plan.product):
             switched_off = switches.describe_switched_off(context.profile, plan.product)
             context.journal.bind(**plan.labels).log(switched_off["catch_up"])
+            raise error
+        if may_catch_up and inverses.has_sent(context, plan):
+            # Carried chunks are not computed again: what they sent would be undone, and be lost.
+            context.journal.bind(**plan.labels).log("no catch-up: what the run sent is undone")
             raise error
         attempt = next_catch_up_attempt(plan) if may_catch_up else 0
         amend = partial(_amend_for_catch_up, context, plan, error, attempt)

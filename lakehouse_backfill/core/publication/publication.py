@@ -16,6 +16,7 @@ from lakehouse_backfill.core.approval.decisions import (
     require_gates_open,
     trusted_events,
 )
+from lakehouse_backfill.core.guards.outside import inverses
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import expose
@@ -312,6 +313,7 @@ def check_publishable(
     if context.check_files:
         acceptance.require_accepted_bytes(context, plan, events, digest)
     expose.require_no_published_corrections(context, plan)
+    inverses.require_messages_hold(context, plan)
     require_window_open(plan, context.clock.now())
     deletions.require_no_tombstoned_rows(context, plan, validation.shadow_snapshot_id)
     deletions.require_no_deleted_rows(context, plan, validation.shadow_snapshot_id)

@@ -11,7 +11,7 @@ from lakehouse_backfill.core.runs.side_effects import record_message, recorded_m
 from lakehouse_backfill.domain.guards.outside import Hook, HookCall, Sink
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import Tampered
+from lakehouse_backfill.errors import Blocked, Tampered
 
 #: States in which what a run sent must not hold any more.
 VOID_STATES = frozenset({RunState.ROLLED_BACK, RunState.CANCELLED, RunState.SUPERSEDED})
@@ -60,6 +60,51 @@ def undo_messages(context: Context, run_id: str) -> tuple[str, ...]:
         if not call.is_ok:
             failed.append(_describe(sink, message))
     return tuple(failed)
+
+
+def require_messages_hold(context: Context, plan: Plan) -> None:
+    """Raise Blocked when a message of the run, or one that it relied on, was undone meanwhile.
+
+    A publication sends nothing: readers would see rows whose message is not at the sink.
+    """
+    undone = [
+        one["sink"]
+        for one in _compensated(context, plan)
+        if one["outcome"] in ("undone", "not undone") or _is_gone(context, one)
+    ]
+    if undone:
+        raise Blocked(
+            f"{len(undone)} messages of {plan.run_id} to {', '.join(sorted(set(undone)))} do not "
+            "hold: they were undone when the run that sent them became void",
+            state="nothing was published",
+            fix=f"plan the run again with --revise {plan.run_id}: it sends them again",
+        )
+
+
+def has_sent(context: Context, plan: Plan) -> bool:
+    """Return whether something that the run sent is undone once it is void."""
+    return any(one["outcome"] in _MAY_HOLD for one in _compensated(context, plan))
+
+
+def _compensated(context: Context, plan: Plan) -> list[dict[str, str]]:
+    resolved = plan.resolved
+    policies = {effective_policy(resolved.manifest, sink) for sink in resolved.contract.sinks}
+    if "compensate" not in policies:
+        return []
+    messages = recorded_messages(context, plan.run_id)
+    return [one for one in messages if one["policy"] == "compensate"]
+
+
+def _is_gone(context: Context, message: Mapping[str, str]) -> bool:
+    """Return whether a message that another run sent is not at the sink any more."""
+    if message["outcome"] != "sent before":
+        return False
+    by = message["by"]
+    is_void = context.runs.status(by).state in VOID_STATES
+    return is_void or not any(
+        (one["sink"], one["key"], one["outcome"]) == (message["sink"], message["key"], "sent")
+        for one in recorded_messages(context, by)
+    )
 
 
 def pending_inverses(context: Context, run_id: str) -> tuple[str, ...]:

@@ -7,15 +7,23 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval.decisions import cancel
-from lakehouse_backfill.core.guards.outside.inverses import pending_inverses
+from lakehouse_backfill.core.guards.outside.inverses import pending_inverses, require_messages_hold
+from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.publication.recover import _find_actions
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import recorded_messages
 from lakehouse_backfill.core.staging.sinks import RunSinks
 from lakehouse_backfill.domain.guards.outside import Hook, HookCall
+from lakehouse_backfill.errors import Blocked, TargetChanged
 from tests.support.fakes.compute import FakeCompute
-from tests.support.fakes.context import context, contract, declared, lake
-from tests.support.fakes.steps import planned_run, published_run, roll_back, staged_run
+from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.steps import (
+    accepted_run,
+    planned_run,
+    published_run,
+    roll_back,
+    staged_run,
+)
 
 LIVE, UNDO = "https://crm.example.org/hook", "https://crm.example.org/undo"
 CRM = {
@@ -120,3 +128,45 @@ def test_a_message_of_a_published_run_is_not_sent_again_until_it_is_undone() -> 
     send(found, third)
     assert [address for address, _ in receiver.got] == [LIVE, UNDO, LIVE]
     assert (outcomes(found, first), outcomes(found, third)) == (["undone"], ["sent"])
+
+
+def test_a_run_whose_messages_were_undone_is_not_published_again() -> None:
+    found, receiver = world()
+    run_id = accepted_run(found, declared(contract=CONTRACT))
+    send(found, run_id)
+    publish(found, run_id, "bob")
+    roll_back(found, of=CONTRACT)
+    with pytest.raises(Blocked, match=r"1 messages of .* to crm do not hold") as refused:
+        publish(found, run_id, "bob")
+    assert f"--revise {run_id}" in refused.value.fix
+    assert [address for address, _ in receiver.got] == [LIVE, UNDO]
+
+
+def test_a_run_is_not_published_that_relied_on_a_message_which_was_undone() -> None:
+    found, _ = world()
+    first = published_run(found, declared(contract=CONTRACT))
+    send(found, first)
+    second = accepted_run(found, declared(contract=CONTRACT, run={"reason": "again"}))
+    send(found, second)
+    plan = found.runs.plan(second)
+    require_messages_hold(found, plan)
+    roll_back(found, of=CONTRACT)
+    with pytest.raises(Blocked, match="they were undone when the run that sent them became void"):
+        require_messages_hold(found, plan)
+
+
+@pytest.mark.parametrize("policy", ["compensate", "dedupe"])
+def test_a_run_whose_messages_would_be_undone_follows_no_live_commits(policy: str) -> None:
+    where, receiver = lake(), _Receiver()
+    found = context(where, FakeCompute(where), hooks=receiver)
+    safety = {"on_conflict": "catch_up", "sinks": {"crm": policy}}
+    days = ("2020-01-02", "2020-01-05")
+    run_id = accepted_run(found, declared(*days, contract=CONTRACT, safety=safety))
+    send(found, run_id)
+    where.write(PRODUCT, "2020-01-03", "old-3@live")
+    if policy == "dedupe":  # It stays at the sink: the chunks that are carried over need no other.
+        assert publish_with_catch_up(found, run_id, "bob").publication.run_id != run_id
+    else:
+        with pytest.raises(TargetChanged):
+            publish_with_catch_up(found, run_id, "bob")
+    assert [address for address, _ in receiver.got] == [LIVE]
