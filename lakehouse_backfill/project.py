@@ -1000,11 +1000,13 @@ class Project:
 
         Raises what `rollback` raises before it changes anything, such as NotAllowed.
         """
+        from lakehouse_backfill.core.cascade.steps import require_whole_rollback
         from lakehouse_backfill.core.publication.rollback import plan_rollback
         from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 
         context, contract = self.wiring.context, self.wiring.contract(product)
         target = plan_rollback(context, product, to, tuple(partitions))
+        require_whole_rollback(context, {product: target})
         found = preview_rollback(context, contract, target, resolve_actor(by))
         return results.publications.RollbackPreviewResult.of(product, found)
 
@@ -1017,10 +1019,12 @@ class Project:
         by: str | None = None,
     ) -> publications.RollbackResult:
         """Go back to an accepted version, keeping later live writes elsewhere."""
+        from lakehouse_backfill.core.cascade.steps import require_whole_rollback
         from lakehouse_backfill.core.publication import rollback as stage
 
         context, contract = self.wiring.context, self.wiring.contract(product)
         target = stage.plan_rollback(context, product, to, tuple(partitions))
+        require_whole_rollback(context, {product: target})
         undone = {row.run_id for row in target.undone if row.run_id}
         runs = sorted(undone.union(target.runs_rolled_back, target.runs_reinstated))
         with self._pages.written_on_error(*runs):
@@ -1042,6 +1046,7 @@ class Project:
         dry_run: bool = False,
     ) -> publications.RollbackTogetherResult:
         """Move several pinned products back to their previous version by one commit."""
+        from lakehouse_backfill.core.cascade.steps import require_whole_rollback
         from lakehouse_backfill.core.publication import rollback
         from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 
@@ -1059,6 +1064,7 @@ class Project:
                 for found, target in targets
             )
             return results.publications.RollbackTogetherResult(rolled_back=would)
+        require_whole_rollback(context, {found.product: one for found, one in targets})
         runs = {run for _, one in targets for run in (*one.runs_rolled_back, *one.runs_reinstated)}
         with self._pages.written_on_error(*sorted(runs)):
             rows = rollback.rollback_together(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.cascade.plan import publication_steps
 from lakehouse_backfill.core.cascade.steps import CascadeMember
+from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.domain.cascade.graph import CascadeNode
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.results.base import Record, Result, optional
@@ -107,7 +108,10 @@ class CascadeResult(Result):
         states = [member.status.state for member in members if member.status]
         is_stale = any(member.stale for member in members)
         state, verb = _summary(states, is_stale=is_stale)
-        published = [one for one in states if one is S.PUBLISHED]
+        next_command = _next_command(verb, cascade.cascade_id)
+        if any(_is_hidden(member) for member in members):
+            state, next_command = "rollback cut off", command_line("recover", "--all")
+        visible = [member for member in members if member.is_visible]
         return cls(
             cascade_id=cascade.cascade_id,
             state=state,
@@ -127,11 +131,22 @@ class CascadeResult(Result):
                 )
                 for member in members
             ),
-            readers_see=_readers_see(len(published), len(states)),
+            readers_see=_readers_see(len(visible), len(states)),
             publication_order=publication_steps(cascade.nodes),
-            next_command=command_line(verb, cascade.cascade_id) if verb else None,
+            next_command=next_command,
             **more,
         )
+
+
+def _is_hidden(member: CascadeMember) -> bool:
+    """Return whether a rollback took the version back, and was cut off before the run knew."""
+    is_published = member.status is not None and member.status.state is S.PUBLISHED
+    return is_published and not member.is_visible
+
+
+def _next_command(verb: str, cascade_id: str) -> str | None:
+    more = ("--reason", "TEXT") if verb == "rollback" else ()
+    return command_line(verb, cascade_id, *more) if verb else None
 
 
 def _summary(states: list[RunState], *, is_stale: bool) -> tuple[str, str]:
@@ -139,7 +154,10 @@ def _summary(states: list[RunState], *, is_stale: bool) -> tuple[str, str]:
     closed = {S.CANCELLED, S.SUPERSEDED}
     if any(state in closed for state in states):
         is_whole = all(state in closed for state in states)
-        return ("cancelled", "") if is_whole else ("cancelled in part", "cancel")
+        if is_whole:
+            return "cancelled", ""
+        is_left = any(state in lifecycle.MOVES["cancel"][0] for state in states)
+        return "cancelled in part", "cancel" if is_left else ""
     if is_stale:
         return "stale", "run"
     for group, name, verb in _STATES:
@@ -149,7 +167,7 @@ def _summary(states: list[RunState], *, is_stale: bool) -> tuple[str, str]:
     if all(state is S.ROLLED_BACK for state in states):
         return "rolled_back", ""
     is_whole = all(state is S.PUBLISHED for state in states)
-    return ("published", "") if is_whole else ("rolled back in part", "")
+    return ("published", "") if is_whole else ("rolled back in part", "rollback")
 
 
 def _working_state(states: list[RunState]) -> str:

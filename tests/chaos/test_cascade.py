@@ -153,3 +153,35 @@ def test_no_pinned_product_of_a_cascade_is_published_alone(lab: CascadeLab) -> N
         assert "become visible by one commit" in refused.error["problem"]
     assert lab.seen() == OLD
     assert lab.do("plan", "--revise", runs["silver.c"], *BY).code == 2
+
+
+@pytest.mark.req("P4", "U2")
+def test_no_pinned_product_of_a_cascade_is_rolled_back_alone(lab: CascadeLab) -> None:
+    lab.restore("accepted")
+    lab.must("publish", lab.run, *BY)
+    for more in ((), ("--dry-run",)):
+        for products in (("silver.c",), (ROOT, "silver.c")):
+            refused = lab.do("rollback", *products, *more, "--reason", "alone", *BY)
+            assert refused.code == 3
+            assert "readers would see a mix" in refused.error["problem"]
+    assert lab.seen() == NEW
+    lab.must("rollback", lab.run, "--reason", "all", *BY)
+    assert lab.seen() == OLD
+
+
+@pytest.mark.req("P4", "U2", "T3")
+def test_a_rollback_that_is_killed_is_told_and_finished(lab: CascadeLab) -> None:
+    lab.restore("accepted")
+    lab.must("publish", lab.run, *BY)
+    back = ("rollback", lab.run, "--reason", "all", *BY)
+    lab.killed(*back, hook=Kill(MOVED, 2))
+    assert lab.seen() == OLD
+    told = lab.must("status", lab.run).data
+    assert told["state"] == "rollback cut off"
+    assert told["readers_see"] == "the accepted versions as before"
+    refused = lab.do(*back)
+    assert refused.code == 4
+    assert "recover --all" in refused.error["fix"]
+    lab.must("recover", "--all", *BY)
+    lab.must(*back)
+    assert set(states(lab).values()) == {"rolled_back"}

@@ -95,18 +95,14 @@ def graph_version(
 ) -> str:
     """Return the SHA-256 of what the products of a cascade declare, and of the code that runs.
 
-    It changes with an edge, a mapping and its function, a transform's version, and any file of a
-    job.
+    It changes with any contract, the function of a mapping, a run manifest, and any file of a job.
     """
     document = {}
     for product in order:
         contract, run = graph.contracts[product], declared.get(product)
         document[product] = {
-            "upstreams": [one.model_dump(mode="json") for one in contract.upstreams],
-            "cascade": contract.cascade and contract.cascade.model_dump(mode="json"),
-            "critical": contract.critical,
-            "publication": contract.publication,
-            "transform": run and run.manifest.transform.model_dump(mode="json"),
+            "contract": contract.model_dump(mode="json"),
+            "manifest": run and run.manifest.model_dump(mode="json"),
             "code": run and run.code_hash,
             "files": dict(run.files) if run else {},
             "mappings": {one.file: code_hash(one.file) for one in contract.upstreams if one.file},
@@ -120,7 +116,8 @@ def require_declared_reads(
     """Raise ConfigError when a run reads the table of a product that it does not declare upstream.
 
     It would read the old rows, while the cascade restates them. `declared` are the runs of all
-    products that a cascade can restate, `members` the products that this one restates.
+    products that a cascade can restate, and the first one; `members` the products that this one
+    restates.
     """
     tables = {graph.contracts[product].table: product for product in members}
     for product, run in sorted(declared.items()):

@@ -10,7 +10,7 @@ from lakehouse_backfill.core.cascade.graph import ProductGraph
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.cascade.graph import CandidatePin
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
+from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin, declared_schema_change
 from lakehouse_backfill.domain.table import TableRef
 
@@ -34,9 +34,9 @@ def candidate_pins(
         plan = plans.get(contract.product) if contract else None
         if contract is None:
             found.append(pin)
-        elif resolved.manifest.inputs[pin.name].at is not None:
+        elif (fixed_by := _fixed_by(resolved.manifest, pin)) is not None:
             if plan is not None:
-                raise _fixed_state_error(pin, contract, resolved)
+                raise _fixed_state_error(pin, contract, resolved, fixed_by)
             found.append(pin)
         elif plan is not None:
             found.append(_candidate_pin(context, pin, plan))
@@ -45,15 +45,28 @@ def candidate_pins(
     return tuple(found)
 
 
+#: Which reference data is read, where the rows to be replaced say it.
+_SEMANTICS_OF_OLD_ROWS = frozenset({"as_recorded", "as_used_by_original"})
+
+
+def _fixed_by(manifest: RunManifest, pin: SourcePin) -> str | None:
+    """Return the field that fixes the state that an input is read at; None if it follows."""
+    if manifest.inputs[pin.name].at is not None:
+        return "at"
+    reference = manifest.reference_data.get(pin.name)
+    is_old = reference is not None and reference.semantics in _SEMANTICS_OF_OLD_ROWS
+    return "semantics" if is_old else None
+
+
 def _fixed_state_error(
-    pin: SourcePin, contract: Contract, resolved: ResolvedManifest
+    pin: SourcePin, contract: Contract, resolved: ResolvedManifest, fixed_by: str
 ) -> errors.ConfigError:
     return errors.ConfigError(
         f"{resolved.manifest.product} reads {pin.requested}, and the cascade restates "
         f"{contract.product}: a fixed state of it would not change",
         state=NOTHING_PLANNED,
-        fix=f"leave `at` of {pin.name} out",
-        field=f"sources.{pin.name}.at",
+        fix=f"leave `{fixed_by}` of {pin.name} out",
+        field=f"{'sources' if pin.role == 'source' else 'reference_data'}.{pin.name}.{fixed_by}",
     )
 
 

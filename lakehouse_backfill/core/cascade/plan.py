@@ -31,6 +31,7 @@ from lakehouse_backfill.core.planning.plan import (
     register_plan,
     target_of,
 )
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -112,9 +113,10 @@ def make_cascade(context: Context, declared: DeclaredRun, files: CascadeFiles, b
             fix=f"{plan_command(declared.manifest_file)}, without --cascade",
         )
     templates, notes = _load_templates(graph, order[1:], files)
-    require_declared_reads(graph, order, templates)
+    require_declared_reads(graph, order, {**templates, product: declared})
     templates = {one: templates[one] for one in order if one in templates}
     runs = {**templates, product: declared}
+    _require_published_runs(runs)
     version = graph_version(graph, order, runs, context.code_hash)
     with files.locate(declared.manifest_file):
         first = make_plan(context, declared, by, None, partial(_with_graph, version))
@@ -235,6 +237,22 @@ def _load_templates(
             )
         found[product] = declared
     return found, tuple(notes)
+
+
+def _require_published_runs(runs: Mapping[str, DeclaredRun]) -> None:
+    """Raise Unsupported for a run that stays in its shadow: the others would wait for it for ever.
+
+    Or readers would see what is followed, and not what is computed from it.
+    """
+    for product, run in runs.items():
+        if publish_modes.stays_in_shadow(run.manifest):
+            raise errors.Unsupported(
+                f"{run.manifest_file} of {product} asks for a run that is never published, and a "
+                "cascade is published as a whole",
+                state=NOTHING_PLANNED,
+                fix=f"correct run.mode or target.publish_mode there, or leave `cascade` of "
+                f"{product} out; to look only: {plan_command(run.manifest_file)}",
+            )
 
 
 def _with_graph(version: str, resolved: ResolvedManifest) -> ResolvedManifest:

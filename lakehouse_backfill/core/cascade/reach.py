@@ -185,12 +185,23 @@ def _is_finer(one: ScopeField, other: ScopeField) -> bool:
 def require_covered_reads(
     upstream: Upstream, contract: Contract, manifest: RunManifest, field: ScopeField
 ) -> None:
-    """Raise Unsupported when a source reads more around a partition than the mapping says.
+    """Raise Unsupported when a run reads more around a partition than the mapping says.
 
-    A change would reach partitions that the cascade does not restate.
+    A change would reach partitions that the cascade does not restate. Reference data is read whole.
     """
+    if upstream.mapping in ("all", "custom"):
+        return
+    for name, reference in manifest.reference_data.items():
+        if reference.table == contract.table:
+            raise unplannable(
+                f"{manifest.product} reads all of {upstream.product} as reference data ({name}), "
+                f"but its mapping is {upstream.mapping}: a change would reach partitions that are "
+                "not restated",
+                fix=f"write mapping: all in catalog/contracts/{manifest.product}.yaml",
+                field=f"reference_data.{name}",
+            )
     unit = _unit(field)
-    if upstream.mapping in ("all", "custom") or unit is None:
+    if unit is None:
         return
     is_window = upstream.mapping == "window"
     before = upstream.partitions_before * _UNIT_DAYS[unit] if is_window else 0

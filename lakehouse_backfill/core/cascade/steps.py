@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.cascade.plan import Cascade, publication_steps
+from lakehouse_backfill.core.cascade.plan import Cascade, load_cascade, publication_steps
 from lakehouse_backfill.core.publication.catch_up import stage_and_validate
 from lakehouse_backfill.core.publication.publish import publish, publish_together
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.candidates import stale_candidates
+from lakehouse_backfill.core.staging.candidates import cancel_and_plan_again, stale_candidates
 from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.versions import pointer
+from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.cascade.graph import CascadeNode
 from lakehouse_backfill.domain.run import RunState, RunStatus
 
 S = RunState
 _CLOSED = frozenset({S.CANCELLED, S.SUPERSEDED})
+#: States in which readers may see a run's version: a state may be behind the pointer.
+_AT_READERS = frozenset({S.PUBLISHING, S.PUBLISH_HALTED, S.PUBLISHED, S.ROLLED_BACK})
 #: States in which a run has a result that was judged, and nothing is left to compute.
 _COMPUTED = frozenset({S.VALIDATED, S.ACCEPTED, S.PUBLISHING, S.PUBLISHED, S.ROLLED_BACK})
 
@@ -27,22 +32,27 @@ _COMPUTED = frozenset({S.VALIDATED, S.ACCEPTED, S.PUBLISHING, S.PUBLISHED, S.ROL
 class CascadeMember:
     """A product of the cascade, and where its run stands; no status: it is left out.
 
-    `stale` says why what the run staged was computed from another input.
+    `stale` says why what the run staged was computed from another input; `is_visible` whether
+    readers see what the run published, whatever its state says after a process was killed.
     """
 
     node: CascadeNode
     status: RunStatus | None
     stale: tuple[str, ...] = ()
+    is_visible: bool = False
 
 
 def cascade_members(context: Context, cascade: Cascade) -> tuple[CascadeMember, ...]:
     """Return the products of a cascade in the order of the work, and where each stands."""
-    return tuple(
-        CascadeMember(node, context.runs.status(node.run_id), _stale(context, node.run_id))
-        if node.run_id
-        else CascadeMember(node, None)
-        for node in cascade.nodes
-    )
+    return tuple(_member(context, node) for node in cascade.nodes)
+
+
+def _member(context: Context, node: CascadeNode) -> CascadeMember:
+    if not node.run_id:
+        return CascadeMember(node, None)
+    status = context.runs.status(node.run_id)
+    is_seen = status.state in _AT_READERS and is_visible(context, node.product, node.run_id)
+    return CascadeMember(node, status, _stale(context, node.run_id), is_seen)
 
 
 def _stale(context: Context, run_id: str) -> tuple[str, ...]:
@@ -129,14 +139,46 @@ def publish_cascade(context: Context, cascade: Cascade, by: str) -> None:
     accepted, and what `publish` and `publish_together` raise.
     """
     publishable = frozenset({S.ACCEPTED, S.PUBLISHING, S.PUBLISHED, S.ROLLED_BACK})
+    _require_open(context, cascade)
     _require_all(context, cascade, publishable, "published", "accept")
+    _require_no_half_rollback(context, cascade)
     runs = {plan.product: plan.run_id for plan in cascade.plans}
     pinned = {node.product for node in cascade.nodes if node.publication == "pinned"}
     for products in publication_steps(cascade.nodes):
         if products[0] in pinned:
             publish_together(context, tuple(runs[product] for product in products), by)
         elif context.runs.status(runs[products[0]]).state is not S.PUBLISHED:
-            publish(context, runs[products[0]], by)
+            _publish_followed(context, runs[products[0]], cascade.cascade_id, by)
+
+
+def _publish_followed(context: Context, run_id: str, cascade_id: str, by: str) -> None:
+    """Publish one run. Raises TargetChanged for live commits: a member is not revised alone."""
+    try:
+        publish(context, run_id, by)
+    except errors.TargetChanged as error:
+        error.fix = cancel_and_plan_again(cascade_id)
+        raise
+
+
+def _require_no_half_rollback(context: Context, cascade: Cascade) -> None:
+    """Raise Blocked while some pinned products are rolled back, and others are visible."""
+    runs = _pinned_runs(cascade.nodes)
+    states = {context.runs.status(run).state for run in runs}
+    if {S.PUBLISHED, S.ROLLED_BACK} <= states:
+        raise errors.Blocked(
+            f"some pinned products of {cascade.cascade_id} are rolled back, and others are "
+            "published; they become visible by one commit",
+            state="nothing was published",
+            fix=f"{command_line('rollback', cascade.cascade_id, '--reason', 'TEXT')}, then "
+            f"{command_line('publish', cascade.cascade_id)}",
+        )
+
+
+def _pinned_runs(nodes: tuple[CascadeNode, ...]) -> dict[str, str]:
+    """Return the runs of the pinned products, each with its product."""
+    return {
+        node.run_id: node.product for node in nodes if node.run_id and node.publication == "pinned"
+    }
 
 
 def _require_all(
@@ -190,6 +232,13 @@ def products_to_roll_back(context: Context, cascade: Cascade) -> tuple[tuple[str
         )
         for product in published:
             accepted = context.versions.pointer(product).accepted
+            if not is_visible(context, product, runs[product]):
+                raise errors.Conflict(
+                    f"readers of {product} do not see the version of {cascade.cascade_id} any "
+                    f"more: a rollback was cut off, and {runs[product]} was not told of it",
+                    state="nothing was rolled back by this command",
+                    fix=f"{command_line('recover', '--all')}, then repeat the same command",
+                )
             if accepted is None or accepted.run_id != runs[product]:
                 raise errors.Conflict(
                     f"readers of {product} see a later version than that of {cascade.cascade_id}",
@@ -201,6 +250,49 @@ def products_to_roll_back(context: Context, cascade: Cascade) -> tuple[tuple[str
     return tuple(found)
 
 
+def is_visible(context: Context, product: str, run_id: str) -> bool:
+    """Return whether readers see what a run published, as the rows of the pointer table say."""
+    return pointer.visible_publication(context.versions.history(product), run_id) is not None
+
+
+def require_whole_rollback(context: Context, ways: Mapping[str, RollbackTarget]) -> None:
+    """Raise Blocked when a rollback would take some pinned products of a cascade, not all.
+
+    Readers would see a mix of what became visible by one commit. `ways` are the rollbacks that are
+    done by one commit, by product.
+    """
+    for way in ways.values():
+        for run_id in (*way.runs_rolled_back, *way.runs_reinstated):
+            is_back = run_id in way.runs_reinstated
+            _require_others_alike(context, run_id, set(ways), becomes_visible=is_back)
+
+
+def _require_others_alike(
+    context: Context, run_id: str, products: set[str], *, becomes_visible: bool
+) -> None:
+    plan = context.runs.plan(run_id)
+    if plan.cascade is None:
+        return
+    cascade_id = plan.cascade.cascade_id
+    pinned = _pinned_runs(load_cascade(context, cascade_id).nodes)
+    if run_id not in pinned:
+        return
+    left = sorted(
+        product
+        for other, product in pinned.items()
+        if product not in products and is_visible(context, product, other) is not becomes_visible
+    )
+    if left:
+        verb = "publish" if becomes_visible else "rollback"
+        more = () if becomes_visible else ("--reason", "TEXT")
+        raise errors.Blocked(
+            f"{run_id} of {plan.product} belongs to {cascade_id}, whose pinned products change "
+            f"by one commit: readers would see a mix with {', '.join(left)}",
+            state="nothing was rolled back",
+            fix=command_line(verb, cascade_id, *more),
+        )
+
+
 def _require_open(context: Context, cascade: Cascade) -> None:
     """Raise Conflict when a run of the cascade was closed: the others would lack it."""
     for plan in cascade.plans:
@@ -210,5 +302,5 @@ def _require_open(context: Context, cascade: Cascade) -> None:
                 f"{plan.run_id} of {plan.product} is {status.state.value}, so "
                 f"{cascade.cascade_id} cannot go on",
                 state="nothing was changed",
-                fix=f"{command_line('cancel', cascade.cascade_id)}, then plan the cascade again",
+                fix=cancel_and_plan_again(cascade.cascade_id),
             )

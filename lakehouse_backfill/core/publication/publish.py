@@ -31,7 +31,10 @@ from lakehouse_backfill.core.publication.publication import (
 from lakehouse_backfill.core.publication.rollback import GROUP_DETAIL, publication_group
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
-from lakehouse_backfill.core.staging.candidates import require_published_candidates
+from lakehouse_backfill.core.staging.candidates import (
+    cancel_and_plan_again,
+    require_published_candidates,
+)
 from lakehouse_backfill.core.versions import pointer, reserve, steps
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
@@ -285,6 +288,7 @@ def _pointer_row(run: AcceptedRun) -> Publication:
 def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishOutcome:
     """Publish a run; follow live commits by revisions where manifest and contract allow it.
 
+    A run of a cascade is not followed: the others were computed from its result, not a revision's.
     Raises what `publish` does; TargetChanged with the commits in `data`, TooBusy after the declared
     attempts, ApprovalMissing when a person must review the revision's result.
     """
@@ -296,6 +300,9 @@ def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishOutc
         try:
             return publish(context, run_id, by)
         except errors.TargetChanged as error:
+            if plan.cascade is not None:
+                error.fix = cancel_and_plan_again(plan.cascade.cascade_id)
+                raise
             if publish_modes.is_pinned_product(plan) or steps.is_stepwise(plan):
                 raise
             run_id = catch_up.plan_catch_up(context, plan, error, by).run_id

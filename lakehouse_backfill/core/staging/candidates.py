@@ -143,5 +143,10 @@ def _gone_error(plan: Plan, candidate: CandidatePin, state: RunState) -> Conflic
     return Conflict(
         f"{candidate.run_id} of {candidate.product}, which {plan.run_id} reads, is {state.value}",
         state=_NOTHING_COMPUTED,
-        fix=f"{command_line('cancel', _cascade_of(plan))}, then plan the cascade again",
+        fix=cancel_and_plan_again(_cascade_of(plan)),
     )
+
+
+def cancel_and_plan_again(cascade_id: str) -> str:
+    """Return what to do when a run of a cascade cannot go on as it was planned."""
+    return f"{command_line('cancel', cascade_id)}, then plan the cascade again"

@@ -101,6 +101,13 @@ class World:
         steps.accept_cascade(self.context, found, "ana", "")
         return found
 
+    def accepted_version_of(self, product: str) -> tuple[str, int | None]:
+        """Publish a run of its own of a product; give table and snapshot that readers see."""
+        publish(self.context, accepted_run(self.context, self.run_of(product)), "bob")
+        accepted = self.context.versions.pointer(product).accepted
+        assert accepted is not None
+        return accepted.table, accepted.snapshot_id
+
     def states(self, found: Cascade) -> list[RunState]:
         return [state_of(self.context, run) for run in found.run_ids]
 
@@ -350,15 +357,6 @@ def test_an_unknown_cascade_is_named() -> None:
 
 def test_an_upstream_that_is_not_restated_is_read_as_its_readers_see_it() -> None:
     world = World()
-    other = planned_run(world.context, world.run_of("s.other"))
-    decisions.approve(world.context, other, "ana", "")
-    stage(world.context, other, "bob")
-    validate(world.context, other, "bob")
-    decisions.accept(world.context, other, "ana", "")
-    publish(world.context, other, "bob")
-    accepted = world.context.versions.pointer("s.other").accepted
-    assert accepted is not None
+    accepted = world.accepted_version_of("s.other")
     pins = {pin.name: pin for pin in world.make().plans[2].resolved.sources}
-    assert (pins["other"].table, pins["other"].snapshot_id) == (
-        accepted.table, accepted.snapshot_id,
-    )  # fmt: skip
+    assert (pins["other"].table, pins["other"].snapshot_id) == accepted

@@ -90,8 +90,9 @@ def test_reading_a_product_of_the_cascade_without_declaring_it_is_an_error() -> 
         {"upstreams": [{"product": "s.a", "mapping": "all"}]},
         {"critical": True},
         {"cascade": {"manifest": "other.yaml"}},
+        {"owner": "somebody else"},
     ],
-    ids=["mapping", "critical", "template"],
+    ids=["mapping", "critical", "template", "other"],
 )
 def test_the_graph_version_changes_with_what_contracts_declare(changed: dict[str, Any]) -> None:
     a, before = product("s.a"), product("s.b", "s.a", cascade={"manifest": "b.yaml"})
@@ -108,6 +109,15 @@ def test_the_graph_version_changes_with_code() -> None:
     runs = [
         declared(contract=b, product="s.b", transform={"version": one})
         for one in ("1.0.0", "1.0.1")
+    ]
+    versions = [graph_version(graph(a, b), ("s.a", "s.b"), {"s.b": run}, str) for run in runs]
+    assert versions[0] != versions[1]
+
+
+def test_the_graph_version_changes_with_a_run_manifest() -> None:
+    a, b = product("s.a"), product("s.b", "s.a")
+    runs = [
+        declared(contract=b, product="s.b", validation={"edge_partitions": one}) for one in (0, 1)
     ]
     versions = [graph_version(graph(a, b), ("s.a", "s.b"), {"s.b": run}, str) for run in runs]
     assert versions[0] != versions[1]

@@ -115,6 +115,15 @@ def test_a_source_that_reads_more_than_its_mapping_says_is_refused() -> None:
     require_covered_reads(upstream("all"), up, run.manifest, DAY)
 
 
+@pytest.mark.parametrize("field", [DAY, TEXT])
+def test_reference_data_is_read_whole_so_only_all_covers_it(field: ScopeField) -> None:
+    up, reference = contract(product="s.up", table="s.up"), {"rates": {"table": "s.up"}}
+    run = declared(product="s.down", reference_data=reference)
+    with pytest.raises(Unsupported, match=r"reads all of s\.up as reference data"):
+        require_covered_reads(upstream("same"), up, run.manifest, field)
+    require_covered_reads(upstream("all"), up, run.manifest, field)
+
+
 @pytest.mark.parametrize(
     ("label", "value"), [("null", None), ("=null", "null"), ("==a", "=a"), ("EU", "EU")]
 )
