@@ -45,7 +45,7 @@ class RunFacts(Value):
     """The facts that retention needs of a run.
 
     `ends`: when its lease ends; None while the run is open. `needs`: shadows of other runs from
-    which an open run still takes chunks over.
+    which an open run still takes chunks over; `reads`: those that it reads, in a cascade.
     """
 
     run_id: str
@@ -57,6 +57,7 @@ class RunFacts(Value):
     reason: str
     ends: datetime | None
     needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
 
 class RetentionItem(Value):

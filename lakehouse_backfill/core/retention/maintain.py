@@ -87,9 +87,15 @@ def _run_facts(
             continue
         events = context.runs.events(run_id) if run_id in looked_at else ()
         ends = policy.pin_lease_end(status, events)
-        needs = () if ends else run_files.carried_shadows(context.runs.plan(run_id))
-        state = status.state.value
-        found[run_id] = RunFacts(run_id=run_id, state=state, ends=ends, needs=needs, **run)
+        plan = None if ends else context.runs.plan(run_id)
+        found[run_id] = RunFacts(
+            run_id=run_id,
+            state=status.state.value,
+            ends=ends,
+            needs=run_files.carried_shadows(plan) if plan else (),
+            reads=run_files.read_candidates(plan) if plan else (),
+            **run,
+        )
     return found
 
 

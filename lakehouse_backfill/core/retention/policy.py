@@ -165,9 +165,11 @@ def _shadow_reasons(facts: RetentionFacts) -> dict[str, str]:
             if _is_retired(found.get(row.table, "")):
                 found[row.table] = f"it is version {row.version} of {product}, which is kept"
     for run in facts.runs.values():
-        for name in run.needs:
+        does = dict.fromkeys(run.reads, "reads it")
+        does |= dict.fromkeys(run.needs, "takes chunks over from it")
+        for name, what in does.items():
             if _is_retired(found.get(name, "")):
-                found[name] = f"{run.run_id}, which is {run.state}, takes chunks over from it"
+                found[name] = f"{run.run_id}, which is {run.state}, {what}"
     return found
 
 

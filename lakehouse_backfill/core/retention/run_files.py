@@ -73,6 +73,12 @@ def carried_shadows(plan: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chunk.shadow_table for chunk in taken))
 
 
+def read_candidates(plan: Plan) -> tuple[str, ...]:
+    """Name the shadows of other runs of the cascade that the run reads, once they are known."""
+    pins = plan.resolved.sources
+    return tuple(dict.fromkeys(pin.table for pin in pins if pin.candidate and pin.is_bound))
+
+
 def delete_run_files(
     context: Context,
     runs: Mapping[str, RunFacts],
@@ -122,7 +128,7 @@ def _read_lake(context: Context, runs: Mapping[str, RunFacts], dropped: frozense
     }
     for status in context.runs.list(open_only=True):
         plan = context.runs.plan(status.run_id)
-        needs |= dict.fromkeys(carried_shadows(plan), status.run_id)
+        needs |= dict.fromkeys((*carried_shadows(plan), *read_candidates(plan)), status.run_id)
     rows = {product: found for product, (found, _) in context.audit.products().items()}
     return _Lake(runs, rows, needs, dropped)
 

@@ -13,6 +13,8 @@ from lakehouse_backfill.core.cascade.plan import Cascade
 from lakehouse_backfill.core.publication import rollback
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.publication.recover import recover
+from lakehouse_backfill.core.retention.maintain import gather_facts
+from lakehouse_backfill.core.retention.policy import decide_retention
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.results.cascades import CascadeResult
@@ -65,6 +67,19 @@ def test_a_run_of_no_cascade_and_a_followed_one_are_rolled_back_alone() -> None:
     steps.require_whole_rollback(world.context, ways(world, "s.a"))
 
 
+def test_a_run_whose_plan_was_edited_keeps_nothing_at_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, _ = published()
+    found = ways(world, "s.a")
+
+    def edited(run_id: str) -> Any:
+        raise errors.Tampered(f"the plan of {run_id} was edited")
+
+    monkeypatch.setattr(world.context.runs, "plan", edited)
+    steps.require_whole_rollback(world.context, found)
+
+
 @pytest.mark.req("U2")
 def test_what_was_rolled_back_in_part_goes_back_as_a_whole_before_it_is_published() -> None:
     world, found = published()
@@ -108,6 +123,24 @@ def test_what_readers_see_follows_the_pointers_not_the_states_of_the_runs() -> N
         plan = world.context.runs.plan(run)
         world.context.move(status, plan, "roll back", "bob", reason="a state that is behind")
     assert told(world, found)[1] == "the new versions of all products"
+
+
+@pytest.mark.req("U11")
+def test_a_shadow_that_an_open_run_of_the_cascade_reads_is_kept() -> None:
+    world = World("follow")
+    found = world.accepted()
+    root, reader, _ = found.plans
+    publish(world.context, root.run_id, "bob")
+    for closed, gone in (([], []), (found.run_ids[1:], [root.shadow_table])):
+        for run in closed:
+            publish(world.context, run, "bob")
+        facts = gather_facts(world.context, world.contracts, "s.r", "rows to be erased")
+        decision = decide_retention(facts)
+        kept = {item.name: item.because for item in decision.kept}
+        retired = [item.name for item in decision.retired if item.kind == "shadow"]
+        assert [name for name in retired if name == root.shadow_table] == gone
+        if not closed:
+            assert kept[root.shadow_table] == f"{reader.run_id}, which is accepted, reads it"
 
 
 def test_a_cascade_that_is_cancelled_half_way_names_no_command_that_does_nothing() -> None:
