@@ -1055,6 +1055,7 @@ class Project:
         targets = tuple(
             (found, rollback.plan_rollback(context, found.product, None, ())) for found in contracts
         )
+        require_whole_rollback(context, {found.product: one for found, one in targets})
         if dry_run:
             who = resolve_actor(by)
             would = tuple(
@@ -1064,7 +1065,6 @@ class Project:
                 for found, target in targets
             )
             return results.publications.RollbackTogetherResult(rolled_back=would)
-        require_whole_rollback(context, {found.product: one for found, one in targets})
         runs = {run for _, one in targets for run in (*one.runs_rolled_back, *one.runs_reinstated)}
         with self._pages.written_on_error(*sorted(runs)):
             rows = rollback.rollback_together(

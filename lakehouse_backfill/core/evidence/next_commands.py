@@ -32,6 +32,23 @@ def exceptional_command(
     """
     if plan is None:
         return None
+    found = _exceptional_command(context, status, plan, look=look)
+    return found if plan.cascade is None else _of_member(plan.cascade.cascade_id, status, found)
+
+
+def _of_member(cascade_id: str, status: RunStatus, found: str | None) -> str | None:
+    """Return the command of the cascade where the run's own would be refused."""
+    if found in (_CHANGED, _OVERTAKEN):
+        if status.state is RunState.ACCEPTED:
+            return f"cancel {cascade_id}   # {found.partition('# ')[2]}; then plan it again"
+        return f"status {cascade_id}   # {found.partition('# ')[2]}"
+    is_ready = status.state in (RunState.ACCEPTED, RunState.ROLLED_BACK)
+    return f"publish {cascade_id}" if found is None and is_ready else found
+
+
+def _exceptional_command(
+    context: Context, status: RunStatus, plan: Plan, *, look: bool
+) -> str | None:
     if status.state is RunState.ROLLED_BACK:
         if any(event.verb == "retire" for event in context.runs.events(status.run_id)):
             return _RETIRED

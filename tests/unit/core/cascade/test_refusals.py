@@ -10,6 +10,7 @@ import pytest
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.cascade import steps
 from lakehouse_backfill.core.cascade.plan import Cascade
+from lakehouse_backfill.core.evidence.status import summarise_run_safety
 from lakehouse_backfill.core.publication import rollback
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.publication.recover import recover
@@ -207,6 +208,23 @@ def test_a_version_that_the_old_rows_name_is_not_replaced_by_the_accepted_one() 
         (pin,) = (one for one in world.make().plans[2].resolved.sources if one.name == "rates")
         pins[semantics] = (pin.table, pin.snapshot_id)
     assert pins == {"as_recorded": ("s.other", 1), "corrected_truth": other}
+
+
+def test_a_run_names_the_command_of_its_cascade_where_its_own_would_be_refused() -> None:
+    world = World("follow")
+    found = world.accepted()
+    run = found.run_ids[1]
+
+    def named() -> str | None:
+        status = world.context.runs.status(run)
+        return summarise_run_safety(world.context, status, look=True).next_command
+
+    assert named() == f"lakehouse-backfill publish {found.cascade_id}"
+    world.lake.write("s.a", "2020-01-02", "live")
+    assert named() == (
+        f"lakehouse-backfill cancel {found.cascade_id}   # its partitions changed since it was "
+        "planned; then plan it again"
+    )
 
 
 @pytest.mark.parametrize("place", [0, 1])
