@@ -17,6 +17,8 @@ SERVER_SCHEMES = ("http", "https", "ftp", "sftp", "webhdfs", "swebhdfs")
 _ADDRESS = re.compile(rf"(?i)\b({'|'.join(SERVER_SCHEMES)}):/")
 #: Options of a reader that hold what is read.
 _PLACES = ("path", "paths", "basepath", "url")
+#: What begins the options that reach Hadoop: another file system, or server, for any scheme.
+_FILE_SYSTEM_SETTINGS = ("fs.", "dfs.", "ipc.")
 #: Formats, and parts of the names of their classes, whose reading acts.
 _ACTING_FORMATS = ("jdbc", "socket", "kafka")
 #: A class that does not exist.
@@ -58,10 +60,15 @@ def describe_places(*places: Any, **named: Any) -> str:
 
 
 def describe_options(*pair: Any, **named: Any) -> str:
-    """Return the server that options of a reader name; empty when there is none."""
+    """Return the server that options of a reader name, or may choose; empty when there is none."""
     options = dict([pair]) if len(pair) == 2 else named
     if len(pair) < 2 and {"key", "value"} == set(named):
         options = {named["key"]: named["value"]}
+    settings = [
+        key for key in options if str(key).strip().lower().startswith(_FILE_SYSTEM_SETTINGS)
+    ]
+    if settings:
+        return "to read from a server (that settings of file systems choose)"
     places = [value for key, value in options.items() if str(key).lower() in _PLACES]
     return describe_places(*places)
 

@@ -30,6 +30,9 @@ def test_a_format_whose_reading_acts_is_known_by_any_of_its_names(source: str) -
         (read_guard.describe_options, ("path", "http://host/"), {}),
         (read_guard.describe_options, (), {"key": "Path", "value": "http://host/"}),
         (read_guard.describe_options, (), {"path": "sftp://host/", "header": "true"}),
+        (read_guard.describe_options, ("fs.own.impl", "org.apache.hadoop.fs.FileSystem"), {}),
+        (read_guard.describe_options, (), {"key": "FS.S3A.endpoint", "value": "host"}),
+        (read_guard.describe_options, (), {"header": "true", "dfs.namenode.rpc-address": "host"}),
     ],
 )
 def test_the_address_of_a_server_is_found_wherever_a_reader_takes_it(
