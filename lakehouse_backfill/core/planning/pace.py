@@ -112,7 +112,8 @@ def _span_s(
 ) -> float | None:
     """Return the seconds between the newest `first` and the event that ended it, if it ended well.
 
-    None as well when the act was begun a second time: a part of it was done before.
+    None as well when the act was begun a second time, a part of it was done before; and when its
+    end lies before its beginning.
     """
     begun: datetime | None = None
     found: float | None = None
@@ -124,6 +125,8 @@ def _span_s(
             found, begun = (event.at - begun).total_seconds(), None
         elif event.verb in broken:
             begun = None
+    if found is not None and found < 0:
+        return None  # The clocks of two machines, or one that was set back.
     return found if times == 1 or not broken else None
 
 

@@ -165,6 +165,22 @@ def test_a_run_whose_chunks_were_done_by_two_processes_says_nothing_of_its_start
     assert sample.rows == recorded.plan.estimate.input_rows / 2
 
 
+def test_a_clock_that_was_set_back_says_nothing_of_how_long_a_phase_takes() -> None:
+    _, found = timed_world(lake())
+    published_run(found, declared())
+    (recorded,) = found.runs.recorded("daily", 5)
+    early = recorded.events[0].at - timedelta(days=1)
+    moved = tuple(
+        event.model_copy(update={"at": early})
+        if event.verb in ("pass validation", "finish publishing", "finish staging")
+        else event
+        for event in recorded.events
+    )
+    sample = pace.sample_of(recorded._replace(events=moved))
+    assert sample is not None
+    assert (sample.overhead_s, sample.validation_s, sample.publication_s) == (None, None, None)
+
+
 def test_secrets_of_a_remote_address_are_no_part_of_the_engine_profile() -> None:
     spark = {"spark.remote": "sc://host:15002/;token=secret"}
     _, found = timed_world(lake(), profile=Profile(catalog={"name": "l"}, spark=spark))
