@@ -18,7 +18,7 @@ from tests.support.spark.column_scope import (
     seeded,
 )
 from tests.support.spark.lake import Lake
-from tests.support.spark.modes import BY_PARTITION, FORMATS, Modes
+from tests.support.spark.modes import BY_PARTITION, FORMATS, ROW, Modes
 
 pytestmark = pytest.mark.lake
 
@@ -130,6 +130,29 @@ def test_a_column_is_added_and_filled_by_the_same_commit(give: Give) -> None:
         (d, f"n{k}") for d in (2, 3) for k in (1, 2, 3)
     }
     assert {note for d, _, note in modes.rows("d", "k", "note") if d not in (2, 3)} == {None}
+
+
+@pytest.mark.req("P9")
+@pytest.mark.parametrize("mode", ["replace_partitions", "pointer_swap"])
+def test_a_column_that_the_table_got_after_its_last_commit_is_filled(give: Give, mode: str) -> None:
+    """ALTER TABLE makes no snapshot: the base's schema has neither the column nor the new type."""
+    columns = [{"name": name, "type": kind} for name, kind in (*ROW, ("note", "string"))]
+    modes = give(columns=columns, publication="pinned" if mode == "pointer_swap" else "follow")
+    modes.lake.sql("ALTER TABLE {ns}.out ADD COLUMN note string")
+    run_id, found = modes.validated(
+        **asked("note", "v", target={"publish_mode": mode}), validation={"edge_partitions": 1}
+    )
+    passed, detail = modes.gate(found, "edges are closed")
+    assert (passed, "open at 2024-01-01, 2024-01-04" in detail) == (False, True), detail
+    assert modes.gate(found, OTHERS)[0]
+    assert modes.gate(found, DIFF)[0]
+    modes.project.cancel(run_id, by="lead")
+    modes.published(**asked("note", target={"publish_mode": mode}))
+    where = modes.accepted() if mode == "pointer_swap" else modes.product
+    found_rows = modes.lake.spark.table(f"{modes.lake.name}.{where}").collect()
+    assert {(row["d"].day, row["k"], row["v"], row["note"]) for row in found_rows} == {
+        (d, k, 10 * d + k, f"n{k}" if d in (2, 3) else None) for d in range(1, 6) for k in (1, 2, 3)
+    }
 
 
 @pytest.mark.req("P9", "U11")

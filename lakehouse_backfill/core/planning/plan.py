@@ -30,6 +30,7 @@ from lakehouse_backfill.core.planning.stages import find_repeated_run, nothing_t
 from lakehouse_backfill.core.planning.target import (
     advice,
     catch_up,
+    earlier_parts,
     publish_modes,
     row_changes,
     schema_changes,
@@ -300,8 +301,7 @@ def _complete_plan(
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     chosen = context.choose_write_path(table, resolved.scope)
     write_path.require_fitting_write_path(resolved.manifest, table, chosen)
-    manifest_hash = resolved.manifest_hash
-    run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
+    run_id = _free_run_id(context, f"bf-{resolved.manifest_hash[:10]}")
     _require_changed_intent(context, run_id, revise, declared.manifest_file)
     name = resolved.contract.table.rpartition(".")[2]
     repeated = find_repeated_run(context, resolved)
@@ -312,7 +312,7 @@ def _complete_plan(
         created_at=context.clock.now(),
         created_by=by,
         resolved=resolved,
-        manifest_hash=manifest_hash,
+        manifest_hash=resolved.manifest_hash,
         estimate=estimate,
         places=places,
         way=chosen,
@@ -341,7 +341,8 @@ def _intent_warnings(
     manifest, contract = resolved.manifest, resolved.contract
     deprecated = job_code.require_allowed_version(manifest, contract, context.clock.now())
     noted = run_notes.notes_for_next_plan(context, contract.product)
-    return deprecated + noted + catch_up.revision_warnings(context, resolved, revise)
+    earlier = earlier_parts.earlier_part_warnings(context, resolved)
+    return deprecated + noted + earlier + catch_up.revision_warnings(context, resolved, revise)
 
 
 def _require_changed_intent(

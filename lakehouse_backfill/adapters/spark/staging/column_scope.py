@@ -63,6 +63,13 @@ def given_columns(plan: Plan, output: DataFrame, target: StructType) -> StructTy
     return T.StructType([field for field in target.fields if field.name in wanted])
 
 
+def columns_of_no_base_row(plan: Plan, base: DataFrame) -> tuple[str, ...]:
+    """Return what the run adds, and restated columns that the table got after its last commit."""
+    added = table.added_column_names(declared_schema_change(plan))
+    restated = plan.resolved.manifest.target.columns or ()
+    return (*added, *(name for name in restated if name not in (*base.columns, *added)))
+
+
 def compared_rows(plan: Plan, added: Collection[str], rows: DataFrame) -> DataFrame:
     """Return rows with the columns by which partitions beyond the range are compared.
 
@@ -184,12 +191,19 @@ class ColumnComposer:
         return joined.withColumn(_OUTCOME, _outcome(reduce(and_, has_key), len(kept)))
 
     def _base(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
-        """Read the base's rows of the scope, with a mark on those that the run leaves out."""
+        """Read what the run carries over, with a mark on the rows that it leaves out.
+
+        Restated columns are no part of it: the table may have got one after its last commit.
+        """
         base, change = plan.resolved.target, declared_schema_change(plan)
         held = self._tables.read_scope(base.table, base.snapshot_id, scope)
-        added = table.added_column_names(change)
-        kept = StructType([field for field in target.fields if field.name not in added])
-        require_same_columns(base.table, held.schema, kept)
+        restated = plan.resolved.manifest.target.columns or ()
+        given = {*table.added_column_names(change), *restated}
+        kept, there = (
+            StructType([field for field in schema.fields if field.name not in given])
+            for schema in (target, held.schema)
+        )
+        require_same_columns(base.table, there, kept)
         lineage = _lineage_of(plan)
         names = [field.name for field in kept.fields if field.name not in lineage]
         rows = held.select(*map(quoted_column, names))

@@ -42,7 +42,6 @@ from lakehouse_backfill.adapters.spark.staging.proofs import TransformProofs
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
 from lakehouse_backfill.core.planning.target import catch_up, publish_modes
-from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.diff import Checksum, Repetition
@@ -216,7 +215,7 @@ class SparkStaging:
         labels = tuple(label for scope in scopes.values() for label in scope.partitions)
         field = plan.resolved.scope.field
         accepted = self._accepted_rows(plan, Scope(field=field, partitions=labels))
-        added_columns = table.added_column_names(declared_schema_change(plan))
+        added_columns = column_scope.columns_of_no_base_row(plan, accepted)
         target = self._tables.schema(plan.shadow_table) if added_columns else accepted.schema
         with spark_errors("checking the edges"):
             compared = partial(column_scope.compared_rows, plan, added_columns)

@@ -41,7 +41,11 @@ _MERGE, _VERSION, _DELETED = "target.merge", "target.merge.version", "target.mer
 
 def is_partial_plan(plan: Plan) -> bool:
     """Return whether a run changes some rows or columns of its partitions, and keeps the others."""
-    target = plan.resolved.manifest.target
+    return is_partial_target(plan.resolved.manifest.target)
+
+
+def is_partial_target(target: Target) -> bool:
+    """Return whether a target keeps some rows or columns of its partitions."""
     is_part = target.publish_mode in ("merge", "correction_events")
     return is_part or target.row_predicate is not None or target.columns is not None
 

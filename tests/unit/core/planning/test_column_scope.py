@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.planning.target import column_scope
+from lakehouse_backfill.core.planning.target.earlier_parts import earlier_part_warnings
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.table import PartitionField, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
-from tests.support.examples.plans import columns_of
+from tests.support.examples.plans import columns_of, with_fields
 from tests.support.fakes.context import context, contract, declared, lake
-from tests.support.fakes.steps import planned_run
+from tests.support.fakes.steps import planned_run, published_run
+from tests.support.fakes.timed import timed_world
 
 TYPES = {
     "day": "date", "id": "long", "amount": "long", "cause": "string", "region": "string",
@@ -162,3 +165,37 @@ def test_the_plan_says_which_columns_change_and_that_no_other_does() -> None:
     answer = plan.checklist[1].answer
     assert answer is not None
     assert answer.endswith("of day, columns amount of their rows; no other column, no other row")
+
+
+@pytest.mark.parametrize(
+    ("part", "version", "wanted", "words"),
+    [
+        ({"columns": ("amount",)}, "2.0.0", None, "changed only columns amount of 2020-01-03"),
+        ({"columns": ("amount",)}, "1.0.0", None, ""),
+        ({"columns": ("amount",)}, "2.0.0", ("amount",), ""),
+        ({"publish_mode": "merge"}, "2.0.0", None, "changed only some rows of 2020-01-03"),
+        ({}, "2.0.0", None, ""),
+    ],
+)
+def test_whole_rows_are_warned_of_the_parts_that_other_code_restated(
+    part: dict[str, Any], version: str, wanted: tuple[str, ...] | None, words: str
+) -> None:
+    """Else the repair of a stale partition takes back, unsaid, what was put right since."""
+    _, found = timed_world(lake())
+    published_run(found, declared())
+    fixed = published_run(found, declared("2020-01-03", "2020-01-04"))
+    plan = found.runs.plans[fixed]
+    changes = {f"target__{name}": value for name, value in part.items()}
+    manifest = with_fields(plan.resolved.manifest, transform__version=version, **changes)
+    done = plan.resolved.model_copy(update={"manifest": manifest})
+    found.runs.plans[fixed] = plan.model_copy(update={"resolved": done})
+    again = make_plan(found, declared("2020-01-02", "2020-01-05"), "bob", None)
+    shown = [text for text in again.warnings if "writes whole rows over" in text]
+    assert len(shown) == bool(words or wanted)
+    asked = with_fields(again.resolved.manifest, target__columns=wanted)
+    resolved = again.resolved.model_copy(update={"manifest": asked})
+    warnings = earlier_part_warnings(found, resolved)
+    assert len(warnings) == bool(words)
+    assert words in "".join(warnings)
+    found.runs.plans.pop(fixed)
+    assert earlier_part_warnings(found, resolved) == ()
