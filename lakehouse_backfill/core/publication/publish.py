@@ -160,6 +160,10 @@ class _Driver:
                     self.drive(plan, context.runs.status(plan.run_id))
         except (*reserve.REFUSALS, errors.IllegalMove) as error:
             self.release(error)
+            for plan in self.plans:
+                history = context.versions.history(plan.product)
+                if steps.is_stepwise(plan) and steps.visible_partitions(history, plan.run_id):
+                    error.state = steps.describe_visible_partitions(history, plan)
             raise
         return [
             AcceptedRun(context, plan, self.driven[plan.run_id].status, self.by, *result)

@@ -77,6 +77,23 @@ def test_what_has_begun_is_finished_and_the_way_back_is_open() -> None:
     assert state_of(off, run_id) is RunState.ROLLED_BACK
 
 
+def test_no_further_step_begins_and_the_steps_that_readers_see_are_named() -> None:
+    where = lake()
+    found = other_process(context(where, FakeCompute(where)))
+    steps = {"progressive": {"partitions_per_step": 2}}
+    run_id = accepted_run(found, declared("2020-01-01", "2020-01-05", target=steps))
+    with pytest.raises(Killed), killed_at("Publisher.adopt:after"):
+        publish(found, run_id, "ana")
+    off = _switched(other_process(found), switches={"publish": False})
+    for _ in range(2):
+        with pytest.raises(Blocked, match="switched off") as refused:
+            publish(off, run_id, "ana")
+        assert refused.value.state.startswith("readers see 2020-01-01, 2020-01-02 of this run")
+        assert state_of(off, run_id) is RunState.PUBLISH_HALTED
+    publish(other_process(found), run_id, "ana")
+    assert state_of(found, run_id) is RunState.PUBLISHED
+
+
 def test_hooks_that_are_switched_off_stop_a_publication_that_waits_for_them() -> None:
     hooks = [{"name": "pause", "on": "before_publish", "command": ["pause"]}]
     found = context(lake())
