@@ -21,6 +21,7 @@ from lakehouse_backfill.core.evidence.inputs.rows import (
 )
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins
 from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.row_changes import is_partial_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -211,7 +212,10 @@ class _Finder:
         return self.versions(transform.file).get(transform.name, transform.version)
 
     def _open_runs(self) -> dict[str, _OpenRun]:
-        """Return, for each partition of an open run, the newest such run."""
+        """Return, for each partition of an open run, the newest such run.
+
+        One that is never published, such as a dry run, repairs nothing, so it is none.
+        """
         found: dict[str, _OpenRun] = {}
         for run in self.context.runs.list(open_only=True):
             if run.product != self.contract.product:
@@ -219,6 +223,8 @@ class _Finder:
             try:
                 plan = self.origins.plan(run.run_id)
             except NotFound:
+                continue
+            if publish_modes.is_never_published(plan):
                 continue
             for label in plan.resolved.scope.partitions:
                 found.setdefault(label, _OpenRun(run, plan))

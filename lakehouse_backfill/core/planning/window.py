@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta, timezone
+from itertools import islice
 from typing import NamedTuple
 
 from lakehouse_backfill.core.planning.resolve import to_utc_instant
@@ -86,7 +87,8 @@ def dependent_span(pin: SourcePin, span: EventSpan) -> EventSpan:
 def labels_of_span(field: ScopeField, span: EventSpan) -> tuple[str, ...]:
     """Return the partitions that hold event times of the span, in order.
 
-    Raises Unsupported for partitions that are no spans of time.
+    Raises Unsupported for partitions that are no spans of time, ConfigError for more of them than a
+    run may have.
     """
     if field.type in ("string", "int", "long") or (
         field.transform == "identity" and field.type != "date"
@@ -98,7 +100,15 @@ def labels_of_span(field: ScopeField, span: EventSpan) -> tuple[str, ...]:
             fix="leave --window out, and name the partitions in target.partitions.values",
             field="target.partitions.column",
         )
-    return tuple(_labels(field, span))
+    labels = tuple(islice(_labels(field, span), partitions.MAX_PARTITIONS + 1))
+    if len(labels) > partitions.MAX_PARTITIONS:
+        raise ConfigError(
+            f"the window reaches more than {partitions.MAX_PARTITIONS:,} partitions of "
+            f"{field.column}",
+            state=NOTHING_PLANNED,
+            fix="name a shorter window",
+        )
+    return labels
 
 
 def _labels(field: ScopeField, span: EventSpan) -> Iterator[str]:
@@ -130,12 +140,13 @@ def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
     closes_with = affected[-1]
     # The partition of null has no time, so it reads the whole range: rows of the window too.
     affected += tuple(label for label in scope.partitions if label == partitions.NULL_LABEL)
+    reached_labels = frozenset(affected)
     closes_at = _end_of(scope.field, closes_with)
     window = CorruptionWindow(
         first=span.first,
         stop=span.stop,
         partitions=affected,
-        beyond=tuple(label for label in scope.partitions if label not in affected),
+        beyond=tuple(label for label in scope.partitions if label not in reached_labels),
         sources=sources,
         last_good=_last_good(context, plan, until),
         replay_to=whole.stop,
@@ -153,7 +164,8 @@ def _end_of(field: ScopeField, label: str) -> datetime | None:
 def _require_all_restated(plan: Plan, span: EventSpan, affected: tuple[str, ...]) -> None:
     """Raise ConfigError when a partition that depends on the window is not restated."""
     scope = plan.resolved.scope
-    missing = tuple(label for label in affected if label not in scope.partitions)
+    restated = frozenset(scope.partitions)
+    missing = tuple(label for label in affected if label not in restated)
     if not missing:
         return
     stop = partitions.shift_label(scope.field, affected[-1], 1) or affected[-1]

@@ -153,6 +153,18 @@ def test_an_open_run_gives_its_partitions_the_words_of_its_state() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "never", [{"run": {"mode": "dry_run"}}, {"target": {"publish_mode": "shadow_only"}}]
+)
+def test_an_open_run_that_is_never_published_hides_no_stale_partition(never: Any) -> None:
+    where, found = steps.world()
+    made = steps.published_run(found)
+    where.write("bronze.raw", "2020-01-03", "late")
+    steps.planned_run(found, declared("2020-01-03", "2020-01-04", **never))
+    (stale,) = find_stale(found, contract(), lambda file: {}).to_repair
+    assert (stale.partition, stale.state, stale.run_id) == ("2020-01-03", "stale", made)
+
+
 def test_after_a_rollback_the_code_that_was_rolled_back_is_not_asked_for() -> None:
     _, found = steps.world()
     versions = {"daily": "1.0.0"}

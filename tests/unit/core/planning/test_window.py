@@ -102,6 +102,13 @@ def test_partitions_without_time_have_no_window(kind: Any) -> None:
         labels_of_span(field, EventSpan(at("2020-01-01"), at("2020-01-02")))
 
 
+def test_a_window_of_more_partitions_than_a_run_may_have_is_refused_at_once() -> None:
+    hours = ScopeField(column="at", transform="hour", type="timestamp")
+    with pytest.raises(ConfigError, match="more than 100,000 partitions of at") as caught:
+        labels_of_span(hours, parse_window("0001-01-01..9999-12-30"))
+    assert "shorter window" in caught.value.fix
+
+
 def world() -> tuple[Any, Context]:
     """Raw rows of 2 January: by two commits, the second of them late; of 1 and 3 by one each."""
     where, found = steps.world()
