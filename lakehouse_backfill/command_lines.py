@@ -40,15 +40,15 @@ def command_line(*words: str) -> str:
     return " ".join([PROGRAM, *(shlex.quote(word) for word in words)])
 
 
-def plan_command(manifest_file: str = "", revise: str = "") -> str:
+def plan_command(manifest_file: str = "", revise: str = "", *options: str) -> str:
     """Return the command that plans a run manifest, revising the run `revise` if given.
 
-    Without a file, it plans the file that the revised run was planned from.
+    `options` stand last. Without a file, it plans the file that the revised run was planned from.
     """
     # A file name that begins with a dash would be parsed as an option.
     file = f"./{manifest_file}" if manifest_file.startswith("-") else manifest_file
     return command_line(
-        "plan", *((file,) if file else ()), *(("--revise", revise) if revise else ())
+        "plan", *((file,) if file else ()), *(("--revise", revise) if revise else ()), *options
     )
 
 

@@ -251,7 +251,10 @@ class Project:
             plan, status = stage.register_plan(context, plan, who)
         done = results.plans.PlanResult.of(plan, status, proof, repeated)
         if status is None:
-            done = replace(done, next_command=plan_command(plan.manifest_file, revise or ""))
+            same = [f"--window={window}"] if window else []
+            same += [f"--subset={label}" for label in subset]
+            again = plan_command(plan.manifest_file, revise or "", *same)
+            done = replace(done, next_command=again)
         else:
             done = replace(done, next_command=self._next_command(plan.run_id, look=True))
         if dry_run or not plan.revises:

@@ -261,5 +261,12 @@ def open_in_browser(page: Path) -> bool:
 
 
 def split_list(texts: list[str] | None) -> tuple[str, ...]:
-    """Split `a,b` and repeated options into their parts."""
-    return tuple(part.strip() for text in texts or () for part in text.split(",") if part.strip())
+    """Split `a,b` and repeated options into their parts.
+
+    Raises BadParameter for a list without any, as an unset variable of a shell leaves it: as if the
+    option were left out, the command would be about everything.
+    """
+    parts = tuple(part.strip() for text in texts or () for part in text.split(","))
+    if texts and not any(parts):
+        raise typer.BadParameter("a list that is given must name something")
+    return tuple(part for part in parts if part)

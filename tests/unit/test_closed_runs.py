@@ -85,6 +85,20 @@ def test_a_window_stands_in_the_plan_and_in_show(tmp_path: Path) -> None:
         case.project.plan("m.yaml", by="bob", window="2020-01-03..2020-01-03", dry_run=True)
 
 
+@pytest.mark.parametrize(
+    ("asked", "option"),
+    [
+        ({"subset": ("2020-01-03",)}, "--subset=2020-01-03"),
+        ({"window": "2020-01-02..2020-01-02"}, "--window=2020-01-02..2020-01-02"),
+    ],
+)
+def test_a_plan_that_was_only_looked_at_is_registered_by_the_same_options(
+    tmp_path: Path, asked: Any, option: str
+) -> None:
+    found = Case(tmp_path).project.plan("m.yaml", by="bob", dry_run=True, **asked)
+    assert found.next_command == f"lakehouse-backfill plan m.yaml {option}"
+
+
 @pytest.mark.req("P8")
 def test_a_subset_is_a_dry_run_of_the_manifest(tmp_path: Path) -> None:
     case = Case(tmp_path)

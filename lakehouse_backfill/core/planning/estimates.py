@@ -275,7 +275,7 @@ def _require_deadline(manifest: RunManifest, found: Estimate, now: datetime) -> 
     deadline = manifest.run.deadline
     if deadline is None:
         return
-    deadline = resolve.to_utc_instant(deadline)
+    deadline = deadline.astimezone(now.tzinfo)
     if now > deadline:
         raise LimitExceeded(
             f"the deadline {deadline.isoformat()} has passed",
@@ -320,7 +320,7 @@ def deadline_warnings(manifest: RunManifest, found: Estimate, now: datetime) -> 
     if deadline is None or history is None:
         return ()
     late = expected_end(now, history.duration_s.p90)
-    if late <= resolve.to_utc_instant(deadline):
+    if late <= deadline.astimezone(now.tzinfo):
         return ()
     return (
         f"one run of ten takes {history.duration_s.p90:,.1f} s or more and would end at "

@@ -317,6 +317,8 @@ def test_no_text_of_a_bug_or_of_its_causes_is_shown_where_values_are_hidden(word
         ("status --nope --json", "status", "No such option"),
         ("--nope status --json", "status", "No such option"),
         ("diff bf-1 --samples many --json", "diff", "Invalid value"),
+        ("plan run.yaml --subset , --json", "plan", "must name something"),
+        ("rollback a.b --reason x --partitions , --json", "rollback", "must name something"),
         (
             "new a.b --from 1 --to 2 --reason x --reason-code odd --json",
             "new",

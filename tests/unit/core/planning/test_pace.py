@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
@@ -284,20 +283,6 @@ def test_a_plan_that_misses_its_deadline_is_refused_with_both_times(
         check_limits(manifest, estimate, NOON)
     assert refused.value.field == "run.deadline"
     assert deadline.isoformat() in refused.value.problem
-
-
-def test_a_deadline_without_an_offset_is_utc_wherever_plan_is_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    deadline = (NOON + timedelta(seconds=1)).replace(tzinfo=None)
-    manifest = with_fields(a_plan().resolved.manifest, run__deadline=deadline)
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    time.tzset()
-    try:
-        check_limits(manifest, estimated(), NOON)
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 @pytest.mark.req("P1")
