@@ -21,6 +21,16 @@ _OVERTAKEN = "{replan}   # another version became accepted since it was planned"
 _UNANSWERED = "{replan}   # once the questions of its checklist are answered"
 _RETIRED = "{plan}   # its shadow was removed; planned again, it is a new run"
 
+_CORRECTED = "cancel {cascade}   # once manifest or code is corrected; then plan it again"
+#: The next command of a run of a cascade, where it is not published, revised or planned alone.
+_MEMBER_COMMANDS = {
+    RunState.ACCEPTED: "publish {cascade}",
+    RunState.ROLLED_BACK: "publish {cascade}",
+    RunState.HALTED: _CORRECTED,
+    RunState.REJECTED: _CORRECTED,
+    RunState.CANCELLED: "status {cascade}",
+}
+
 
 def exceptional_command(
     context: Context, status: RunStatus, plan: Plan | None, *, look: bool
@@ -33,17 +43,22 @@ def exceptional_command(
     if plan is None:
         return None
     found = _exceptional_command(context, status, plan, look=look)
-    return found if plan.cascade is None else _of_member(plan.cascade.cascade_id, status, found)
+    return found if plan.cascade is None else _of_member(plan, status, found)
 
 
-def _of_member(cascade_id: str, status: RunStatus, found: str | None) -> str | None:
+def _of_member(plan: Plan, status: RunStatus, found: str | None) -> str | None:
     """Return the command of the cascade where the run's own would be refused."""
-    if found in (_CHANGED, _OVERTAKEN):
-        if status.state is RunState.ACCEPTED:
+    cascade_id = plan.cascade.cascade_id if plan.cascade else ""
+    if found == _RETIRED:
+        return f"status {cascade_id}   # {found.partition('# ')[2]}"
+    if found in (_CHANGED, _OVERTAKEN, _UNANSWERED):
+        if status.state in (RunState.ACCEPTED, RunState.PLANNED):
             return f"cancel {cascade_id}   # {found.partition('# ')[2]}; then plan it again"
         return f"status {cascade_id}   # {found.partition('# ')[2]}"
-    is_ready = status.state in (RunState.ACCEPTED, RunState.ROLLED_BACK)
-    return f"publish {cascade_id}" if found is None and is_ready else found
+    if found is not None or publish_modes.is_externally_written(plan):
+        return found
+    command = _MEMBER_COMMANDS.get(status.state)
+    return command.format(cascade=cascade_id) if command else None
 
 
 def _exceptional_command(

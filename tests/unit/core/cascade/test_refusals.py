@@ -227,6 +227,25 @@ def test_a_run_names_the_command_of_its_cascade_where_its_own_would_be_refused()
     )
 
 
+def test_a_run_of_a_cascade_is_never_told_to_be_published_revised_or_planned_alone() -> None:
+    world = World()
+    found = world.accepted()
+    cascade = found.cascade_id
+
+    def named(*, look: bool) -> set[str]:
+        context = world.context
+        statuses = [context.runs.status(run) for run in found.run_ids]
+        lines = {summarise_run_safety(context, one, look=look).next_command for one in statuses}
+        return {line.removeprefix("lakehouse-backfill ") for line in lines}
+
+    corrected = "once manifest or code is corrected; then plan it again"
+    assert named(look=False) == named(look=True) == {f"publish {cascade}"}
+    steps.reject_cascade(world.context, found, "ana", "no")
+    assert named(look=False) == named(look=True) == {f"cancel {cascade}   # {corrected}"}
+    steps.cancel_cascade(world.context, found, "ana", "no")
+    assert named(look=False) == named(look=True) == {f"status {cascade}"}
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_run_that_meets_live_commits_is_not_revised_alone(place: int) -> None:
     world = World("follow")
