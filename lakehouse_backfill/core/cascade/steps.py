@@ -91,12 +91,15 @@ def run_cascade(context: Context, cascade: Cascade, by: str) -> None:
     for plan in cascade.plans:
         status = _computed(context, plan.run_id, by)
         if status.state is S.REJECTED:
+            by_gates = _is_rejected_by_gates(context, status)
             raise errors.ChecksFailed(
                 f"{plan.run_id} of {plan.product} is rejected; what is downstream of it was not "
                 "computed",
                 state="readers see what they saw before; what passed is kept",
                 fix=f"{command_line('validate', plan.run_id)}  # names the gates; then "
-                f"{command_line('run', cascade.cascade_id)}",
+                f"{command_line('run', cascade.cascade_id)}"
+                if by_gates
+                else f"a person rejected it: {cancel_and_plan_again(cascade.cascade_id)}",
             )
 
 

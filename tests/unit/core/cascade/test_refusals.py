@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.cascade import steps
 from lakehouse_backfill.core.cascade.plan import Cascade
 from lakehouse_backfill.core.evidence.status import summarise_run_safety
@@ -208,6 +209,18 @@ def test_a_version_that_the_old_rows_name_is_not_replaced_by_the_accepted_one() 
         (pin,) = (one for one in world.make().plans[2].resolved.sources if one.name == "rates")
         pins[semantics] = (pin.table, pin.snapshot_id)
     assert pins == {"as_recorded": ("s.other", 1), "corrected_truth": other}
+
+
+def test_what_a_person_rejected_is_cancelled_and_not_judged_again() -> None:
+    world = World()
+    found = world.accepted()
+    decisions.reject(world.context, found.run_ids[0], "ana", "no")
+    with pytest.raises(errors.ChecksFailed, match="is rejected") as refused:
+        steps.run_cascade(world.context, found, "bob")
+    assert refused.value.fix == (
+        f"a person rejected it: lakehouse-backfill cancel {found.cascade_id}, then plan the "
+        "cascade again"
+    )
 
 
 def test_a_run_names_the_command_of_its_cascade_where_its_own_would_be_refused() -> None:
