@@ -47,7 +47,7 @@ REJECT_REASON: Final = "_reject_reason"
 
 
 class RejectedRow(Value):
-    """A row that a transform rejected: the key, and the other columns."""
+    """A row that a transform rejected: its key, and all of its columns."""
 
     reason: str
     key: dict[str, Any]

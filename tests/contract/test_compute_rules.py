@@ -27,7 +27,7 @@ def world() -> ComputeWorld:
 
     def rejecting() -> Plan:
         key = dict.fromkeys(plan.resolved.contract.key, "1")
-        row = RejectedRow(reason="late", key=key, record={"v": "7"})
+        row = RejectedRow(reason="late", key=key, record={**key, "v": "7"})
         compute.rejected = Rejects(rows=1, reasons={"late": 1}, records=(row,))
         return plan
 

@@ -8,6 +8,7 @@ import pytest
 
 from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
+from lakehouse_backfill.domain.plan import Plan
 from tests.contract.compute_rules import *  # noqa: F403 (the rules)
 from tests.contract.compute_rules import ComputeWorld
 from tests.lake.test_fencing import fence
@@ -16,6 +17,12 @@ from tests.support.spark.lake import DAYS, Lake, PlanMaker, copy_job
 REASON = "CASE WHEN k IN (14, 35) THEN 'late' END AS _reject_reason"
 #: One row of each of the days 5 and 6.
 REJECTING = f'return src.selectExpr("d", "k", "v", "{REASON}")'
+
+
+def rejecting_plan(lake: Lake) -> Plan:
+    """Plan a job that rejects rows, over the tables that are there."""
+    lake.job(copy_job(REJECTING))
+    return PlanMaker(lake, per_chunk=1).make()
 
 
 @pytest.fixture
@@ -28,5 +35,5 @@ def world(lake: Lake, daily: Callable[..., PlanMaker]) -> ComputeWorld:
         plan=plan, other=DAYS[0],
         head=lambda table: lake.head(table.rpartition(".")[2]),
         fence=lambda epoch: fence(lake, epoch),
-        rejecting=lambda: daily(copy_job(REJECTING), per_chunk=1).make(),
+        rejecting=lambda: rejecting_plan(lake),
     )  # fmt: skip
