@@ -251,6 +251,11 @@ SESSION_EFFECTS: dict[str, tuple[str, str]] = {
         "network",
         "session().read.format('csv').option('path', 'webhdfs://127.0.0.1:1/a').load()",
     ),
+    "file of a file system of its own": (
+        "network",
+        "session().read.option('fs.own.impl', 'org.apache.hadoop.hdfs.web.WebHdfsFileSystem')"
+        ".text('own://127.0.0.1:1/a')",
+    ),
     "file of a web server by the context": (
         "network",
         "context().textFile('http://127.0.0.1:1/a').collect()",
