@@ -220,43 +220,46 @@ class Project:
         prove_warm_up: bool = False,
         prove_determinism: bool = False,
         window: str | None = None,
-        subset: tuple[str, ...] = (),
+        subset: tuple[str, ...] | None = None,
     ) -> plans.PlanResult:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
         Without a file, the file of the run to `revise` is planned again. `window` names event times
         whose rows were wrong, `T1..T2`: the plan says what follows, and must restate all of it.
-        With a `subset` of the partitions it is a dry run: checked alike, never published.
+        With a `subset` of the partitions it is a dry run: checked alike, never published; it takes
+        the place of no run.
 
         Raises ConfigError, NotFound, Unsupported, LimitExceeded, NonDeterministic, ChecksFailed (a
         proof).
         """
-        from lakehouse_backfill.core.planning import job_code, resolve
+        from lakehouse_backfill.core.planning import job_code
         from lakehouse_backfill.core.planning import plan as stage
         from lakehouse_backfill.core.planning import window as windows
+        from lakehouse_backfill.core.planning.target import dry_run as dry_runs
 
         who, context = resolve_actor(by), self.wiring.context
+        dry_runs.require_subset(subset, revise)
         manifest_file = self._file_to_plan(manifest_file, revise)
         span = windows.parse_window(window) if window is not None else None
         declared = self.wiring.load_declaration(Path(manifest_file))
         with locate_errors(self.folder / declared.manifest_file, self.folder):
-            amend = partial(resolve.restrict_to_dry_run, labels=subset) if subset else None
+            amend = partial(dry_runs.restrict_to_dry_run, labels=subset) if subset else None
             plan = stage.make_plan(context, declared, who, revise, amend)
-            if span is not None:
-                plan = windows.examine_window(context, plan, span)
-        proof = job_code.prove_warm_up(context, plan) if prove_warm_up else None
-        repeated = job_code.prove_determinism(context, plan) if prove_determinism else None
+            plan = windows.examine_window(context, plan, span) if span is not None else plan
+        proofs = (
+            job_code.prove_warm_up(context, plan) if prove_warm_up else None,
+            job_code.prove_determinism(context, plan) if prove_determinism else None,
+        )
         status = None
         if not dry_run:
             plan, status = stage.register_plan(context, plan, who)
-        done = results.plans.PlanResult.of(plan, status, proof, repeated)
-        if status is None:
-            same = [f"--window={window}"] if window else []
-            same += [f"--subset={label}" for label in subset]
-            again = plan_command(plan.manifest_file, revise or "", *same)
-            done = replace(done, next_command=again)
-        else:
-            done = replace(done, next_command=self._next_command(plan.run_id, look=True))
+        done = results.plans.PlanResult.of(plan, status, *proofs)
+        command = (
+            plan_command(plan.manifest_file, revise or "", *_plan_options(window, subset))
+            if status is None
+            else self._next_command(plan.run_id, look=True)
+        )
+        done = replace(done, next_command=command)
         if dry_run or not plan.revises:
             return done
         return self._pages.add_existing_link(done, plan.revises)
@@ -1277,6 +1280,12 @@ class Project:
     def _context(self, *, take_over: bool, check_files: bool | None = None) -> Context:
         context = replace(self.wiring.context, take_over=take_over)
         return context if check_files is None else replace(context, check_files=check_files)
+
+
+def _plan_options(window: str | None, subset: tuple[str, ...] | None) -> list[str]:
+    """Return the options by which a plan is made again as it was looked at."""
+    options = [f"--window={window}"] if window else []
+    return options + [f"--subset={label}" for label in subset or ()]
 
 
 def _blocking_file(folder: Path) -> Path | None:

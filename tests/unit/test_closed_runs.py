@@ -111,3 +111,14 @@ def test_a_subset_is_a_dry_run_of_the_manifest(tmp_path: Path) -> None:
     with pytest.raises(Blocked, match="it is a dry run"):
         case.project.publish(run, "bob")
     assert case.project.status(run).runs[0].state == "accepted"
+
+
+@pytest.mark.req("P8")
+def test_a_dry_run_takes_no_place_and_has_partitions(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    real = str(case.project.plan("m.yaml", by="bob").run_id)
+    with pytest.raises(ConfigError, match=f"the place of no run, and so not of {real}"):
+        case.project.plan("m.yaml", real, "bob", subset=("2020-01-03",))
+    assert case.project.status(real).runs[0].state == "planned"
+    with pytest.raises(ConfigError, match="the subset names no partition"):
+        case.project.plan("m.yaml", by="bob", subset=())

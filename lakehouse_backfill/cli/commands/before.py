@@ -262,7 +262,7 @@ def plan(
         prove_warm_up=prove_warm_up,
         prove_determinism=prove_determinism,
         window=window,
-        subset=split_list(subset),
+        subset=split_list(subset) or None,
     )
     return show_everything(found) if full else found
 

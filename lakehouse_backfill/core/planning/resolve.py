@@ -374,33 +374,6 @@ def cut_chunks(scope: Scope, partitions_per_chunk: int) -> tuple[Chunk, ...]:
     return tuple(make_chunk(number, group) for number, group in enumerate(groups, start=1))
 
 
-def restrict_to_dry_run(resolved: ResolvedManifest, labels: tuple[str, ...]) -> ResolvedManifest:
-    """Return the intent of a dry run on some of its partitions; it can never be published.
-
-    Raises ConfigError for a partition that the run does not have.
-    """
-    scope, manifest = resolved.scope, resolved.manifest
-    if unknown := [label for label in labels if label not in scope.partitions]:
-        raise ConfigError(
-            f"the run has no partition {unknown[0]}; it has "
-            f"{partitions.describe_labels(scope.partitions)}",
-            fix="name partitions of the run manifest",
-        )
-    part = Scope(
-        field=scope.field, partitions=tuple(one for one in scope.partitions if one in labels)
-    )
-    size = max(len(chunk.partitions) for chunk in resolved.chunks)
-    values = PartitionRange(column=scope.field.column, values=part.partitions)
-    intent = manifest.model_copy(
-        update={
-            "run": manifest.run.model_copy(update={"mode": "dry_run"}),
-            "target": manifest.target.model_copy(update={"partitions": values}),
-        }
-    )
-    update = {"manifest": intent, "scope": part, "chunks": cut_chunks(part, size)}
-    return resolved.model_copy(update=update)
-
-
 def group_labels(labels: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
     """Cut labels into groups of at most `size`."""
     return [labels[start : start + size] for start in range(0, len(labels), size)]

@@ -11,8 +11,8 @@ import pytest
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan, register_plan
+from lakehouse_backfill.core.planning.target.dry_run import restrict_to_dry_run
 from lakehouse_backfill.core.publication.publish import (
     publish,
     publish_together,
@@ -32,7 +32,7 @@ DAYS = ("2020-01-02", "2020-01-05")
 
 def dry_run(found: Context, wanted: DeclaredRun, *labels: str) -> str:
     """Plan a dry run of some partitions of a declared run."""
-    amend = partial(resolve.restrict_to_dry_run, labels=labels)
+    amend = partial(restrict_to_dry_run, labels=labels)
     plan, _ = register_plan(found, make_plan(found, wanted, "bob", None, amend), "bob")
     return plan.run_id
 
