@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.core.cascade.plan import Cascade
     from lakehouse_backfill.core.comparison.diff import DiffOptions, TableSides
     from lakehouse_backfill.core.runs.context import Context
+    from lakehouse_backfill.domain.plan import Plan
     from lakehouse_backfill.domain.run import RunStatus
     from lakehouse_backfill.ports.comparison import DiffRequest
     from lakehouse_backfill.report.page import EvidencePages
@@ -246,19 +247,16 @@ class Project:
             amend = partial(dry_runs.restrict_to_dry_run, labels=subset) if subset else None
             plan = stage.make_plan(context, declared, who, revise, amend)
             plan = windows.examine_window(context, plan, span) if span is not None else plan
-        proofs = (
-            job_code.prove_warm_up(context, plan) if prove_warm_up else None,
-            job_code.prove_determinism(context, plan) if prove_determinism else None,
-        )
+        proof = job_code.prove_warm_up(context, plan) if prove_warm_up else None
+        repeated = job_code.prove_determinism(context, plan) if prove_determinism else None
         status = None
         if not dry_run:
             plan, status = stage.register_plan(context, plan, who)
-        done = results.plans.PlanResult.of(plan, status, *proofs)
-        command = (
-            plan_command(plan.manifest_file, revise or "", *_plan_options(window, subset))
-            if status is None
-            else self._next_command(plan.run_id, look=True)
-        )
+        done = results.plans.PlanResult.of(plan, status, proof, repeated)
+        if status is None:
+            command = _repeated_plan(plan, window, subset)
+        else:
+            command = self._next_command(plan.run_id, look=True)
         done = replace(done, next_command=command)
         if dry_run or not plan.revises:
             return done
@@ -1282,10 +1280,11 @@ class Project:
         return context if check_files is None else replace(context, check_files=check_files)
 
 
-def _plan_options(window: str | None, subset: tuple[str, ...] | None) -> list[str]:
-    """Return the options by which a plan is made again as it was looked at."""
+def _repeated_plan(plan: Plan, window: str | None, subset: tuple[str, ...] | None) -> str:
+    """Return the command that makes a plan again as it was looked at."""
     options = [f"--window={window}"] if window else []
-    return options + [f"--subset={label}" for label in subset or ()]
+    options += [f"--subset={label}" for label in subset or ()]
+    return plan_command(plan.manifest_file, plan.revises or "", *options)
 
 
 def _blocking_file(folder: Path) -> Path | None:
