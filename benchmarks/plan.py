@@ -6,7 +6,8 @@ The tables are synthetic: 50 files in each hourly partition, manifests of 10,000
 clustered by partition; the source has one file for each hour. The plan is a dry run of the Python
 API, with all that `plan` does. It is compared with reading, once, the manifests of target and
 source that may list files of these partitions. With `--folder` the tables are kept for the next
-call.
+call. The cascade is one of 50 small products (`benchmarks/cascade.py`): the processor time of
+planning it, beside that of planning its first product alone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.cascade import PRODUCTS, measure_cascade
 from benchmarks.ratios import Ratio, report, seconds
 from benchmarks.wide_table import FIELD, fill
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
@@ -38,7 +40,7 @@ PER_MANIFEST = 10_000
 PLANNED = 500
 TABLE, SOURCE = "silver.wide", "bronze.wide_raw"
 LARGE = 1_000_000
-TIMES, MEMORY_GIB = 3.0, 2.0
+TIMES, MEMORY_GIB, CASCADE_TIMES = 3.0, 2.0, 10.0
 #: The first planned hour: manifests before and after it are not needed.
 FIRST = datetime(2020, 1, 5, tzinfo=timezone.utc)
 STOP = FIRST + timedelta(hours=PLANNED)
@@ -66,7 +68,12 @@ def main() -> int:
         return 0
     found = {files: _in_processes(options, files) for files in options.files}
     raw = {f"{act}, {n} files": times for n, acts in found.items() for act, times in acts.items()}
-    return report("plan", _ratios(found), raw, {"rounds": options.rounds, "partitions": PLANNED})
+    cascade = measure_cascade(options.rounds)
+    raw |= {f"{act}, processor": times for act, times in cascade.items()}
+    one, whole = (statistics.median(times) for times in cascade.values())
+    title = f"processor time of planning a cascade of {PRODUCTS} products / one of them"
+    ratios = [*_ratios(found), Ratio(title, whole / one, CASCADE_TIMES)]
+    return report("plan", ratios, raw, {"rounds": options.rounds, "partitions": PLANNED})
 
 
 def _in_processes(options: argparse.Namespace, files: int) -> Found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -114,7 +114,6 @@ def find_contract_of_table(project: Path, *tables: str) -> Contract | None:
     A shadow has that of its target. Raises ConfigError for a wrong contract that names one of the
     tables: what it restricts is not known.
     """
-    shadowed = {name.rpartition("__")[0].rpartition(".")[2] for name in tables} - {""}
     for product in list_contracts(project):
         try:
             found = find_contract(project, product)
@@ -124,15 +123,33 @@ def find_contract_of_table(project: Path, *tables: str) -> Contract | None:
             if any(table in text for table in tables):
                 raise
             continue
-        if found.table in tables or found.table.rpartition(".")[2] in shadowed:
+        if _is_of_tables(found, tables):
             return found
     return None
 
 
-def find_contracts_of_tables(project: Path, tables: Iterable[str]) -> dict[str, Contract]:
-    """Return the contracts that tables have, by table. Raises as `find_contract_of_table`."""
-    found = {table: find_contract_of_table(project, table) for table in tables}
-    return {table: contract for table, contract in found.items() if contract is not None}
+def _is_of_tables(contract: Contract, tables: Sequence[str]) -> bool:
+    shadowed = {name.rpartition("__")[0].rpartition(".")[2] for name in tables} - {""}
+    return contract.table in tables or contract.table.rpartition(".")[2] in shadowed
+
+
+def find_contracts_of_tables(
+    project: Path, tables: Iterable[str], known: Mapping[str, Contract] | None = None
+) -> dict[str, Contract]:
+    """Return the contracts that tables have, by table; those of `known`, by product, or the files'.
+
+    Raises as `find_contract_of_table`.
+    """
+    found = {}
+    for table in tables:
+        if known is None:
+            contract = find_contract_of_table(project, table)
+        else:
+            candidates = (one for _, one in sorted(known.items()) if _is_of_tables(one, (table,)))
+            contract = next(candidates, None)
+        if contract is not None:
+            found[table] = contract
+    return found
 
 
 def require_suites(project: Path, contract: Contract) -> None:

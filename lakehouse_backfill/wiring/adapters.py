@@ -7,7 +7,7 @@ command loads what it uses, and nothing else.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +83,10 @@ def _require_project(folder: Path) -> None:
             fix="go to the project's folder, or name it: lakehouse-backfill --project DIR …; "
             f"a new one: {command_line('init', str(folder))}",
         )
+
+
+#: The contracts of a project, by product, where they were all read before.
+_Contracts = Mapping[str, Contract] | None
 
 
 class Adapters:
@@ -209,15 +213,15 @@ class Adapters:
         """Load the contracts that are valid: one that is wrong is no obstacle to other products."""
         return list_valid_contracts(self.folder)
 
-    def load_declaration(self, manifest_file: Path, *, is_template: bool = False) -> DeclaredRun:
-        """Read a run manifest, or the template of a cascade, its contract, and the code's hash."""
+    def load_declaration(self, manifest_file: Path, known: _Contracts = None) -> DeclaredRun:
+        """Read a manifest, its contract, the code's hash; a template if given `known` contracts."""
         from lakehouse_backfill.adapters.quality.suite_files import check_suite_form
         from lakehouse_backfill.core.planning.plan import DeclaredRun
 
         path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file
         if not path.is_file() and manifest_file.is_file():
             path = manifest_file.resolve()
-        manifest = load_manifest(path, self.folder, is_template=is_template)
+        manifest = load_manifest(path, self.folder, is_template=known is not None)
         with locate_errors(path, self.folder):
             with attach_error_field("product"):
                 contract = self.contract(manifest.product)
@@ -241,7 +245,7 @@ class Adapters:
             lock_hash=file_hash(self.folder, LOCK_FILE) if lock.is_file() else None,
             files=files,
             previous_code=named,
-            input_contracts=find_contracts_of_tables(self.folder, manifest.input_tables),
+            input_contracts=find_contracts_of_tables(self.folder, manifest.input_tables, known),
         )
 
     def read_snapshot(self, engine: str, table: str, snapshot_id: int) -> Any:
@@ -395,10 +399,12 @@ def cascade_files(wiring: Adapters) -> CascadeFiles:
     from lakehouse_backfill.adapters.system.mapping_code import load_mapping
     from lakehouse_backfill.core.cascade.plan import CascadeFiles
 
+    # Read once: each run would look for the contracts of its inputs in all files.
+    contracts = {one.product: one for one in wiring.contracts()}
     return CascadeFiles(
-        contracts={one.product: one for one in wiring.contracts()},
+        contracts=contracts,
         locate=lambda file: locate_errors(wiring.folder / file, wiring.folder),
-        declare=lambda file: wiring.load_declaration(Path(file), is_template=True),
+        declare=lambda file: wiring.load_declaration(Path(file), known=contracts),
         custom=partial(load_mapping, wiring.folder),
     )
 

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.config.contracts import find_contract, list_contracts, load_contract
+from lakehouse_backfill.config.contracts import (
+    find_contract,
+    find_contracts_of_tables,
+    list_contracts,
+    load_contract,
+)
 from lakehouse_backfill.errors import ConfigError, Fault, NotFound
 from tests.support.examples.declarations import CONTRACT, changed, project
 
@@ -136,3 +141,14 @@ def test_a_contract_of_another_product_than_its_file_is_refused(tmp_path: Path) 
     path.rename(path.with_name("gold.arrivals.yaml"))
     with pytest.raises(ConfigError, match=r"is silver\.arrivals_daily, but the file is called"):
         find_contract(tmp_path, "gold.arrivals")
+
+
+def test_contracts_that_were_read_once_are_found_by_table_as_in_the_files(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    known = {one: find_contract(folder, one) for one in list_contracts(folder)}
+    table = next(iter(known.values())).table
+    shadow = f"lakehouse_backfill.{table.rpartition('.')[2]}__bf_1"
+    tables = (table, shadow, "bronze.nobody")
+    found = find_contracts_of_tables(tmp_path / "elsewhere", tables, known)
+    assert found == find_contracts_of_tables(folder, tables)
+    assert set(found) == {table, shadow}
