@@ -37,15 +37,15 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "plan run.yaml --by ana --revise bf-0 --prove-warm-up --prove-determinism --dry-run": (
         "plan",
-        (Path("run.yaml"), "bf-0", "ana", True, True, True, None, ()),
+        (Path("run.yaml"), "bf-0", "ana", True, True, True, None, None),
     ),
     "plan run.yaml --by ana --full": (
         "plan",
-        (Path("run.yaml"), None, "ana", False, False, False, None, ()),
+        (Path("run.yaml"), None, "ana", False, False, False, None, None),
     ),
     "plan run.yaml --by ana --window 2020-01-02..2020-01-03": (
         "plan",
-        (Path("run.yaml"), None, "ana", False, False, False, "2020-01-02..2020-01-03", ()),
+        (Path("run.yaml"), None, "ana", False, False, False, "2020-01-02..2020-01-03", None),
     ),
     "plan run.yaml --by ana --subset p,q": (
         "plan",
