@@ -28,8 +28,6 @@ from tests.lake.test_firewall import (
     test_a_worker_reaches_no_sink,
     test_an_honest_transform_runs,
     test_each_outside_effect_is_stopped_with_sink_file_and_line,
-    test_texts_that_only_resemble_a_secret_are_staged,
-    test_the_value_of_a_secret_reaches_no_rows_unnoticed,
 )
 from tests.lake.test_guard import (
     ATTEMPTS,
@@ -43,6 +41,11 @@ from tests.lake.test_rewrite_way import (
     test_forth_and_back_is_one_snapshot_each_and_nothing_else_changes,
     test_one_that_was_cut_off_after_its_snapshot_is_proven_and_tagged_by_who_finds_it,
     test_what_is_not_the_candidate_is_neither_accepted_nor_given_back,
+)
+from tests.lake.test_secret_rows import (
+    test_a_short_secret_inside_a_text_is_found_unless_it_is_a_word_or_a_number,
+    test_texts_that_only_resemble_a_secret_are_staged,
+    test_the_value_of_a_secret_reaches_no_rows_unnoticed,
 )
 from tests.lake.test_staging import test_an_expired_pin_is_not_found
 from tests.support.spark.lake import copy_job
@@ -62,6 +65,7 @@ __all__ = [
     "kit",
     "lake",
     "outside",
+    "test_a_short_secret_inside_a_text_is_found_unless_it_is_a_word_or_a_number",
     "test_a_transform_reaches_a_declared_sink_only_as_the_policy_says",
     "test_a_worker_reaches_no_sink",
     "test_a_writer_goes_on_writing_to_the_table_that_it_opened",
