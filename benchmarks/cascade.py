@@ -23,7 +23,7 @@ from lakehouse_backfill.project import Project
 PRODUCTS = 50
 DAYS = tuple(date(2024, 1, day) for day in range(1, 29))
 _SOURCE = "bronze.raw"
-_CATALOG = {
+CATALOG = {
     "name": "lake",
     "uri": "sqlite:///${project}/catalog.db",
     "warehouse": "file://${project}/warehouse",
@@ -76,13 +76,13 @@ def _processor_seconds(act: Callable[[], None]) -> float:
 
 def _make(folder: Path) -> None:
     """Make a tree of products: each but the first is computed from another one."""
-    catalog = open_catalog(Profile(catalog=_CATALOG), folder)
+    catalog = open_catalog(Profile(catalog=CATALOG), folder)
     rows = pa.table({"d": DAYS, "v": range(len(DAYS))}, schema=_SCHEMA.as_arrow())
     for space in ("bronze", "silver"):
         catalog.create_namespace(space)
     for name in (_SOURCE, *(f"silver.p{number}" for number in range(PRODUCTS))):
         catalog.create_table(name, _SCHEMA, partition_spec=_SPEC).append(rows)
-    profile = {"environment": "dev", "catalog": _CATALOG}
+    profile = {"environment": "dev", "catalog": CATALOG}
     documents: dict[str, Any] = {
         "catalog/profiles.yaml": {
             "api_version": "lakehouse-backfill/v1", "default": "dev", "profiles": {"dev": profile},

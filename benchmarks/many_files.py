@@ -63,10 +63,15 @@ def main() -> int:
 
 def _in_processes(files: int, rounds: int) -> Found:
     with tempfile.TemporaryDirectory(prefix="lhb-files-") as folder:
-        for part in ("make", "measure"):
-            command = [sys.executable, "-m", "benchmarks.many_files", "--part", part]
-            command += ["--folder", folder, "--files", str(files), "--rounds", str(rounds)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        return measure_apart("benchmarks.many_files", Path(folder), files, rounds)
+
+
+def measure_apart(module: str, folder: Path, files: int, rounds: int) -> Found:
+    """Make the tables in one process, measure in another one, and print the medians."""
+    for part in ("make", "measure"):
+        command = [sys.executable, "-m", module, "--part", part]
+        command += ["--folder", str(folder), "--files", str(files), "--rounds", str(rounds)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     measured: Found = json.loads(done.stdout.splitlines()[-1])
     shown = {act: f"{statistics.median(times):.3f}" for act, times in measured.items()}
     sys.stdout.write(f"{files:>9} files: {shown}\n")

@@ -1,6 +1,6 @@
 """Planning 500 of the 20,000 partitions of a product with a million data files. No Spark.
 
-    python -m benchmarks.plan [--files 20000 1000000] [--rounds 3] [--folder DIR]
+    python -m benchmarks.plan [--files 50000 1000000] [--rounds 3] [--folder DIR]
 
 The tables are synthetic: 50 files in each hourly partition, manifests of 10,000 entries that are
 clustered by partition; the source has one file for each hour. The plan is a dry run of the Python
@@ -16,7 +16,6 @@ import argparse
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 from datetime import datetime, timedelta, timezone
@@ -25,7 +24,8 @@ from typing import Any
 
 import yaml
 
-from benchmarks.cascade import PRODUCTS, measure_cascade
+from benchmarks.cascade import CATALOG, PRODUCTS, measure_cascade
+from benchmarks.many_files import Found, measure_apart
 from benchmarks.ratios import Ratio, report, seconds
 from benchmarks.wide_table import FIELD, fill
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
@@ -44,11 +44,6 @@ TIMES, MEMORY_GIB, CASCADE_TIMES = 3.0, 2.0, 10.0
 #: The first planned hour: manifests before and after it are not needed.
 FIRST = datetime(2020, 1, 5, tzinfo=timezone.utc)
 STOP = FIRST + timedelta(hours=PLANNED)
-CATALOG = {
-    "name": "lake",
-    "uri": "sqlite:///${project}/catalog.db",
-    "warehouse": "file://${project}/warehouse",
-}
 JOB = """
 from lakehouse_backfill.transforms import transform
 
@@ -56,7 +51,6 @@ from lakehouse_backfill.transforms import transform
 def wide(context, source):
     return source
 """
-Found = dict[str, list[float]]
 
 
 def main() -> int:
@@ -80,15 +74,7 @@ def _in_processes(options: argparse.Namespace, files: int) -> Found:
     with tempfile.TemporaryDirectory(prefix="lhb-plan-") as made:
         folder = options.folder / str(files) if options.folder else Path(made)
         folder.mkdir(parents=True, exist_ok=True)
-        for part in ("make", "measure"):
-            command = [sys.executable, "-m", "benchmarks.plan", "--part", part]
-            command += ["--folder", str(folder), "--files", str(files)]
-            command += ["--rounds", str(options.rounds)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    measured: Found = json.loads(done.stdout.splitlines()[-1])
-    shown = {act: f"{statistics.median(times):.3f}" for act, times in measured.items()}
-    sys.stdout.write(f"{files:>9} files: {shown}\n")
-    return measured
+        return measure_apart("benchmarks.plan", folder, files, options.rounds)
 
 
 def _ratios(found: dict[int, Found]) -> list[Ratio]:

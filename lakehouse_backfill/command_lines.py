@@ -19,6 +19,12 @@ from pathlib import PurePath
 PROGRAM = "lakehouse-backfill"
 PROJECT_VARIABLE = "LAKEHOUSE_BACKFILL_PROJECT"
 PROFILE_VARIABLE = "LAKEHOUSE_BACKFILL_PROFILE"
+#: Variables that differ between commands of one shell, and change nothing that a warm session
+#: keeps. The profile is compared by its settings.
+VOLATILE_VARIABLES = frozenset(
+    ("_", "SHLVL", "OLDPWD", "PWD", "COLUMNS", "LINES", "GX_ANALYTICS_ENABLED",
+     "MIMALLOC_ALLOW_THP", PROJECT_VARIABLE, PROFILE_VARIABLE)
+)  # fmt: skip
 #: Where the run is unknown; `Invocation.complete` replaces it, so nobody reads it.
 RUN_PLACEHOLDER = "RUN"
 #: What help and printed commands say where only the reader knows; pasted as it is, it is refused.

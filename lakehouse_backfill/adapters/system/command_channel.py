@@ -24,16 +24,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lakehouse_backfill.command_lines import VOLATILE_VARIABLES
+
 #: The folder of the files, in a project.
 SESSION_FOLDER = ".lakehouse-backfill/session"
 _ADDRESS, SOCKET = "commands.json", "commands.socket"
 #: Variables that a process may get others of than the server has: nothing that is loaded reads
 #: them. They are set in the process of the command, as all are.
-VOLATILE_VARIABLES = frozenset(
-    ("_", "SHLVL", "OLDPWD", "PWD", "COLUMNS", "LINES", "GX_ANALYTICS_ENABLED",
-     "MIMALLOC_ALLOW_THP", "LAKEHOUSE_BACKFILL_PROJECT", "LAKEHOUSE_BACKFILL_PROFILE",
-     "LAKEHOUSE_BACKFILL_DEBUG")
-)  # fmt: skip
+_OWN_VARIABLES = VOLATILE_VARIABLES | {"LAKEHOUSE_BACKFILL_DEBUG"}
 #: Files of settings that PyIceberg reads when it is loaded.
 SETTINGS_FILE = ".pyiceberg.yaml"
 #: stdin, stdout and stderr.
@@ -114,7 +112,7 @@ def process_facts() -> dict[str, str]:
     return facts | {
         f"the variable {name}": value
         for name, value in os.environ.items()
-        if name not in VOLATILE_VARIABLES
+        if name not in _OWN_VARIABLES
     }
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from lakehouse_backfill import __version__
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
-from lakehouse_backfill.command_lines import PROFILE_VARIABLE, PROJECT_VARIABLE
+from lakehouse_backfill.command_lines import VOLATILE_VARIABLES
 from lakehouse_backfill.domain.contract import Profile
 
 #: The folder of the files, in the project's state folder.
@@ -33,11 +33,6 @@ FOLDER = "session"
 _CONNECTION, _HOST_LOCK, _USE_LOCK = "connection.json", "host.lock", "use.lock"
 #: Touched by the command server when a command begins or ends.
 _COMMANDS = "commands.json"
-#: Variables that differ between commands of one shell. The profile is compared by its settings.
-_VOLATILE = frozenset(
-    ("_", "SHLVL", "OLDPWD", "PWD", "COLUMNS", "LINES", "GX_ANALYTICS_ENABLED",
-     "MIMALLOC_ALLOW_THP", PROJECT_VARIABLE, PROFILE_VARIABLE)
-)  # fmt: skip
 #: Settings that list jars, with the separator.
 _JARS = (("spark.driver.extraClassPath", os.pathsep), ("spark.jars", ","))
 #: Others look at a lock for a moment; so long one waits for it.
@@ -73,7 +68,9 @@ def session_facts(settings: SparkSettings, environ: Mapping[str, str]) -> dict[s
             found = Path(path).stat()
             facts[f"the jar {path}"] = f"{found.st_size} {found.st_mtime_ns}"
     return facts | {
-        f"the variable {name}": value for name, value in environ.items() if name not in _VOLATILE
+        f"the variable {name}": value
+        for name, value in environ.items()
+        if name not in VOLATILE_VARIABLES
     }
 
 

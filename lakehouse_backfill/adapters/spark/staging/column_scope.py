@@ -27,23 +27,25 @@ from lakehouse_backfill.adapters.spark.dataframes import (
     quoted_column,
 )
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.adapters.spark.staging.merge import ComposedChunk, require_same_columns
+from lakehouse_backfill.adapters.spark.staging.merge import (
+    MAX_KEYS_SHOWN,
+    ComposedChunk,
+    describe_keys,
+    require_same_columns,
+)
 from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ChecksFailed
 
 _BASE, _JOB = "lhb_base", "lhb_job"
 _BASE_COPIES, _JOB_COPIES, _EXCLUDED = "lhb_base_copies", "lhb_job_copies", "lhb_excluded"
 _JOB_KEY, _OUTCOME = "lhb_of_job_", "lhb_fate"
 _CHANGED = "lhb_changed_"
-_MAX_KEYS_SHOWN = 5
 _RESTATED, _LEFT_OUT = "restated", "left out"
 _CHANGES = "changes"
 
@@ -338,15 +340,8 @@ def _example_keys(joined: DataFrame, plan: Plan, outcome: str) -> str:
     ]
     found = joined.where(quoted_column(_OUTCOME) == outcome).select(*either).distinct()
     with spark_errors("naming the keys of rows"):
-        rows = found.orderBy(*names).limit(_MAX_KEYS_SHOWN).collect()
-    shown = Redaction.of(plan.resolved.contract.restricted_columns)
-    return ", ".join(
-        " ".join(
-            f"{name}={to_json_value(shown.value(name, value))}"
-            for name, value in zip(key, row, strict=True)
-        )
-        for row in rows
-    )
+        rows = found.orderBy(*names).limit(MAX_KEYS_SHOWN).collect()
+    return describe_keys(plan, rows)
 
 
 def _count_outside(job: DataFrame, scope: Scope) -> int:

@@ -6,11 +6,12 @@ Rows of one key meet in one window: the merge needs one shuffle by key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_, or_
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -88,7 +89,7 @@ def _matches(value: Column, values: tuple[RowValue, ...]) -> Column:
 
 
 #: Maximum number of keys that an error shows.
-_MAX_KEYS_SHOWN = 5
+MAX_KEYS_SHOWN = 5
 _ORIGIN, _DELETED, _SIGNATURE = "lhb_from", "lhb_gone", "lhb_sign"
 _BASE, _OTHER_PARTITION, _CHANGE, _OUTSIDE_SCOPE = "base", "elsewhere", "change", "beyond"
 _OUTCOME, _TOP_VERSION = "lhb_fate", "lhb_top_version"
@@ -302,7 +303,13 @@ def _example_keys(decided: DataFrame, plan: Plan, outcome: str) -> str:
     names = [quoted_column(name) for name in key]
     with spark_errors("naming the keys of changes"):
         found = decided.where(quoted_column(_OUTCOME) == outcome).select(*names).orderBy(*names)
-        rows = found.limit(_MAX_KEYS_SHOWN).collect()
+        rows = found.limit(MAX_KEYS_SHOWN).collect()
+    return describe_keys(plan, rows)
+
+
+def describe_keys(plan: Plan, rows: Iterable[Sequence[Any]]) -> str:
+    """Return keys as text, the values in the order of the product's key; restricted ones hidden."""
+    key = plan.resolved.contract.key
     shown = Redaction.of(plan.resolved.contract.restricted_columns)
     return ", ".join(
         " ".join(

@@ -1,17 +1,21 @@
 """Column scope (P9): a run restates some columns, and carries all others over from the base.
 
 Here is decided whether a manifest may ask for it, and in which words people read of it. Rows are
-found by the product's key; `core/validation/columns.py` judges what was staged.
+found by the product's key; `core/validation/column_scope.py` judges what was staged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from lakehouse_backfill.core.planning.target.schema_changes import SCHEMA_CHANGE_FIELD
+from lakehouse_backfill.core.planning.target.schema_changes import (
+    SCHEMA_CHANGE_FIELD,
+    UnfitRule,
+    require_fit,
+)
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.manifest import RunManifest, Target, unplannable
+from lakehouse_backfill.domain.manifest import RunManifest, Target
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import ConfigError
@@ -20,12 +24,11 @@ COLUMNS_FIELD = "target.columns"
 #: Modes that publish whole partitions, which the base's rows and the new columns make together.
 COLUMN_SCOPE_MODES = ("replace_partitions", "pointer_swap", "versioned", "shadow_only")
 
-#: Field, whether what it says does not fit, the problem with it, and what to do instead.
-_UNFIT: tuple[tuple[str, Callable[[RunManifest], bool], str, str], ...] = (
+_UNFIT: tuple[UnfitRule, ...] = (
     (
         "target.publish_mode",
         lambda manifest: manifest.target.publish_mode not in COLUMN_SCOPE_MODES,
-        "{mode} takes whole rows, not some of their columns",
+        "publish mode {mode} takes whole rows, not some of their columns",
         f"use one of: {', '.join(COLUMN_SCOPE_MODES)}",
     ),
     (
@@ -56,14 +59,7 @@ def require_fitting_columns(
     names = manifest.target.columns
     if names is None:
         return
-    for field, is_unfit, problem, instead in _UNFIT:
-        if is_unfit(manifest):
-            mode = f"publish mode {manifest.target.publish_mode}"
-            raise unplannable(
-                f"{COLUMNS_FIELD} does not fit {field}: {problem.format(mode=mode)}",
-                fix=f"{instead}, or remove {COLUMNS_FIELD}",
-                field=field,
-            )
+    require_fit(COLUMNS_FIELD, _UNFIT, manifest)
     if not names:
         raise ConfigError(
             f"{COLUMNS_FIELD} names no column",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
@@ -12,6 +12,8 @@ from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.table import Column, SchemaChange, SchemaStep, TableInfo
 from lakehouse_backfill.errors import ConfigError
 
+#: Field, whether what it says does not fit, the problem with it, and what to do instead.
+UnfitRule = tuple[str, Callable[[RunManifest], bool], str, str]
 SCHEMA_CHANGE_FIELD = "target.schema_change"
 #: Publish modes in which the shadow's columns become the target's by the same commit.
 SCHEMA_CHANGE_MODES = ("replace_partitions", "append")
@@ -32,7 +34,7 @@ def require_possible_schema_change(
     change = manifest.target.schema_change
     if not change:
         return
-    _require_whole_publication(manifest)
+    require_fit(SCHEMA_CHANGE_FIELD, _UNFIT, manifest)
     if base is None:
         raise ConfigError(
             f"{contract.table} does not exist: it is created with the contract's columns",
@@ -67,20 +69,18 @@ def require_no_row_rewrite(manifest: RunManifest, target: str, way: str) -> None
         )
 
 
-def _require_whole_publication(manifest: RunManifest) -> None:
-    """Refuse what would publish other than all of the run's rows at once, with its columns."""
-    for field, is_unfit, problem, instead in _UNFIT:
+def require_fit(what: str, rules: Iterable[UnfitRule], manifest: RunManifest) -> None:
+    """Raise Unsupported, by field, for the first rule that the manifest's use of `what` breaks."""
+    for field, is_unfit, problem, instead in rules:
         if is_unfit(manifest):
-            mode = manifest.target.publish_mode
             raise unplannable(
-                f"{SCHEMA_CHANGE_FIELD} does not fit {field}: {problem.format(mode=mode)}",
-                fix=f"{instead}, or remove {SCHEMA_CHANGE_FIELD}",
+                f"{what} does not fit {field}: {problem.format(mode=manifest.target.publish_mode)}",
+                fix=f"{instead}, or remove {what}",
                 field=field,
             )
 
 
-#: Field, whether what it says does not fit, the problem with it, and what to do instead.
-_UNFIT: tuple[tuple[str, Callable[[RunManifest], bool], str, str], ...] = (
+_UNFIT: tuple[UnfitRule, ...] = (
     (
         "target.publish_mode",
         lambda manifest: manifest.target.publish_mode not in SCHEMA_CHANGE_MODES,
