@@ -12,10 +12,10 @@ deletion vectors).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeVar
 
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
@@ -281,11 +281,24 @@ def _may_reference_file(delete: DataFile, path: str) -> bool:
     return name[: len(lowest)] >= lowest and name <= highest
 
 
+DerivedT = TypeVar("DerivedT")
+
+
 class ManifestCache:
-    """Entries of manifests by path. Manifests never change, so entries are never stale."""
+    """Entries of manifests by path, and what was derived from them; neither is ever stale.
+
+    Manifests and snapshots never change. A key of a derived value holds all else it depends on.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, list[ManifestEntry]] = {}
+        self._derived: dict[Hashable, Any] = {}
+
+    def manifests(self, io: FileIO, snapshot: Snapshot | None) -> list[ManifestFile]:
+        """List the snapshot's manifests; none for the empty state."""
+        if snapshot is None:
+            return []
+        return self.derive(("manifests", snapshot.manifest_list), lambda: snapshot.manifests(io))
 
     def entries(self, io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return all entries of the manifest, also those that record a removal."""
@@ -299,6 +312,23 @@ class ManifestCache:
         """Return the entries if the manifest was read before, else none."""
         return self._entries.get(manifest.manifest_path, [])
 
+    def derive(self, key: Hashable, make: Callable[[], DerivedT]) -> DerivedT:
+        """Return the value under the key, made at most once; nothing is kept of an error."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        found: DerivedT = self._derived[key]
+        return found
+
+    def cached_paths(self, manifest: ManifestFile) -> set[str]:
+        """Return the paths of the live files if the manifest was read before, else none."""
+        if manifest.manifest_path not in self._entries:
+            return set()
+        live = filter(is_live_entry, self.cached_entries(manifest))
+        return self.derive(
+            ("live paths", manifest.manifest_path),
+            lambda: {entry.data_file.file_path for entry in live},
+        )
+
 
 class ScopedReader:
     """Reads the files of a scope in any state of one table."""
@@ -309,15 +339,23 @@ class ScopedReader:
         self._cache = cache or ManifestCache()
         self.labels = PartitionLabels(table.metadata, scope.field)
         self.scope_labels = frozenset(scope.partitions)
+        self._key = (self.labels.key, self.scope_labels)
         self._may_hold: dict[int, Callable[[ManifestFile], bool]] = {}
 
     def manifests(self, snapshot: Snapshot | None) -> list[ManifestFile]:
         """List the snapshot's manifests; none for the empty state."""
-        return [] if snapshot is None else snapshot.manifests(self._table.io)
+        return self._cache.manifests(self._table.io, snapshot)
 
     def entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return all entries of the manifest."""
         return self._cache.entries(self._table.io, manifest)
+
+    def derive(self, what: str, of: int | str, make: Callable[[], DerivedT]) -> DerivedT:
+        """Make a value once for all readers of the same scope and cache.
+
+        It may depend on the scope, on how files are labelled, and on the snapshot or manifest `of`.
+        """
+        return self._cache.derive((what, of, self._key), make)
 
     def live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return the manifest's live entries; raises Unsupported when they cannot be labelled."""
@@ -370,11 +408,18 @@ class ScopedReader:
         """Return the manifests' files of the scope: data files, and delete files for them."""
         files = ScopeFiles()
         for manifest in filter(self.may_list_live_files, manifests):
+            of_scope = partial(self._scope_entries, manifest)
+            entries = self.derive("scope", manifest.manifest_path, of_scope)
             if manifest.content == ManifestContent.DELETES:
-                files.add_deletes(self.live_deletes(manifest))
+                files.add_deletes(entries)
             else:
-                files.add_data(filter(self.holds, self.live_entries(manifest)))
+                files.add_data(entries)
         return files
+
+    def _scope_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        if manifest.content == ManifestContent.DELETES:
+            return self.live_deletes(manifest)
+        return list(filter(self.holds, self.live_entries(manifest)))
 
     def live_deletes(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return the live delete files that may hide rows of the scope.

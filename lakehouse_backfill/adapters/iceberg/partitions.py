@@ -5,10 +5,11 @@ Labels are read from each file's own partition spec, bounds from its statistics.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from operator import itemgetter
 from typing import Any, cast, get_args
 
 from pyiceberg import expressions as expr
@@ -110,6 +111,11 @@ class PartitionLabels:
         self._sources = {i: _find_source(spec, column, field) for i, spec in self._specs.items()}
         self._labels_by_value: dict[tuple[int, Any], str] = {}
         self._spans: dict[tuple[int, Any], frozenset[str]] = {}
+
+    @property
+    def key(self) -> Hashable:
+        """All that the labels of a file depend on: two tables with equal keys label alike."""
+        return self._field, tuple(sorted(self._sources.items(), key=itemgetter(0)))
 
     def can_label(self, spec_id: int) -> bool:
         """Return whether files of the spec have a label: of the scope field, or a coarser one."""

@@ -285,6 +285,10 @@ def _gap_error(window: CommitWindow, changes: list[Snapshot]) -> TargetChanged:
 
 def _find_drift(snapshot: Snapshot, reader: ScopedReader) -> Drift | None:
     """Return what the commit changed in the scope; None when it added and removed nothing there."""
+    return reader.derive("drift", snapshot.snapshot_id, lambda: _read_drift(snapshot, reader))
+
+
+def _read_drift(snapshot: Snapshot, reader: ScopedReader) -> Drift | None:
     labels: set[str] = set()
     is_delete = True
     for manifest in reader.manifests(snapshot):

@@ -28,7 +28,11 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import IcebergType, IntegerType, ListType, NestedField, StructType
 
-from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, changed_entry
+from lakehouse_backfill.adapters.iceberg.manifests import (
+    ManifestCache,
+    changed_entry,
+    is_live_entry,
+)
 from lakehouse_backfill.adapters.iceberg.metadata import (
     NEVER_EXPIRES_MS,
     PUBLICATION_PROPERTY,
@@ -170,13 +174,12 @@ class SwapProducer:
     def _rewrite_without(
         self, table: Table, manifest: ManifestFile, removed: dict[str, ManifestEntry]
     ) -> ManifestFile:
-        entries = self._cache.cached_entries(manifest)
-        removed_paths = frozenset(e.data_file.file_path for e in entries if _is_removed(removed, e))
+        removed_paths = frozenset(removed.keys() & self._cache.cached_paths(manifest))
         if not removed_paths:
             return manifest
         key = (manifest.manifest_path, removed_paths)
         if key not in self._rewritten:
-            live = [e for e in entries if e.status != ManifestEntryStatus.DELETED]
+            live = filter(is_live_entry, self._cache.cached_entries(manifest))
             self._rewritten[key] = self._write_manifest(
                 table,
                 manifest.partition_spec_id,
@@ -277,10 +280,6 @@ def set_tag_update(name: str, snapshot_id: int) -> update.TableUpdate:
 def without_sequence_numbers(entry: ManifestEntry) -> ManifestEntry:
     """Remove the sequence numbers of another table: the commit assigns new ones."""
     return changed_entry(entry, sequence_number=None, file_sequence_number=None)
-
-
-def _is_removed(removed: dict[str, ManifestEntry], entry: ManifestEntry) -> bool:
-    return entry.status != ManifestEntryStatus.DELETED and entry.data_file.file_path in removed
 
 
 def _summary(table: Table, change: SnapshotChange, properties: dict[str, str]) -> snapshots.Summary:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -148,7 +147,7 @@ class _SwapAttempts:
     def _plan_change(self, table: Table) -> SnapshotChange:
         """Decide which files are removed and added, against the current head."""
         swap, head = self._swap, table.metadata.snapshot_by_name(MAIN_BRANCH)
-        listed: list[ManifestFile] = [] if head is None else head.manifests(table.io)
+        listed = self._cache.manifests(table.io, head)
         removed: manifests.LiveEntries = {}
         added: manifests.LiveEntries = {}
         for part in swap.parts:
