@@ -319,6 +319,39 @@ SESSION_EFFECTS: dict[str, tuple[str, str]] = {
     "Java by a computed name": ("Java", "run(F.expr(\"IDENTIFIER('re' || 'flect')\" + _ARGS))"),
     "Java in a filter": ("Java", "frame().filter('re' + 'flect' + _ARGS + ' IS NULL').count()"),
     "Java": ("Java", "getattr(session(), '_j' + 'vm').java.lang.System.exit(1)"),
+    **{
+        f"store, {way}": ("network", text)
+        for way, text in {
+            "a reader": "session().read.text(AT)",
+            "a later path": "session().read.parquet('/tmp/a', AT)",
+            "a list of paths": "session().read.json(['file:/tmp/a', AT])",
+            "a pattern": "session().read.csv('{{/tmp/a,' + AT + '}}')",
+            "an option": "session().read.format('orc').option('path', AT).load()",
+            "options": "session().read.format('binaryFile').options(path=AT).load()",
+            "a stream": "session().readStream.text(AT)",
+            "a table of files": "session().read.format('iceberg').load(AT)",
+            "a schema of XML": "session().read.option('rowValidationXSDPath', AT).xml('/tmp/a')",
+            "a table's name": "session().table('text.`' + AT + '`')",
+            "a reader's table": "session().read.table('text.`' + AT + '`')",
+            "SQL": "session().sql('SELECT * FROM parquet.`' + AT + '`').collect()",
+            "an expression": "run(F.expr('(SELECT max(value) FROM text.`' + AT + '`)'))",
+            "the cache of a path": "session().catalog.refreshByPath(AT)",
+            "the cache of a table": "session().catalog.cacheTable('text.`' + AT + '`')",
+            "the context": "context().textFile('file:/tmp/a,' + AT).collect()",
+            "whole files": "context().wholeTextFiles(AT).collect()",
+            "a function's schema": "run(F.from_xml(F.lit('<a/>'), 'b string', XSD))",
+            "a function's schema in a text": "run(F.expr('from_xml(x, y, ' + str(XSD) + ')'))",
+            "a function's schema in SQL": "session().sql('SELECT from_xml(x, y, map(\"'"
+            " + [*XSD][0] + '\", \"' + AT + '\"))')",
+            "a function's schema by literals": "F.create_map(F.lit([*XSD][0]), F.lit(AT))",
+            "a model": "type(indexer().fit(letters())).load(AT)",
+            "a reader of models": "type(indexer()).read().load(AT)",
+            "a pipeline": "type(pipeline()).load(AT)",
+            "an older model": "type(older_model()).load(context(), AT)",
+            "older files": "older_files().loadLibSVMFile(context(), AT)",
+            "older vectors": "older_files().loadVectors(context(), AT)",
+        }.items()
+    },
 }
 _SESSION_HELP = """
 import sys
@@ -369,9 +402,10 @@ def test_each_write_through_the_session_or_a_catalog_is_stopped_and_fails_the_ru
     monkeypatch.setattr(builtins, "found_catalog", lake.catalog, raising=False)
     monkeypatch.setattr(builtins, "found_output", output, raising=False)
     lines = [text.format(**names) for _, text in SESSION_EFFECTS.values()]
+    store = f"AT = 'hdfs://127.0.0.1:{outside.port}/a'\nXSD = {{'rowValidationXSDPath': AT}}"
     attempts = [f"def attempt_{n}(): {line}" for n, line in enumerate(lines, 1)]
     listed = ", ".join(f"attempt_{n}" for n in range(1, len(lines) + 1))
-    text = "\n".join([*attempts, f"ATTEMPTS = [{listed}]", _SESSION_HELP, _ACT])
+    text = "\n".join([*attempts, f"ATTEMPTS = [{listed}]", _SESSION_HELP, store, _ACT])
     with pytest.raises(WriteForbidden) as caught:
         run(lake, copy_job(*PLACES[where], above="import effects"), effects=text)
     found = sinks_by_line(caught.value, "jobs/effects.py")
@@ -381,6 +415,7 @@ def test_each_write_through_the_session_or_a_catalog_is_stopped_and_fails_the_ru
     assert after == heads
     assert [_files_of(table) for table in tables] == files
     assert list(outside.folder.iterdir()) == []
+    assert outside.seen == []
 
 
 def _files_of(table: Any) -> set[Path]:
@@ -596,7 +631,7 @@ SERVER_READS = {
 
 
 @pytest.mark.req("E1")
-@pytest.mark.parametrize("scheme", ["http", "webhdfs"])
+@pytest.mark.parametrize("scheme", ["http", "webhdfs", "hdfs"])
 @pytest.mark.parametrize("way", SERVER_READS)
 def test_a_read_by_spark_reaches_no_server(
     lake: Lake, outside: Outside, way: str, scheme: str
@@ -604,6 +639,21 @@ def test_a_read_by_spark_reaches_no_server(
     read = SERVER_READS[way].format(at=f"{scheme}://127.0.0.1:{outside.port}/a")
     with pytest.raises(BackfillError):
         run(lake, copy_job(f"return {read}"))
+    assert outside.seen == []
+
+
+@pytest.mark.req("E1")
+def test_a_path_without_a_scheme_reaches_no_default_store(lake: Lake, outside: Outside) -> None:
+    settings = lake.spark.sparkContext._jsc.hadoopConfiguration()
+    own = settings.get("fs.defaultFS")
+    settings.set("fs.defaultFS", f"hdfs://127.0.0.1:{outside.port}")
+    model = "from pyspark.ml.feature import StringIndexerModel"
+    try:
+        for read in ("src.sparkSession.read.text('a')", "StringIndexerModel.load('a')"):
+            with pytest.raises(WriteForbidden, match=r"from a store \(hdfs\).*jobs/job\.py"):
+                run(lake, copy_job(f"return {read}", above=model))
+    finally:
+        settings.set("fs.defaultFS", own)
     assert outside.seen == []
 
 

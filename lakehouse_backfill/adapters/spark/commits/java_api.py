@@ -193,3 +193,11 @@ def _literal(value: Bound) -> Any:
             return value.isoformat(timespec="microseconds")
         return value.astimezone(timezone.utc).isoformat(timespec="microseconds")
     return value.isoformat() if isinstance(value, date) else value
+
+
+def default_file_system() -> str:
+    """Return the address of the file system of paths without a scheme; empty on Spark Connect."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    return "" if context is None else str(context._jsc.hadoopConfiguration().get("fs.defaultFS"))

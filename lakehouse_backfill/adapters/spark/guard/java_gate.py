@@ -2,8 +2,8 @@
 
 PySpark calls Java for the job; a line of the job itself has no use for it. Private names lead
 there, and a name that is put together at run time is not seen in the source. Of what PySpark calls
-for a job, methods that write files are refused, whatever module calls them and whenever it was
-imported, and functions of queries that call Java by name.
+for a job, methods that write files or read them from servers and stores are refused, whatever
+module calls them and whenever it was imported, and functions of queries that call Java by name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from py4j import java_gateway
 
 from lakehouse_backfill.adapters.spark.guard.process_guard import ProcessGuard
+from lakehouse_backfill.adapters.spark.session import read_guard
 
 #: Methods of Java that write or delete files: models and pipelines of machine learning, RDDs.
 _WRITING = frozenset({
@@ -54,6 +55,8 @@ def _check_member(guard: ProcessGuard, name: str, arguments: tuple[Any, ...]) ->
         sink, what = "file", f"to write files by Spark ({name})"
     elif _calls_java(name, arguments):
         sink, what = "Java", "to call Java in a query"
+    elif read := read_guard.describe_call(name, arguments):
+        sink, what = "network", read
     else:
         return
     if place := guard.maker(sys._getframe(2)):

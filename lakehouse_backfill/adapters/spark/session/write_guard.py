@@ -129,6 +129,8 @@ def _patch_pyspark() -> None:
             _patch_reads(_pyspark_class(f"pyspark.sql.{api}{module}", name), checks)
     paths = dict.fromkeys(read_guard.CONTEXT_PATHS, read_guard.describe_places)
     _patch_reads(_pyspark_class("pyspark.core.context", "SparkContext"), paths)
+    models = _pyspark_class("pyspark.ml.connect.readwrite", "RemoteMLReader")
+    _patch_reads(models, {"load": read_guard.describe_places})
     _check_first(import_module("pyspark.conf").SparkConf, "get", _check_get)
     _patch_pyiceberg()
 
@@ -136,7 +138,7 @@ def _patch_pyspark() -> None:
 def _patch_reads(owner: Any, members: Mapping[str, read_guard.ReadCheck]) -> None:
     for member, describe in members.items():
         if owner is not None and member in owner.__dict__:
-            _check_first(owner, member, partial(_check_read, describe))
+            _check_first(owner, member, partial(_check_read, member, describe))
 
 
 def _patch_session(api: str) -> None:
@@ -144,6 +146,7 @@ def _patch_session(api: str) -> None:
     if session is not None:
         _check_first(session, "sql", _check_sql)
         _check_first(session.Builder, "getOrCreate", _check_builder)
+        _patch_reads(session, {"table": read_guard.describe_places})
         if "create" in session.Builder.__dict__:
             _forbid(session.Builder, "create")
     for name in ("RuntimeConfig", "RuntimeConf"):
@@ -239,6 +242,8 @@ def _check_sql(_session: Any, sqlQuery: str, *_: Any, **__: Any) -> None:  # noq
         # The text is put together by the job, and may hold a value.
         shown = "SparkSession.sql" if hides_texts() else f"SparkSession.sql({excerpt!r}): {error}"
         raise _write_forbidden(shown) from (None if hides_texts() else error)
+    if what := read_guard.describe_query(sqlQuery):
+        raise _read_forbidden(what)
 
 
 def _check_builder(builder: Any) -> None:
@@ -260,17 +265,26 @@ def _check_commit(what: str) -> Callable[..., None]:
     return check
 
 
-def _check_read(describe: read_guard.ReadCheck, _reader: Any, *args: Any, **named: Any) -> None:
-    """Refuse a read that acts outside; a database or server gets no call."""
-    what = "" if _is_trusted() else describe(*args, **named)
+def _check_read(
+    member: str, describe: read_guard.ReadCheck, _reader: Any, *args: Any, **named: Any
+) -> None:
+    """Refuse a read that acts outside; a database, server or store gets no call."""
+    if _is_trusted():
+        return
+    what = describe(*args, **named)
+    if not what and member in read_guard.PATH_MEMBERS:
+        what = read_guard.describe_default(read_guard.default_store(), member, *args, **named)
     if what:
-        sink = "network" if "server" in what else "database"
-        GUARD.note(sink, what, sys._getframe(1))
-        raise WriteForbidden(
-            f"the job tried {what}",
-            state="nothing was called or read",
-            fix="load it into a table, and declare that under sources or reference_data",
-        )
+        raise _read_forbidden(what)
+
+
+def _read_forbidden(what: str) -> WriteForbidden:
+    GUARD.note("database" if "connection" in what else "network", what, sys._getframe(1))
+    return WriteForbidden(
+        f"the job tried {what}",
+        state="nothing was called or read",
+        fix="load it into a table, and declare that under sources or reference_data",
+    )
 
 
 def _is_trusted() -> bool:
