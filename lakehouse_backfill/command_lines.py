@@ -34,8 +34,8 @@ REASON_PLACEHOLDER = "TEXT"
 PROJECT_VERBS = (
     "accept", "approve", "audit", "cancel", "chunks", "diff", "doctor", "dual-read", "evidence",
     "lineage", "list", "log", "maintain", "new", "note", "plan", "product", "publish", "reconcile",
-    "recover", "reject", "reproduce", "rollback", "run", "session", "shadow", "show", "stage",
-    "stale", "status", "try", "validate", "verify", "versions", "waive", "why",
+    "recover", "rehearse", "reject", "reproduce", "rollback", "run", "session", "shadow", "show",
+    "stage", "stale", "status", "try", "validate", "verify", "versions", "waive", "why",
 )  # fmt: skip
 _VERB = re.compile(rf"\b{PROGRAM} (?=(?:{'|'.join(PROJECT_VERBS)})\b)")
 _UNKNOWN_RUN = re.compile(rf"\b({PROGRAM} plan --revise ){RUN_PLACEHOLDER}\b")

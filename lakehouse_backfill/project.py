@@ -17,7 +17,7 @@ from lakehouse_backfill.adapters.system.process import (
     require_valid_reason,
     resolve_actor,
 )
-from lakehouse_backfill.command_lines import plan_command
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.config.faults import locate_errors
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import (
@@ -422,6 +422,34 @@ class Project:
         self._load_engine()
         found = try_partition(context, plan, partition, who)
         return results.runs.TryResult.of(plan.product, plan.manifest_file, found)
+
+    def rehearse(
+        self, manifest_file: str | Path, profile: str, by: str | None = None
+    ) -> plans.RehearsalResult:
+        """Plan, approve, run, accept, publish, verify and roll back, on copies in another lake.
+
+        `profile` names that lake: not of prod, and with a catalog of another name. The tables of
+        this one are only read. Raises ConfigError, NotAllowed and Conflict before anything is
+        copied, and what the verbs of the path raise.
+        """
+        from lakehouse_backfill.core.rehearsal import rehearse as stage
+        from lakehouse_backfill.wiring.rehearsal import adapters_at, rehearsal_place
+
+        who, wiring = resolve_actor(by), self.wiring
+        declared = wiring.load_declaration(Path(manifest_file))
+        place = Project(adapters_at(wiring, profile))
+        place._load_engine()
+        with locate_errors(self.folder / declared.manifest_file, self.folder):
+            try:
+                found = stage.rehearse(
+                    wiring.context, rehearsal_place(wiring, place.wiring), declared, who
+                )
+            except BackfillError as error:
+                error.complete_commands(place.wiring.invocation.complete)
+                raise
+        again = place.wiring.invocation.complete(command_line("evidence", found.plan.run_id))
+        done = results.plans.RehearsalResult.of(found, profile, again)
+        return place._pages.add_links(done, found.plan.run_id)
 
     def approve(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
         """Approve the intent; the decision is bound to the manifest hash."""

@@ -26,8 +26,11 @@ from lakehouse_backfill.results.base import Result
 app = typer.Typer(
     cls=BackfillGroup,
     name="lakehouse-backfill",
-    help=("Restate partitions of Apache Iceberg tables safely."),
-    epilog=("Exit codes: 0 done, 1 bug, 2 usage, 3 blocked, 4 conflict, 5 unknown, 6 down."),
+    # One paragraph, without an epilog: the list of commands fits a screen.
+    help=(
+        "Restate partitions of Apache Iceberg tables safely. "
+        "Exit codes: 0 done, 1 bug, 2 usage, 3 blocked, 4 conflict, 5 unknown, 6 down."
+    ),
     # Plain help: it fits any terminal, and drawing boxes would load rich for every --help.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -108,7 +111,7 @@ _BEFORE, _DURING, _AFTER, _REPAIR = PHASES
 for _phase, _commands in (
     (_BEFORE, (before.init, before.doctor, before.demo)),
     (_BEFORE, (before.new, before.schema, before.try_manifest, before.plan)),
-    (_BEFORE, (before.show, before.approve, proof.stale)),
+    (_BEFORE, (before.show, before.rehearse, before.approve, proof.stale)),
     (_DURING, (during.run, during.stage, during.validate, during.status)),
     (_DURING, (during.list_runs, during.log, during.chunks, during.cancel)),
     (_AFTER, (after.diff,)),

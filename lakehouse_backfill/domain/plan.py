@@ -159,6 +159,8 @@ class ResolvedManifest(Value):
         "", "For a run of a cascade: SHA-256 of what its products declare, and of their code."
     )
 
+    rehearses: str = added_later("", "For a rehearsal: the manifest hash of the real run.")
+
     @property
     def manifest_hash(self) -> str:
         """SHA-256 of the canonical JSON: equal for the same intent on the same snapshots.

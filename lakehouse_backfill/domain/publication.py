@@ -336,6 +336,8 @@ def _describe_row(row: Publication | None) -> str:
 
 #: In the summary of a swap by rows: its unfinished work, a `PendingRewrite` as JSON.
 REWRITE_PROPERTY = "lakehouse-backfill.rewriting"
+#: Table property of a copy that rehearsals work on: the UUID of the real table.
+REHEARSAL_PROPERTY = "lakehouse-backfill.rehearsal-of"
 
 
 class PartitionContent(Value):

@@ -122,6 +122,23 @@ class Tables(Protocol):
         ...
 
 
+class TableCopies(Protocol):
+    """Copies of the real lake's tables in that of a rehearsal; the real lake is only read."""
+
+    def real_metadata(self, table: str) -> str:
+        """Return what names the real table's newest state."""
+        ...
+
+    def require_other_lake(self, tables: tuple[str, ...]) -> None:
+        """Raise Conflict when the rehearsal's lake has one of the tables, and it is no copy."""
+        ...
+
+    @side_effect
+    def copy(self, table: str) -> None:
+        """Copy a table as it is now by metadata alone; an earlier copy is replaced."""
+        ...
+
+
 class Pins(Protocol):
     """Tags that keep snapshots from expiring, each with an explicit huge age.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.stages import Stage, plan_stages
 from lakehouse_backfill.core.planning.target import publish_modes, row_changes
@@ -17,10 +17,14 @@ from lakehouse_backfill.domain.guards.safety import PublishWindow
 from lakehouse_backfill.domain.partitions import Chunk, ScopeField
 from lakehouse_backfill.domain.run import RunStatus
 from lakehouse_backfill.domain.table import SpecPartitions, describe_schema_step
+from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Record, Result, optional
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from lakehouse_backfill.core.rehearsal.intent import Difference
+    from lakehouse_backfill.core.rehearsal.rehearse import RehearsalOutcome, RehearsedStep
 
 
 class PlannedPin(Record):
@@ -144,3 +148,53 @@ def _planned_pins(resolved: plans.ResolvedManifest) -> tuple[PlannedPin, ...]:
             target, name="target", role="target", requested=target.table, mode=mode
         ),
     )
+
+
+class RehearsalResult(Result):
+    """What a rehearsal showed, step by step, and what it could not show.
+
+    `manifest_hash` is that of the real run, which is not registered. `copies` are the tables that
+    the rehearsal worked on, in the lake of `profile`; `differences` name what the real place has
+    otherwise.
+    """
+
+    run_id: str
+    product: str
+    profile: str
+    manifest_hash: str
+    manifest_file: str
+    copies: tuple[str, ...]
+    held: bool
+    steps: tuple[RehearsedStep, ...]
+    differences: tuple[Difference, ...]
+    next_command: str
+    command: str
+
+    @classmethod
+    def of(cls, outcome: RehearsalOutcome, profile: str, command: str) -> RehearsalResult:
+        """Describe a rehearsal; `command` shows its evidence, and the next one plans for real."""
+        real = outcome.real_plan
+        return cls(
+            run_id=outcome.plan.run_id,
+            product=real.product,
+            profile=profile,
+            manifest_hash=real.manifest_hash,
+            manifest_file=real.manifest_file,
+            copies=outcome.copies,
+            held=all(step.held for step in outcome.steps),
+            steps=outcome.steps,
+            differences=outcome.differences,
+            next_command=plan_command(real.manifest_file),
+            command=command,
+        )
+
+    def error(self) -> BackfillError | None:
+        """Return ChecksFailed when a step did not hold."""
+        wrong = [f"{one.step} ({one.seen})" for one in self.steps if not one.held]
+        if not wrong:
+            return None
+        return ChecksFailed(
+            f"the rehearsal {self.run_id} did not hold: {'; '.join(wrong)}",
+            state="the real tables were only read; the copies are as the rehearsal left them",
+            fix=f"{self.command}, which shows what was stored",
+        )

@@ -64,6 +64,7 @@ ELSEWHERE = {
     "Views.commit": "needs a REST catalog; one commit, and may be repeated",
     "Hooks.call": "only where a contract has hooks; killed in test_hook_kills.py",
     "Anchor.keep": "only where a profile names an anchor; last of all, tested in core/test_anchors",
+    "TableCopies.copy": "only by rehearse; killed in contract/test_rehearsal.py",
     "Versions.move_all": "only by several runs at once; killed in test_together_kills.py",
 }
 

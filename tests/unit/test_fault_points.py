@@ -100,6 +100,7 @@ READING = {
         "positions",
         "marks",
     },
+    "TableCopies": {"real_metadata", "require_other_lake"},
     "Versions": {"history", "of_table", "pending", "pointer", "pointers", "whole_pointer"},
     "Views": set(),
     "Workers": {"cogroup", "count", "run_all", "scan"},

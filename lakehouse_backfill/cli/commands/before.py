@@ -274,6 +274,28 @@ def show_everything(plan: Result) -> Result:
     return ShowResult.from_fields(plan)
 
 
+def rehearse(
+    manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The run manifest's file.")],
+    *,
+    in_: Annotated[
+        str, typer.Option("--in", metavar="PROFILE", help="The lake to rehearse in; not of prod.")
+    ],
+    by: ByOption = None,
+) -> Result:
+    """Publish a run and roll it back on copies, in another lake.
+
+    Plans, approves, stages, validates, accepts, publishes, verifies and rolls back, with the real
+    manifest, code, checks and snapshots. The real tables are only read. Hooks are not called.
+    Prints what held, and what the real place has otherwise.
+
+    Examples:
+      lakehouse-backfill rehearse jobs/orders/january.yaml --in rehearsal
+      lakehouse-backfill --profile prod rehearse jobs/orders/january.yaml --in rehearsal --by ana
+    """
+    file = manifest.resolve() if manifest.is_file() else manifest
+    return current_project(computes=True).rehearse(file, in_, acting_person(by))
+
+
 def show(run: RunArgument) -> Result:
     """Show the whole plan of a run: pins, estimate, checklist, notes.
 

@@ -34,6 +34,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "CascadePlanResult": cascade.render_cascade_plan,
     "CascadeResult": cascade.render_cascade,
     "TryResult": runs.render_try,
+    "RehearsalResult": plans.render_rehearsal,
     "DecisionResult": runs.render_decision,
     "NoteResult": runs.render_note,
     "WaiveResult": runs.render_waive,

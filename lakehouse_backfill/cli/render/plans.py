@@ -28,7 +28,7 @@ from lakehouse_backfill.results.base import to_plain
 if TYPE_CHECKING:
     from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate
     from lakehouse_backfill.results import proof
-    from lakehouse_backfill.results.plans import PlanResult
+    from lakehouse_backfill.results.plans import PlanResult, RehearsalResult
 
 
 #: Lines of a kind that a short plan shows.
@@ -187,6 +187,25 @@ def render_demo(page: TextPage, result: proof.DemoResult) -> None:
         seconds=lambda step: f"{step['seconds']:.1f}",
     )  # fmt: skip
     page.facts(read_fields(result, "project | evidence: report"))
+
+
+def render_rehearsal(page: TextPage, result: RehearsalResult) -> None:
+    """Draw what held, step by step, and what the real place has otherwise."""
+    verdict = "held" if result.held else "did not hold"
+    page.line(f"rehearsal of {result.manifest_file} in {result.profile}: {verdict}", "bold")
+    page.line(f"{result.run_id}; the real run {result.manifest_hash[:12]} was not registered")
+    steps = "step | held | seen"
+    page.records("what was done", steps, result.steps, most=None, held=_held_cell)
+    title = "what the real place has otherwise, so that it is not proven"
+    parts = "what | real | rehearsal | so: why"
+    page.records(title, parts, result.differences, most=None)
+    page.line()
+    page.other_command("its evidence", result.command)
+    page.next_command(result.next_command)
+
+
+def _held_cell(step: Any) -> Text:
+    return verdict_mark(is_good=step.held)
 
 
 def render_product_draft(page: TextPage, result: proof.ProductDraft) -> None:

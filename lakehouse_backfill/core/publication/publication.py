@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import uuid4
 
-from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.approval import acceptance, signatures
 from lakehouse_backfill.core.approval.decisions import (
     logged_validation,
@@ -29,7 +29,11 @@ from lakehouse_backfill.core.versions import reserve, steps
 from lakehouse_backfill.domain.guards.safety import next_opening
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import CommitResult, Publication
+from lakehouse_backfill.domain.publication import (
+    REHEARSAL_PROPERTY,
+    CommitResult,
+    Publication,
+)
 from lakehouse_backfill.domain.run import Event, RunStatus
 from lakehouse_backfill.errors import (
     ApprovalMissing,
@@ -270,6 +274,21 @@ def require_published_rows_match(context: Context, plan: Plan, row: Publication)
     )
 
 
+def require_copy_of_rehearsal(context: Context, plan: Plan) -> None:
+    """Raise NotAllowed when a rehearsal would change a table that is no copy for rehearsals."""
+    target = plan.resolved.target
+    if not plan.resolved.rehearses or target.uuid is None:
+        return
+    info = context.tables.describe(target.table)
+    if info is None or REHEARSAL_PROPERTY not in info.properties:
+        raise NotAllowed(
+            f"{plan.run_id} is a rehearsal, and {target.table} of this lake is no copy for "
+            "rehearsals",
+            state="nothing was published",
+            fix=f"plan the real run: {plan_command(plan.manifest_file)}",
+        )
+
+
 def check_publishable(
     context: Context, plan: Plan, events: tuple[Event, ...], by: str
 ) -> expose.AcceptedResult:
@@ -283,6 +302,7 @@ def check_publishable(
     switches.require_pilot(context.profile, plan.product)
     context.versions.whole_pointer(plan.product)
     publish_modes.require_publishable_mode(plan)
+    require_copy_of_rehearsal(context, plan)
     lifecycle.require_not_retired(events)
     roles.require_plan_environment(plan, context.profile.environment)
     signers.require_bound_environment(

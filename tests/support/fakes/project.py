@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from lakehouse_backfill.core.evidence.reproduce import ReproducedPartition
 from lakehouse_backfill.core.publication.dual_read import ReaderComparison
 from lakehouse_backfill.core.publication.recover import RecoveryOutcome
+from lakehouse_backfill.core.rehearsal.intent import Difference
+from lakehouse_backfill.core.rehearsal.rehearse import RehearsedStep
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.ports.system import Progress
@@ -128,6 +130,14 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "seconds": 1.5, "passed": True, "checks": CHECKS[:1], "diff": {"summary": SUMMARY},
         "totals": [{"name": "flights", "old": 31, "new": 30}],
         "not_judged": ["golden rows"],
+    },
+    "rehearse": {
+        **RUN, "profile": "rehearsal", "manifest_hash": "a" * 64, "manifest_file": "run.yaml",
+        "copies": ["silver.arrivals_daily"], "held": True,
+        "steps": [{"step": "rollback", "held": True, "seen": "the same 4 data files as before"}],
+        "differences": [
+            {"what": "hooks", "real": "pause_jobs", "rehearsal": "not called", "why": "open"},
+        ],
     },
     "approve": {
         **RUN,
@@ -461,7 +471,15 @@ def make_result(verb: str, data: dict[str, Any] | None = None) -> Result:
 #: Classes that the results name for the type checker only.
 _NAMES = {
     each.__name__.rpartition(".")[2]: each
-    for each in (HookCall, ReaderComparison, RecoveryOutcome, ReproducedPartition, rollout)
+    for each in (
+        Difference,
+        HookCall,
+        ReaderComparison,
+        RecoveryOutcome,
+        RehearsedStep,
+        ReproducedPartition,
+        rollout,
+    )
 }
 _EMPTY: dict[type, Any] = {
     str: "", int: 0, float: 0.0, bool: False, datetime: datetime(2026, 3, 1, tzinfo=timezone.utc),

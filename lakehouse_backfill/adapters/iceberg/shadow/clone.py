@@ -49,7 +49,7 @@ CLONE_PROPERTIES = {
     "write.metadata.previous-versions-max": "5",
 }
 #: Properties that would put the shadow's files into the target's folders.
-_LOCATION_PROPERTIES = (
+LOCATION_PROPERTIES = (
     "write.data.path",
     "write.metadata.path",
     "write.object-storage.path",
@@ -67,7 +67,7 @@ def build_clone_metadata(
     """
     snapshots = [s for s in metadata.snapshots if s.snapshot_id == snapshot_id]
     # The epoch belongs to the run that wrote the cloned table, not to the run that clones it.
-    dropped = {*_LOCATION_PROPERTIES, PUBLICATION_PROPERTY, EPOCH_PROPERTY}
+    dropped = {*LOCATION_PROPERTIES, PUBLICATION_PROPERTY, EPOCH_PROPERTY}
     inherited = {k: v for k, v in metadata.properties.items() if k not in dropped}
     main_ref = {"snapshot-id": snapshot_id, "type": "branch"}
     return metadata.model_copy(
@@ -133,9 +133,9 @@ class FileCloneCommitter(CloneCommitter):
         """Write the metadata file of a clone, which no catalog lists yet."""
         io = load_table(self._catalog, order.table).io
         with translate_errors():
-            metadata = clone_metadata(_read_metadata_file(io, order.metadata_location), order)
+            metadata = clone_metadata(read_metadata_file(io, order.metadata_location), order)
             with commit_window("Shadows.metadata_file"):
-                _write_metadata_file(io, order.file, metadata)
+                write_metadata_file(io, order.file, metadata)
 
     def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
         """Assign another UUID to the table and set properties, unless its UUID is not `found_uuid`.
@@ -173,11 +173,11 @@ class FileCloneCommitter(CloneCommitter):
         """Point the catalog to an edited copy of the metadata, unless the location has changed."""
         location = table.metadata_location
         with translate_errors():
-            metadata = _read_metadata_file(table.io, location)
+            metadata = read_metadata_file(table.io, location)
             new_properties = {**metadata.get("properties", {}), **properties}
             metadata |= {"table-uuid": uuid, "properties": new_properties}
             file = table.location_provider().new_table_metadata_file_location()
-            _write_metadata_file(table.io, file, metadata)
+            write_metadata_file(table.io, file, metadata)
             with commit_window("Shadows.fence"), Session(catalog.engine) as session:
                 outcome = session.execute(_catalog_row_update(catalog, table, file))
                 session.commit()
@@ -200,14 +200,16 @@ def _catalog_row_update(catalog: SqlCatalog, table: Table, file: str) -> Any:
     )
 
 
-def _read_metadata_file(io: FileIO, location: str) -> dict[str, Any]:
+def read_metadata_file(io: FileIO, location: str) -> dict[str, Any]:
+    """Return a metadata file as it stands, whatever its format version."""
     decompressor = Compressor.get_compressor(location).stream_decompressor
     with io.new_input(location).open() as raw, decompressor(raw) as text:
         metadata: dict[str, Any] = json.loads(text.read())
     return metadata
 
 
-def _write_metadata_file(io: FileIO, location: str, metadata: dict[str, Any]) -> None:
+def write_metadata_file(io: FileIO, location: str, metadata: dict[str, Any]) -> None:
+    """Write a metadata file; raises FileExistsError where one is."""
     text = json.dumps(metadata).encode()
     with io.new_output(location).create() as file:
         file.write(Compressor.get_compressor(location).bytes_compressor()(text))

@@ -1,0 +1,230 @@
+"""The verb: plan, approve, stage, validate, accept, publish, verify and roll back a rehearsal.
+
+Every step is the verb that the real run takes, with the context of the rehearsal's lake. The real
+lake is only read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.evidence.verify import verify
+from lakehouse_backfill.core.guards.outside.sinks import answer_files
+from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan, register_plan
+from lakehouse_backfill.core.publication.publish import publish_with_catch_up, run_until_decision
+from lakehouse_backfill.core.publication.recover import recover
+from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
+from lakehouse_backfill.core.rehearsal import intent
+from lakehouse_backfill.core.runs import lifecycle
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.errors import BackfillError, ChecksFailed, NotFound
+from lakehouse_backfill.ports.tables import TableCopies
+
+
+@dataclass(frozen=True)
+class RehearsedStep:
+    """A step of the path: whether it held, and what was seen."""
+
+    step: str
+    held: bool
+    seen: str
+
+
+@dataclass(frozen=True)
+class RehearsalOutcome:
+    """A rehearsal: its run, its steps, and how the real place differs."""
+
+    plan: Plan
+    real_plan: Plan
+    copies: tuple[str, ...]
+    steps: tuple[RehearsedStep, ...]
+    differences: tuple[intent.Difference, ...]
+
+
+@dataclass(frozen=True)
+class RehearsalPlace:
+    """Where a rehearsal works: the ports of its lake, and what copies real tables into it."""
+
+    context: Context
+    copies: TableCopies
+
+
+@dataclass
+class _Rehearsal:
+    """A registered rehearsal, and the steps that it has gone."""
+
+    context: Context
+    plan: Plan
+    by: str
+    steps: list[RehearsedStep] = field(default_factory=list)
+
+    def note(self, step: str, seen: str, *, held: bool = True) -> None:
+        self.steps.append(RehearsedStep(step, held, seen))
+
+    def decide_and_compute(self) -> None:
+        """Approve, stage and validate; raises ChecksFailed when gates are closed."""
+        context, run_id = self.context, self.plan.run_id
+        reason = f"rehearsal of {self.plan.resolved.rehearses}"
+        decisions.approve(context, run_id, self.by, reason)
+        self.note("approve", f"bound to {self.plan.manifest_hash[:12]}")
+        done = run_until_decision(context, run_id, self.by)
+        state = context.runs.status(run_id).state
+        if state is not RunState.VALIDATED:
+            closed = [gate.question for gate in decisions.failed_gates(context, run_id)]
+            raise ChecksFailed(
+                f"the rehearsal stops: {run_id} is {state.value}; closed gates: "
+                f"{', '.join(closed) or 'none'}",
+                state="nothing was published, neither here nor for real",
+                fix=f"{command_line('status', run_id)}; correct code or manifest, and give the "
+                "same command again",
+            )
+        chunks = len(self.plan.resolved.chunks)
+        self.note("stage", f"{chunks} chunks, {done['rows']} rows in the shadow table")
+        checks = done.get("checks") or ()
+        passed = sum(check.passed for check in checks)
+        self.note("validate", f"{passed} of {len(checks)} checks passed; none that failed blocks")
+        decisions.accept(context, run_id, self.by, reason)
+        self.note("accept", "bound to the results of the checks")
+
+    def publish(self) -> None:
+        """Publish, and look at what readers get then."""
+        outcome = publish_with_catch_up(self.context, self.plan.run_id, self.by)
+        row, swap = outcome.publication, outcome.swap
+        files = f", {swap.files_added} data files in, {swap.files_removed} out" if swap else ""
+        self.note("publish", f"version {row.version} of {row.product}{files}")
+        found = resolve_accepted(self.context, self.plan.resolved.contract, strict=False)
+        self.note(
+            "read as a consumer",
+            f"{found.table} at snapshot {found.snapshot_id}"
+            + (f"; other rows in {', '.join(found.drifted)}" if found.drifted else ""),
+            held=not found.drifted,
+        )
+
+    def verify(self) -> None:
+        """Compare what is stored with what was accepted, by metadata."""
+        checks = verify(self.context, self.plan.run_id).checks
+        wrong = [check.name for check in checks if check.ok is False]
+        compared = [check for check in checks if check.ok is not None]
+        seen = f"{len(compared) - len(wrong)} of {len(compared)} comparisons agree"
+        if wrong:
+            seen += f"; not: {', '.join(wrong)}"
+        self.note("verify", seen, held=not wrong)
+
+    def roll_back(self) -> None:
+        """Roll back, and compare the files of the scope with those of before."""
+        plan, context = self.plan, self.context
+        base, scope = plan.resolved.target, plan.resolved.scope
+        target = plan_rollback(context, plan.product, None, ())
+        reason = f"end of the rehearsal {plan.run_id}"
+        done = rollback(context, plan.resolved.contract, target, reason, self.by)
+        self.note("rollback", f"to version {done.publication.version} of {plan.product}")
+        now = self._now()
+        before, after = (
+            sorted((one.path, one.rows) for one in context.tables.scoped(*where, scope).files)
+            for where in ((base.table, base.snapshot_id), now)
+        )
+        rows = [sum(count for _, count in files) for files in (before, after)]
+        seen = f"the same {len(before)} data files as before, {rows[0]} rows"
+        if before != after:
+            seen = f"{rows[1]} rows as before, in files that were written again"
+        if rows[0] != rows[1]:
+            seen = f"{rows[1]} rows, where {rows[0]} were before"
+        self.note("read after the rollback", seen, held=rows[0] == rows[1])
+
+    def _now(self) -> tuple[str, int | None]:
+        contract = self.plan.resolved.contract
+        try:
+            found = resolve_accepted(self.context, contract, strict=False)
+        except NotFound:
+            return contract.table, None
+        return found.table, found.snapshot_id
+
+
+def rehearse(
+    real: Context, place: RehearsalPlace, declared: DeclaredRun, by: str
+) -> RehearsalOutcome:
+    """Go the whole path of a run on copies of its tables, in another lake.
+
+    The copies share the data files of the real tables; what the rehearsal writes lies in its own
+    lake. The plan of the real run is made, and not registered. Order: copies; the run registered;
+    approved; staged and validated; accepted; published; verified; rolled back. Raises ConfigError
+    and Conflict before anything is copied, and what the verbs raise.
+    """
+    context, copies = place.context, place.copies
+    real_plan = make_plan(real, declared, by, None)
+    intent.require_publishable(real_plan)
+    tables = intent.tables_to_copy(real_plan.resolved)
+    copies.require_other_lake(tables)
+    heads = {table: copies.real_metadata(table) for table in tables}
+    end_earlier(context, real_plan.product, by)
+    for table in tables:
+        copies.copy(table)
+    plan = _plan_rehearsal(context, declared, real_plan, by)
+    act = _Rehearsal(context, plan, by)
+    act.note("plan", f"the partitions, chunks, code and snapshots of the real run ({len(tables)} "
+             "tables copied without their data)")  # fmt: skip
+    try:
+        act.decide_and_compute()
+        act.publish()
+        act.verify()
+        act.roll_back()
+    except BackfillError as error:
+        error.state = f"{error.state}; the real tables were only read".removeprefix("; ")
+        raise
+    moved = [table for table in tables if copies.real_metadata(table) != heads[table]]
+    seen = "their metadata is what it was before the rehearsal"
+    if moved:
+        seen = f"others committed to {', '.join(moved)} meanwhile; the rehearsal only read them"
+    act.note("the real tables", seen)
+    differences = intent.find_differences((real.profile, real_plan), (context.profile, plan))
+    return RehearsalOutcome(plan, real_plan, tables, tuple(act.steps), differences)
+
+
+def _plan_rehearsal(context: Context, declared: DeclaredRun, real: Plan, by: str) -> Plan:
+    """Plan and register the rehearsal with the versions of reference data of the real plan."""
+    manifest = intent.rehearsal_manifest(declared.contract, declared.manifest)
+    answers = answer_files(declared.contract, manifest)
+    references = {pin.name: pin for pin in real.resolved.sources if pin.role == "reference"}
+    asked = replace(
+        declared,
+        manifest=manifest,
+        files={**declared.files, **{file: context.code_hash(file) for file in answers}},
+        reference_pins=references,
+    )
+    plan = make_plan(context, asked, by, None, intent.as_rehearsal(real.manifest_hash))
+    intent.require_same_intent(real.resolved, plan.resolved)
+    return register_plan(context, plan, by)[0]
+
+
+def end_earlier(context: Context, product: str, by: str) -> None:
+    """End earlier rehearsals of the product, which may have been cut off; none stays published.
+
+    Their tables are about to be copied anew. A publication that was begun is finished or undone.
+    """
+    for status in context.runs.list(open_only=True):
+        if status.product != product or not _is_rehearsal(context, status.run_id):
+            continue
+        if not _can_be_cancelled(context, status.run_id):
+            recover(context, status.run_id, by)
+        if _can_be_cancelled(context, status.run_id):
+            decisions.cancel(context, status.run_id, by, "another rehearsal begins")
+    accepted = context.versions.pointer(product).accepted
+    if accepted is None or accepted.action != "publish" or not accepted.run_id:
+        return
+    if _is_rehearsal(context, accepted.run_id):
+        contract = context.runs.plan(accepted.run_id).resolved.contract
+        back = plan_rollback(context, product, None, ())
+        rollback(context, contract, back, "another rehearsal begins", by)
+
+
+def _is_rehearsal(context: Context, run_id: str) -> bool:
+    return bool(context.runs.plan(run_id).resolved.rehearses)
+
+
+def _can_be_cancelled(context: Context, run_id: str) -> bool:
+    return "cancel" in lifecycle.legal_verbs(context.runs.status(run_id).state)
