@@ -243,7 +243,8 @@ class Project:
         manifest_file = self._file_to_plan(manifest_file, revise)
         span = windows.parse_window(window) if window is not None else None
         declared = self.wiring.load_declaration(Path(manifest_file))
-        with locate_errors(self.folder / declared.manifest_file, self.folder):
+        located = locate_errors(self.folder / declared.manifest_file, self.folder)
+        with located, self.wiring.one_view():
             amend = partial(dry_runs.restrict_to_dry_run, labels=subset) if subset else None
             plan = stage.make_plan(context, declared, who, revise, amend)
             plan = windows.examine_window(context, plan, span) if span is not None else plan
@@ -287,7 +288,8 @@ class Project:
 
         who, context = resolve_actor(by), self.wiring.context
         declared = self.wiring.load_declaration(Path(manifest_file))
-        found = stage.make_cascade(context, declared, cascade_files(self.wiring), who)
+        with self.wiring.one_view():
+            found = stage.make_cascade(context, declared, cascade_files(self.wiring), who)
         if not dry_run:
             found = replace(stage.register_cascade(context, found, who), notes=found.notes)
         return results.cascades.CascadePlanResult.of(found, is_registered=not dry_run)

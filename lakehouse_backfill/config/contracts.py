@@ -59,14 +59,16 @@ def load_contract(path: Path, project: Path | None = None) -> Contract:
     return load_model(Contract, path, folder, partial(_cross_field_faults, project=folder))
 
 
-def find_contract(project: Path, product: str) -> Contract:
+def find_contract(project: Path, product: str, listed: tuple[str, ...] | None = None) -> Contract:
     """Load the contract of a product from `catalog/contracts/<product>.yaml`.
+
+    `listed` are the products that have a file, where they were listed before.
 
     Raises:
         NotFound: there is none; the known products are named.
         ConfigError: the contract is wrong, or is of another product.
     """
-    known = list_contracts(project)
+    known = list_contracts(project) if listed is None else listed
     # The name becomes part of a path, so it is checked before a path is made of it.
     if not is_table_name(product) or product not in known:
         draft, near = command_line("product", "add", product), closest_name(product, known)
@@ -90,9 +92,10 @@ def find_contract(project: Path, product: str) -> Contract:
 def list_valid_contracts(project: Path) -> list[Contract]:
     """Load the contracts that are valid."""
     found = []
-    for product in list_contracts(project):
+    listed = list_contracts(project)
+    for product in listed:
         with suppress(ConfigError):
-            found.append(find_contract(project, product))
+            found.append(find_contract(project, product, listed))
     return found
 
 
@@ -114,9 +117,10 @@ def find_contract_of_table(project: Path, *tables: str) -> Contract | None:
     A shadow has that of its target. Raises ConfigError for a wrong contract that names one of the
     tables: what it restricts is not known.
     """
-    for product in list_contracts(project):
+    listed = list_contracts(project)
+    for product in listed:
         try:
-            found = find_contract(project, product)
+            found = find_contract(project, product, listed)
         except ConfigError:
             path = project / CONTRACTS_FOLDER / f"{product}.yaml"
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -158,7 +162,7 @@ def require_suites(project: Path, contract: Contract) -> None:
     Only who wants to run them asks: a rollback needs no suite.
     """
     path = project / CONTRACTS_FOLDER / f"{contract.product}.yaml"
-    if not path.is_file():
+    if not (contract.suites or contract.assumptions) or not path.is_file():
         return
     document = yaml_lines.load_yaml(path, display_path(path, project))
     faults = [

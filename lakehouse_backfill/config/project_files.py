@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -243,7 +244,12 @@ def _python_transforms(path: Path, file: str) -> list[FoundTransform | None]:
 def _walk(path: Path) -> Iterator[ast.AST]:
     """Yield the nodes of a Python file; none of one that does not parse."""
     with suppress(OSError, ValueError, SyntaxError):
-        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        yield from _nodes(path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=8)
+def _nodes(text: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(text)))
 
 
 def _declared_transform(node: ast.expr, file: str) -> FoundTransform | None:

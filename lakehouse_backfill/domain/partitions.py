@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any, Literal
 
 from lakehouse_backfill.domain.serialization import Value
@@ -281,8 +282,13 @@ def _label(field: ScopeField, moment: datetime) -> str:
 
 
 def _start(field: ScopeField, label: str) -> datetime:
+    return _start_of_unit(_unit(field), label)
+
+
+@lru_cache(maxsize=4096)
+def _start_of_unit(unit: str, label: str) -> datetime:
     formats = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
-    return datetime.strptime(label, formats[_unit(field)]).replace(tzinfo=timezone.utc)
+    return datetime.strptime(label, formats[unit]).replace(tzinfo=timezone.utc)
 
 
 def _step(field: ScopeField, moment: datetime, steps: int) -> datetime:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from lakehouse_backfill.adapters.system.process import (
     NullProgress,
     SystemClock,
     describe_git_commit,
+    describe_head,
     find_commit,
     is_driver_alive,
     read_committed_code,
@@ -127,6 +129,12 @@ class Adapters:
         """The PyIceberg catalog of the profile; a lake that is not there is not made."""
         return self._open_catalog(must_exist=True)
 
+    def one_view(self) -> AbstractContextManager[None]:
+        """Load each table once until the block ends; commits to control tables stay fresh."""
+        from lakehouse_backfill.adapters.iceberg.read_view import one_view
+
+        return one_view(self.catalog)
+
     def create_lake(self) -> None:
         """Make the embedded lake, if it is not there: an empty catalog that tables can go into."""
         self.__dict__["catalog"] = self._open_catalog(must_exist=False)
@@ -207,13 +215,16 @@ class Adapters:
 
     def contracts(self) -> list[Contract]:
         """Load all contracts of the project."""
-        return [find_contract(self.folder, product) for product in list_contracts(self.folder)]
+        listed = list_contracts(self.folder)
+        return [find_contract(self.folder, product, listed) for product in listed]
 
     def valid_contracts(self) -> list[Contract]:
         """Load the contracts that are valid: one that is wrong is no obstacle to other products."""
         return list_valid_contracts(self.folder)
 
-    def load_declaration(self, manifest_file: Path, known: _Contracts = None) -> DeclaredRun:
+    def load_declaration(
+        self, manifest_file: Path, known: _Contracts = None, head: Callable[[], str] | None = None
+    ) -> DeclaredRun:
         """Read a manifest, its contract, the code's hash; a template if given `known` contracts."""
         from lakehouse_backfill.adapters.quality.suite_files import check_suite_form
         from lakehouse_backfill.core.planning.plan import DeclaredRun
@@ -224,16 +235,14 @@ class Adapters:
         manifest = load_manifest(path, self.folder, is_template=known is not None)
         with locate_errors(path, self.folder):
             with attach_error_field("product"):
-                contract = self.contract(manifest.product)
+                found = (known or {}).get(manifest.product)
+                contract = found or self.contract(manifest.product)
             require_suites(self.folder, contract)
             files = hash_run_files(self.folder, manifest, contract)
             named = resolve_previous_code(self.folder, manifest, find_commit, read_committed_code)
         steps = manifest.target.progressive
-        for suite in (
-            *contract.suites,
-            *manifest.validation.suites,
-            *(steps.suites if steps else ()),
-        ):
+        own = steps.suites if steps else ()
+        for suite in (*contract.suites, *manifest.validation.suites, *own):
             check_suite_form(self.folder / suite.file, suite.file)
         lock = self.folder / LOCK_FILE
         return DeclaredRun(
@@ -241,7 +250,7 @@ class Adapters:
             contract=contract,
             manifest_file=display_path(path, self.folder),
             code_hash=files[manifest.transform.file],
-            git_commit=describe_git_commit(self.folder, tuple(files)),
+            git_commit=describe_git_commit(self.folder, tuple(files), head),
             lock_hash=file_hash(self.folder, LOCK_FILE) if lock.is_file() else None,
             files=files,
             previous_code=named,
@@ -401,10 +410,11 @@ def cascade_files(wiring: Adapters) -> CascadeFiles:
 
     # Read once: each run would look for the contracts of its inputs in all files.
     contracts = {one.product: one for one in wiring.contracts()}
+    head = cache(partial(describe_head, wiring.folder))
     return CascadeFiles(
         contracts=contracts,
         locate=lambda file: locate_errors(wiring.folder / file, wiring.folder),
-        declare=lambda file: wiring.load_declaration(Path(file), known=contracts),
+        declare=lambda file: wiring.load_declaration(Path(file), contracts, head),
         custom=partial(load_mapping, wiring.folder),
     )
 

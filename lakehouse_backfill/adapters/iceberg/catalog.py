@@ -34,6 +34,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
+from lakehouse_backfill.adapters.iceberg.read_view import view_of
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.table import is_table_name
 
@@ -130,9 +131,12 @@ def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
 
 
 def load_table(catalog: Catalog, table: str) -> Table:
-    """Load the table from the catalog; raises NotFound and CatalogDown."""
+    """Load the table from the catalog, once in a view of it; raises NotFound and CatalogDown."""
     with translate_errors():
-        return catalog.load_table(table)
+        view = view_of(catalog)
+        if view is None:
+            return catalog.load_table(table)
+        return view.tables.get(table, lambda: catalog.load_table(table))
 
 
 def missing_table_error(catalog: Catalog, table: str) -> errors.NotFound:

@@ -37,6 +37,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.adapters.iceberg.metadata import has_live_files
 from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels, row_range_filter
+from lakehouse_backfill.adapters.iceberg.read_view import known_entries, list_manifests, view_of
 from lakehouse_backfill.domain.partitions import (
     Scope,
     describe_labels,
@@ -344,11 +345,14 @@ class ScopedReader:
 
     def manifests(self, snapshot: Snapshot | None) -> list[ManifestFile]:
         """List the snapshot's manifests; none for the empty state."""
+        if snapshot is not None and view_of(self._table.catalog) is not None:
+            return list_manifests(self._table, snapshot)
         return self._cache.manifests(self._table.io, snapshot)
 
     def entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return all entries of the manifest."""
-        return self._cache.entries(self._table.io, manifest)
+        io = self._table.io
+        return known_entries(self._table, manifest, lambda: self._cache.entries(io, manifest))
 
     def derive(self, what: str, of: int | str, make: Callable[[], DerivedT]) -> DerivedT:
         """Make a value once for all readers of the same scope and cache.
@@ -370,11 +374,17 @@ class ScopedReader:
         if not self.labels.can_label(spec_id):
             return True
         if spec_id not in self._may_hold:
-            schema, spec = self._table.schema(), self._table.specs()[spec_id]
-            row_filter = row_range_filter(scope_row_ranges(self.scope))
-            projected = inclusive_projection(schema, spec)(row_filter)
-            self._may_hold[spec_id] = manifest_evaluator(spec, schema, projected)
+            view, name = view_of(self._table.catalog), (self._table.metadata_location, self.scope)
+            make = partial(self._make_evaluator, spec_id)
+            made = view.evaluators.get((*name, spec_id), make) if view else make()
+            self._may_hold[spec_id] = made
         return self._may_hold[spec_id](manifest)
+
+    def _make_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        schema, spec = self._table.schema(), self._table.specs()[spec_id]
+        row_filter = row_range_filter(scope_row_ranges(self.scope))
+        projected = inclusive_projection(schema, spec)(row_filter)
+        return manifest_evaluator(spec, schema, projected)
 
     def may_list_live_files(self, manifest: ManifestFile) -> bool:
         """Return whether the manifest may list live files of the scope."""

@@ -8,19 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timezone
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
     FileFormat,
     ManifestContent,
+    ManifestEntry,
     ManifestFile,
 )
-from pyiceberg.table import Table
+from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
@@ -45,6 +48,7 @@ from lakehouse_backfill.adapters.iceberg.partitions import (
     finest_scope_field,
     row_range_filter,
 )
+from lakehouse_backfill.adapters.iceberg.read_view import known_entries, list_manifests
 from lakehouse_backfill.adapters.iceberg.schema import create_table
 from lakehouse_backfill.core.planning.estimates import is_position_key
 from lakehouse_backfill.domain.contract import Contract
@@ -73,7 +77,7 @@ _MAX_SUGGESTIONS = 3
 
 
 class IcebergTables(Tables):
-    """Tables of one catalog; each call loads the table again."""
+    """Tables of one catalog; each call loads the table again, unless a view of it is open."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -147,7 +151,7 @@ class IcebergTables(Tables):
                 for each in meta.schema_of_snapshot(loaded.metadata, snapshot).fields
                 if each.name in counting
             }
-            return _live_files(loaded, snapshot.manifests(loaded.io), labels, columns)
+            return _live_files(loaded, list_manifests(loaded, snapshot), labels, columns)
 
     def column_spans(
         self,
@@ -172,7 +176,7 @@ class IcebergTables(Tables):
                 kind = f"is {found.field_type}" if found else "does not exist"
                 raise Unsupported(f"{table} cannot be cut by {column}, which {kind}")
             if appended_since is None:
-                content = _read_content(loaded, snapshot.manifests(loaded.io))
+                content = _read_content(loaded, list_manifests(loaded, snapshot))
                 files = [
                     (listing.entry.data_file, _hidden_rows(content, listing.deletes))
                     for listing in content.listings
@@ -213,7 +217,7 @@ class IcebergTables(Tables):
             try:
                 scan = loaded.scan(row_filter=row_filter, snapshot_id=snapshot_id)
                 # `plan_files` fails where there are equality deletes, which are not counted here.
-                entries = [entry for some in scan._plan_manifest_entries() for entry in some]
+                entries = [entry for some in _planned_entries(loaded, scan) for entry in some]
             except ValueError as error:
                 raise Unsupported(f"{table} cannot be scanned by {row_filter}: {error}") from error
         files = [e.data_file for e in entries if e.data_file.content == DataFileContent.DATA]
@@ -268,6 +272,34 @@ class IcebergTables(Tables):
             return existing
         create_table(self._catalog, contract)
         return meta.describe_table(contract.table, load_table(self._catalog, contract.table))
+
+
+class _KnownManifest:
+    """A manifest whose entries are read once in a view of the catalog."""
+
+    def __init__(self, table: Table, manifest: ManifestFile) -> None:
+        self._table, self._manifest = table, manifest
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manifest, name)
+
+    def fetch_manifest_entry(
+        self,
+        io: FileIO,
+        discard_deleted: bool = True,  # noqa: FBT001, FBT002 (the signature is PyIceberg's)
+    ) -> list[ManifestEntry]:
+        """Return the entries as PyIceberg's manifest does."""
+        read = partial(read_manifest_entries, io, self._manifest)
+        entries = known_entries(self._table, self._manifest, read)
+        return [entry for entry in entries if is_live_entry(entry) or not discard_deleted]
+
+
+def _planned_entries(table: Table, scan: DataScan) -> Iterator[list[ManifestEntry]]:
+    snapshot = scan.snapshot()
+    if snapshot is None:
+        return iter(())
+    manifests = [_KnownManifest(table, manifest) for manifest in list_manifests(table, snapshot)]
+    return scan._manifest_planner.plan_manifest_entries(cast("list[ManifestFile]", manifests))
 
 
 _LOADED_AT_ONCE = 8
@@ -350,7 +382,8 @@ def _read_content(
     """Read the live files; with `labels` raise Unsupported for a spec that cannot be labelled."""
     content = ScopeFiles()
     for manifest in filter(meta.has_live_files, manifests):
-        entries = [e for e in read_manifest_entries(table.io, manifest) if is_live_entry(e)]
+        read = partial(read_manifest_entries, table.io, manifest)
+        entries = [e for e in known_entries(table, manifest, read) if is_live_entry(e)]
         if manifest.content == ManifestContent.DELETES:
             content.add_deletes(entries)
             continue

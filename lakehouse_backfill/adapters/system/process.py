@@ -122,13 +122,21 @@ def _is_pid_alive(pid: int) -> bool:
 _GIT_TIMEOUT_S = 10
 
 
-def describe_git_commit(folder: Path, files: tuple[str, ...] = ()) -> str | None:
+def describe_head(folder: Path) -> str:
+    """Return the commit of the folder, ending in `-dirty` for changed files; empty without one."""
+    return _run_git(folder, "describe", "--always", "--dirty", "--abbrev=40")
+
+
+def describe_git_commit(
+    folder: Path, files: tuple[str, ...] = (), head_of: Callable[[], str] | None = None
+) -> str | None:
     """Return the commit of the folder, ending in `-dirty` when code is not in the commit.
 
     Such code is in changed files, and in those of `files` that git does not track. None: the folder
-    is no repository or has no commit, or git is missing.
+    is no repository or has no commit, or git is missing. `head_of` says what `describe_head` said
+    before.
     """
-    head = _run_git(folder, "describe", "--always", "--dirty", "--abbrev=40")
+    head = head_of() if head_of else describe_head(folder)
     if not head or head.endswith("-dirty") or not files:
         return head or None
     unknown = _run_git(folder, "ls-files", "--others", "--", *files)

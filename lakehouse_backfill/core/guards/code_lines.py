@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from lakehouse_backfill.core.guards.analysed_plan import PlanFact
-from lakehouse_backfill.core.guards.python_source import PythonSource
+from lakehouse_backfill.core.guards.python_source import parse_job
 from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.manifest import TransformRef
 
@@ -60,7 +60,7 @@ def _code_lines(
     python = {file: text for file, text in texts.items() if file.endswith(".py")}
     if transform.file not in python:
         return
-    source = PythonSource(python, transform.file)
+    source = parse_job(python, transform.file)
     reached = source.reached(transform.name, transform.version)
     for use in source.uses_of(reached):
         if use.kind == "call":

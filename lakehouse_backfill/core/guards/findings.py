@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from lakehouse_backfill.core.guards.determinism import scan_python
-from lakehouse_backfill.core.guards.python_source import PythonSource
+from lakehouse_backfill.core.guards.python_source import parse_job
 from lakehouse_backfill.core.guards.sql_source import scan_sql, scan_sql_file
 from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest, TransformRef
@@ -27,7 +27,7 @@ def scan_code(texts: Mapping[str, str], transform: TransformRef) -> tuple[Findin
     python = {file: text for file, text in texts.items() if file.endswith(".py")}
     if transform.file not in python:
         return ()
-    source = PythonSource(python, transform.file)
+    source = parse_job(python, transform.file)
     return scan_python(source, transform.name, transform.version, scan_sql)
 
 

@@ -2,7 +2,7 @@
 
 One walk serves all rules about source code (determinism, side effects). Nothing is executed::
 
-    source = PythonSource({"jobs/orders/job.py": text, "jobs/orders/rates.py": text}, job)
+    source = parse_job({"jobs/orders/job.py": text, "jobs/orders/rates.py": text}, job)
     for use in source.uses_of(source.reached("orders", "1.2.0")):
         if use.name == "os.environ": ...   # use.file, use.line, use.kind, use.node
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from lakehouse_backfill.core.guards.python_names import (
@@ -74,6 +74,19 @@ class Place:
     def line(self) -> int:
         """The line of the node."""
         return getattr(self.node, "lineno", 1)
+
+
+def parse_job(files: Mapping[str, str], job: str) -> PythonSource:
+    """Parse the files of a job; the same texts again are the same parsed files.
+
+    Raises ConfigError, which names each file that is not Python.
+    """
+    return _parse_job(tuple(sorted(files.items())), job)
+
+
+@lru_cache(maxsize=4)
+def _parse_job(files: tuple[tuple[str, str], ...], job: str) -> PythonSource:
+    return PythonSource(dict(files), job)
 
 
 class PythonSource:

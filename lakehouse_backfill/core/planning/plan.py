@@ -301,7 +301,8 @@ def _complete_plan(
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     chosen = context.choose_write_path(table, resolved.scope)
     write_path.require_fitting_write_path(resolved.manifest, table, chosen)
-    run_id = _free_run_id(context, f"bf-{resolved.manifest_hash[:10]}")
+    manifest_hash = resolved.manifest_hash
+    run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     _require_changed_intent(context, run_id, revise, declared.manifest_file)
     name = resolved.contract.table.rpartition(".")[2]
     repeated = find_repeated_run(context, resolved)
@@ -312,7 +313,7 @@ def _complete_plan(
         created_at=context.clock.now(),
         created_by=by,
         resolved=resolved,
-        manifest_hash=resolved.manifest_hash,
+        manifest_hash=manifest_hash,
         estimate=estimate,
         places=places,
         way=chosen,

@@ -13,7 +13,7 @@ import importlib
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -28,11 +28,14 @@ from lakehouse_backfill.adapters.iceberg.control import log_files
 from lakehouse_backfill.adapters.iceberg.control.advisory_lock import choose_advisory_lock
 from lakehouse_backfill.adapters.iceberg.control.log_files import FilterValue
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ, ControlTable
+from lakehouse_backfill.adapters.iceberg.read_view import view_of
 from lakehouse_backfill.fault_points import commit_window
 
 T = TypeVar("T")
 _ROWS_AT_ONCE = 200
 _MAX_RELOADS = 5
+#: What a view keeps of a control table: answers, and rows of each.
+_MAX_KNOWN, _MAX_KNOWN_ROWS = 200, 2_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class LogHead:
     def __init__(self, table: Table | None) -> None:
         self.table = table
         self.properties: dict[str, str] = dict(table.properties) if table else {}
+        #: What was computed from this head in a view; None outside of one.
+        self.known: dict[Hashable, Any] | None = None
 
     @property
     def snapshot_id(self) -> int | None:
@@ -76,7 +81,21 @@ class LogHead:
         For a set of texts, rows with any of them match. Columns that a table of an older release
         lacks are left out.
         """
-        return list(self.iter_rows(where, columns))
+        found = (frozenset((where or {}).items()), columns)
+        return list(self.once(found, lambda: tuple(self.iter_rows(where, columns))))
+
+    def once(self, question: Hashable, compute: Callable[[], T]) -> T:
+        """Compute an answer from this head, in a view only once for the same question."""
+        if self.known is None:
+            return compute()
+        if question in self.known:
+            answer: T = self.known[question]
+            return answer
+        answer = compute()
+        is_long = isinstance(answer, tuple) and len(answer) > _MAX_KNOWN_ROWS
+        if len(self.known) < _MAX_KNOWN and not is_long:
+            self.known[question] = answer
+        return answer
 
     def iter_rows(
         self, where: Mapping[str, FilterValue] | None = None, columns: tuple[str, ...] = ("*",)
@@ -119,10 +138,22 @@ class ControlLog:
         self._advisory_lock = choose_advisory_lock(catalog, f"{namespace}.{table.name}")
 
     def head(self) -> LogHead:
-        """Load the current state; in a new lake the table is empty, and is not created.
+        """Load the current state, in a view of the catalog that of the first read.
 
-        Raises CatalogDown, LostFile; Tampered when the table or a column of it was dropped.
+        In a new lake the table is empty, and is not created. Raises CatalogDown, LostFile; Tampered
+        when the table or a column of it was dropped.
         """
+        view = view_of(self._catalog)
+        if view is None:
+            return self._fresh_head()
+        return view.control_tables.get(self._identifier, self._known_head)
+
+    def _known_head(self) -> LogHead:
+        head = self._fresh_head()
+        head.known = {}
+        return head
+
+    def _fresh_head(self) -> LogHead:
         with _translate_outages(self.name):
             for _ in range(_MAX_RELOADS):
                 try:
@@ -169,12 +200,17 @@ class ControlLog:
         # Importing the writer takes longer than a commit, so it is done before the lock is held.
         importlib.import_module("pyiceberg.io.pyarrow")
         retry: _Retry[T] = _Retry(self.name, self._budget_s)
-        while True:
-            with self._advisory_lock.hold():
-                appended = self._attempt(retry, decide)
-            if appended is not None:
-                return appended.result
-            retry.pause()
+        try:
+            while True:
+                with self._advisory_lock.hold():
+                    appended = self._attempt(retry, decide)
+                if appended is not None:
+                    return appended.result
+                retry.pause()
+        finally:
+            # No view took part: a commit is decided by the head that it replaces.
+            if (view := view_of(self._catalog)) is not None:
+                view.control_tables.drop(self._identifier)
 
     def _attempt(
         self, retry: _Retry[T], decide: Callable[[LogHead], LogAppend[T]]
@@ -210,10 +246,10 @@ class ControlLog:
     def _ensure_table(self) -> Table:
         with _translate_outages(self.name):
             self._require_tables()
-        table = self.head().table
+        table = self._fresh_head().table
         if table is None or self._declared.missing_columns(table.schema()):
             self._ensure_tables()
-            table = self.head().table
+            table = self._fresh_head().table
         if table is None:
             raise errors.CatalogDown(
                 f"the control table {self.name} vanished right after it was made",

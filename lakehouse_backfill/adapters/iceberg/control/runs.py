@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control import fences
@@ -172,10 +173,11 @@ class IcebergRuns:
 
         Its candidates are the snapshots that the run's log names.
         """
-        rows = self._plans.head().rows({"run_id": run_id}, ("plan", "manifest_hash"))
+        head = self._plans.head()
+        rows = head.rows({"run_id": run_id}, ("run_id", "plan", "manifest_hash"))
         if not rows:
             raise event_log.unknown_run_error(run_id)
-        plan = open_plan(run_id, rows[-1]["plan"], rows[-1]["manifest_hash"])
+        plan = _opened_plan(head, rows[-1])
         if not event_log.reads_candidates(plan):
             return plan
         return event_log.with_bound_inputs(plan, self.events(run_id))
@@ -188,13 +190,18 @@ class IcebergRuns:
         code_by_run = {}
         for row in head.rows({"run_id": frozenset(ids)}, ("run_id", "plan", "manifest_hash")):
             with suppress(Tampered):
-                plan = open_plan(row["run_id"], row["plan"], row["manifest_hash"])
+                plan = _opened_plan(head, row)
                 code_by_run[plan.run_id] = code_files(plan.resolved)
         return code_by_run
 
     def recorded(self, transform: str, newest: int) -> tuple[RecordedRun, ...]:
         """Return the newest runs of a transform, and the newest of all others, oldest first."""
         head = self._plans.head()
+        return head.once(
+            ("recorded", transform, newest), partial(self._recorded, head, transform, newest)
+        )
+
+    def _recorded(self, head: LogHead, transform: str, newest: int) -> tuple[RecordedRun, ...]:
         known = [
             (row["run_id"], row["transform"] == transform)
             for row in head.rows({}, ("run_id", "transform"))
@@ -210,7 +217,7 @@ class IcebergRuns:
             run_id = row["run_id"]
             # A row that was edited may have lost its form, too.
             with suppress(Tampered, ValueError):
-                plan = open_plan(run_id, row["plan"], row["manifest_hash"])
+                plan = _opened_plan(head, row)
                 log = tuple(read_event(each) for each in events if each["run_id"] == run_id)
                 ledger = _newest_chunks(each for each in chunks if each["run_id"] == run_id)
                 found.append(RecordedRun(plan, log, ledger))
@@ -294,6 +301,13 @@ class IcebergRuns:
         """Remove the fences of closed runs; one commit per table that has one of them."""
         for log in self._fenced:
             log.append(lambda head: fences.lift_fences(head, run_ids))
+
+
+def _opened_plan(head: LogHead, row: Mapping[str, Any]) -> Plan:
+    """Parse and check the plan of a row; raises Tampered."""
+    run_id, text, manifest_hash = row["run_id"], row["plan"], row["manifest_hash"]
+    open_it = partial(open_plan, run_id, text, manifest_hash)
+    return head.once(("plan", run_id, text, manifest_hash), open_it)
 
 
 def _newest_chunks(rows: Iterable[Mapping[str, Any]]) -> tuple[ChunkRecord, ...]:

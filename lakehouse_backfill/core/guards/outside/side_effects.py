@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 
 from lakehouse_backfill.core.guards.outside.clients import CLIENTS
-from lakehouse_backfill.core.guards.python_source import PythonSource, Use
+from lakehouse_backfill.core.guards.python_source import Use, parse_job
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.errors import Fault, WriteForbidden, problem_with_faults
 
@@ -84,7 +84,7 @@ def find_side_effects(texts: Mapping[str, str], manifest: RunManifest) -> Iterat
     python = {file: text for file, text in texts.items() if file.endswith(".py")}
     if transform.writer == "external" or transform.file not in python:
         return
-    source = PythonSource(python, transform.file)
+    source = parse_job(python, transform.file)
     seen = set()
     for use in source.uses_of(source.reached(transform.name, transform.version)):
         sink = _sink_of(use)
