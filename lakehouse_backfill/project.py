@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial, wraps
 from importlib import import_module
@@ -225,10 +225,10 @@ class Project:
     ) -> plans.PlanResult:
         """Resolve, pin, estimate and register a run; with `dry_run` nothing is written.
 
-        Without a file, the file of the run to `revise` is planned again. `window` names event times
-        whose rows were wrong, `T1..T2`: the plan says what follows, and must restate all of it.
-        With a `subset` of the partitions it is a dry run: checked alike, never published; it takes
-        the place of no run.
+        Without a file, the file of the run to `revise` is planned again, with its window. `window`
+        names event times whose rows were wrong, `T1..T2`: the plan says what follows, and must
+        restate all of it. With a `subset` of the partitions it is a dry run: checked alike, never
+        published; it takes the place of no run.
 
         Raises ConfigError, NotFound, Unsupported, LimitExceeded, NonDeterministic, ChecksFailed (a
         proof).
@@ -241,10 +241,9 @@ class Project:
         who, context = resolve_actor(by), self.wiring.context
         dry_runs.require_subset(subset, revise)
         manifest_file = self._file_to_plan(manifest_file, revise)
-        span = windows.parse_window(window) if window is not None else None
+        span = windows.planned_window(context, window, revise)
         declared = self.wiring.load_declaration(Path(manifest_file))
-        located = locate_errors(self.folder / declared.manifest_file, self.folder)
-        with located, self.wiring.one_view():
+        with locate_errors(self.folder / declared.manifest_file, self.folder), self._one_view():
             amend = partial(dry_runs.restrict_to_dry_run, labels=subset) if subset else None
             plan = stage.make_plan(context, declared, who, revise, amend)
             plan = windows.examine_window(context, plan, span) if span is not None else plan
@@ -262,6 +261,12 @@ class Project:
         if dry_run or not plan.revises:
             return done
         return self._pages.add_existing_link(done, plan.revises)
+
+    def _one_view(self) -> AbstractContextManager[None]:
+        """Load each table once until the block ends; commits to control tables stay fresh."""
+        from lakehouse_backfill.adapters.iceberg.read_view import one_view
+
+        return one_view(self.wiring.catalog)
 
     def _file_to_plan(self, manifest_file: str | Path | None, revise: str | None) -> str | Path:
         """Return the run manifest to plan: the named one, else that of the run to revise."""
@@ -288,7 +293,7 @@ class Project:
 
         who, context = resolve_actor(by), self.wiring.context
         declared = self.wiring.load_declaration(Path(manifest_file))
-        with self.wiring.one_view():
+        with self._one_view():
             found = stage.make_cascade(context, declared, cascade_files(self.wiring), who)
         if not dry_run:
             found = replace(stage.register_cascade(context, found, who), notes=found.notes)

@@ -202,7 +202,9 @@ class PartitionRange(Value):
     from_: PartitionValue = Field(None, alias="from", description="First partition.")
     to: PartitionValue = Field(None, description="First partition that is not restated.")
     values: tuple[PartitionValue, ...] = Field(
-        (), description="An explicit list instead of a range; null names the null partition."
+        (),
+        description="An explicit list instead of a range; null, without quotes, names the "
+        'partition of rows without a value, and "null" that of the text null.',
     )
     except_: tuple[PartitionValue, ...] = Field(
         (), alias="except", description="Partitions inside the range that stay as they are."

@@ -22,6 +22,8 @@ Bound = date | datetime | int | str
 PartitionTransform = Literal["identity", "hour", "day", "month", "year"]
 ColumnType = Literal["date", "timestamp", "timestamptz", "int", "long", "string"]
 NULL_LABEL = "null"
+#: The label of the partition of a text column whose value is the text `null`.
+NULL_TEXT_LABEL = "=null"
 
 
 class ScopeField(Value):
@@ -245,9 +247,10 @@ def _reporting_bad_value(field: ScopeField, value: Bound | None) -> Iterator[Non
         yield
     except (ValueError, TypeError, OverflowError) as error:
         example = "42" if field.type in ("int", "long") else _EXAMPLES[_unit(field)]
+        unquoted = "write null, without quotes, for the partition of rows without a value"
         raise ConfigError(
             f"{value!r} is no value of {field.column}, which is {field.type}",
-            fix=f"write e.g. {example}",
+            fix=unquoted if value == NULL_LABEL else f"write e.g. {example}",
         ) from error
 
 

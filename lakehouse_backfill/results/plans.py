@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.stages import Stage, plan_stages
+from lakehouse_backfill.core.planning.stages import Stage, plan_stages, repeats_published_rows
 from lakehouse_backfill.core.planning.target import publish_modes, row_changes
 from lakehouse_backfill.domain import plan as plans
 from lakehouse_backfill.domain.contract import Consumer
@@ -43,8 +43,8 @@ class PlanResult(Result):
     """What `plan` resolved; `state` is None for a dry run.
 
     `stages` is all that the run does, in order. `nothing_to_do`: readers see already what it would
-    compute. `skipped` are partitions inside the range that stay as they are. `waivers` are those
-    that stand in the run manifest.
+    compute, and its code is deterministic as far as is known. `skipped` are partitions inside the
+    range that stay as they are. `waivers` are those that stand in the run manifest.
     """
 
     run_id: str
@@ -113,7 +113,7 @@ class PlanResult(Result):
             partition_field=resolved.scope.field,
             chunks=resolved.chunks,
             stages=plan_stages(plan),
-            nothing_to_do=bool(plan.repeats),
+            nothing_to_do=repeats_published_rows(plan),
             skipped=resolve.skipped_labels(resolved.scope.field, target.partitions),
             skipped_because=target.partitions.except_because,
             deadline=resolved.manifest.run.deadline,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,12 +128,6 @@ class Adapters:
         """The PyIceberg catalog of the profile; a lake that is not there is not made."""
         return self._open_catalog(must_exist=True)
 
-    def one_view(self) -> AbstractContextManager[None]:
-        """Load each table once until the block ends; commits to control tables stay fresh."""
-        from lakehouse_backfill.adapters.iceberg.read_view import one_view
-
-        return one_view(self.catalog)
-
     def create_lake(self) -> None:
         """Make the embedded lake, if it is not there: an empty catalog that tables can go into."""
         self.__dict__["catalog"] = self._open_catalog(must_exist=False)
@@ -235,8 +228,7 @@ class Adapters:
         manifest = load_manifest(path, self.folder, is_template=known is not None)
         with locate_errors(path, self.folder):
             with attach_error_field("product"):
-                found = (known or {}).get(manifest.product)
-                contract = found or self.contract(manifest.product)
+                contract = (known or {}).get(manifest.product) or self.contract(manifest.product)
             require_suites(self.folder, contract)
             files = hash_run_files(self.folder, manifest, contract)
             named = resolve_previous_code(self.folder, manifest, find_commit, read_committed_code)

@@ -107,6 +107,24 @@ def test_the_commits_of_a_window_are_those_that_wrote_its_rows(world: World) -> 
 
 
 @pytest.mark.req("P6")
+def test_commits_of_a_window_are_found_on_the_branch_that_is_read_and_on_main(world: World) -> None:
+    table = world.catalog.load_table(RAW)
+    table.manage_snapshots().create_branch(world.raw[1], "audit").commit()
+    rows = pa.Table.from_pylist(
+        [{"day": date(2020, 1, 2), "id": 9, "amount": 1}], SCHEMA.as_arrow()
+    )
+    table.refresh().append(rows, branch="audit")
+    staged = table.refresh().snapshot_by_name("audit")
+    assert staged is not None
+    plan = world.plan(sources={"raw": {"at": "audit"}})
+    found = examine_window(world.context, plan, parse_window("2020-01-02..2020-01-02")).window
+    assert found is not None
+    (source,) = found.sources
+    carried = [one.snapshot_id for one in source.commits]
+    assert carried == [world.raw[1], world.raw[3], staged.snapshot_id]
+
+
+@pytest.mark.req("P6")
 def test_a_product_that_was_made_after_the_rows_starts_cold(world: World) -> None:
     world.catalog.drop_table(PRODUCT)
     world.catalog.create_table(PRODUCT, SCHEMA, partition_spec=BY_DAY)

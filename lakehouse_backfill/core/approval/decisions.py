@@ -146,6 +146,15 @@ VALIDATION = "validation"
 def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Record the decision on the intent, bound to the manifest hash.
 
+    Raises what `require_approvable` does.
+    """
+    status, plan = require_approvable(context, run_id, by)
+    return context.move(status, plan, "approve", by, bound_to=plan.manifest_hash, reason=reason)
+
+
+def require_approvable(context: Context, run_id: str, by: str) -> tuple[RunStatus, Plan]:
+    """Return a run that this person may approve now, and its plan; nothing is written.
+
     Raises NotAllowed, Blocked (open checklist), Conflict (an overlapping open run); ApprovalMissing
     and Tampered when the plan is not signed as it has to be, or not the one that was registered.
     """
@@ -171,7 +180,7 @@ def approve(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
             f"lakehouse-backfill cancel {conflict.run_id}, then "
             f"lakehouse-backfill approve {run_id}",
         )
-    return context.move(status, plan, "approve", by, bound_to=plan.manifest_hash, reason=reason)
+    return status, plan
 
 
 def accept(context: Context, run_id: str, by: str, reason: str) -> RunStatus:

@@ -65,12 +65,15 @@ def _stale(context: Context, run_id: str) -> tuple[str, ...]:
 def approve_cascade(context: Context, cascade: Cascade, by: str, reason: str) -> None:
     """Approve the intent of all runs; those that are approved already are left as they are.
 
-    Raises what `approve` does, at the first run that cannot be approved.
+    All are looked at before the first is approved. Raises what `approve` does.
     """
     _require_open(context, cascade)
-    for plan in cascade.plans:
-        if context.runs.status(plan.run_id).state is S.PLANNED:
-            decisions.approve(context, plan.run_id, by, reason)
+    run_ids = (plan.run_id for plan in cascade.plans)
+    wanted = [run for run in run_ids if context.runs.status(run).state is S.PLANNED]
+    for run_id in wanted:
+        decisions.require_approvable(context, run_id, by)
+    for run_id in wanted:
+        decisions.approve(context, run_id, by, reason)
 
 
 def run_cascade(context: Context, cascade: Cascade, by: str) -> None:

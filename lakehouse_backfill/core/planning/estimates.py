@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from lakehouse_backfill.core.planning import job_code, pace, resolve
-from lakehouse_backfill.core.planning.target import write_path
+from lakehouse_backfill.core.planning.target import row_changes, write_path
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract, Prices
@@ -399,11 +399,13 @@ class RunEstimate(NamedTuple):
     """The estimate, the partitions of the scope that hold no row now, and the rows of the others.
 
     The rows are all that a publication may replace, whatever the run is estimated to write.
+    `source_rows` are those of the pinned inputs alone.
     """
 
     estimate: Estimate
     empty_partitions: tuple[str, ...]
     rows_there: int
+    source_rows: int
 
 
 def estimate_run(
@@ -423,11 +425,23 @@ def estimate_run(
     replaced = live if resolved.target.uuid is not None else None
     held = {label for file in live for label in file.spans or (file.partition,)}
     empty = tuple(label for label in resolved.scope.partitions if label not in held)
-    found = Inputs.of(inputs)
+    of_sources = Inputs.of(inputs)
+    found = _with_base(resolved, of_sources, live)
     learned = learn_from_ledger(context, resolved, found)
     outputs = estimate_outputs(resolved, replaced, learned.history)
     estimate = estimate_from_files(found, outputs, context.profile.prices, learned)
-    return RunEstimate(estimate, empty, sum(file.rows for file in live))
+    if found is not of_sources:
+        basis = f"input: with the target's own files, whose other rows stay; {estimate.basis}"
+        estimate = estimate.model_copy(update={"basis": basis})
+    return RunEstimate(estimate, empty, sum(file.rows for file in live), of_sources.rows)
+
+
+def _with_base(resolved: ResolvedManifest, found: Inputs, live: tuple[LiveFile, ...]) -> Inputs:
+    """Add what a run reads of the rows that it replaces, to carry some of them over."""
+    if not row_changes.reads_base_rows(resolved.manifest.target):
+        return found
+    rows, size = sum(file.rows for file in live), sum(file.size_bytes for file in live)
+    return Inputs(found.files + len(live), found.rows + rows, found.size_bytes + size)
 
 
 def estimate_warnings(
@@ -444,7 +458,7 @@ def estimate_warnings(
     future = [label for label in scope.partitions if _is_ahead(context, resolved, label)]
     if future:
         texts.append(f"partitions lie in the future: {partitions.describe_labels(tuple(future))}")
-    if found.estimate.input_rows == 0:
+    if found.source_rows == 0:
         texts.append("the pinned input holds no rows in the range: the output would be empty")
     if job_code.is_dirty(resolved.git_commit):
         texts.append("the project has changes that are in no git commit; their hashes are kept")

@@ -301,10 +301,9 @@ def _complete_plan(
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     chosen = context.choose_write_path(table, resolved.scope)
     write_path.require_fitting_write_path(resolved.manifest, table, chosen)
-    manifest_hash = resolved.manifest_hash
+    manifest_hash, name = resolved.manifest_hash, resolved.contract.table.rpartition(".")[2]
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     _require_changed_intent(context, run_id, revise, declared.manifest_file)
-    name = resolved.contract.table.rpartition(".")[2]
     repeated = find_repeated_run(context, resolved)
     return Plan(
         run_id=run_id,
@@ -322,7 +321,7 @@ def _complete_plan(
             resolved, estimate, findings, are_signed=context.profile.requires_signatures
         ),
         notes=notes + _partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
-        warnings=nothing_to_do_warnings(repeated) + warnings,
+        warnings=nothing_to_do_warnings(repeated, findings) + warnings,
         manifest_file=declared.manifest_file,
         findings=findings,
         shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
@@ -464,7 +463,7 @@ def _target_notes(
 ) -> tuple[str, ...]:
     scope, change = resolved.scope, resolved.manifest.target.schema_change
     notes = [
-        f"{partitions.describe_labels(scope.partitions)} of {scope.field.column}, as declared",
+        resolve.scope_note(scope),
         f"{len(resolved.chunks)} chunks of at most "
         f"{max(len(chunk.partitions) for chunk in resolved.chunks)} partitions, each one commit",
         f"pinned snapshots are kept until {PIN_DAYS} days after acceptance",

@@ -347,6 +347,17 @@ def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
     return Scope(field=field, partitions=tuple(sorted(left, key=partitions.label_sort_key(field))))
 
 
+def scope_note(scope: Scope) -> str:
+    """Return the partitions of a scope as a sentence; it tells the text null from no value."""
+    note = f"{partitions.describe_labels(scope.partitions)} of {scope.field.column}, as declared"
+    if partitions.NULL_TEXT_LABEL not in scope.partitions:
+        return note
+    return (
+        f"{note}; {partitions.NULL_TEXT_LABEL} holds the rows whose value is the text null: those "
+        "without a value are named by null, without quotes"
+    )
+
+
 def skipped_labels(field: ScopeField, wanted: PartitionRange) -> tuple[str, ...]:
     """Return the partitions of a range or list that it takes out again, in order."""
     skipped = _labels(field, wanted.except_, "except")

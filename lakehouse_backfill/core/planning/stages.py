@@ -16,6 +16,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import steps
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS
+from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.guards.outside import HookMoment
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
@@ -333,13 +334,28 @@ def find_repeated_run(context: Context, resolved: ResolvedManifest) -> str:
     return accepted.run_id
 
 
-def nothing_to_do_warnings(repeated: str) -> tuple[str, ...]:
-    """Describe a run that would compute what readers see already; empty for any other."""
+def repeats_published_rows(plan: Plan) -> bool:
+    """Return whether the run would compute what readers see already, as far as code tells.
+
+    Code with findings of non-determinism may compute other rows from the same input.
+    """
+    return bool(plan.repeats) and not plan.findings
+
+
+def nothing_to_do_warnings(repeated: str, findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    """Describe a run by the code and input of what readers see already; empty for any other."""
     if not repeated:
         return ()
+    same = (
+        f"{repeated} published these partitions by the same code from the same snapshots, and "
+        "nobody has written to them since"
+    )
+    if not findings:
+        return (f"nothing to do: {same}",)
+    places = "1 place" if len(findings) == 1 else f"{len(findings)} places"
     return (
-        f"nothing to do: {repeated} published these partitions by the same code from the same "
-        "snapshots, and nobody has written to them since",
+        f"{same}; but the code is not deterministic in {places}, so that its rows may come out "
+        "differently",
     )
 
 

@@ -16,6 +16,7 @@ from lakehouse_backfill.core.planning.resolve import to_utc_instant
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import (
@@ -121,6 +122,17 @@ def _labels(field: ScopeField, span: EventSpan) -> Iterator[str]:
         label = partitions.shift_label(field, label, 1)
 
 
+def planned_window(context: Context, text: str | None, revise: str | None) -> EventSpan | None:
+    """Return the window to plan: the named one, else that of the run that is revised, or None.
+
+    Raises what `parse_window` does.
+    """
+    if text is not None:
+        return parse_window(text)
+    known = context.runs.plan(revise).window if revise is not None else None
+    return EventSpan(known.first, known.stop) if known is not None else None
+
+
 def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
     """Return the plan with what follows from the window; nothing is changed.
 
@@ -191,7 +203,7 @@ def _source_of_window(context: Context, pin: SourcePin, span: EventSpan) -> Wind
         return WindowSource(**fields, unknown=f"{unknown} rows of the window")
     try:
         scope = Scope(field=field, partitions=labels)
-        drifts = context.publisher.drifts(pin.table, scope, None)
+        drifts = _drifts(context, pin, scope)
     except (TargetChanged, Unsupported) as error:
         return WindowSource(**fields, partitions=labels, unknown=error.problem)
     commits = tuple(
@@ -206,6 +218,21 @@ def _source_of_window(context: Context, pin: SourcePin, span: EventSpan) -> Wind
         if not drift.only_deletes
     )
     return WindowSource(**fields, partitions=labels, commits=commits)
+
+
+def _drifts(context: Context, pin: SourcePin, scope: Scope) -> tuple[Drift, ...]:
+    """List the commits that changed the scope, oldest first: on main, and up to the pinned state.
+
+    What a run reads may lie on a branch; and what was wrong may be newer than what it reads.
+    """
+    info = context.tables.describe(pin.table)
+    ends = {info.snapshot_id if info else None, pin.snapshot_id} - {None}
+    found = {
+        drift.snapshot_id: drift
+        for end in ends
+        for drift in context.publisher.drifts(pin.table, scope, None, end)
+    }
+    return tuple(sorted(found.values(), key=lambda drift: (drift.at, drift.snapshot_id)))
 
 
 def _partition_field(context: Context, table: str, column: str) -> ScopeField:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakehouse_backfill.core.planning.resolve import resolve_scope, scope_note
 from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.manifest import PartitionRange
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.errors import ConfigError
 
@@ -158,3 +160,20 @@ def test_a_coarser_partition_holds_all_finer_ones(kind, fine, coarse, label, exp
     ]
     found = partitions.labels_within(fields[0], fields[1], label)
     assert (found[0], found[-1], len(found)) == expected
+
+
+@pytest.mark.parametrize("field", [DAY, HOUR, NUMBER], ids=["date", "hour", "number"])
+def test_null_in_quotes_is_refused_where_it_is_no_text_with_the_right_spelling(field) -> None:
+    assert partitions.whole_partition_label(field, None) == partitions.NULL_LABEL
+    with pytest.raises(ConfigError) as caught:
+        partitions.whole_partition_label(field, "null")
+    assert "write null, without quotes" in caught.value.fix
+
+
+def test_a_scope_tells_the_text_null_from_no_value() -> None:
+    def note(*values: str | None) -> str:
+        wanted = PartitionRange(column="region", values=values)
+        return scope_note(resolve_scope(TEXT, wanted))
+
+    assert note(None, "EU") == "null, EU of region, as declared"
+    assert "=null holds the rows whose value is the text null" in note("null")

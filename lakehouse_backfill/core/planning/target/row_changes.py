@@ -50,6 +50,12 @@ def is_partial_target(target: Target) -> bool:
     return is_part or target.row_predicate is not None or target.columns is not None
 
 
+def reads_base_rows(target: Target) -> bool:
+    """Return whether a run reads the rows that it replaces, as it carries some of them over."""
+    is_merge = target.publish_mode == "merge"
+    return is_merge or target.row_predicate is not None or target.columns is not None
+
+
 def require_mergeable(
     manifest: RunManifest, contract: Contract, columns: Collection[Column]
 ) -> None:

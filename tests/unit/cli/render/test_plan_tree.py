@@ -162,6 +162,22 @@ def test_a_run_that_would_repeat_a_published_one_has_nothing_to_do() -> None:
     assert make_plan(found, declared(), "bob", None).repeats == "", "other input"
 
 
+def test_code_that_is_not_deterministic_has_something_to_do_and_the_plan_says_both() -> None:
+    _, found = timed_world(lake())
+    code = "from datetime import datetime\n\n@transform(name='daily', version='1.0.0', inputs=())\n"
+    code += "def daily(context):\n    return datetime.now()\n"
+    found = replace(found, file_text=lambda file: code)
+    reason = {"kind": "wall_clock", "reason": "a column says when"}
+    wanted = declared(safety={"allow_nondeterminism": [reason]})
+    run_id = published_run(found, wanted)
+    again = make_plan(found, wanted, "bob", None)
+    assert (again.repeats, bool(again.findings)) == (run_id, True)
+    (text,) = (one for one in again.warnings if run_id in one)
+    assert "is not deterministic in 1 place" in text
+    assert not text.startswith("nothing to do")
+    assert PlanResult.of(again, None, None).to_dict()["nothing_to_do"] is False
+
+
 def test_a_run_whose_plan_is_gone_is_repeated_by_none() -> None:
     _, found = timed_world(lake())
     run_id = published_run(found, declared())

@@ -160,6 +160,7 @@ def test_an_open_run_of_a_product_blocks_it_by_name() -> None:
     found = world.planned()
     with pytest.raises(errors.Conflict):
         steps.approve_cascade(world.context, found, "ana", "")
+    assert world.states(found) == [S.PLANNED] * 3, "all are looked at before the first is approved"
 
 
 def test_nothing_downstream_is_an_error() -> None:

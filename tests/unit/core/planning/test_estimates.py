@@ -109,6 +109,29 @@ def test_a_plan_reads_the_pace_of_runs_with_the_same_transform_only():
     assert planned_estimate(found, transform=other).duration_s is None
 
 
+PARTIAL = {
+    "a row predicate": {"row_predicate": {"id": 1}},
+    "columns": {"columns": ["amount"]},
+}
+
+
+@pytest.mark.parametrize("target", PARTIAL.values(), ids=PARTIAL)
+def test_a_run_that_carries_rows_over_is_estimated_to_read_what_it_replaces(target) -> None:
+    _, found = world()
+    whole, part = planned_estimate(found), planned_estimate(found, target=target)
+    assert (part.input_files, part.input_rows) == (whole.input_files + 2, whole.input_rows + 20)
+    assert part.input_bytes == whole.input_bytes + 200
+    assert "the target's own files" in part.basis
+    assert "own files" not in whole.basis
+
+
+def test_the_rows_that_are_carried_over_are_no_input() -> None:
+    where, found = world()
+    where.add("bronze.raw", **{"2019-01-01": "raw-0"})
+    plan = make_plan(found, declared(target={"columns": ["amount"]}), "bob", None)
+    assert any("the pinned input holds no rows in the range" in one for one in plan.warnings)
+
+
 def planned_estimate(found: Context, **changes: Any) -> Estimate:
     return make_plan(found, declared(**changes), "bob", None).estimate
 

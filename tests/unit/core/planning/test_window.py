@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse_backfill.cli.render import render_result
-from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.planning.resolve import needed_window
 from lakehouse_backfill.core.planning.window import (
     EventSpan,
@@ -21,6 +21,7 @@ from lakehouse_backfill.core.planning.window import (
     examine_window,
     labels_of_span,
     parse_window,
+    planned_window,
 )
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.manifest import PartitionRange
@@ -129,6 +130,18 @@ def examined(found: Context, window: str, first: str = "2020-01-02", stop: str =
 def window_of(plan: Plan) -> CorruptionWindow:
     assert plan.window is not None
     return plan.window
+
+
+@pytest.mark.req("P6")
+def test_a_revision_keeps_the_window_of_the_run_that_it_revises() -> None:
+    _, found = world()
+    text = "2020-01-02..2020-01-02"
+    planned, _ = register_plan(found, examined(found, text), "bob")
+    assert planned_window(found, None, planned.run_id) == parse_window(text)
+    other = "2020-01-01..2020-01-02"
+    assert planned_window(found, other, planned.run_id) == parse_window(other)
+    without = steps.planned_run(found, declared("2020-01-04", "2020-01-05"))
+    assert planned_window(found, None, without) is planned_window(found, None, None) is None
 
 
 @pytest.mark.req("P6")
