@@ -537,6 +537,7 @@ class Project:
     def status(self, run: str | None = None, *, all: bool = False) -> runs.StatusResult:
         """Describe one run, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
+        from lakehouse_backfill.core.guards.outside.inverses import messages_lost
         from lakehouse_backfill.core.runs.notes import needs_attention, note_command
 
         context = self.wiring.context
@@ -551,6 +552,7 @@ class Project:
                 one, status.with_log_fault(stands, one, events), gates,
                 approvals=status.decision_records(events),
                 waivers=status.waiver_records(events),
+                messages_lost=messages_lost(context, one),
                 notes=status.note_texts(events),
                 **status.rollout_records(context, run, events),
             )  # fmt: skip
@@ -1086,6 +1088,7 @@ class Project:
     ) -> publications.RollbackTogetherResult:
         """Move several pinned products back to their previous version by one commit."""
         from lakehouse_backfill.core.cascade.steps import require_whole_rollback
+        from lakehouse_backfill.core.guards.outside.inverses import messages_not_sent_again
         from lakehouse_backfill.core.publication import rollback
         from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 
@@ -1109,7 +1112,14 @@ class Project:
             rows = rollback.rollback_together(
                 context, targets, require_valid_reason(reason), resolve_actor(by)
             )
-        done = tuple(results.publications.RollbackResult.of_pointer(row) for row in rows)
+        lost = {
+            found.product: messages_not_sent_again(context, one.runs_reinstated)
+            for found, one in targets
+        }
+        done = tuple(
+            results.publications.RollbackResult.of_pointer(row, lost.get(row.product, ()))
+            for row in rows
+        )
         linked = self._pages.add_links(
             results.publications.RollbackTogetherResult(rolled_back=done), *sorted(runs)
         )

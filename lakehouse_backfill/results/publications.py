@@ -129,6 +129,7 @@ class RollbackResult(Result):
     rows_removed: int | None = optional()
     seconds: float | None = optional()
     columns_stay: tuple[str, ...] | None = optional()
+    messages_lost: tuple[str, ...] | None = optional()
     reason: str
 
     @classmethod
@@ -138,22 +139,24 @@ class RollbackResult(Result):
         return cls.from_fields(
             row,
             columns_stay=columns or None,
+            messages_lost=outcome.messages_lost or None,
             snapshot_id=outcome.swap.snapshot_id,
             partitions=row.scope.partitions if row.scope else (),
             **_swap_fields(outcome.swap),
         )
 
     @classmethod
-    def of_pointer(cls, row: publication.Publication) -> RollbackResult:
+    def of_pointer(cls, row: publication.Publication, lost: tuple[str, ...] = ()) -> RollbackResult:
         """Describe where the pointer of a pinned product went; no table was changed."""
-        return cls.from_fields(row)
+        return cls.from_fields(row, messages_lost=lost or None)
 
 
 class RollbackPreviewResult(Result):
     """What `rollback` would do; `columns_stay` are changes of columns that it does not undo.
 
     `partitions` change; `unchanged` ones of its range hold already what they would get. Readers
-    lose the output of `runs_undone` and get that of `runs_reinstated` again.
+    lose the output of `runs_undone` and get that of `runs_reinstated` again; `messages_lost` are
+    those that sinks lack of these.
     """
 
     product: str
@@ -165,6 +168,7 @@ class RollbackPreviewResult(Result):
     runs_reinstated: tuple[str, ...]
     rewritten: tuple[publication.RequiredRewrite, ...]
     columns_stay: tuple[str, ...]
+    messages_lost: tuple[str, ...] | None = optional()
 
     @classmethod
     def of(cls, product: str, preview: RollbackPreview) -> RollbackPreviewResult:
@@ -179,6 +183,7 @@ class RollbackPreviewResult(Result):
             runs_reinstated=target.runs_reinstated,
             rewritten=tuple(target.rewrites),
             columns_stay=preview.columns_stay,
+            messages_lost=preview.messages_lost or None,
         )
 
 

@@ -296,7 +296,8 @@ def _waive_hint(run: str, closed: list[CheckResult]) -> str:
 class RunLine(Record):
     """One run of `status`: whether data is safe, what readers see, and the next command, first.
 
-    `gates` are those that stopped it; `approvals` and `waivers` are the decisions in force.
+    `gates` are those that stopped it; `approvals` and `waivers` are the decisions in force;
+    `messages_lost` say what sinks lack of a run that readers get.
     """
 
     is_safe: str
@@ -312,6 +313,7 @@ class RunLine(Record):
     gates: tuple[FailedGate, ...] | None = optional()
     dual_reads: tuple[Mapping[str, Any], ...] | None = optional()
     steps: tuple[Mapping[str, Any], ...] | None = optional()
+    messages_lost: tuple[str, ...] | None = optional()
     notes: tuple[str, ...] | None = optional()
     note_command: str | None = optional()
 

@@ -15,6 +15,7 @@ from lakehouse_backfill.adapters.spark.staging.masks import (
     mask_output,
 )
 from lakehouse_backfill.core.approval.decisions import logged_validation
+from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import mask_sources
 from lakehouse_backfill.domain.guards.privacy import MaskedColumn, MaskKey, MaskSources
 from tests.support.fakes.context import contract
@@ -125,14 +126,17 @@ def test_rows_with_one_key_are_compared_as_multisets(spark: SparkSession) -> Non
     )
     ann, an2, bob, eve = (oracle("hash", name).hex() for name in ("ann", "an2", "bob", "eve"))
 
-    def foreign(*rows: tuple[str | None, str], copies: dict[str, str] = COPIES) -> int | None:
+    def compared(*rows: tuple[str | None, str], copies: dict[str, str] = COPIES) -> MaskedColumn:
         stored = spark.createDataFrame(
             [(key, made, None, None, None) for key, made in rows],
             ", ".join(f"{name} string" for name in NAMES),
         )
         sources = MaskSources(raw={}, copies=copies, partitions=("2024-01-01",))
         again = MaskRepetition(OWN, sources, read_secret, lambda _: people, lambda _: stored)
-        return again.compare(MaskedColumn(column="hashed", values=9, misshapen=0)).foreign
+        return again.compare(MaskedColumn(column="hashed", values=9, misshapen=0))
+
+    def foreign(*rows: tuple[str | None, str]) -> int | None:
+        return compared(*rows).foreign
 
     assert foreign(("1", ann), ("1", an2), ("2", bob), ("2", bob), (None, eve)) == 0
     assert foreign(("1", an2)) == 0  # a transform may choose one
@@ -140,7 +144,36 @@ def test_rows_with_one_key_are_compared_as_multisets(spark: SparkSession) -> Non
     assert foreign(("1", ann), ("1", ann), ("1", ann)) == 2
     assert foreign(("2", bob), ("2", bob), ("2", bob), (None, eve)) == 1
     # With a part of the key only, a join may have made many rows of one.
-    assert foreign(("1", ann), ("1", ann), copies={"hashed": "people.mail"}) == 0
+    without_key = compared(("1", ann), ("1", ann), copies={"hashed": "people.mail"})
+    assert (without_key.foreign, without_key.ambiguous) == (0, 2)
+
+
+def test_with_a_part_of_the_key_a_value_is_known_where_the_input_has_one(
+    spark: SparkSession,
+) -> None:
+    people = spark.createDataFrame(
+        [("1", "ann"), ("1", "ann"), ("2", "bob"), ("2", "bea"), (None, "eve")],
+        "id string, mail string",
+    )
+    ann, bob, eve = (oracle("hash", name).hex() for name in ("ann", "bob", "eve"))
+    own = OWN.model_copy(update={"key": ("k", "token")})
+
+    def compared(*rows: tuple[str | None, str]) -> tuple[int | None, int, bool]:
+        stored = spark.createDataFrame(
+            [(key, made, f"tok_{at}", None, None) for at, (key, made) in enumerate(rows)],
+            ", ".join(f"{name} string" for name in NAMES),
+        )
+        sources = MaskSources(raw={}, copies=COPIES, partitions=("2024-01-01",))
+        again = MaskRepetition(own, sources, read_secret, lambda _: people, lambda _: stored)
+        found = again.compare(MaskedColumn(column="hashed", values=9, misshapen=0))
+        return found.foreign, found.ambiguous, gates.check_masks([found]).is_judged
+
+    # A join makes many rows of one; there is one value that each may have.
+    assert compared(("1", ann), ("1", ann), ("1", ann), (None, eve)) == (0, 0, True)
+    assert compared(("1", bob), ("1", ann)) == (1, 0, True)
+    # Which of two people's a row should have is not known: the gate does not say passed.
+    assert compared(("2", bob), ("1", ann)) == (0, 1, False)
+    assert compared(("2", bob), ("2", ann)) == (1, 1, True)
 
 
 JOB = """

@@ -198,6 +198,7 @@ def render_rollback(page: TextPage, result: publications.RollbackResult) -> None
     )
     page.facts(facts)
     _columns_stay(page, result.columns_stay)
+    _messages_lost(page, result.messages_lost)
     page.next_command(command_line("versions", result.product))
 
 
@@ -219,6 +220,7 @@ def render_rollback_preview(page: TextPage, result: publications.RollbackPreview
     for item in result.rewritten:
         page.line(f"rewritten: {format_partitions(item.partitions)}, because {item.because}")
     _columns_stay(page, result.columns_stay)
+    _messages_lost(page, result.messages_lost)
     page.next_command(command_line("versions", result.product))
 
 
@@ -228,6 +230,12 @@ def _columns_stay(page: TextPage, columns: Sequence[str] | None) -> None:
         page.line(f"columns stay: {', '.join(columns)}; old rows read null in new columns")
 
 
+def _messages_lost(page: TextPage, lost: Sequence[str] | None) -> None:
+    """Say that rows come back, and messages do not."""
+    for text in lost or ():
+        page.line(f"messages: {text}")
+
+
 def render_rollback_together(page: TextPage, result: publications.RollbackTogetherResult) -> None:
     """Draw the products that were rolled back by one commit, or would."""
     page.records(
@@ -235,6 +243,8 @@ def render_rollback_together(page: TextPage, result: publications.RollbackTogeth
         run_id=lambda _: None,
         snapshot_id=lambda one: format_identity(getattr(one, "snapshot_id", None)),
     )  # fmt: skip
+    for one in result.rolled_back:
+        _messages_lost(page, one.messages_lost)
 
 
 def render_versions(page: TextPage, result: publications.VersionsResult) -> None:

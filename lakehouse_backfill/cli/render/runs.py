@@ -293,6 +293,7 @@ def _run_details(page: TextPage, item: runs.RunLine) -> None:
     page.line()
     facts = "run: run_id | product | state | since: at | driver"
     page.facts(read_fields(item, facts, state=_state_cell))
+    page.facts(("messages", text) for text in item.messages_lost or ())
     page.facts(("note", text) for text in item.notes or ())
     ask_for_note(page, item.note_command)
 

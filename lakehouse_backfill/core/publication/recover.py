@@ -116,7 +116,8 @@ def _align_run_state(context: Context, run_id: str, by: str) -> str:
     reason = "recovered: the pointer says so"
     contract = context.runs.plan(run_id).resolved.contract
     rollback.show_and_align(context, contract, (run_id,), (run_id,), by, reason)
-    return context.runs.status(run_id).state.value
+    status = context.runs.status(run_id)
+    return "; ".join((status.state.value, *inverses.messages_lost(context, status)))
 
 
 def _post_publish_actions(context: Context, product: str) -> Iterator[RecoveryAction]:

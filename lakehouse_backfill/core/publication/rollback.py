@@ -12,7 +12,10 @@ from functools import partial
 from uuid import uuid4
 
 from lakehouse_backfill.core.approval import signatures
-from lakehouse_backfill.core.guards.outside.inverses import undo_messages
+from lakehouse_backfill.core.guards.outside.inverses import (
+    messages_not_sent_again,
+    undo_messages,
+)
 from lakehouse_backfill.core.publication import rollback_content
 from lakehouse_backfill.core.publication.expose import (
     is_rollback_of_events,
@@ -32,10 +35,14 @@ from lakehouse_backfill.errors import Blocked, NotFound, RunMoved, Unsupported
 
 @dataclass(frozen=True)
 class RollbackOutcome:
-    """The publication row of a rollback, and its swap."""
+    """The publication row of a rollback, and its swap.
+
+    `messages_lost` are those of runs that readers get again, which their sinks lack.
+    """
 
     publication: Publication
     swap: CommitResult
+    messages_lost: tuple[str, ...] = ()
 
 
 def plan_rollback(
@@ -124,7 +131,8 @@ def apply_rollback(
         "rolled back", product=contract.product, version=publication.version, reason=reason
     )
     act.follow_up(publication)
-    return RollbackOutcome(publication, swap)
+    lost = messages_not_sent_again(context, way.runs_reinstated)
+    return RollbackOutcome(publication, swap, lost)
 
 
 def require_rollback_allowed(context: Context, contract: Contract, way: RollbackTarget) -> None:

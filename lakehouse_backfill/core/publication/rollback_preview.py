@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from lakehouse_backfill.core.guards.outside.inverses import messages_not_sent_again
 from lakehouse_backfill.core.publication import rollback
 from lakehouse_backfill.core.publication.expose import is_rollback_of_events
 from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
@@ -20,13 +21,15 @@ from lakehouse_backfill.errors import NotFound, Unsupported
 class RollbackPreview:
     """A rollback that would be allowed: `unchanged` partitions hold what they would get already.
 
-    `columns_stay` are changes of columns that it does not undo.
+    `columns_stay` are changes of columns that it does not undo, `messages_lost` those of runs that
+    readers get again, which their sinks lack.
     """
 
     target: RollbackTarget
     changed: tuple[str, ...]
     unchanged: tuple[str, ...]
     columns_stay: tuple[str, ...]
+    messages_lost: tuple[str, ...]
 
 
 def preview_rollback(
@@ -47,6 +50,7 @@ def preview_rollback(
         changed=tuple(label for label in labels if label not in same),
         unchanged=tuple(label for label in labels if label in same),
         columns_stay=rollback.remaining_column_changes(context, way),
+        messages_lost=messages_not_sent_again(context, way.runs_reinstated),
     )
 
 

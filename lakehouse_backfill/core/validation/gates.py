@@ -323,8 +323,11 @@ def _share(before: Amount, after: Amount) -> float:
 
 
 def check_masks(columns: Iterable[MaskedColumn]) -> CheckResult:
-    """Check that masked columns hold only what their masks make, by shape and against the input."""
-    faults, texts = 0, []
+    """Check that masked columns hold only what their masks make, by shape and against the input.
+
+    Without a fault it counts as judged only where each value was compared with the one it must be.
+    """
+    faults, texts, is_judged = 0, [], True
     for one in columns:
         faults += one.misshapen + (one.raw or 0) + (one.foreign or 0)
         text = f"{one.column}: {one.misshapen:,} of {one.values:,} values have another shape"
@@ -335,9 +338,13 @@ def check_masks(columns: Iterable[MaskedColumn]) -> CheckResult:
         if one.foreign is not None:
             rows = f"of the rows with the same {', '.join(one.by)}" if one.by else "of any row"
             text += f", {one.foreign:,} are not the mask of {one.made_of} {rows}"
+        if one.ambiguous:
+            text += f"; of {one.ambiguous:,} it is not known which of several values is theirs"
         if one.unseen:
             text += f"; not computed again: {one.unseen}"
+        is_judged = is_judged and one.is_whole
         texts.append(text)
-    return gate_registry.fault_count_result(
-        "masked columns hold masked values only", faults, "; ".join(texts)
-    )
+    return gate_registry.gate_result(
+        "masked columns hold masked values only", passed=not faults, detail="; ".join(texts),
+        observed=faults, limit=0, judged=is_judged or bool(faults),
+    )  # fmt: skip

@@ -6,13 +6,14 @@ The lake itself is the witness: snapshots name the application that made them. W
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry, side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.guards.outside import SECRET_ROWS_READ
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.table import CatalogMovements
@@ -76,6 +77,21 @@ def check_only_shadow_written(
         limit=0,
         judged=judged,
     )
+
+
+def describe_secret_search(plan: Plan, chunk_rows: Iterable[int]) -> str:
+    """Describe in which rows staging looked for values of secrets; `chunk_rows` are of each chunk.
+
+    Chunks that were taken over from an earlier run were looked at when that run staged them.
+    """
+    if publish_modes.is_externally_written(plan):
+        return "values of secrets were not looked for in its rows"
+    counts = tuple(chunk_rows)
+    looked_at, rows = sum(min(one, SECRET_ROWS_READ) for one in counts), sum(counts)
+    whole = "values of secrets were looked for as whole texts in all rows"
+    if looked_at == rows:
+        return f"{whole}, and inside longer texts"
+    return f"{whole}, and inside longer texts in {looked_at:,} of {rows:,}"
 
 
 def describe_movements(plan: Plan, found: CatalogMovements) -> dict[str, Any]:

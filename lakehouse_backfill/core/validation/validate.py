@@ -247,13 +247,16 @@ def _judge(context: Context, plan: Plan) -> tuple[ValidationResult, CatalogMovem
 def _only_shadow_written(
     context: Context, compute: ComputePorts, plan: Plan, moved: CatalogMovements
 ) -> CheckResult:
-    return movements.check_only_shadow_written(
+    found = movements.check_only_shadow_written(
         plan,
         moved,
         compute.staging.application(),
         is_shared="spark.remote" in context.profile.spark,
         tried=side_effects.recorded_attempts(context, plan.run_id),
     )
+    rows = (chunk.output_rows for chunk in context.runs.chunks(plan.run_id))
+    searched = movements.describe_secret_search(plan, rows)
+    return found.model_copy(update={"detail": f"{found.detail}; {searched}"})
 
 
 def _require_shadow(context: Context, plan: Plan) -> TableInfo:

@@ -48,6 +48,8 @@ SinkType = Literal[
 ]  # fmt: skip
 
 
+#: Stored rows of a chunk in which secrets are looked for inside longer texts.
+SECRET_ROWS_READ = 1_000
 SinkPolicy = Literal["allow", "forbid", "mock", "sandbox", "dedupe", "compensate"]
 
 

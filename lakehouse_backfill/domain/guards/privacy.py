@@ -156,6 +156,14 @@ class MaskedColumn(Value):
     made_of: str = ""
     by: tuple[str, ...] = ()
     unseen: str = ""
+    #: Values that are the mask of one of several values of the input in rows with the same `by`;
+    #: which of them belongs to the row is not known.
+    ambiguous: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each value was compared with the only one that it may be."""
+        return not (self.unseen or self.ambiguous)
 
 
 def class_rank(value: Classification | None) -> int:

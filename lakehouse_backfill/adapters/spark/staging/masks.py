@@ -134,7 +134,8 @@ class MaskRepetition:
     A stored row is compared with the input's rows that have the same key columns, as far as these
     are copies of the same input; without such, with all of its rows. With the whole key, multisets
     are compared: of rows with one key, no input row stands for more stored rows than there are of
-    it. With a part of the key an input row may stand for many, as a join makes them.
+    it. With a part of the key an input row may stand for many, as a join makes them: a stored value
+    is known where the rows of the input with that part have one value, else it is `ambiguous`.
     """
 
     contract: Contract
@@ -173,19 +174,25 @@ class MaskRepetition:
         same = [
             F.col(f"lhb_own_{at}").eqNullSafe(F.col(f"lhb_made_{at}")) for at in range(len(columns))
         ]
-        both = ours.join(self._made(name, columns), reduce(and_, same), "left")
+        made = self._made(name, columns)
+        both = ours.join(made, reduce(and_, same), "left")
         has_whole_key = bool(self.contract.key) and set(self.contract.key) <= set(columns)
         known = F.coalesce(F.col("lhb_made_rows"), F.lit(0))
         covered_rows = known if has_whole_key else F.when(known > 0, F.col("lhb_own_rows"))
         lacking = F.col("lhb_own_rows") - F.coalesce(covered_rows, F.lit(0))
-        total = both.agg(F.sum(F.greatest(lacking, F.lit(0)))).collect()[0][0]
-        foreign = int(total or 0)
+        counts = [F.sum(F.greatest(lacking, F.lit(0)))]
+        if not has_whole_key:
+            both = _with_variants(both, made)
+            is_one_of_several = (known > 0) & (F.col("lhb_variants") > 1)
+            counts.append(F.sum(F.when(is_one_of_several, F.col("lhb_own_rows"))))
+        foreign, *ambiguous = (int(total or 0) for total in both.agg(*counts).collect()[0])
         return found.model_copy(
             update={
                 "foreign": foreign,
                 "made_of": f"{name}.{columns[column]}",
                 "by": tuple(own for own in columns if own != column),
                 "unseen": self.sources.unseen,
+                "ambiguous": sum(ambiguous),
             }
         )
 
@@ -206,6 +213,16 @@ class MaskRepetition:
         made = rows.select(*_numbered("made", values), "lhb_rows")
         names = made.columns[:-1]
         return made.groupBy(*names).agg(F.sum("lhb_rows").alias("lhb_made_rows"))
+
+
+def _with_variants(both: DataFrame, made: DataFrame) -> DataFrame:
+    """Return the rows with how many different values their part of the key has in the input."""
+    keys = made.columns[:-2]  # The last ones are the masked value and the number of rows.
+    variants = made.groupBy(*(F.col(key).alias(f"{key}_part") for key in keys)).agg(
+        F.count(F.lit(1)).alias("lhb_variants")
+    )
+    same = [F.col(key).eqNullSafe(F.col(f"{key}_part")) for key in keys]
+    return both.join(variants, reduce(and_, same) if same else F.lit(1) == 1, "left")
 
 
 def _counted(own: DataFrame) -> DataFrame:

@@ -23,13 +23,14 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
+from lakehouse_backfill.domain.guards.outside import SECRET_ROWS_READ
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 
 _BITS = 0xFFFFF
 #: Different texts that share those bits with a secret; nobody has more of them by chance.
 _MOST_CANDIDATES = 10_000
 #: Rows of a chunk that are read for it: one small job of Spark a chunk, at most 10 MB a column.
-ROWS_READ_WHOLE = 1_000
+ROWS_READ_WHOLE = SECRET_ROWS_READ
 _CHARACTERS_READ = 10_000
 _LITERAL = re.compile(r'expressions\.Literal"[^{}]*?"value":"((?:[^"\\]|\\.)*)"')
 

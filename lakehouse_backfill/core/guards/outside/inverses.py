@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.guards.outside.sinks import effective_policy
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import record_message, recorded_messages
 from lakehouse_backfill.domain.guards.outside import Hook, HookCall, Sink
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.domain.run import RunState, RunStatus
 from lakehouse_backfill.errors import Blocked, Tampered
 
 #: States in which what a run sent must not hold any more.
@@ -67,18 +69,47 @@ def require_messages_hold(context: Context, plan: Plan) -> None:
 
     A publication sends nothing: readers would see rows whose message is not at the sink.
     """
-    undone = [
+    if lost := _lost_messages(context, plan):
+        raise Blocked(
+            f"{lost}: they were undone when the run that sent them became void",
+            state="nothing was published",
+            fix=f"plan the run again with --revise {plan.run_id}: it sends them again",
+        )
+
+
+def messages_not_sent_again(context: Context, runs: Iterable[str]) -> tuple[str, ...]:
+    """Describe what runs whose rows readers get, or get again, lack at their sinks.
+
+    A rollback to such a run sends nothing: what a message says is not kept, only the run's code
+    knows it. Each text names the command that makes a run which sends it. Plans that were edited
+    are left out: other checks name them.
+    """
+    found = []
+    for run_id in runs:
+        with suppress(Tampered):
+            if lost := _lost_messages(context, context.runs.plan(run_id)):
+                command = command_line("plan", "--revise", run_id)
+                found.append(
+                    f"{lost}, and a rollback sends none; `{command}` makes a run that does"
+                )
+    return tuple(found)
+
+
+def messages_lost(context: Context, status: RunStatus) -> tuple[str, ...]:
+    """Describe, in the same way, what a run lacks whose state says that readers get its rows."""
+    is_seen = status.state in (RunState.PUBLISHED, RunState.PUBLISH_HALTED)
+    return messages_not_sent_again(context, (status.run_id,) if is_seen else ())
+
+
+def _lost_messages(context: Context, plan: Plan) -> str:
+    """Describe the messages that were undone, or may have been; empty when all hold."""
+    lost = [
         one["sink"]
         for one in _compensated(context, plan)
         if one["outcome"] in ("undone", "not undone") or _is_gone(context, one)
     ]
-    if undone:
-        raise Blocked(
-            f"{len(undone)} messages of {plan.run_id} to {', '.join(sorted(set(undone)))} do not "
-            "hold: they were undone when the run that sent them became void",
-            state="nothing was published",
-            fix=f"plan the run again with --revise {plan.run_id}: it sends them again",
-        )
+    names = ", ".join(sorted(set(lost)))
+    return f"{len(lost)} messages of {plan.run_id} to {names} do not hold" if lost else ""
 
 
 def has_sent(context: Context, plan: Plan) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from lakehouse_backfill.core.runs.gate_registry import find_verdict
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.validate import mask_sources
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
@@ -66,3 +67,14 @@ def test_the_gate_names_what_was_computed_again_and_what_was_not() -> None:
         "the same day, id; phone: 0 of 9 values have another shape, 0 are raw values of an input; "
         "not computed again: it is no copy",
     )
+    assert find_verdict(gates.check_masks([not_again])) == "not judged"
+
+
+def test_the_gate_is_not_passed_where_a_value_may_belong_to_another_row() -> None:
+    known = MaskedColumn(
+        column="mail", values=9, misshapen=0, foreign=0, made_of="raw.mail", by=("day",)
+    )
+    assert find_verdict(gates.check_masks([known])) == "passed"
+    result = gates.check_masks([known, known.model_copy(update={"ambiguous": 4})])
+    assert find_verdict(result) == "not judged"
+    assert "; of 4 it is not known which of several values is theirs" in result.detail

@@ -8,6 +8,7 @@ from lakehouse_backfill.core.validation.movements import (
     check_only_shadow_written,
     describe_movements,
     describe_range,
+    describe_secret_search,
 )
 from lakehouse_backfill.domain.table import CatalogMovements, TableMovement
 from tests.support.examples.plans import a_plan, with_fields
@@ -77,3 +78,20 @@ def test_the_log_keeps_what_others_committed_within_bounds_and_says_what_was_rea
     assert describe_range(kept) == (
         "3 tables, all of the catalog beside the toolkit's own; not readable: a.x; 5 more movements"
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "share"),
+    [((7, 1_000), ", and inside longer texts"), ((1_001, 5), " in 1,005 of 1,006"), ((), "")],
+)
+def test_the_gate_says_in_which_rows_secrets_were_looked_for(
+    rows: tuple[int, ...], share: str
+) -> None:
+    text = describe_secret_search(PLAN, rows)
+    assert text.startswith("values of secrets were looked for as whole texts in all rows")
+    assert text.endswith(share)
+
+
+def test_rows_of_another_engine_were_not_searched_for_secrets() -> None:
+    external = with_fields(PLAN, resolved__manifest__transform__writer="external")
+    assert "were not looked for" in describe_secret_search(external, (5,))

@@ -6,13 +6,21 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.approval.decisions import cancel
-from lakehouse_backfill.core.guards.outside.inverses import pending_inverses, require_messages_hold
+from lakehouse_backfill.core.approval.decisions import accept, approve, cancel
+from lakehouse_backfill.core.guards.outside.inverses import (
+    messages_lost,
+    pending_inverses,
+    require_messages_hold,
+)
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.publication.recover import _find_actions
+from lakehouse_backfill.core.publication.rollback import plan_rollback
+from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.side_effects import recorded_messages
 from lakehouse_backfill.core.staging.sinks import RunSinks
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.guards.outside import Hook, HookCall
 from lakehouse_backfill.errors import Blocked, TargetChanged
 from tests.support.fakes.compute import FakeCompute
@@ -153,6 +161,53 @@ def test_a_run_is_not_published_that_relied_on_a_message_which_was_undone() -> N
     roll_back(found, of=CONTRACT)
     with pytest.raises(Blocked, match="they were undone when the run that sent them became void"):
         require_messages_hold(found, plan)
+
+
+def test_a_rollback_to_a_later_version_says_which_messages_it_does_not_send_and_what_does() -> None:
+    found, receiver = world()
+    first = published_run(found, declared(contract=CONTRACT))
+    send(found, first)
+    newest = found.versions.pointer(PRODUCT).last_version
+    assert roll_back(found, of=CONTRACT).messages_lost == ()
+    assert messages_lost(found, found.runs.status(first)) == ()  # Readers do not get its rows.
+    way = plan_rollback(found, PRODUCT, newest, ())
+    preview = preview_rollback(found, CONTRACT, way, "ana")
+    again = roll_back(found, newest, of=CONTRACT)
+    (lost,) = again.messages_lost
+    assert lost.startswith(f"1 messages of {first} to crm do not hold")
+    assert f"`lakehouse-backfill plan --revise {first}`" in lost
+    assert preview.messages_lost == (lost,)
+    assert messages_lost(found, found.runs.status(first)) == (lost,)
+    assert [address for address, _ in receiver.got] == [LIVE, UNDO]
+    # What the text says to type: the run that takes its place sends it, once, under a new key.
+    wanted = declared(contract=CONTRACT, run={"reason": "its messages"})
+    second = planned_run(found, wanted, revise=first)
+    approve(found, second, "ana", "")
+    stage(found, second, "bob")
+    send(found, second)
+    validate(found, second, "bob")
+    accept(found, second, "ana", "")
+    publish(found, second, "bob")
+    sent = [message["idempotency_key"] for address, message in receiver.got if address == LIVE]
+    assert sent == [f"order-1@{first}", f"order-1@{second}"]
+    assert [address for address, _ in receiver.got] == [LIVE, UNDO, LIVE]
+    assert messages_lost(found, found.runs.status(second)) == ()
+
+
+def test_a_run_that_readers_get_again_lacks_what_it_relied_on() -> None:
+    found, _ = world()
+    first = published_run(found, declared(contract=CONTRACT))
+    send(found, first)
+    second = accepted_run(found, declared(contract=CONTRACT, run={"reason": "again"}))
+    send(found, second)
+    publish(found, second, "bob")
+    newest = found.versions.pointer(PRODUCT).last_version
+    assert outcomes(found, second) == ["sent before"]
+    roll_back(found, newest - 2, of=CONTRACT)  # Both are taken back.
+    lost = roll_back(found, newest, of=CONTRACT).messages_lost
+    assert {text.split(" to crm")[0] for text in lost} == {
+        f"1 messages of {run_id}" for run_id in (first, second)
+    }
 
 
 @pytest.mark.parametrize("policy", ["compensate", "dedupe"])
