@@ -498,7 +498,7 @@ class Project:
         """Run every gate; `passed` tells whether all blocking ones did."""
         from lakehouse_backfill.core.validation.validate import validate
 
-        self._load_engine()
+        self._load_engine(run)
         status, validation, digest = validate(
             self._context(take_over=take_over), run, resolve_actor(by)
         )
@@ -522,7 +522,7 @@ class Project:
         """Stage and validate from wherever the run stopped, and publish if that is not manual."""
         from lakehouse_backfill.core.publication.publish import run_until_decision
 
-        self._load_engine()
+        self._load_engine(run)
         with self._pages.written_on_error(run), self._anchored_on_error(run):
             done = run_until_decision(self._context(take_over=take_over), run, resolve_actor(by))
         found = results.runs.RunProgressResult(**done)
@@ -1287,12 +1287,16 @@ class Project:
         self, compute: Callable[[Context, str, str], Found], run: str, by: str, *, take_over: bool
     ) -> Found:
         """Call a verb that computes; when it fails, an existing page of the run says so."""
-        self._load_engine()
+        self._load_engine(run)
         with self._pages.written_on_error(run, only_existing=True):
             return compute(self._context(take_over=take_over), run, resolve_actor(by))
 
-    def _load_engine(self) -> None:
+    def _load_engine(self, run: str | None = None) -> None:
         self.wiring.require_java()
+        if run is not None and self.wiring.is_one_command:
+            from lakehouse_backfill.wiring.engine import expect_run
+
+            expect_run(self.wiring, run)
         self.wiring.preload_suites()
 
     def _sides(self, old: str, new: str) -> TableSides:

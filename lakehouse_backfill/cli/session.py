@@ -156,7 +156,9 @@ def open_project(folder: Path, profile: str | None, progress: Progress) -> Proje
     """Open a project of this machine."""
     from lakehouse_backfill.project import Project
 
-    return Project.open(folder, profile, progress=progress)
+    project = Project.open(folder, profile, progress=progress)
+    project.wiring.is_one_command = True
+    return project
 
 
 @dataclass(frozen=True)

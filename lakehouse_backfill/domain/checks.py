@@ -114,6 +114,11 @@ class CheckResult(Value):
         default=True,
         description="Whether there was anything to judge; where not, it passes, and says why.",
     )
+    counted: bool = added_later(
+        default=False,
+        description="Whether an expectation of a suite was judged by counting the rows that break "
+        "it; otherwise Great Expectations judged it.",
+    )
 
     @property
     def is_judged(self) -> bool:

@@ -18,12 +18,14 @@ class ChunkFacts(Value):
     """Counts over a chunk's stored rows.
 
     `rows` is by partition, without empty ones; `null_keys` is by key column, only those above zero;
-    `duplicate_keys` counts the keys that occur more than once.
+    `duplicate_keys` counts the keys that occur more than once; `broken` the rows that break each of
+    the rules that were given.
     """
 
     rows: dict[str, int]
     null_keys: dict[str, int]
     duplicate_keys: int
+    broken: tuple[int, ...] = ()
 
 
 #: Name and Iceberg type. Left out of content hashes and diffs, checked on their own.

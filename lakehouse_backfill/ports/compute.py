@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from lakehouse_backfill.domain.guards.privacy import (
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.quality.row_rules import RowRule, SuiteEntry
 from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, Period, Rejects
 from lakehouse_backfill.domain.table import SchemaChange
@@ -280,8 +281,14 @@ class Inspecting(Protocol):
         """
         ...
 
-    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        """Count a chunk's rows in the shadow, and its null and duplicate keys."""
+    def chunk(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: tuple[RowRule, ...] = ()
+    ) -> ChunkFacts:
+        """Count a chunk's rows in the shadow, its null and duplicate keys, and broken rules."""
+        ...
+
+    def breaking(self, frame: Frame, rules: tuple[RowRule, ...]) -> tuple[int, tuple[int, ...]]:
+        """Count the rows of a frame, and those that break each of the rules."""
         ...
 
 
@@ -294,16 +301,33 @@ class Judge(Protocol):
         suite_file: str,
         parameters: dict[str, list[Any]],
         group: checks.CheckGroup,
-        *,
-        rows_only: bool = False,
         redaction: Redaction = NOTHING_HIDDEN,
     ) -> tuple[checks.CheckResult, ...]:
         """Run a suite file on a frame; return one result per expectation. Raises ConfigError.
 
         Of redacted columns the results hold counts, and no value.
-        With `rows_only`, only expectations are run that block, and that fail on the whole frame
-        when they fail on some of its rows; without any, nothing is read.
         """
+        ...
+
+    def entries(
+        self, suite_file: str, parameters: dict[str, list[Any]], types: Mapping[str, str]
+    ) -> tuple[SuiteEntry, ...]:
+        """Return the expectations of a suite file and what can be counted. Raises ConfigError.
+
+        `types` are the types of all columns by name; no row is read.
+        """
+        ...
+
+    def judge_entries(
+        self,
+        frame: Frame,
+        suite_file: str,
+        parameters: dict[str, list[Any]],
+        chosen: Sequence[int],
+        group: checks.CheckGroup,
+        redaction: Redaction = NOTHING_HIDDEN,
+    ) -> dict[int, checks.CheckResult]:
+        """Run the chosen expectations of a suite file; return the results by their number."""
         ...
 
     def judge_all(

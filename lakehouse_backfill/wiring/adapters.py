@@ -34,7 +34,6 @@ from lakehouse_backfill.config.contracts import (
     find_contracts_of_tables,
     list_contracts,
     list_valid_contracts,
-    may_restrict_columns,
     require_suites,
 )
 from lakehouse_backfill.config.faults import (
@@ -110,6 +109,9 @@ class Adapters:
         self.invocation = invocation
         #: What decisions are signed with: a key file, or `oidc`.
         self.signing_key: str | None = os.environ.get(SIGNING_KEY_VARIABLE) or None
+        #: Whether the process ends with one command, so that a session is made for its run alone.
+        self.is_one_command = False
+        self.has_few_rows = False
 
     @staticmethod
     def open(folder: Path, profile: str | None, progress: Progress | None) -> Adapters:
@@ -143,13 +145,9 @@ class Adapters:
     @cached_property
     def spark(self) -> Any:
         """The Spark session of the profile; starts a JVM."""
-        hides = may_restrict_columns(self.folder)
-        session = start_spark(self.profile, self.folder, self.progress, hides_values=hides)
-        from lakehouse_backfill.adapters.spark.session.session import hide_values
+        from lakehouse_backfill.wiring.engine import open_engine
 
-        if hides:
-            hide_values()
-        return session
+        return open_engine(self)
 
     @cached_property
     def context(self) -> Context:
@@ -340,33 +338,6 @@ class Adapters:
                 ParallelDiffer(local, workers, limit), GroupedDiffer(local, workers)
             )
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
-
-
-def start_spark(
-    profile: Profile, folder: Path, progress: Progress, *, hides_values: bool = False
-) -> Any:
-    """Open the Spark session; what makes it long is said before anything of Spark is loaded.
-
-    A warm session of the project is used where that is possible.
-    """
-    from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
-    from lakehouse_backfill.adapters.spark.session.settings import describe_start
-
-    whole, state = with_pyiceberg_settings(profile), folder / STATE_FOLDER
-    if (state / "session").exists():
-        from lakehouse_backfill.wiring.warm_session import WarmSessions
-
-        warm = WarmSessions(folder, whole, "", state, hides_values=hides_values)
-        session = warm.open_session(progress)
-        if session is not None:
-            return session
-    progress.start(describe_start(whole, folder), 0, "")
-    try:
-        from lakehouse_backfill.adapters.spark.session.session import open_session
-
-        return open_session(whole, folder, hides_values=hides_values)
-    finally:
-        progress.finish()
 
 
 def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> TableWriters:

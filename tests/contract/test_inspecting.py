@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.local.inspecting import InspectingBySize, LocalInspector
+from lakehouse_backfill.adapters.local.inspecting import (
+    InspectingBySize,
+    LocalInspector,
+    SparkCounts,
+)
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.ports.compute import Inspecting
 from tests.support.examples.plans import a_plan
 from tests.support.lakes.tables import TARGET, Kit, field_of, row
 
@@ -100,7 +103,9 @@ class _Spark:
     def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
         return ("spark",)
 
-    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
+    def chunk(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: Any = ()
+    ) -> ChunkFacts:
         return ChunkFacts(rows={"spark": 1}, null_keys={}, duplicate_keys=0)
 
 
@@ -121,8 +126,8 @@ def test_many_rows_and_what_arrow_counts_otherwise_are_left_to_spark(kit: Kit) -
     assert near.periods(of, "src", "day") == ("spark",)
 
 
-def _as_port(spark: Any) -> Inspecting:
-    port: Inspecting = spark
+def _as_port(spark: Any) -> SparkCounts:
+    port: SparkCounts = spark
     return port
 
 

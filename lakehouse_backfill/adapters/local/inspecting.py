@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse_backfill.adapters.local.diff.layout import choose_layout, label_files
 from lakehouse_backfill.adapters.local.parquet import read_file_columns
+from lakehouse_backfill.adapters.local.row_rules import count_breaking
 from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.quality.row_rules import RowRule, columns_of
 from lakehouse_backfill.domain.run import ChunkFacts, Period
 from lakehouse_backfill.errors import Unsupported
-from lakehouse_backfill.ports.compute import Inspecting
+from lakehouse_backfill.ports.compute import Frame, Inspecting
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -71,8 +73,19 @@ class LocalInspector:
             labels |= set(_rows_by_label(_keep_in_ranges(table[column], rows), field))
         return tuple(sorted(labels))
 
-    def chunk(self, of: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        """Count a chunk's rows in the shadow, and its null and duplicate keys."""
+    def chunk(
+        self, of: Plan, chunk: Chunk, snapshot_id: int | None, rules: tuple[RowRule, ...] = ()
+    ) -> ChunkFacts:
+        """Count a chunk's rows in the shadow, its null and duplicate keys, and broken rules."""
+        facts, broken = self.count_chunk(of, chunk, snapshot_id, rules)
+        if None in broken:
+            raise Unsupported("some rules are counted by Spark")
+        return facts.model_copy(update={"broken": broken})
+
+    def count_chunk(
+        self, of: Plan, chunk: Chunk, snapshot_id: int | None, rules: tuple[RowRule, ...]
+    ) -> tuple[ChunkFacts, tuple[int | None, ...]]:
+        """Return the facts, and the rows that break each rule; None where Spark must count."""
         if snapshot_id is None:
             raise Unsupported("a head is looked at by Spark")
         field, key = of.resolved.scope.field, of.resolved.contract.key
@@ -81,18 +94,20 @@ class LocalInspector:
         side = self._plan_small_scan(of.shadow_table, snapshot_id, rows)
         layout = choose_layout(SnapshotScan(side.name), side, scope)
         tasks = [piece.task for piece in label_files(side, layout, scope)]
-        names = list(dict.fromkeys((*key, field.column)))
+        of_rules = (name for rule in rules for name in columns_of(rule))
+        names = list(dict.fromkeys((*key, field.column, *of_rules)))
         tables = read_file_columns(
             side, tasks, names, None if layout.is_partition_aligned else filter_of_ranges(rows)
         )
         chunk_rows = _concat_decoded(tables, side.schema.select(*names).as_arrow())
-        return ChunkFacts(
+        facts = ChunkFacts(
             rows=dict(_rows_by_label(chunk_rows[field.column], field)),
             null_keys={
                 name: chunk_rows[name].null_count for name in key if chunk_rows[name].null_count
             },
             duplicate_keys=_count_duplicate_keys(chunk_rows, key),
         )
+        return facts, tuple(count_breaking(chunk_rows, rule) for rule in rules)
 
     def _plan_small_scan(
         self, table: str, snapshot_id: int, rows: tuple[RowRange, ...]
@@ -140,10 +155,20 @@ def _count_duplicate_keys(held: pa.Table, key: tuple[str, ...]) -> int:
     return int(pc.sum(pc.greater(counted["count_all"], 1)).as_py() or 0)
 
 
+class SparkCounts(Inspecting, Protocol):
+    """Counts many rows, also the broken rules of a chunk alone."""
+
+    def broken(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: tuple[RowRule, ...]
+    ) -> tuple[int, ...]:
+        """Count the rows of a chunk in the shadow that break each rule."""
+        ...
+
+
 class InspectingBySize(Inspecting):
     """Both give the same numbers; to begin takes Spark longer than counting few rows."""
 
-    def __init__(self, near: LocalInspector, spark: Inspecting) -> None:
+    def __init__(self, near: LocalInspector, spark: SparkCounts) -> None:
         self._near = near
         self._spark = spark
 
@@ -153,8 +178,19 @@ class InspectingBySize(Inspecting):
             return self._near.periods(plan, name, unit)
         return self._spark.periods(plan, name, unit)
 
-    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        """Count the rows that the shadow holds of a chunk, and look at their keys."""
-        with suppress(Unsupported):
-            return self._near.chunk(plan, chunk, snapshot_id)
-        return self._spark.chunk(plan, chunk, snapshot_id)
+    def chunk(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: tuple[RowRule, ...] = ()
+    ) -> ChunkFacts:
+        """Count the rows of a chunk, and look at its keys; Spark counts the rules left over."""
+        try:
+            facts, broken = self._near.count_chunk(plan, chunk, snapshot_id, rules)
+        except Unsupported:
+            return self._spark.chunk(plan, chunk, snapshot_id, rules)
+        left = tuple(rule for rule, rows in zip(rules, broken, strict=True) if rows is None)
+        counted = iter(self._spark.broken(plan, chunk, snapshot_id, left) if left else ())
+        whole = tuple(next(counted) if rows is None else rows for rows in broken)
+        return facts.model_copy(update={"broken": whole})
+
+    def breaking(self, frame: Frame, rules: tuple[RowRule, ...]) -> tuple[int, tuple[int, ...]]:
+        """Count the rows of a frame of Spark, and those that break each of the rules."""
+        return self._spark.breaking(frame, rules)

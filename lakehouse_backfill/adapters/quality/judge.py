@@ -15,8 +15,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.quality.suite_files import LoadedSuite, load_suite
+from lakehouse_backfill.adapters.quality.translation import translate_expectation
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
 from lakehouse_backfill.domain.guards.privacy import HIDDEN, NOTHING_HIDDEN, Redaction
+from lakehouse_backfill.domain.quality.row_rules import SuiteEntry
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ConfigError
 
@@ -198,28 +200,53 @@ class ExpectationsJudge:
         suite_file: str,
         parameters: dict[str, list[Any]],
         group: CheckGroup,
-        *,
-        rows_only: bool = False,
         redaction: Redaction = NOTHING_HIDDEN,
     ) -> tuple[CheckResult, ...]:
         """Run a suite file on a frame: one result per expectation; raises ConfigError.
 
         Only the columns that the suite names are read, once. Expectations of severity `warning`
-        or `info` do not block. With `rows_only`: those that block, and that fail for the whole
-        when they fail for a part of its rows; nothing is read when the suite holds none.
+        or `info` do not block.
         """
-        if not rows_only:
-            return self.judge_all(frame, ((suite_file, parameters),), group, redaction)
+        return self.judge_all(frame, ((suite_file, parameters),), group, redaction)
+
+    def entries(
+        self, suite_file: str, parameters: dict[str, list[Any]], types: Mapping[str, str]
+    ) -> tuple[SuiteEntry, ...]:
+        """Return the expectations of a suite file, with what can be counted; raises ConfigError.
+
+        Nothing is read. `types` are Iceberg's types of all columns, by name.
+        """
+        with _quiet_library():
+            suite = load_suite(self._project / suite_file, parameters, tuple(types))
+            return tuple(
+                SuiteEntry(
+                    number=number,
+                    name=_check_name(entry),
+                    rule=translate_expectation(entry, parameters, types),
+                    is_of_rows=_is_row_expectation(expectation, entry),
+                    limit=_declared_limit(entry["kwargs"], parameters),
+                )
+                for number, (expectation, entry) in enumerate(suite.expectations)
+            )
+
+    def judge_entries(
+        self,
+        frame: Frame,
+        suite_file: str,
+        parameters: dict[str, list[Any]],
+        chosen: Sequence[int],
+        group: CheckGroup,
+        redaction: Redaction = NOTHING_HIDDEN,
+    ) -> dict[int, CheckResult]:
+        """Run some expectations of a suite file on a frame; give the results by their number."""
         with _quiet_library():
             columns = tuple(frame.columns)
             suite = load_suite(self._project / suite_file, parameters, columns)
-            chosen = tuple(each for each in suite.expectations if _is_row_expectation(*each))
-            suite = replace(suite, expectations=chosen)
-            if not suite.expectations:
-                return ()
+            part = replace(suite, expectations=tuple(suite.expectations[one] for one in chosen))
             # For single rows few jobs over plain files are enough: nothing is cached.
-            selected = _select_columns(frame, suite.columns_to_read(columns))
-            return _judge_suite(suite, selected, parameters, group, redaction)
+            selected = _select_columns(frame, part.columns_to_read(columns))
+            results = _judge_suite(part, selected, parameters, group, redaction)
+            return dict(zip(chosen, results, strict=True))
 
     def judge_all(
         self,

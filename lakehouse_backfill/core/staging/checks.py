@@ -9,9 +9,10 @@ them (`validation.gates`) holds for chunks too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from lakehouse_backfill.command_lines import plan_command
@@ -22,10 +23,17 @@ from lakehouse_backfill.core.planning.pins import base_files
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import gates
+from lakehouse_backfill.core.validation.suite_counts import (
+    PreparedSuite,
+    judge_input_by_counts,
+    judge_rows_by_counts,
+    prepare_suite,
+    rules_of,
+)
 from lakehouse_backfill.core.validation.suites import declared_suites, suite_parameters
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.contract import Assumption
+from lakehouse_backfill.domain.contract import Assumption, SuiteRef
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
@@ -103,18 +111,18 @@ class ChunkChecks:
     waived: tuple[decisions.Waiver, ...]
     #: The chunks that this staging judged, with their checks, by id.
     _judged: dict[str, tuple[ChunkRecord, list[CheckResult]]] = field(default_factory=dict)
-    #: Values of suite parameters that were read, by `input.column`.
-    _parameters: dict[str, list[Any]] = field(default_factory=dict)
 
     def judge(self, chunk: Chunk, record: ChunkRecord, rows_before: int, epoch: int) -> ChunkRecord:
         """Return the chunk's row for the ledger: done, or failed with its problem."""
         plan = self.plan
         with self.context.journal.bind(**plan.labels).span("check chunk", chunk_id=chunk.chunk_id):
-            facts = self.compute.inspecting.chunk(plan, chunk, record.snapshot_id)
+            suites = self._row_suites
+            rules = tuple(rule for suite in suites for rule in rules_of(suite.of_rows))
+            facts = self.compute.inspecting.chunk(plan, chunk, record.snapshot_id, rules)
             empty = [label for label in record.partitions if not facts.rows.get(label)]
             emptied = tuple(label for label in empty if label in self._partitions_with_rows)
             results = judge_chunk(plan, record, facts, rows_before, emptied)
-            results += self._row_suite_results(chunk, record)
+            results += self._row_suite_results(chunk, record, facts)
         checks = gate_registry.apply_gate_choices(results, plan.resolved.manifest.validation.gates)
         failed = decisions.failed_blocking_checks(checks)
         closed = decisions.unwaived_failures(checks, decisions.chunk_subject(record), self.waived)
@@ -180,28 +188,49 @@ class ChunkChecks:
         wanted = [chunk.chunk_id for chunk in self.plan.resolved.chunks]
         if len(found) < len(wanted):
             found = self._earlier_verdicts | found
-        document = {"chunks": [found[name] for name in wanted if name in found]}
+        document: dict[str, Any] = {"chunks": [found[name] for name in wanted if name in found]}
+        if left := [name for suite in self._row_suites for name in suite.of_whole]:
+            document["judged_on_result"] = left
         return self.context.evidence.record(self.plan.run_id, CHUNK_CHECKS, document, epoch)
 
-    def _row_suite_results(self, chunk: Chunk, record: ChunkRecord) -> list[CheckResult]:
-        """Judge single rows of the chunk by the suites of the output."""
-        suites = [suite for suite in declared_suites(self.plan) if suite.on == "output"]
-        if self.plan.resolved.manifest.validation.chunk_checks == "counts" or not suites:
-            return []
+    def _row_suite_results(
+        self, chunk: Chunk, record: ChunkRecord, facts: ChunkFacts
+    ) -> list[CheckResult]:
+        """Judge single rows of the chunk by the suites of the output, from what was counted."""
         scope = Scope(field=self.plan.resolved.scope.field, partitions=chunk.partitions)
-        frame = self.compute.measuring.frame(self.plan.shadow_table, record.snapshot_id, scope)
+        counts, rows = iter(facts.broken), sum(facts.rows.values())
         results: list[CheckResult] = []
-        for suite in suites:
-            parameters = suite_parameters(self.compute, self.plan, suite, self._parameters)
-            results += self.compute.judge.judge(
-                frame,
-                suite.file,
-                parameters,
-                "quality",
-                rows_only=True,
-                redaction=self.context.redaction(self.plan.resolved.contract),
+        for suite in self._row_suites:
+            broken = tuple(islice(counts, len(rules_of(suite.of_rows))))
+            results += judge_rows_by_counts(
+                self.compute,
+                suite,
+                (rows, broken),
+                lambda: self.compute.measuring.frame(
+                    self.plan.shadow_table, record.snapshot_id, scope
+                ),
+                self.context.redaction(self.plan.resolved.contract),
             )
         return results
+
+    @cached_property
+    def _row_suites(self) -> tuple[PreparedSuite, ...]:
+        """Return the suites that single rows of chunks are held to; read once."""
+        suites = [suite for suite in declared_suites(self.plan) if suite.on == "output"]
+        if self.plan.resolved.manifest.validation.chunk_checks == "counts" or not suites:
+            return ()
+        shadow = self.context.tables.describe(self.plan.shadow_table)
+        types = {column.name: column.type for column in shadow.columns} if shadow else {}
+        parameters: dict[str, list[Any]] = {}
+        return tuple(
+            prepare_suite(
+                self.compute,
+                suite,
+                suite_parameters(self.compute, self.plan, suite, parameters),
+                types,
+            )
+            for suite in suites
+        )
 
     @cached_property
     def _partitions_with_rows(self) -> frozenset[str]:
@@ -273,25 +302,30 @@ def _input_suite_results(compute: ComputePorts, plan: Plan) -> Iterator[CheckRes
     for suite in declared_suites(plan):
         if suite.on == "output":
             continue
-        frame = compute.measuring.input(plan, suite.on)
-        parameters = suite_parameters(compute, plan, suite)
-        for result in compute.judge.judge(
-            frame,
-            suite.file,
-            parameters,
-            "input",
-            redaction=rules.input_redaction(plan, suite.on),
-        ):
+        for result in _judge_input(compute, plan, suite):
             # Two inputs may be held to the same expectation: a waiver is for one of them.
             yield result.model_copy(update={"name": f"{suite.on}: {result.name}"})
 
 
+def _judge_input(
+    compute: ComputePorts, plan: Plan, suite: SuiteRef | Assumption
+) -> Sequence[CheckResult]:
+    """Judge a pinned input by a suite: by counts where they tell all, else Great Expectations."""
+    frame = compute.measuring.input(plan, suite.on)
+    parameters = suite_parameters(compute, plan, suite)
+    hidden = rules.input_redaction(plan, suite.on)
+    columns = next((pin.columns for pin in plan.resolved.sources if pin.name == suite.on), ())
+    if types := {column.name: column.type for column in columns}:
+        prepared = prepare_suite(compute, suite, parameters, types)
+        counted = judge_input_by_counts(compute, prepared, frame, hidden)
+        if counted is not None:
+            return counted
+    return compute.judge.judge(frame, suite.file, parameters, "input", redaction=hidden)
+
+
 def _assumption_result(compute: ComputePorts, plan: Plan, assumption: Assumption) -> CheckResult:
     """Judge an assumption as one gate under its own words: they are what people decide on."""
-    frame = compute.measuring.input(plan, assumption.on)
-    parameters = suite_parameters(compute, plan, assumption)
-    hidden = rules.input_redaction(plan, assumption.on)
-    results = compute.judge.judge(frame, assumption.file, parameters, "input", redaction=hidden)
+    results = _judge_input(compute, plan, assumption)
     failed = decisions.failed_blocking_checks(results)
     return CheckResult(
         name=assumption.text,

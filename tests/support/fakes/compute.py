@@ -35,6 +35,7 @@ from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.quality.row_rules import NotNull, RowRule, SuiteEntry
 from lakehouse_backfill.domain.rollout import DifferingRow
 from lakehouse_backfill.domain.run import (
     LINEAGE_NAMES,
@@ -95,6 +96,8 @@ class FakeCompute:
     #: rows that a partition comes out with, else one that is named after run and partition
     keys: dict[str, set[str]] = field(default_factory=dict)
     judged: list[str] = field(default_factory=list)
+    #: whether the engine can count what suites say of single rows
+    counts_rows: bool = False
     #: rows of each chunk that the row predicate does not name
     strays: int = 0
     #: what each chunk of a merge did
@@ -313,7 +316,14 @@ class FakeCompute:
         wanted = resolve.expected_periods(pin_of(plan, name), plan.resolved.scope, "day")
         return tuple(label for label in wanted if label not in self.gaps)
 
-    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
+    def breaking(self, frame: Any, rules: tuple[RowRule, ...]) -> tuple[int, tuple[int, ...]]:
+        broken = any(label in frame for label in self.bad_rows)
+        return 10, tuple(int(broken) for _ in rules)
+
+    def chunk(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: tuple[RowRule, ...] = ()
+    ) -> ChunkFacts:
+        is_bad = bool(self.bad_rows & set(chunk.partitions))
         content = self.lake.tables[plan.shadow_table].content(snapshot_id)
         return ChunkFacts(
             rows={
@@ -321,6 +331,7 @@ class FakeCompute:
             },
             null_keys={"id": self.chunk_nulls} if self.chunk_nulls else {},
             duplicate_keys=self.chunk_duplicates,
+            broken=tuple(int(is_bad) for _ in rules),
         )
 
     def preview(self, request: DiffRequest) -> DiffPreview:
@@ -391,8 +402,8 @@ class _FakeJudge:
         suite_file: str,
         parameters: dict[str, list[Any]],
         group: str,
-        rows_only: bool = False,
         redaction: Any = None,
+        rows_only: bool = False,
     ) -> tuple[CheckResult, ...]:
         self.compute.judged.append(f"{suite_file} on {frame}")
         passed = suite_file not in self.compute.bad_suites or rows_only
@@ -400,6 +411,26 @@ class _FakeJudge:
         return (
             CheckResult(name=f"{suite_file} on {frame}", group=group, passed=passed, detail="…"),
         )
+
+    def entries(
+        self, suite_file: str, parameters: dict[str, list[Any]], types: Any
+    ) -> tuple[SuiteEntry, ...]:
+        rule = NotNull("id") if self.compute.counts_rows else None
+        entry = SuiteEntry(number=0, name=f"rows of {suite_file}", rule=rule, is_of_rows=True)
+        whole = SuiteEntry(number=1, name=f"all of {suite_file}", rule=None, is_of_rows=False)
+        return (entry, whole)
+
+    def judge_entries(
+        self,
+        frame: Any,
+        suite_file: str,
+        parameters: dict[str, list[Any]],
+        chosen: Any,
+        group: str,
+        redaction: Any = None,
+    ) -> dict[int, CheckResult]:
+        (result,) = self.judge(frame, suite_file, parameters, group, rows_only=True)
+        return dict.fromkeys(chosen, result)
 
     def judge_all(
         self, frame: Any, suites: Any, group: Any, redaction: Any = None

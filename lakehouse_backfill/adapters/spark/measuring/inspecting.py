@@ -14,10 +14,12 @@ from lakehouse_backfill.adapters.spark.dataframes import (
     key_aliases,
     quoted_column,
 )
+from lakehouse_backfill.adapters.spark.measuring.row_rules import count_rows_breaking
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
 from lakehouse_backfill.domain.partitions import Chunk, ScopeField
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.quality.row_rules import RowRule
 from lakehouse_backfill.domain.run import ChunkFacts, Period
 from lakehouse_backfill.errors import ConfigError, NotFound
 
@@ -54,10 +56,13 @@ class SparkInspecting:
             labels = frame.select(dataframes.raw_label(field).alias(_LABEL)).distinct().collect()
         return tuple(sorted(dataframes.format_label(field, row[_LABEL]) for row in labels))
 
-    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        """Count a chunk's rows in the shadow, null keys and duplicate keys.
+    def chunk(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: tuple[RowRule, ...] = ()
+    ) -> ChunkFacts:
+        """Count a chunk's rows in the shadow, null keys, duplicate keys, and broken rules.
 
-        Only key columns are read, in one pass when the key contains the partition column.
+        Only key columns are read, in one pass when the key contains the partition column; and those
+        of the rules, in another.
         """
         field = plan.resolved.scope.field
         scope = plan.chunk_scope(chunk)
@@ -77,7 +82,23 @@ class SparkInspecting:
             rows={dataframes.format_label(field, row[_LABEL]): row[_ROWS] for row in by_partition},
             null_keys={name: count for name, count in nulls.items() if count},
             duplicate_keys=duplicates,
+            broken=self.broken(plan, chunk, snapshot_id, rules),
         )
+
+    def broken(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: tuple[RowRule, ...]
+    ) -> tuple[int, ...]:
+        """Count the rows of a chunk in the shadow that break each rule."""
+        if not rules:
+            return ()
+        frame = self._tables.read_scope(plan.shadow_table, snapshot_id, plan.chunk_scope(chunk))
+        with spark_errors(f"checking chunk {chunk.chunk_id}"):
+            return count_rows_breaking(frame, rules)[1]
+
+    def breaking(self, frame: DataFrame, rules: tuple[RowRule, ...]) -> tuple[int, tuple[int, ...]]:
+        """Count the rows of a frame, and those that break each of the rules."""
+        with spark_errors("counting what the suites say of rows"):
+            return count_rows_breaking(frame, rules)
 
 
 def _key_facts_by_partition(

@@ -166,10 +166,12 @@ def open_session(
     attach: Callable[[SparkSettings], SparkSession] | None = None,
     *,
     hides_values: bool = False,
+    few_rows: bool = False,
 ) -> SparkSession:
     """Return this process's Spark session, started on the first call, or made by `attach`.
 
     `hides_values` starts it for restricted columns; the caller calls `hide_values`, too.
+    `few_rows` starts it sooner, at the price of slower work on many rows.
     Spark's output goes to a log file, so that only results reach the terminal. Raises JavaMissing
     without Java 17 or 21, EnvironmentDown when Spark does not start or answer, and ConfigError when
     the process already has a session on another catalog.
@@ -178,6 +180,8 @@ def open_session(
     settings = SparkSettings.from_profile(profile, project)
     if hides_values and settings.remote is None:
         settings = settings.without_values()
+    if few_rows:
+        settings = settings.for_few_rows()
     SECRETS.declared |= frozenset(profile.secret_variables)
     SECRETS.settings |= {key: text for key, text in settings.options.items() if is_secret(key)}
     with _LOCK:

@@ -21,7 +21,8 @@ from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.onboarding import run_doctor
 from lakehouse_backfill.results.proof import DoctorCheck
-from lakehouse_backfill.wiring.adapters import Adapters, start_spark
+from lakehouse_backfill.wiring.adapters import Adapters
+from lakehouse_backfill.wiring.engine import start_spark
 
 WAIT = "?busy_timeout=30000&journal_mode=WAL"
 CASES = [
@@ -325,7 +326,7 @@ def test_the_reason_is_said_before_anything_of_spark_is_opened(
         def finish(self) -> None:
             said.append("finished")
 
-    def refuse(*asked: object, hides_values: bool) -> None:
+    def refuse(*asked: object, **how: bool) -> None:
         said.append("opened")
         raise ConfigError("no Spark here")
 
@@ -370,3 +371,20 @@ def test_executors_of_their_own_start_without_logs_whatever_the_profile_says(
         "-Dlog4j2.configurationFile=classpath:"
     )
     assert silent["spark.log.level"] == "OFF"
+
+
+@pytest.mark.parametrize("master", ["local[4]", "spark://host:7077"])
+def test_a_local_session_for_few_rows_has_one_compiler_unless_the_profile_says_otherwise(
+    master: str, tmp_path: Path
+) -> None:
+    key, own = "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=4"
+    profile = Profile(catalog=POSTGRESQL, spark={"spark.master": master, key: own})
+    plain = SparkSettings.from_profile(profile, tmp_path)
+    few = plain.for_few_rows()
+    if master.startswith("spark:"):
+        assert few == plain
+        return
+    ours = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+    # Of two options, Java takes the last.
+    assert dict(few.options) == {**plain.options, key: f"{ours} {plain.options[key]}"}
+    assert own in plain.options[key]

@@ -1,0 +1,1 @@
+"""Values of expectation suites: what can be counted of rows."""
