@@ -112,6 +112,7 @@ class Adapters:
         #: Whether the process ends with one command, so that a session is made for its run alone.
         self.is_one_command = False
         self.has_few_rows = False
+        self.judges_rows = False
 
     @staticmethod
     def open(folder: Path, profile: str | None, progress: Progress | None) -> Adapters:
@@ -274,10 +275,8 @@ class Adapters:
             require_java()
 
     def preload_suites(self) -> None:
-        """Load Great Expectations in the background, while Spark starts."""
-        from lakehouse_backfill.adapters.quality.judge import start_gx_import
-
-        start_gx_import()
+        """Have Great Expectations loaded in the background, while Spark starts."""
+        self.judges_rows = True
 
     def _spark_tables(self) -> SparkTables:
         return spark_tables(self.spark, self.profile)

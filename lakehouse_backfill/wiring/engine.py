@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,12 +36,19 @@ def open_engine(wiring: Adapters) -> Any:
     session = start_spark(
         wiring.profile, wiring.folder, wiring.progress,
         hides_values=hides, few_rows=wiring.has_few_rows,
+        meanwhile=_load_suites if wiring.judges_rows else None,
     )  # fmt: skip
     from lakehouse_backfill.adapters.spark.session.session import hide_values
 
     if hides:
         hide_values()
     return session
+
+
+def _load_suites() -> None:
+    from lakehouse_backfill.adapters.quality.judge import start_gx_import
+
+    start_gx_import()
 
 
 def start_spark(
@@ -50,11 +58,12 @@ def start_spark(
     *,
     hides_values: bool = False,
     few_rows: bool = False,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Any:
     """Open the Spark session; what makes it long is said before anything of Spark is loaded.
 
     A warm session of the project is used where that is possible. With `few_rows` another one starts
-    sooner, and is slower on many rows.
+    sooner, and is slower on many rows; `meanwhile` is called while its JVM starts.
     """
     from lakehouse_backfill.adapters.iceberg.catalog import with_pyiceberg_settings
     from lakehouse_backfill.adapters.spark.session.settings import describe_start
@@ -71,6 +80,8 @@ def start_spark(
     try:
         from lakehouse_backfill.adapters.spark.session.session import open_session
 
-        return open_session(whole, folder, hides_values=hides_values, few_rows=few_rows)
+        return open_session(
+            whole, folder, hides_values=hides_values, few_rows=few_rows, meanwhile=meanwhile
+        )
     finally:
         progress.finish()

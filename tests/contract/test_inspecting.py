@@ -15,6 +15,7 @@ from lakehouse_backfill.adapters.local.inspecting import (
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.quality.row_rules import Matches, NotNull, OneOf, Unique, Within
 from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import Unsupported
@@ -97,8 +98,38 @@ def test_the_periods_of_an_input_are_those_with_a_row_where_the_run_reads_it(kit
         near.periods(of, "src", "hour")
 
 
+@pytest.mark.req("Q9")
+def test_rows_that_break_rules_are_counted_in_the_chunk_alone_by_the_same_read(kit: Kit) -> None:
+    kit.create(("d", "identity"))
+    kit.append(row(1, FIRST, region="EU"), row(2, FIRST, region=None), row(2, FIRST, region="US"))
+    kit.append(row(99, THIRD, region="XX"))
+    rules = (NotNull("region"), OneOf("region", ("EU",)), Within("id", 2, None), Unique("id"))
+    of = plan(field_of("d"), (FIRST,), ("id",))
+    chunk = Chunk(chunk_id="c1", partitions=(FIRST,))
+    found = LocalInspector(kit.catalog).chunk(of, chunk, kit.head(), rules)
+    assert found == ChunkFacts(rows={FIRST: 3}, null_keys={}, duplicate_keys=1, broken=(1, 1, 1, 2))
+
+
+@pytest.mark.req("Q9")
+def test_a_rule_that_arrow_may_count_otherwise_is_left_to_spark_alone(kit: Kit) -> None:
+    kit.create(("d", "identity"))
+    kit.append(row(1, FIRST, region="EU"), row(2, FIRST, region="US\n"))
+    rules = (Matches("region", "^[A-Z]+$"), NotNull("region"))
+    of, chunk = plan(field_of("d"), (FIRST,)), Chunk(chunk_id="c1", partitions=(FIRST,))
+    near = LocalInspector(kit.catalog)
+    with pytest.raises(Unsupported, match="counted by Spark"):
+        near.chunk(of, chunk, kit.head(), rules)
+    found = InspectingBySize(near, _as_port(_Spark())).chunk(of, chunk, kit.head(), rules)
+    assert (found.rows, found.broken) == ({FIRST: 2}, (70, 0))
+
+
 class _Spark:
     """Answers so that one can tell who did."""
+
+    def broken(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: Any
+    ) -> tuple[int, ...]:
+        return (70,) * len(rules)
 
     def periods(self, plan: Plan, name: str, unit: str) -> tuple[str, ...]:
         return ("spark",)

@@ -157,8 +157,8 @@ ENTRIES = [
     greater("nan", "nan", or_equal=True),
     greater("s", "t"),
     greater("i", "i", or_equal=True),
-    entry(ROWS, min_value=1, max_value=60),
-    entry(ROWS, min_value=61),
+    entry(ROWS, min_value=1, max_value=61),
+    entry(ROWS, min_value=62),
     entry(ROWS, max_value=0),
 ]
 PARAMETERS: dict[str, list[Any]] = {
@@ -211,11 +211,11 @@ def compared(spark: SparkSession, folder: Path, rows: list[tuple[Any, ...]]) -> 
 
 
 @pytest.mark.req("Q3", "Q9")
-@pytest.mark.parametrize("seed", [1, 2])
 def test_a_translation_gives_the_verdict_and_the_count_of_great_expectations(
-    spark: SparkSession, tmp_path: Path, seed: int
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    found = compared(spark, tmp_path, rows_of(seed))
+    nothing = (None,) * len(TYPES)
+    found = compared(spark, tmp_path, [*rows_of(seed=1), nothing])
     assert found["differing"] == []
     # Both verdicts are there, for most expectations by Arrow too.
     assert min(map(found["verdicts"].count, (True, False))) > 15
@@ -225,10 +225,8 @@ def test_a_translation_gives_the_verdict_and_the_count_of_great_expectations(
 
 
 @pytest.mark.req("Q3", "Q9")
-def test_a_translation_agrees_on_no_rows_and_on_nulls(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_translation_agrees_on_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert compared(spark, tmp_path, [])["differing"] == []
-    nothing = [(None,) * len(TYPES)] * 3
-    assert compared(spark, tmp_path, nothing)["differing"] == []
 
 
 def test_every_translator_has_an_entry_that_is_compared() -> None:

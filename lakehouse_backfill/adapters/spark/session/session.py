@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -167,11 +168,13 @@ def open_session(
     *,
     hides_values: bool = False,
     few_rows: bool = False,
+    meanwhile: Callable[[], None] | None = None,
 ) -> SparkSession:
     """Return this process's Spark session, started on the first call, or made by `attach`.
 
     `hides_values` starts it for restricted columns; the caller calls `hide_values`, too.
-    `few_rows` starts it sooner, at the price of slower work on many rows.
+    `few_rows` starts it sooner, at the price of slower work on many rows. `meanwhile` is called
+    once the JVM of a new session has begun to start.
     Spark's output goes to a log file, so that only results reach the terminal. Raises JavaMissing
     without Java 17 or 21, EnvironmentDown when Spark does not start or answer, and ConfigError when
     the process already has a session on another catalog.
@@ -190,7 +193,8 @@ def open_session(
             _silence_query_loggers()
             for name in _STALE:
                 os.environ.pop(name, None)
-            own = _start if settings.remote is None else connect_to_server
+            start = partial(_start, meanwhile=meanwhile)
+            own = start if settings.remote is None else connect_to_server
             session = (attach or own)(settings)
             _OPEN_SESSIONS["session"] = session
             _sessions_opened += 1
@@ -251,13 +255,13 @@ def _stop_java() -> None:
         SparkContext._jvm = None
 
 
-def _start(settings: SparkSettings) -> SparkSession:
+def _start(settings: SparkSettings, meanwhile: Callable[[], None] | None) -> SparkSession:
     java = require_java()
     set_python(settings)
     os.environ["JAVA_HOME"] = str(java.home)
     log = spark_log.open_log()
     try:
-        return _launch(_with_logging(settings, java), log)
+        return _launch(_with_logging(settings, java), log, meanwhile)
     except BackfillError:
         raise
     except Exception as error:
@@ -267,7 +271,9 @@ def _start(settings: SparkSettings) -> SparkSession:
         ) from error
 
 
-def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
+def _launch(
+    options: dict[str, str], log: IO[bytes], meanwhile: Callable[[], None] | None
+) -> SparkSession:
     """Start the JVM, then the session; what may hold a secret is set over the gateway.
 
     The command line of a process, and the JVM's performance data, are readable by other users.
@@ -280,7 +286,8 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(public.items()))
     # Java and its Python workers inherit these files: their warnings never reach the terminal. In a
     # session of its own, nothing that is typed in the terminal reaches them; they end with us.
-    gateway = launch_jvm(conf, {"stdout": log, "stderr": log, "start_new_session": True})
+    process = {"stdout": log, "stderr": log, "start_new_session": True}
+    gateway = launch_jvm(conf, process, meanwhile=meanwhile)
     own = SparkConf(loadDefaults=True, _jvm=gateway.jvm).setAll(private)
     context = SparkContext(conf=own, gateway=gateway)
     context.setLogLevel(options.get("spark.log.level", "ERROR"))
@@ -289,10 +296,14 @@ def _launch(options: dict[str, str], log: IO[bytes]) -> SparkSession:
 
 
 def launch_jvm(
-    conf: SparkConf | None, process: dict[str, Any], patience_s: float | None = None
+    conf: SparkConf | None,
+    process: dict[str, Any],
+    patience_s: float | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Any:
     """Return the gateway to a new JVM; Ctrl-C ends the wait for it, and the JVM too.
 
+    `meanwhile` is called while it starts.
     PySpark waits in a thread that nothing interrupts: cut off, it takes away the folder in which
     the JVM announces itself, and a JVM without that folder never ends.
     """
@@ -308,6 +319,8 @@ def launch_jvm(
 
     threading.Thread(target=launch, name="launch-jvm", daemon=True).start()
     try:
+        if meanwhile is not None:
+            meanwhile()
         return launched.result(patience_s)
     except BaseException:
         # A JVM ends when its input does, which is also when this process ends.

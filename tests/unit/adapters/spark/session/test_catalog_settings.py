@@ -326,7 +326,7 @@ def test_the_reason_is_said_before_anything_of_spark_is_opened(
         def finish(self) -> None:
             said.append("finished")
 
-    def refuse(*asked: object, **how: bool) -> None:
+    def refuse(*asked: object, **how: object) -> None:
         said.append("opened")
         raise ConfigError("no Spark here")
 
