@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, count
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.iceberg.catalog import missing_table_error
 from lakehouse_backfill.adapters.local.reader import find_key
@@ -26,13 +26,14 @@ from lakehouse_backfill.config.manifests import check_range
 from lakehouse_backfill.config.project_files import newest_transform
 from lakehouse_backfill.config.scaffold import write_new_file
 from lakehouse_backfill.core.retention.maintain import CONTROL_FILES_GRACE
-from lakehouse_backfill.domain.partitions import PartitionTransform
-from lakehouse_backfill.domain.table import Capabilities, is_table_name
-from lakehouse_backfill.errors import BackfillError, Blocked, Unsupported
+from lakehouse_backfill.domain.labels.values import width_of
+from lakehouse_backfill.domain.table import Capabilities, TableInfo, is_table_name
+from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, Unsupported
 from lakehouse_backfill.results import proof
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.evidence.staleness import ProductStatus
+    from lakehouse_backfill.domain.contract import Contract
     from lakehouse_backfill.wiring.adapters import Adapters
 
 
@@ -244,24 +245,13 @@ def add_product(wiring: Adapters, table: str, owner: str) -> proof.ProductDraft:
 
     A suite file that is there already is named, and left as it is.
 
-    Raises NotFound, Unsupported for a table without partitions to restate by, ConfigError when the
-    file is there.
+    Raises NotFound, Unsupported for a table that no run can restate, ConfigError when the file is
+    there.
     """
     info = wiring.context.tables.describe(table) if is_table_name(table) else None
     if info is None:
         raise missing_table_error(wiring.catalog, table)
-    if not info.partitioning:
-        raise Unsupported(
-            f"{table} is not partitioned, so there is nothing to restate by",
-            fix="partition the table first, e.g. by day of its time column",
-        )
-    if not any(item.transform in get_args(PartitionTransform) for item in info.partitioning):
-        fields = ", ".join(f"{item.transform}({item.column})" for item in info.partitioning)
-        raise Unsupported(
-            f"{table} is partitioned by {fields} only, so there is nothing to restate by",
-            fix=f"add a partition field that is one of {', '.join(get_args(PartitionTransform))}, "
-            "e.g. the day of its time column",
-        )
+    _require_known_columns(info)
     key = find_key(wiring.catalog, info)
     required = [column.name for column in info.columns if column.required]
     suite, name = draft_suite(table, key, required), f"expectations/{table}.json"
@@ -281,7 +271,7 @@ def add_product(wiring: Adapters, table: str, owner: str) -> proof.ProductDraft:
 def add_manifest(
     wiring: Adapters,
     product: str,
-    extent: tuple[str, str],
+    extent: tuple[str, str] | None,
     reason: str,
     reason_code: str,
     requested_by: str,
@@ -290,22 +280,79 @@ def add_manifest(
 ) -> proof.ManifestDraft:
     """Draft a run manifest file for the half-open `extent` of a product's partitions.
 
-    With `columns` only these are restated.
+    None: for the whole table. With `columns` only these are restated.
 
     Raises NotFound without a contract, ConfigError when the range is wrong or the file is there.
     """
     contract, job = wiring.contract(product), product.rpartition(".")[2]
-    column = choose_scope_field(contract).column
-    types = {item.name: item.type for item in contract.columns}
-    check_range(types.get(column, ""), *extent)
+    _check_extent(contract, extent)
     found = newest_transform(wiring.folder, job)
     draft = draft_manifest(
-        contract, *extent, reason, reason_code, requested_by, transform=found, columns=columns
+        contract, extent, reason, reason_code, requested_by, transform=found, columns=columns
     )
-    name = _NOT_IN_FILE_NAMES.sub("_", "restate-{}-{}".format(*extent))
+    name = "restate-whole-table"
+    if extent is not None:
+        name = _NOT_IN_FILE_NAMES.sub("_", "restate-{}-{}".format(*extent))
     path = wiring.folder / "jobs" / job / f"{name}.yaml"
     write_new_file(path, draft.text)
     return proof.ManifestDraft(file=str(path), questions=tuple(draft.questions))
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+#: Types that Spark, which computes, does not read from Iceberg tables.
+_UNREAD_TYPES = re.compile(
+    r"(?:^|optional |required |<|, )"
+    r"(time|timestamp(?:tz)?_ns|geometry|geography|unknown)(?=$|[>,(])"
+)
+
+
+def _require_known_columns(info: TableInfo) -> None:
+    """Raise Unsupported for columns that no run could read, compute or compare."""
+    for column in info.columns:
+        if not _PLAIN_NAME.fullmatch(column.name):
+            raise Unsupported(
+                f"{info.table} cannot be restated: the name of column {column.name!r} has other "
+                "characters than letters, digits and _, or is longer than 64",
+                state="nothing was written",
+                fix="rename the column: ALTER TABLE ... RENAME COLUMN",
+            )
+        if unread := _UNREAD_TYPES.search(column.type):
+            raise Unsupported(
+                f"{info.table} cannot be restated: {column.name} is of type {unread[1]}, which "
+                "Spark does not read from Iceberg tables",
+                state="nothing was written",
+                fix="keep such columns in a table of their own, or in another type",
+            )
+
+
+def whole_range(first: str | None, stop: str | None) -> tuple[str, str] | None:
+    """Return both ends of a range, None without any; raise ConfigError for one alone."""
+    if first is not None and stop is not None:
+        return first, stop
+    if first is None and stop is None:
+        return None
+    given, missing = ("from", "to") if stop is None else ("to", "from")
+    raise ConfigError(
+        f"--{given} is given without --{missing}",
+        state="nothing was written",
+        fix="give both; or neither, to restate the whole table",
+    )
+
+
+def _check_extent(contract: Contract, extent: tuple[str, str] | None) -> None:
+    """Raise ConfigError for a range that is wrong, or where the product has no partitions."""
+    if extent is None:
+        return
+    if not contract.partitioning:
+        raise ConfigError(
+            f"{contract.product} has no partitions, so no range of them",
+            state="nothing was written",
+            fix="leave --from and --to out: the run restates the whole table",
+        )
+    scoped = choose_scope_field(contract)
+    types = {item.name: item.type for item in contract.columns}
+    if width_of(scoped.transform) is None:
+        check_range(types.get(scoped.column, ""), *extent)
 
 
 def add_repairs(

@@ -186,8 +186,8 @@ class Project:
     def new_manifest(
         self,
         product: str,
-        from_: str,
-        to: str,
+        from_: str | None,
+        to: str | None,
         reason: str,
         reason_code: str,
         requested_by: str,
@@ -196,11 +196,12 @@ class Project:
     ) -> proof.ManifestDraft:
         """Draft a run manifest for a product and a half-open range of partitions.
 
-        With `columns` the run restates only these: `target.columns`.
+        Without a range, of the whole table. Raises ConfigError for half a range. With `columns` the
+        run restates only these: `target.columns`.
         """
         from lakehouse_backfill import onboarding
 
-        extent, who = (from_, to), resolve_actor(requested_by)
+        extent, who = onboarding.whole_range(from_, to), resolve_actor(requested_by)
         return onboarding.add_manifest(
             self.wiring,
             product,

@@ -20,6 +20,7 @@ import yaml
 from lakehouse_backfill.config.project_files import FoundTransform
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
+from lakehouse_backfill.domain.labels.values import fits, is_bucket, width_of
 from lakehouse_backfill.domain.partitions import (
     NULL_LABEL,
     Scope,
@@ -28,7 +29,7 @@ from lakehouse_backfill.domain.partitions import (
     partition_label,
     shift_label,
 )
-from lakehouse_backfill.domain.table import Column, TableInfo
+from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.evidence.staleness import ProductStatus
@@ -65,7 +66,8 @@ def draft_contract(
         column.name for column in info.columns if column.name not in key and _is_additive(column)
     ]
     text = _render(
-        "contract.yaml.j2", info=info, key=key, owner=owner, suites=suites,
+        "contract.yaml.j2", info=info, partitioning=restatable_fields(info), key=key,
+        owner=owner, suites=suites,
         measures=measures[:_MAX_MEASURES],
         description=info.properties.get("comment")
         or f"(say here what one row of {info.table} means)",
@@ -75,8 +77,7 @@ def draft_contract(
 
 def draft_manifest(
     contract: Contract,
-    from_: str,
-    to: str,
+    extent: tuple[str, str] | None,
     reason: str,
     reason_code: str,
     requested_by: str,
@@ -84,14 +85,14 @@ def draft_manifest(
     transform: FoundTransform | None = None,
     columns: Sequence[str] = (),
 ) -> Draft:
-    """Draft a run manifest for a half-open range of a product's partitions.
+    """Draft a run manifest for a half-open range of partitions, or for the whole table.
 
     The text loads with `load_manifest` once the transform's file is there.
 
     Args:
         contract: the product's contract.
-        from_: first partition, as people write it.
-        to: first partition that is not restated.
+        extent: first partition, as people write it, and the first that is not restated; None for
+            the whole table.
         reason: why, in a sentence.
         reason_code: one of the manifest's reason codes.
         requested_by: who asks for it.
@@ -99,16 +100,17 @@ def draft_manifest(
         columns: the only columns to restate; all of them if empty.
     """
     job = contract.product.rpartition(".")[2]
-    scoped = choose_scope_field(contract)
+    scoped = choose_scope_field(contract) if extent else None
+    first, stop = extent or ("", "")
     found = transform or FoundTransform(job, "1.0.0", (), f"jobs/{job}/transform.py")
     inputs = found.inputs or ("source",)
     types = {column.name: column.type for column in contract.columns}
-    is_ordered = types.get(scoped.column) != "string" and not _is_hashed(scoped)
+    kind = types.get(scoped.column, "") if scoped else ""
     text = _render(
         "manifest.yaml.j2", contract=contract, requested_by=requested_by, reason=reason,
         reason_code=reason_code, transform=found, inputs=inputs, scoped=scoped,
-        window=_widen_window(scoped, from_, to), is_ordered=is_ordered, first=from_, stop=to,
-        last=_last_in_words(scoped, types.get(scoped.column, ""), to),
+        window=_widen_window(scoped, first, stop), is_ordered=_is_ordered(scoped, kind),
+        first=first, stop=stop, last=_last_in_words(scoped, kind, stop) if scoped else "",
         columns=columns,
     )  # fmt: skip
     return Draft(text, tuple(_manifest_questions(contract, transform, inputs, scoped)))
@@ -174,6 +176,8 @@ def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
 def _partitions_of(scope: Scope) -> dict[str, Any]:
     """Return the scope as a manifest says it: a range where it has no gap, else a list."""
     field, labels = scope.field, scope.partitions
+    if field.is_whole_table:
+        return {"whole_table": True}
     following = [shift_label(field, label, 1) for label in labels]
     if len(labels) > 1 and following[:-1] == list(labels[1:]) and following[-1] is not None:
         first, stop = _label_value(field, labels[0]), _label_value(field, following[-1])
@@ -185,7 +189,7 @@ def _label_value(field: ScopeField, label: str) -> Any:
     """Return the value of a manifest that names the partition."""
     if label == NULL_LABEL:
         return None
-    if field.type in ("int", "long"):
+    if field.is_number or is_bucket(field.transform):
         return int(label)
     if field.type == "string":
         return label.removeprefix("=")
@@ -225,10 +229,27 @@ def _suite_entry(kind: str, **kwargs: object) -> dict[str, object]:
 
 
 def choose_scope_field(contract: Contract) -> ContractPartition:
-    """Choose the partition field by which a run is bounded: one of time if there is one."""
+    """Choose the partition field by which a run is bounded: one of time if there is one.
+
+    The contract must have one.
+    """
     types = {column.name: column.type for column in contract.columns}
-    timed = [item for item in contract.partitioning if types.get(item.column) in _TIMES]
-    return (timed or list(contract.partitioning))[0]
+    timed = [
+        item
+        for item in contract.partitioning
+        if types.get(item.column) in _TIMES and not is_bucket(item.transform)
+    ]
+    usable = [x for x in contract.partitioning if fits(x.transform, types.get(x.column, ""))]
+    return (timed or usable or list(contract.partitioning))[0]
+
+
+def restatable_fields(info: TableInfo) -> list[PartitionField]:
+    """Return the partition fields by which a run can name partitions; the others are left out.
+
+    These are fields of structs, of floats and times, and those that were dropped (`void`).
+    """
+    types = {column.name: column.type for column in info.columns}
+    return [one for one in info.partitioning if fits(one.transform, types.get(one.column, ""))]
 
 
 def _render(template: str, **values: Any) -> str:
@@ -263,15 +284,18 @@ def _is_additive(column: Column) -> bool:
     return column.type.split("(")[0] in _NUMBERS and not is_name
 
 
-def _is_hashed(scoped: ContractPartition) -> bool:
-    """Return whether a range of values is no range of partitions."""
-    return scoped.transform.startswith(("bucket", "truncate"))
+def _is_ordered(scoped: ContractPartition | None, kind: str) -> bool:
+    """Return whether a range of values is a range of partitions."""
+    if scoped is None or not fits(scoped.transform, kind):
+        return False
+    field = ScopeField(column=scoped.column, transform=scoped.transform, type=kind)
+    return field.is_number or field.is_timed
 
 
-def _widen_window(scoped: ContractPartition, from_: str, to: str) -> tuple[str, str]:
+def _widen_window(scoped: ContractPartition | None, from_: str, to: str) -> tuple[str, str]:
     """Widen by three partitions: two edge partitions are computed too, and days begin elsewhere."""
     first, stop = _parse_day(from_), _parse_day(to)
-    if first is None or stop is None:
+    if scoped is None or first is None or stop is None:
         return ("1970-01-01", "1970-01-02")
     margin = timedelta(days=3 * _UNIT_DAYS.get(scoped.transform, 1))
     return _shift_day(first, -margin).isoformat(), _shift_day(stop, margin).isoformat()
@@ -315,14 +339,14 @@ def _contract_questions(info: TableInfo, key: tuple[str, ...]) -> Iterator[str]:
     yield "retention_days: how long may a row be kept, or is it unlimited?"
     yield "publication: do live jobs write to the table (follow), or only runs (pinned)?"
     if not info.partitioning:
-        yield "partitioning: the table has none, so there is nothing to restate by"
+        yield "partitioning: the table has none, so a run restates the whole table; is it small?"
 
 
 def _manifest_questions(
     contract: Contract,
     transform: FoundTransform | None,
     inputs: tuple[str, ...],
-    scoped: ContractPartition,
+    scoped: ContractPartition | None,
 ) -> Iterator[str]:
     if transform is None:
         yield f"transform: none was found for {contract.product}; write it, and set its version"
@@ -332,5 +356,5 @@ def _manifest_questions(
     yield "sources: does a row need input from before its partition? Then set warm_up_days"
     if not contract.key:
         yield "the contract has no key: changed rows will show as removed and added"
-    if _is_hashed(scoped):
-        yield f"target: {scoped.transform} partitions cannot be named by a range"
+    if scoped and width_of(scoped.transform):
+        yield f"target: {scoped.transform} partitions are named one by one, not by a range"

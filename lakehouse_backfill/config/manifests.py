@@ -195,6 +195,10 @@ def _anti_pattern_faults(document: YamlDocument) -> Iterator[Fault]:
 def _partition_faults(document: YamlDocument) -> Iterator[Fault]:
     if not isinstance(document.get(*_PARTITIONS), dict):
         return
+    if document.get(*_PARTITIONS, "whole_table") is True:
+        yield from _whole_table_faults(document)
+        return
+    yield from _no_column_faults(document)
     first, stop = document.get(*_PARTITIONS, "from"), document.get(*_PARTITIONS, "to")
     values = document.get(*_PARTITIONS, "values")
     if values and (first is not None or stop is not None):
@@ -207,7 +211,22 @@ def _partition_faults(document: YamlDocument) -> Iterator[Fault]:
     yield from _except_faults(document)
 
 
+def _no_column_faults(document: YamlDocument) -> Iterator[Fault]:
+    scoped = document.get(*_PARTITIONS)
+    if isinstance(scoped, dict) and not (scoped.get("column") or scoped.get("whole_table")):
+        fix = "name the column that the target is partitioned by, or write whole_table: true"
+        yield document.fault((*_PARTITIONS, "column"), "is missing", fix)
+
+
+def _whole_table_faults(document: YamlDocument) -> Iterator[Fault]:
+    for name in ("column", "from", "to", "values", "except"):
+        if document.get(*_PARTITIONS, name) is not None:
+            problem = "is given beside whole_table, which has no partitions"
+            yield document.fault((*_PARTITIONS, name), problem, "remove one of them")
+
+
 def _template_faults(document: YamlDocument) -> Iterator[Fault]:
+    yield from _no_column_faults(document)
     for name in ("from", "to", "values", "except"):
         if document.get(*_PARTITIONS, name):
             problem = "is given, but the partitions of a cascade follow from what changes upstream"

@@ -210,7 +210,7 @@ class Contract(Value):
     )
     key: tuple[Name, ...] = Field(description="Columns that identify a row; may be empty.")
     partitioning: tuple[ContractPartition, ...] = Field(
-        min_length=1, description="The partitions that a run may restate."
+        description="The partitions that a run may restate; [] where it restates the whole table."
     )
     columns: tuple[ContractColumn, ...] = Field(
         min_length=1, description="What consumers may rely on."

@@ -16,8 +16,10 @@ from pydantic import Field, StringConstraints
 from lakehouse_backfill.domain.contract import CorrectionSink, SuiteRef
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.guards.safety import Safety
+from lakehouse_backfill.domain.partitions import ANY_COLUMN
 from lakehouse_backfill.domain.rollout import DualRead, Progressive
 from lakehouse_backfill.domain.serialization import (
+    KeepNumericText,
     Name,
     PartitionValue,
     RunMode,
@@ -29,7 +31,7 @@ from lakehouse_backfill.domain.serialization import (
 from lakehouse_backfill.domain.table import SchemaStep
 from lakehouse_backfill.errors import Unsupported
 
-RowValue = bool | date | datetime | int | str | None
+RowValue = Annotated[bool | date | datetime | int | str | None, KeepNumericText]
 #: Column -> the values that a row may have there; a row is named when all columns match.
 RowPredicate = Mapping[str, tuple[RowValue, ...]]
 #: What a transform reads from its context: a value, or a list of values.
@@ -196,9 +198,12 @@ class Reference(Value):
 
 
 class PartitionRange(Value):
-    """The partitions to restate: a half-open range, or a list of values, minus exceptions."""
+    """The partitions to restate: a half-open range, or a list of values, minus exceptions.
 
-    column: Name = Field(description="Source column of the target's partition field.")
+    Or the whole table, whatever its partitions are.
+    """
+
+    column: Name = added_later("", "Source column of the target's partition field.")
     from_: PartitionValue = Field(None, alias="from", description="First partition.")
     to: PartitionValue = Field(None, description="First partition that is not restated.")
     values: tuple[PartitionValue, ...] = Field(
@@ -212,6 +217,16 @@ class PartitionRange(Value):
     except_because: Text | None = added_later(
         None, "Why the partitions of `except` stay as they are; the plan shows it."
     )
+    whole_table: bool = added_later(
+        False,  # noqa: FBT003 (a default, not an argument)
+        "The whole table, in place of column and partitions: all of its files are swapped by one "
+        "commit, and any live commit is a conflict.",
+    )
+
+    @property
+    def scoped_by(self) -> str:
+        """The column of the partitions; `*` for the whole table."""
+        return ANY_COLUMN if self.whole_table else self.column
 
 
 class MergeBy(Value):

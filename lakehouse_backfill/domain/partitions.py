@@ -3,7 +3,7 @@
 A partition is named by its label: the canonical text of the value of *one* partition field (the
 scoped field), e.g. `2013-02-15`, `2013-02-15T07`, `2013-02`, `EU`, `null`. Labels are stored and
 shown; `partition_row_range` turns them into row ranges. Day and hour transforms are UTC (Iceberg
-spec, partition transforms).
+spec, partition transforms). A whole table is one partition with one label (decision 19).
 """
 
 from __future__ import annotations
@@ -12,18 +12,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any
+from uuid import UUID
 
+from pydantic import StringConstraints
+
+from lakehouse_backfill.domain.labels import values as partition_values
+from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.serialization import Value
 from lakehouse_backfill.errors import ConfigError, attach_error_field
 
-Bound = date | datetime | int | str
-PartitionTransform = Literal["identity", "hour", "day", "month", "year"]
-ColumnType = Literal["date", "timestamp", "timestamptz", "int", "long", "string"]
+PartitionTransform = Annotated[
+    str,
+    StringConstraints(pattern=r"^(table|identity|hour|day|month|year|(bucket|truncate)\[\d+\])$"),
+]
+ColumnType = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(date|timestamp|timestamptz|int|long|string|boolean|uuid|binary"
+        r"|decimal\(\d+, ?\d+\))$"
+    ),
+]
 NULL_LABEL = "null"
 #: The label of the partition of a text column whose value is the text `null`.
 NULL_TEXT_LABEL = "=null"
+#: The transform, column and label of a scope that is a whole table.
+WHOLE_TABLE, ANY_COLUMN, WHOLE_TABLE_LABEL = "table", "*", "all"
 
 
 class ScopeField(Value):
@@ -32,6 +48,35 @@ class ScopeField(Value):
     column: str
     transform: PartitionTransform
     type: ColumnType
+
+    @property
+    def is_whole_table(self) -> bool:
+        """Whether the scope is a whole table, whatever its partitions are."""
+        return self.transform == WHOLE_TABLE
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether partitions are spans of time, with a start that can be compared."""
+        if self.type not in partition_values.TIME_TYPES or self.has_no_order:
+            return False
+        return self.transform != "identity" or self.type == "date"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether partitions are single whole numbers, in their order."""
+        return self.transform == "identity" and self.type in ("int", "long")
+
+    @property
+    def has_no_order(self) -> bool:
+        """Whether no partition follows another: buckets, truncations, a whole table."""
+        return self.is_whole_table or partition_values.width_of(self.transform) is not None
+
+    def __str__(self) -> str:
+        return "the whole table" if self.is_whole_table else f"{self.transform}({self.column})"
+
+
+#: The scope of a run that may change every row of a table.
+WHOLE_TABLE_FIELD = ScopeField(column=ANY_COLUMN, transform=WHOLE_TABLE, type="string")
 
 
 class Scope(Value):
@@ -53,7 +98,8 @@ class RowRange:
     """Rows of one column: `lower <= column < upper`, or `column = equals`, or `column IS NULL`.
 
     `lower`/`upper` may be None for an open side. Instants are timezone-aware UTC for `timestamptz`
-    columns and naive for `timestamp` columns.
+    columns and naive for `timestamp` columns. With `buckets`, `equals` is the number of a bucket
+    out of so many. `is_everything`: all rows, whatever the column.
     """
 
     column: str
@@ -61,6 +107,8 @@ class RowRange:
     upper: Bound | None = None
     equals: Bound | None = None
     is_null: bool = False
+    buckets: int | None = None
+    is_everything: bool = False
 
 
 MAX_PARTITIONS = 100_000
@@ -74,16 +122,33 @@ _EXAMPLES = {
 
 
 def partition_label(field: ScopeField, value: Bound | None) -> str:
-    """Return the label of the partition that holds rows whose column is `value`."""
+    """Return the label of the partition that holds rows whose column is `value`.
+
+    Of a bucket, `value` is its number. Raises ValueError when it is no value of the column.
+    """
+    if field.is_whole_table:
+        return WHOLE_TABLE_LABEL
     if value is None:
         return NULL_LABEL
+    if partition_values.is_bucket(field.transform):
+        return partition_values.value_text("int", value)
+    if partition_values.is_truncation(field.transform):
+        value = partition_values.truncate_value(field.transform, field.type, _typed(field, value))
     if field.type == "string":
-        return f"={value}" if str(value) == NULL_LABEL or str(value).startswith("=") else str(value)
-    if field.type in ("int", "long"):
-        return str(int(str(value)))
+        text = str(value)
+        return f"={text}" if text == NULL_LABEL or text.startswith("=") else text
+    if field.type not in partition_values.TIME_TYPES:
+        return partition_values.value_text(field.type, value)
     if field.transform == "identity" and field.type == "date":
         return as_date(value).isoformat()
     return _time_label(field, value)
+
+
+def _typed(field: ScopeField, value: Bound) -> Bound:
+    """Return a value of a column that is no time in the column's own type."""
+    if field.type == "string":
+        return str(value)
+    return partition_values.parse_value(field.type, partition_values.value_text(field.type, value))
 
 
 def partition_start(transform: str, column_type: str, stored: Any) -> Bound:
@@ -91,6 +156,8 @@ def partition_start(transform: str, column_type: str, stored: Any) -> Bound:
 
     Times are stored as the years, months, days, hours or microseconds since 1970.
     """
+    if partition_values.is_bucket(transform):
+        return int(stored)
     if transform == "hour":
         return _UNIX_EPOCH + timedelta(hours=stored)
     if transform == "month":
@@ -101,7 +168,9 @@ def partition_start(transform: str, column_type: str, stored: Any) -> Bound:
         return (_UNIX_EPOCH + timedelta(days=stored)).date()
     if column_type in ("timestamp", "timestamptz"):
         return _UNIX_EPOCH + timedelta(microseconds=stored)
-    return stored if isinstance(stored, int) else str(stored)
+    if column_type == "uuid" and isinstance(stored, bytes):
+        return UUID(bytes=stored)
+    return stored if isinstance(stored, int | Decimal | bytes | UUID) else str(stored)
 
 
 def whole_partition_label(field: ScopeField, value: Bound | None) -> str:
@@ -112,22 +181,43 @@ def whole_partition_label(field: ScopeField, value: Bound | None) -> str:
     """
     with _reporting_bad_value(field, value):
         label = partition_label(field, value)
-        is_whole = value is None or not _is_timed(field)
-        is_exact = is_whole or (value is not None and _start(field, label) == as_instant(value))
+        is_exact = value is None or _is_start(field, label, value)
     if not is_exact:
         raise _inside_partition_error(field, value, label)
     return label
 
 
+def _is_start(field: ScopeField, label: str, value: Bound) -> bool:
+    """Return whether `value` names the whole partition; raises ValueError for an unknown bucket."""
+    if field.is_whole_table:
+        if value != WHOLE_TABLE_LABEL:
+            raise ValueError(value)
+        return True
+    if partition_values.is_bucket(field.transform):
+        if int(label) not in range(partition_values.width_of(field.transform) or 0):
+            raise ValueError(value)
+        return True
+    if partition_values.is_truncation(field.transform):
+        return partition_row_range(field, label).lower in (None, _typed(field, value))
+    return not field.is_timed or _start(field, label) == as_instant(value)
+
+
 def partition_row_range(field: ScopeField, label: str) -> RowRange:
     """Return the rows of a partition; raise ValueError when `label` is no label of `field`."""
     column = field.column
+    if field.is_whole_table:
+        if label != WHOLE_TABLE_LABEL:
+            raise ValueError(label)
+        return RowRange(column, is_everything=True)
     if label == NULL_LABEL:
         return RowRange(column, is_null=True)
-    if field.type == "string":
-        return RowRange(column, equals=label[1:] if label.startswith("=") else label)
-    if field.type in ("int", "long"):
-        return RowRange(column, equals=int(label))
+    if partition_values.is_bucket(field.transform):
+        width = partition_values.width_of(field.transform)
+        return RowRange(column, equals=int(label), buckets=width)
+    if field.type not in partition_values.TIME_TYPES:
+        is_escaped = field.type == "string" and label.startswith("=")
+        value = partition_values.parse_value(field.type, label[1:] if is_escaped else label)
+        return _value_range(field, value)
     if field.transform == "identity" and field.type != "date":
         return RowRange(column, equals=_as_column_value(field, datetime.fromisoformat(label)))
     lower, after = _start(field, label), shift_label(field, label, 1)
@@ -135,16 +225,25 @@ def partition_row_range(field: ScopeField, label: str) -> RowRange:
     return RowRange(column, lower=_as_column_value(field, lower), upper=upper)
 
 
+def _value_range(field: ScopeField, value: Bound) -> RowRange:
+    """Return the rows of the partition of a value that is no time."""
+    if partition_values.is_truncation(field.transform):
+        ends = partition_values.truncated_bounds(field.transform, field.type, value)
+        if ends is not None:
+            return RowRange(field.column, lower=ends[0], upper=ends[1])
+    return RowRange(field.column, equals=value)
+
+
 def shift_label(field: ScopeField, label: str, steps: int) -> str | None:
     """Return the label `steps` partitions later (or earlier).
 
     None without an order, and outside of the years 1 to 9999 (9999-12-31 means "no end").
     """
-    if label == NULL_LABEL or field.type == "string":
+    if label == NULL_LABEL:
         return None
-    if field.type in ("int", "long"):
+    if field.is_number:
         return str(int(label) + steps)
-    if field.transform == "identity" and field.type != "date":
+    if not field.is_timed:
         return None
     try:
         return _label(field, _step(field, _start(field, label), steps))
@@ -154,7 +253,7 @@ def shift_label(field: ScopeField, label: str, steps: int) -> str | None:
 
 def labels_between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str]:
     """Yield the labels of `[first, stop)`; raise ConfigError when a bound splits a partition."""
-    if field.type == "string" or (field.transform == "identity" and "timestamp" in field.type):
+    if not field.is_number and not field.is_timed:
         raise ConfigError(
             f"partitions of {field.column} have no order, so no range",
             fix="name them in target.partitions.values",
@@ -163,10 +262,10 @@ def labels_between(field: ScopeField, first: Bound, stop: Bound) -> Iterator[str
         label = _aligned(field, first)
     with attach_error_field("target.partitions.to"):
         end = _aligned(field, stop)
-    key = label_sort_key(field)
+    key, ends = label_sort_key(field), f"from {label} to {end}"
     if key(label) >= key(end):
         raise ConfigError(
-            f"the range from {first} to {stop} holds no partition",
+            f"the range {ends} holds no partition",
             fix="write a later `to`: it is the first partition that is not restated",
             field="target.partitions.to",
         )
@@ -197,12 +296,14 @@ def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
 
 def label_sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201 (a plain key)
     """Return the sort key of labels: numbers by value, times and texts as text, null first."""
+    is_number = field.type in ("int", "long") or partition_values.scale_of(field.type) is not None
+    is_number = is_number or partition_values.is_bucket(field.transform)
 
-    def key(label: str) -> tuple[int, int, str]:
+    def key(label: str) -> tuple[int, Decimal | int, str]:
         if label == NULL_LABEL:
             return (0, 0, "")
-        if field.type in ("int", "long"):
-            return (1, int(label), "")
+        if is_number:
+            return (1, Decimal(label), "")
         return (1, 0, label)
 
     return key
@@ -246,26 +347,35 @@ def _reporting_bad_value(field: ScopeField, value: Bound | None) -> Iterator[Non
     try:
         yield
     except (ValueError, TypeError, OverflowError) as error:
-        example = "42" if field.type in ("int", "long") else _EXAMPLES[_unit(field)]
         unquoted = "write null, without quotes, for the partition of rows without a value"
         raise ConfigError(
-            f"{value!r} is no value of {field.column}, which is {field.type}",
-            fix=unquoted if value == NULL_LABEL else f"write e.g. {example}",
+            f"{value!r} is no value of {field.column}, which is {_describe_values(field)}",
+            fix=unquoted if value == NULL_LABEL else f"write e.g. {_example(field)}",
         ) from error
 
 
+def _describe_values(field: ScopeField) -> str:
+    if partition_values.is_bucket(field.transform):
+        return f"cut into {partition_values.width_of(field.transform)} buckets, numbered from 0"
+    return field.type
+
+
+def _example(field: ScopeField) -> str:
+    if field.is_whole_table:
+        return WHOLE_TABLE_LABEL
+    if partition_values.is_bucket(field.transform):
+        return "0"
+    if field.type in partition_values.TIME_TYPES:
+        return _EXAMPLES[_unit(field)]
+    return partition_values.example_of(field.type)
+
+
 def _inside_partition_error(field: ScopeField, value: Bound | None, label: str) -> ConfigError:
+    following, text = shift_label(field, label, 1), str(value)
     return ConfigError(
-        f"{value} lies inside partition {label} of {field.transform}({field.column})",
-        fix=f"use {label} or {shift_label(field, label, 1)}",
+        f"{text} lies inside partition {label} of {field.transform}({field.column})",
+        fix=f"use {label}" if following is None else f"use {label} or {following}",
     )
-
-
-def _is_timed(field: ScopeField) -> bool:
-    """Return whether partitions are spans of time, with a comparable start."""
-    if field.type in ("string", "int", "long"):
-        return False
-    return field.transform != "identity" or field.type == "date"
 
 
 def _time_label(field: ScopeField, value: Bound) -> str:

@@ -12,7 +12,16 @@ from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 TableName = Annotated[
@@ -22,7 +31,23 @@ TableName = Annotated[
     ),
 ]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
-PartitionValue = date | datetime | int | str | None
+
+
+_StoredText = TypeAdapter[Any](date | datetime | str)
+
+
+def _keep_numeric_text(
+    value: Any, parse: ValidatorFunctionWrapHandler, info: ValidationInfo
+) -> Any:
+    """Keep texts that are no ISO time: in JSON, pydantic reads `"12"` as seconds since 1970."""
+    if info.mode == "json" and isinstance(value, str):
+        return _StoredText.validate_json(json.dumps(value)) if value[4:5] == "-" else value
+    return parse(value)
+
+
+#: Reads a text from JSON as the text that was written, unless it is an ISO date or instant.
+KeepNumericText = WrapValidator(_keep_numeric_text)
+PartitionValue = Annotated[date | datetime | int | str | None, KeepNumericText]
 RunMode = Literal["live", "backfill", "replay", "dry_run", "reconciliation"]
 
 

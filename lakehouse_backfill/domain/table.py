@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.partitions import ANY_COLUMN
 from lakehouse_backfill.domain.serialization import Name, Text, Value, added_later
 
 
@@ -267,6 +268,11 @@ class ScopedFiles(NamedTuple):
 
     files: tuple[LiveFile, ...] = ()
     places: tuple[SpecPartitions, ...] = ()
+
+
+def first_scope_column(of: TableInfo | Contract) -> str:
+    """Return the first column that partitions are by; `*`, the whole table, without one."""
+    return of.partitioning[0].column if of.partitioning else ANY_COLUMN
 
 
 def added_column_names(change: SchemaChange) -> tuple[str, ...]:

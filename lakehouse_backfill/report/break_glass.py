@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from datetime import date, datetime
+from decimal import Decimal
 from string import ascii_letters, digits
 from typing import Any
+from uuid import UUID
 
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.partitions import Bound, RowRange, ScopeField
+from lakehouse_backfill.domain.labels.values import Bound
+from lakehouse_backfill.domain.partitions import RowRange, ScopeField
 from lakehouse_backfill.domain.plan import TargetPin
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState
@@ -42,7 +45,7 @@ def pyiceberg_program(publication: Publication) -> list[str] | None:
     return [
         "from pyiceberg.catalog import load_catalog",
         "from pyiceberg.expressions import (",
-        "    And, EqualTo, GreaterThanOrEqual, IsNull, LessThan, Or)",
+        "    AlwaysTrue, And, EqualTo, GreaterThanOrEqual, IsNull, LessThan, Or)",
         "",
         'catalog = load_catalog("NAME")  # the properties stand in catalog/profiles.yaml',
         f"table = catalog.load_table({publication.table!r})",
@@ -56,8 +59,16 @@ def readable_ranges(publication: Publication) -> tuple[RowRange, ...] | None:
     if publication.action != "publish" or publication.scope is None:
         return None
     ranges = partitions.scope_row_ranges(publication.scope)
+    if not all(_is_printable(rows) for rows in ranges):
+        return None
     size = sum(len(str(rows.equals)) for rows in ranges)
     return ranges if len(ranges) <= MAX_RANGES and size <= MAX_CHARACTERS else None
+
+
+def _is_printable(rows: RowRange) -> bool:
+    """Return whether both programs can name the rows: not those of a bucket, or a binary value."""
+    values = (rows.lower, rows.upper, rows.equals)
+    return rows.buckets is None and not any(isinstance(v, bytes | Decimal | UUID) for v in values)
 
 
 def _limits(rows: RowRange) -> list[tuple[str, Bound]]:
@@ -70,6 +81,8 @@ _EXPRESSIONS = {">=": "GreaterThanOrEqual", "<": "LessThan"}
 
 
 def _predicate(rows: RowRange) -> str:
+    if rows.is_everything:
+        return "AlwaysTrue()"
     if rows.is_null:
         return f"IsNull({rows.column!r})"
     if rows.equals is not None:
@@ -135,6 +148,8 @@ def sql_condition(field: ScopeField, ranges: tuple[RowRange, ...]) -> str:
 
 
 def _range_condition(field: ScopeField, rows: RowRange) -> str:
+    if rows.is_everything:
+        return "true"
     name = quote_identifier(field.column)
     if rows.is_null:
         return f"{name} IS NULL"
@@ -156,7 +171,7 @@ def sql_literal(field: ScopeField, value: Bound) -> str:
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, int):
         return f"{value}L" if field.type == "long" else str(value)
-    return "'" + "".join(_escape_character(character) for character in value) + "'"
+    return "'" + "".join(_escape_character(character) for character in str(value)) + "'"
 
 
 def _escape_character(character: str) -> str:

@@ -12,7 +12,7 @@ from pyiceberg.types import StringType
 
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.adapters.iceberg.metadata import NEVER_EXPIRES_MS, PUBLICATION_PROPERTY
-from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope
 from lakehouse_backfill.domain.publication import CommitResult
 from lakehouse_backfill.errors import (
     ChecksFailed,
@@ -54,6 +54,12 @@ SHAPES = [
     pytest.param([("region", "identity")], field_of("region"), "null", id="null-string"),
     pytest.param([("d", "identity"), ("region", "identity")], DAY, DAYS[1], id="two-fields"),
     pytest.param([("id", "bucket[4]"), ("ts", "day")], field_of("ts", "day"), DAYS[1], id="bucket"),
+    pytest.param([], WHOLE_TABLE_FIELD, "all", id="unpartitioned"),
+    pytest.param([("d", "identity")], WHOLE_TABLE_FIELD, "all", id="all-partitions"),
+    pytest.param([("id", "bucket[4]")], field_of("id", "bucket[4]"), "2", id="bucket-of-number"),
+    pytest.param([("region", "bucket[2]")], field_of("region", "bucket[2]"), "null", id="bucket-0"),
+    pytest.param([("region", "truncate[1]")], field_of("region", "truncate[1]"), "U", id="prefix"),
+    pytest.param([("id", "truncate[2]")], field_of("id", "truncate[2]"), "2", id="truncated"),
 ]
 OLD = [
     row(0, DAYS[0]),
@@ -65,7 +71,7 @@ OLD = [
 ]
 
 
-@pytest.mark.req("U1")
+@pytest.mark.req("U1", "U16")
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(("partitioning", "field", "label"), SHAPES)
 def test_only_rows_of_the_partition_are_replaced(kit, partitioning, field, label, version):
@@ -79,7 +85,7 @@ def test_only_rows_of_the_partition_are_replaced(kit, partitioning, field, label
     hit = _ids_of(kit, inside)
     new = [{**old, "v": "new"} for old in OLD if old["id"] in hit]
     request = kit.stage(field, {label: new})
-    if label != "null":
+    if label not in ("null", "all"):
         kit.append({**OLD[0], "id": 9, "d": None, "ts": None, "region": "elsewhere"})
     before = kit.rows()
 

@@ -76,7 +76,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return REQUIRED
     value = field.get_default(call_default_factory=True)
-    if value is PydanticUndefined or isinstance(value, BaseModel) or value in (None, (), {}):
+    if value is PydanticUndefined or isinstance(value, BaseModel) or value in (None, "", (), {}):
         return "none" if not isinstance(value, BaseModel) else "see below"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 

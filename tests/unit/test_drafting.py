@@ -9,8 +9,22 @@ import pytest
 import yaml
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransform
-from pyiceberg.types import LongType, NestedField, TimestamptzType
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    IdentityTransform,
+    TruncateTransform,
+)
+from pyiceberg.types import (
+    DateType,
+    DoubleType,
+    ListType,
+    LongType,
+    NestedField,
+    StructType,
+    TimestamptzType,
+    TimeType,
+)
 
 from lakehouse_backfill.config.drafts import draft_repair
 from lakehouse_backfill.config.scaffold import create_project
@@ -67,20 +81,69 @@ def test_doctor_names_a_fault_of_the_catalog_once(tmp_path: Path) -> None:
     }
 
 
-def test_a_table_without_partitions_gets_no_contract_that_would_not_load(project: Project) -> None:
-    with pytest.raises(Unsupported, match="nothing to restate by"):
-        project.add_product("silver.heap")
-    assert project.wiring.contracts() == []
+@pytest.mark.req("U16")
+def test_a_table_without_partitions_is_restated_as_a_whole(project: Project) -> None:
+    found = project.add_product("silver.heap")
+    assert "partitioning: the table has none, so a run restates the whole table; is it small?" in (
+        found.questions
+    )
+    assert project.wiring.contract("silver.heap").partitioning == ()
+    with pytest.raises(ConfigError, match="has no partitions, so no range of them"):
+        project.new_manifest("silver.heap", "1", "2", "why", "bug_fix", "ana")
+    with pytest.raises(ConfigError, match="--from is given without --to"):
+        project.new_manifest("silver.heap", "1", None, "why", "bug_fix", "ana")
+    draft = project.new_manifest("silver.heap", None, None, "why", "bug_fix", "ana")
+    target = yaml.safe_load(Path(draft.file).read_text())["target"]
+    assert target["partitions"] == {"whole_table": True}
 
 
+@pytest.mark.req("U16")
 @pytest.mark.parametrize(
     "transform", [BucketTransform(16), TruncateTransform(3)], ids=["bucket", "truncate"]
 )
-def test_a_table_that_no_run_can_be_bounded_in_gets_no_contract(project, transform) -> None:
+def test_partitions_without_order_are_named_one_by_one(project, transform) -> None:
     spec = PartitionSpec(PartitionField(1, 1000, transform, "part"))
     project.wiring.catalog.create_table("silver.buckets", SCHEMA, partition_spec=spec)
-    with pytest.raises(Unsupported, match="nothing to restate by"):
-        project.add_product("silver.buckets")
+    project.add_product("silver.buckets")
+    (declared,) = project.wiring.contract("silver.buckets").partitioning
+    assert (declared.column, declared.transform) == ("id", str(transform))
+    draft = project.new_manifest("silver.buckets", "0", "3", "why", "bug_fix", "ana")
+    target = yaml.safe_load(Path(draft.file).read_text())["target"]
+    assert target["partitions"] == {"column": "id", "values": ["0"]}
+
+
+@pytest.mark.req("U16")
+def test_fields_that_name_no_partitions_are_left_out_of_the_contract(project: Project) -> None:
+    schema = Schema(
+        NestedField(1, "s", StructType(NestedField(2, "x", LongType()))),
+        NestedField(3, "f", DoubleType()),
+        NestedField(4, "day", DateType()),
+    )
+    fields = (
+        PartitionField(source, 1000 + source, IdentityTransform(), f"p{source}")
+        for source in (2, 3, 4)
+    )
+    catalog = project.wiring.catalog
+    catalog.create_table("silver.mixed", schema, partition_spec=PartitionSpec(*fields))
+    project.add_product("silver.mixed")
+    assert [part.column for part in project.wiring.contract("silver.mixed").partitioning] == ["day"]
+
+
+@pytest.mark.req("U16")
+@pytest.mark.parametrize("name", ["a b", "a.b", 'q"', "é", "x" * 65])
+def test_a_table_with_column_names_that_need_quotes_gets_no_contract(project, name) -> None:
+    project.wiring.catalog.create_table("silver.odd", Schema(NestedField(1, name, LongType())))
+    with pytest.raises(Unsupported, match="has other characters than letters, digits and _"):
+        project.add_product("silver.odd")
+    assert project.wiring.contracts() == []
+
+
+@pytest.mark.req("U16")
+@pytest.mark.parametrize("of", [TimeType(), ListType(2, TimeType())], ids=["column", "list"])
+def test_a_table_with_columns_that_spark_does_not_read_gets_no_contract(project, of) -> None:
+    project.wiring.catalog.create_table("silver.odd", Schema(NestedField(1, "x", of)))
+    with pytest.raises(Unsupported, match="x is of type time, which Spark does not read"):
+        project.add_product("silver.odd")
     assert project.wiring.contracts() == []
 
 

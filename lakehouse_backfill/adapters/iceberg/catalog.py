@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError as PydanticError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     BadRequestError,
@@ -217,6 +218,8 @@ def translate_errors() -> Iterator[None]:
 def require_undamaged(error: Exception) -> None:
     """Raise DamagedFile when the error is a reader's, on a file that it could not read.
 
+    Raises Unsupported for the metadata of a table of a newer format, or with unknown types.
+
     Readers of Avro, JSON and Parquet fail with errors of many types that name no file. The frames
     of the traceback hold the file that was read.
     """
@@ -224,6 +227,7 @@ def require_undamaged(error: Exception) -> None:
         return
     if is_outage(error) and not any(word in str(error).lower() for word in _FORMAT_WORDS):
         return
+    _require_known_format(error)
     found, traceback = None, error.__traceback__
     while traceback is not None:
         frame, traceback = traceback.tb_frame, traceback.tb_next
@@ -231,6 +235,30 @@ def require_undamaged(error: Exception) -> None:
             found = next(filter(None, map(_file_location, frame.f_locals.values())), found)
     if found is not None:
         raise errors.DamagedFile(found, error) from error
+
+
+#: The newest table format that is read and written; the one place that refuses others.
+NEWEST_FORMAT = 3
+_UNKNOWN_TYPE = re.compile(r"Unsupported field type: '([^']*)'")
+
+
+def _require_known_format(error: Exception) -> None:
+    """Raise Unsupported when table metadata is of a format, or has a type, that no reader knows."""
+    parsing = error.__cause__
+    if not isinstance(parsing, PydanticError):
+        return
+    for fault in parsing.errors(include_url=False, include_input=False):
+        if fault["type"] == "union_tag_invalid" and "format" in str(fault.get("ctx")):
+            raise errors.Unsupported(
+                f"the table is of format version {fault['ctx']['tag']}: relative paths and other "
+                f"parts of formats after {NEWEST_FORMAT} are not understood",
+                fix=f"keep the table in format {NEWEST_FORMAT} or older",
+            ) from error
+        if unknown := _UNKNOWN_TYPE.search(fault["msg"]):
+            raise errors.Unsupported(
+                f"the table has a column of type {unknown[1]}, which PyIceberg does not read",
+                fix="keep such columns in a table of their own",
+            ) from error
 
 
 def _file_location(value: object) -> str | None:

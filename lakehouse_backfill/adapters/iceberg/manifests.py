@@ -382,8 +382,10 @@ class ScopedReader:
 
     def _make_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
         schema, spec = self._table.schema(), self._table.specs()[spec_id]
-        row_filter = row_range_filter(scope_row_ranges(self.scope))
-        projected = inclusive_projection(schema, spec)(row_filter)
+        projected = self.labels.bucket_filter(spec_id, self.scope)
+        if projected is None:
+            row_filter = row_range_filter(scope_row_ranges(self.scope))
+            projected = inclusive_projection(schema, spec)(row_filter)
         return manifest_evaluator(spec, schema, projected)
 
     def may_list_live_files(self, manifest: ManifestFile) -> bool:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from operator import itemgetter
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from pyiceberg import expressions as expr
 from pyiceberg.manifest import DataFile
@@ -19,18 +19,21 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
+from lakehouse_backfill.domain.labels.values import Bound, fits, is_bucket
 from lakehouse_backfill.domain.partitions import (
+    ANY_COLUMN,
     NULL_LABEL,
-    Bound,
-    ColumnType,
-    PartitionTransform,
+    WHOLE_TABLE_FIELD,
+    WHOLE_TABLE_LABEL,
     RowRange,
+    Scope,
     ScopeField,
     label_sort_key,
     labels_within,
     partition_label,
     partition_row_range,
     partition_start,
+    scope_row_ranges,
 )
 from lakehouse_backfill.domain.table import ColumnSpan, LiveFile, TableInfo, visible_rows
 from lakehouse_backfill.errors import Unsupported
@@ -45,9 +48,15 @@ null_term = cast("Callable[[str], expr.BooleanExpression]", expr.IsNull)
 
 
 def row_range_filter(ranges: tuple[RowRange, ...]) -> expr.BooleanExpression:
-    """Return the expression that is true for the rows of any range; no range: no row."""
+    """Return the expression that is true for the rows of any range; no range: no row.
+
+    For a bucket it is true for all rows.
+    """
     equals: dict[str, list[Bound]] = {}
     terms: list[expr.BooleanExpression] = []
+    if any(rows.is_everything or rows.buckets is not None for rows in ranges):
+        # PyIceberg has no term for a bucket: `PartitionLabels` tells its files apart.
+        return expr.AlwaysTrue()
     for rows in ranges:
         if rows.equals is not None:
             equals.setdefault(rows.column, []).append(rows.equals)
@@ -103,12 +112,7 @@ class PartitionLabels:
     def __init__(self, metadata: TableMetadata, field: ScopeField) -> None:
         self._field = field
         self._specs = metadata.specs()
-        schema = metadata.schema()
-        try:
-            column = schema.find_field(field.column)
-        except ValueError as error:
-            raise Unsupported(f"the table has no column {field.column}") from error
-        self._sources = {i: _find_source(spec, column, field) for i, spec in self._specs.items()}
+        self._sources = _find_sources(metadata, field)
         self._labels_by_value: dict[tuple[int, Any], str] = {}
         self._spans: dict[tuple[int, Any], frozenset[str]] = {}
 
@@ -127,6 +131,8 @@ class PartitionLabels:
         Raises Unsupported when its spec has no field for it.
         """
         source = self.require_source(file.spec_id, 1)
+        if source.field.is_whole_table:
+            return WHOLE_TABLE_LABEL
         value = file.partition[source.position]
         key = (file.spec_id, value)
         if key not in self._labels_by_value:
@@ -150,6 +156,17 @@ class PartitionLabels:
             return ()
         return tuple(sorted(self.labels_spanned(file), key=label_sort_key(self._field)))
 
+    def bucket_filter(self, spec_id: int, scope: Scope) -> expr.BooleanExpression | None:
+        """Return the filter on partitions of a spec for buckets of a scope; None for other fields.
+
+        Rows cannot be named by their bucket, partitions can.
+        """
+        if not is_bucket(self._field.transform):
+            return None
+        name = self._specs[spec_id].fields[self.require_source(spec_id, 1).position].name
+        ranges = (replace(rows, column=name, buckets=None) for rows in scope_row_ranges(scope))
+        return row_range_filter(tuple(ranges))
+
     def require_source(self, spec_id: int, files: int) -> _LabelSource:
         """Return the field that labels files of the spec; raise Unsupported when there is none."""
         source = self._sources[spec_id]
@@ -158,9 +175,21 @@ class PartitionLabels:
         field, spec = self._field, describe_spec(self._specs[spec_id]) or "unpartitioned"
         raise Unsupported(
             f"{files} live files have partition spec {spec_id} ({spec}), which "
-            f"does not tell {field.transform}({field.column}) apart",
+            f"does not tell {field} apart",
             fix="rewrite them to the current spec first: CALL system.rewrite_data_files",
         )
+
+
+def _find_sources(metadata: TableMetadata, field: ScopeField) -> dict[int, _LabelSource | None]:
+    """Return what labels the files of each spec; a whole table holds the files of all specs."""
+    if field.is_whole_table:
+        every = _LabelSource(0, field.transform, field.type, field)
+        return dict.fromkeys(metadata.specs(), every)
+    try:
+        column = metadata.schema().find_field(field.column)
+    except ValueError as error:
+        raise Unsupported(f"the table has no column {field.column}") from error
+    return {i: _find_source(spec, column, field) for i, spec in metadata.specs().items()}
 
 
 def _find_source(
@@ -179,7 +208,7 @@ def _find_source(
         rank = _unit_rank(transform, kind)
         is_fine_enough = rank <= scope_rank
         if rank < 0 or scope_rank < 0:
-            is_fine_enough = transform == field.transform == "identity"
+            is_fine_enough = transform == field.transform
         if is_fine_enough:
             return _LabelSource(i, transform, kind, field)
         if coarse is None and transform in _TIME_UNITS and scope_rank > 0:
@@ -196,48 +225,62 @@ def _unit_rank(transform: str, kind: str) -> int:
     return _TIME_UNITS.index(transform) if transform in _TIME_UNITS else -1
 
 
+#: From fine to coarse; buckets and truncations come last, as they mix values.
 _SCOPE_TRANSFORMS = ("identity", "hour", "day", "month", "year")
 
 
 def finest_scope_field(info: TableInfo, column: str) -> ScopeField:
-    """Return the finest field of the current spec that separates values of `column`.
+    """Return the finest field of the current spec that tells values of `column` apart.
 
-    Raises Unsupported: buckets and truncations mix values, `void` fields hold none.
+    Without one, return its first bucket or truncation. `*` means the whole table. Raises
+    Unsupported for a column that has no such field, and for types without labels.
     """
-    fields = [field for field in info.partitioning if field.column == column]
-    transforms = [field.transform for field in fields if field.transform in _SCOPE_TRANSFORMS]
-    if not transforms:
+    if column == ANY_COLUMN:
+        return WHOLE_TABLE_FIELD
+    transforms = [f.transform for f in info.partitioning if f.column == column]
+    usable = [one for one in transforms if one != "void"]
+    kind = column_type(info, column)
+    fitting = [one for one in usable if kind is not None and fits(one, kind)]
+    if not fitting:
         raise Unsupported(
             f"{info.table} cannot be restated by {column}: {_unscopable_reason(info, column)}",
             fix=f"scope by one of: {_scopable_columns(info)}",
         )
-    column_info = info.column(column)
-    if column_info is None or column_info.type not in get_args(ColumnType):
-        kind = column_info.type if column_info else "nested"
-        raise Unsupported(
-            f"{info.table} is partitioned by {column}, whose type {kind} cannot be scoped",
-            fix=f"use a column of type {', '.join(get_args(ColumnType))}",
-        )
-    transform = min(transforms, key=_SCOPE_TRANSFORMS.index)
-    return ScopeField(
-        column=column,
-        transform=cast("PartitionTransform", transform),
-        type=cast("ColumnType", column_info.type),
-    )
+    transform = min(fitting, key=_fineness)
+    return ScopeField(column=column, transform=transform, type=kind or "")
+
+
+def _fineness(transform: str) -> int:
+    known = transform in _SCOPE_TRANSFORMS
+    return _SCOPE_TRANSFORMS.index(transform) if known else len(_SCOPE_TRANSFORMS)
+
+
+def column_type(info: TableInfo, column: str) -> str | None:
+    """Return the type of a top-level column; None for a nested one, and one that is not there."""
+    found = info.column(column)
+    return found.type if found else None
 
 
 def _unscopable_reason(info: TableInfo, column: str) -> str:
-    if info.column(column) is None:
-        return "there is no such column"
     transforms = [field.transform for field in info.partitioning if field.column == column]
+    kind = column_type(info, column)
     if not transforms:
-        return "it is not a partition column"
-    return f"{transforms[0]}({column}) does not tell its values apart"
+        return "there is no such column" if kind is None else "it is not a partition column"
+    if kind is None:
+        return "it is a field of a struct"
+    if transforms[0] == "void":
+        return f"void({column}) does not tell its values apart"
+    return f"partitions by {transforms[0]} of a {kind} have no names"
 
 
 def _scopable_columns(info: TableInfo) -> str:
-    usable = [f.column for f in info.partitioning if f.transform in _SCOPE_TRANSFORMS]
-    return ", ".join(dict.fromkeys(usable)) or "no column; add a partition field first"
+    usable = [
+        field.column
+        for field in info.partitioning
+        if fits(field.transform, column_type(info, field.column) or "")
+    ]
+    whole = "the whole table, by target.partitions.whole_table: true"
+    return ", ".join([*dict.fromkeys(usable), whole])
 
 
 _Time = datetime | date | None

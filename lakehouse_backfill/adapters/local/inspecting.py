@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse_backfill.adapters.local.diff.layout import choose_layout, label_files
+from lakehouse_backfill.adapters.local.diff.layout import (
+    choose_layout,
+    label_files,
+    partition_values_of,
+)
 from lakehouse_backfill.adapters.local.parquet import read_file_columns
 from lakehouse_backfill.adapters.local.row_rules import count_breaking
 from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
@@ -95,13 +99,15 @@ class LocalInspector:
         layout = choose_layout(SnapshotScan(side.name), side, scope)
         tasks = [piece.task for piece in label_files(side, layout, scope)]
         of_rules = (name for rule in rules for name in columns_of(rule))
-        names = list(dict.fromkeys((*key, field.column, *of_rules)))
+        first = side.schema.fields[0].name if side.table else field.column
+        placing = first if field.is_whole_table else field.column
+        names = list(dict.fromkeys((*key, placing, *of_rules)))
         tables = read_file_columns(
             side, tasks, names, None if layout.is_partition_aligned else filter_of_ranges(rows)
         )
         chunk_rows = _concat_decoded(tables, side.schema.select(*names).as_arrow())
         facts = ChunkFacts(
-            rows=dict(_rows_by_label(chunk_rows[field.column], field)),
+            rows=_count_by_label(chunk_rows, field),
             null_keys={
                 name: chunk_rows[name].null_count for name in key if chunk_rows[name].null_count
             },
@@ -134,12 +140,17 @@ def _keep_in_ranges(values: pa.ChunkedArray, rows: tuple[RowRange, ...]) -> pa.C
     return values.drop_null()
 
 
+def _count_by_label(rows: pa.Table, field: ScopeField) -> dict[str, int]:
+    """Count rows by partition; partitions without rows are left out."""
+    if field.is_whole_table:
+        return {partitions.WHOLE_TABLE_LABEL: rows.num_rows} if rows.num_rows else {}
+    return dict(_rows_by_label(rows[field.column], field))
+
+
 def _rows_by_label(values: pa.ChunkedArray, field: ScopeField) -> Counter[str]:
     """Count values by the partition that they belong to."""
-    if field.transform != "identity":
-        values = pc.floor_temporal(values, unit=field.transform)
     counts: Counter[str] = Counter()
-    for count in pc.value_counts(values).to_pylist():
+    for count in pc.value_counts(partition_values_of(values, field)).to_pylist():
         counts[partitions.partition_label(field, count["values"])] += count["counts"]
     return counts
 

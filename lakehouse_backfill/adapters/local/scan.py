@@ -38,9 +38,13 @@ if TYPE_CHECKING:
 
 
 def filter_of_ranges(ranges: Iterable[RowRange]) -> expr.BooleanExpression:
-    """Return a filter for the rows of any of the ranges; no ranges: every row."""
-    filters = [_filter_of_range(rows) for rows in ranges]
-    if not filters:
+    """Return a filter for the rows of any of the ranges; no ranges: every row.
+
+    PyIceberg has no term for a bucket: `plan_scan` lists only files of the buckets.
+    """
+    listed = list(ranges)
+    filters = [_filter_of_range(rows) for rows in listed]
+    if not filters or any(rows.is_everything or rows.buckets is not None for rows in listed):
         return expr.AlwaysTrue()
     # A balanced tree: PyIceberg visits it recursively.
     return filters[0] if len(filters) == 1 else expr.Or(*filters)
@@ -133,8 +137,38 @@ def plan_scan(
             seen = {_file_identity(task) for task in tasks}
             rows = filter_of_ranges(part_ranges)
             planned = table.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files()
+            planned = _keep_buckets(table, planned, part_ranges)
             tasks += [task for task in planned if _file_identity(task) not in seen]
     return SnapshotScan(name, table, snapshot_id, table.schema(), tuple(tasks), table.specs())
+
+
+def _keep_buckets(
+    table: Table, tasks: Iterable[FileScanTask], ranges: Sequence[RowRange]
+) -> list[FileScanTask]:
+    """Keep the files of the buckets that the ranges name; all files for other ranges.
+
+    Raises Unsupported for a file whose spec does not cut the column into these buckets.
+    """
+    wanted = {(rows.column, rows.buckets): set[Any]() for rows in ranges if rows.buckets}
+    if len(wanted) != 1:
+        return list(tasks)
+    (column, buckets), numbers = next(iter(wanted.items()))
+    numbers.update(rows.equals for rows in ranges)
+    source, kept = table.schema().find_field(column).field_id, []
+    for task in tasks:
+        places = [
+            place
+            for place, part in enumerate(table.specs()[task.file.spec_id].fields)
+            if part.source_id == source and str(part.transform) == f"bucket[{buckets}]"
+        ]
+        if not places:
+            raise Unsupported(
+                f"{task.file.file_path} is not cut into {buckets} buckets of {column}",
+                fix="rewrite it to the current spec first: CALL system.rewrite_data_files",
+            )
+        if task.file.partition[places[0]] in numbers:
+            kept.append(task)
+    return kept
 
 
 def _file_identity(task: FileScanTask) -> Hashable:

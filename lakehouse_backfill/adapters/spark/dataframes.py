@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from functools import reduce
 from operator import and_
 from typing import Any
+from uuid import UUID
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,9 +21,17 @@ from pyspark.sql.types import StructType
 
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
+from lakehouse_backfill.domain.labels.values import (
+    TIME_TYPES,
+    Bound,
+    is_bucket,
+    is_truncation,
+    scale_of,
+    width_of,
+)
 from lakehouse_backfill.domain.partitions import (
     NULL_LABEL,
-    Bound,
+    WHOLE_TABLE_LABEL,
     ColumnType,
     RowRange,
     Scope,
@@ -111,6 +121,20 @@ def apply_schema_change(frame: DataFrame, change: SchemaChange) -> DataFrame:
     return frame.select(*columns)
 
 
+#: The catalog of Iceberg's functions: a process has one session, and a session one catalog.
+_function_catalog: list[str] = []
+
+
+def bucket_number(column: Column, buckets: int) -> Column:
+    """Return the bucket that Iceberg puts a value into; null for null.
+
+    The function is that of the catalog's own writers, so both agree on every value. Raises
+    LookupError before any `SparkTables` was made.
+    """
+    name = f"{quote_identifier(_function_catalog[-1])}.system.bucket"
+    return F.call_function(name, F.lit(buckets), column)
+
+
 def typed_literal(value: Bound) -> Column:
     """Return the typed literal of a value; instants do not depend on the process's time zone."""
     if isinstance(value, datetime):
@@ -120,6 +144,10 @@ def typed_literal(value: Bound) -> Column:
     if isinstance(value, date):
         # PySpark writes the year without its zeros, and Java refuses a date before the year 1000.
         return F.lit(value.isoformat()).cast("date")
+    if isinstance(value, bytes):
+        return F.lit(bytearray(value))
+    if isinstance(value, UUID):
+        return F.lit(str(value))
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return F.lit(value).cast("bigint") if is_number else F.lit(value)
 
@@ -133,9 +161,13 @@ def range_filter(ranges: Sequence[RowRange]) -> Column:
     if not ranges:
         raise ValueError("no ranges: the condition would not be bounded")
     parts = [_single_range_filter(rows) for rows in ranges if rows.equals is None]
-    for name in dict.fromkeys(rows.column for rows in ranges if rows.equals is not None):
-        values = [rows.equals for rows in ranges if rows.column == name and rows.equals is not None]
-        parts.append(_equals(name, values))
+    equals: dict[tuple[str, int | None], list[Bound]] = {}
+    for rows in ranges:
+        if rows.equals is not None:
+            equals.setdefault((rows.column, rows.buckets), []).append(rows.equals)
+    for (name, buckets), values in equals.items():
+        column = quoted_column(name)
+        parts.append(_equals(bucket_number(column, buckets) if buckets else column, values))
     return _balanced_or(parts)
 
 
@@ -145,6 +177,8 @@ def is_in_ranges(ranges: Sequence[RowRange]) -> Column:
 
 
 def _single_range_filter(rows: RowRange) -> Column:
+    if rows.is_everything:
+        return F.lit(True)  # noqa: FBT003 (a Spark literal)
     name = quoted_column(rows.column)
     if rows.is_null:
         return name.isNull()
@@ -156,10 +190,10 @@ def _single_range_filter(rows: RowRange) -> Column:
     return from_lower if rows.upper is None else from_lower & (name < typed_literal(rows.upper))
 
 
-def _equals(name: str, values: list[Bound]) -> Column:
+def _equals(column: Column, values: list[Bound]) -> Column:
     if len(values) == 1:
-        return quoted_column(name) == typed_literal(values[0])
-    return quoted_column(name).isin([typed_literal(value) for value in values])
+        return column == typed_literal(values[0])
+    return column.isin([typed_literal(value) for value in values])
 
 
 def _balanced_or(parts: list[Column]) -> Column:
@@ -185,8 +219,14 @@ def raw_label(field: ScopeField) -> Column:
     Null for null. The value sorts as the partitions do. Days and hours are UTC, as the session's
     time zone is. Formatting a date for every row would cost as much as hashing the row.
     """
+    if field.is_whole_table:
+        return F.lit(0).cast("bigint")
     value = quoted_column(field.column)
-    if field.type == "string":
+    if is_bucket(field.transform):
+        return bucket_number(value, width_of(field.transform) or 1).cast("bigint")
+    if is_truncation(field.transform):
+        return _truncated(value, field)
+    if field.type not in (*TIME_TYPES, "int", "long"):
         return value
     if field.transform in ("year", "month"):
         return (F.year(value) * 12 + F.month(value) - 1).cast("bigint")
@@ -199,9 +239,20 @@ def raw_label(field: ScopeField) -> Column:
     return F.unix_micros(whole)
 
 
+def _truncated(value: Column, field: ScopeField) -> Column:
+    """Build the value of each row's partition; fewer values are labelled than there are rows."""
+    width, scale = width_of(field.transform) or 1, scale_of(field.type)
+    if scale is not None:
+        unit = F.lit(Decimal(width).scaleb(-scale))
+        return value - F.pmod(value, unit)
+    if field.type in ("int", "long"):
+        return value.cast("bigint") - F.pmod(value.cast("bigint"), F.lit(width))
+    return F.substring(value, 1, width)
+
+
 def raw_type(field: ScopeField) -> str:
-    """Return the Spark type of `raw_label`."""
-    if field.type == "string":
+    """Return the Spark type of `raw_label`, where it is a time or a number."""
+    if field.type not in (*TIME_TYPES, "int", "long"):
         return "string"
     is_day = field.transform == "day" or (field.transform == "identity" and field.type == "date")
     return "date" if is_day else "bigint"
@@ -209,8 +260,12 @@ def raw_type(field: ScopeField) -> str:
 
 def format_label(field: ScopeField, raw: Any) -> str:
     """Return the partition's label for a value of `raw_label`."""
+    if field.is_whole_table:
+        return WHOLE_TABLE_LABEL
     if raw is None:
         return NULL_LABEL
+    if field.type not in TIME_TYPES or is_bucket(field.transform):
+        return partition_label(field, bytes(raw) if isinstance(raw, bytearray) else raw)
     if field.transform in ("year", "month"):
         return partition_label(field, datetime(raw // 12, raw % 12 + 1, 1, tzinfo=timezone.utc))
     if raw_type(field) == "bigint" and field.type not in ("int", "long"):
@@ -227,6 +282,10 @@ class SparkTables:
 
     spark: SparkSession
     catalog: str
+
+    def __post_init__(self) -> None:
+        """Let `bucket_number` find the catalog's functions."""
+        _function_catalog[:] = [self.catalog]
 
     def quoted_name(self, table: str) -> str:
         """Return the quoted three-part name of `namespace.table` in the catalog."""
@@ -270,7 +329,7 @@ class SparkTables:
         """
         with spark_errors(f"reading {table}"):
             current = self.spark.table(self.quoted_name(table)).columns
-        is_current = all(each.column in current for each in rows)
+        is_current = all(each.is_everything or each.column in current for each in rows)
         return frame.where(range_filter(rows) if is_current else is_in_ranges(rows))
 
     def empty_frame(self, schema: StructType) -> DataFrame:

@@ -126,9 +126,13 @@ def product_add(
 
 def new(
     product: ProductArgument,
-    from_: Annotated[str, typer.Option("--from", metavar="P", help="First partition.")],
-    to: Annotated[str, typer.Option(metavar="P", help="First partition not restated.")],
     reason: ReasonOption,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="P", help="First partition.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="P", help="First partition not restated.")
+    ] = None,
     reason_code: ReasonCodeOption = "bug_fix",
     by: ByOption = None,
     columns: Annotated[
@@ -137,9 +141,11 @@ def new(
 ) -> Result:
     """Draft a run manifest for a product.
 
-    The range is half-open: --to is the first partition that is not restated.
+    The range is half-open: --to is the first partition that is not restated. Without a range the
+    run restates the whole table.
 
     Examples:
+      lakehouse-backfill new silver.customers --reason "wrong countries"
       lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01
           --reason "rates of January were late" --reason-code late_data
       lakehouse-backfill new silver.orders --from 2026-01-01 --to 2026-02-01

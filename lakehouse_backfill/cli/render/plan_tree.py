@@ -62,8 +62,10 @@ def _nodes(plan: PlanResult, *, is_whole: bool) -> Iterator[_Node]:
     most = _WHOLE_LABELS if is_whole else _SHORT_LABELS
     count = _counted(len(plan.partitions), "partition")
     scope = f"{count} of {plan.partition_field.column}, and nothing else: "
-    labels = list_labels(plan.partitions, most)
-    yield "changes", scope + labels, tuple(_limits_of_change(plan, most))
+    scope += list_labels(plan.partitions, most)
+    if plan.partition_field.is_whole_table:
+        scope = "the whole table"
+    yield "changes", scope, tuple(_limits_of_change(plan, most))
     pins = ", ".join(pin.name for pin in plan.pins if pin.role != "target")
     yield "pinned", pins or "nothing", ()
     if plan.stages:

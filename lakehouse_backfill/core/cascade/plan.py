@@ -408,10 +408,12 @@ class _Work:
 
     def _plan(self, template: DeclaredRun, mapped: MappedProduct, labels: frozenset[str]) -> Plan:
         manifest, asked = template.manifest, self._declared.manifest.run
-        wanted = PartitionRange(
-            column=manifest.target.partitions.column,
-            values=tuple(label_value(mapped.field, label) for label in sorted(labels)),
-        )
+        wanted = manifest.target.partitions
+        if not wanted.whole_table:
+            wanted = PartitionRange(
+                column=wanted.column,
+                values=tuple(label_value(mapped.field, label) for label in sorted(labels)),
+            )
         reason = {
             name: getattr(asked, name)
             for name in ("requested_by", "reason", "reason_code", "deadline")

@@ -141,16 +141,16 @@ def _by_function(
 def _require_same_labels(upstream: Upstream, field: ScopeField, product: MappedProduct) -> None:
     ours = product.field
     alike = _unit(ours) is not None and _unit(ours) == _unit(field)
-    is_number = {ours.type, field.type} <= {"int", "long"}
-    is_text = ours.type == field.type == "string"
-    if not (alike or is_number or is_text):
+    is_number = ours.is_number and field.is_number
+    is_same = (ours.transform, ours.type) == (field.transform, field.type)
+    if not (alike or is_number or is_same):
         raise _misfit(
             upstream,
             product,
             f"{upstream.mapping} needs partitions with the same labels, and those of the upstream "
             f"are {_describe(field)}",
         )
-    if upstream.mapping == "window" and is_text:
+    if upstream.mapping == "window" and not (alike or is_number):
         raise _misfit(upstream, product, "a window needs partitions that have an order")
 
 
@@ -171,7 +171,7 @@ def _describe(field: ScopeField) -> str:
 
 def _unit(field: ScopeField) -> str | None:
     """Return how long a partition of time is: hour, day, month, year; None of others."""
-    if field.type not in _TIME_TYPES:
+    if field.type not in _TIME_TYPES or field.has_no_order:
         return None
     if field.transform == "identity":
         return "day" if field.type == "date" else None

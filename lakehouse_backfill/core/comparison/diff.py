@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.manifest import Tolerance
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import TableInfo, TableRef
+from lakehouse_backfill.domain.table import TableInfo, TableRef, first_scope_column
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.ports.comparison import DiffRequest
 
@@ -55,12 +55,12 @@ def reconcile(context: Context, sides: TableSides) -> tuple[PartitionBalance, ..
 def _all_partitions(
     context: Context, sides: TableSides, info: TableInfo | None, snapshots: tuple[int, int]
 ) -> Scope:
-    if info is None or not info.partitioning:
+    if info is None:
         raise Unsupported(
             f"{sides.new.table} has no partitions to reconcile",
             fix="use diff, which compares whole tables",
         )
-    field = context.tables.scope_field(info, info.partitioning[0].column)
+    field = context.tables.scope_field(info, first_scope_column(info))
     labels = {
         file.partition
         for table, snapshot in zip((sides.old.table, sides.new.table), snapshots, strict=True)
@@ -264,10 +264,10 @@ def _differing_scope(context: Context, request: DiffRequest) -> Scope | None:
     fields: list[ScopeField] = []
     for table, _ in request.states:
         info = context.tables.describe(table)
-        if info is None or len(info.partitioning) != 1:
+        if info is None or len(info.partitioning) > 1:
             return None
         try:
-            fields.append(context.tables.scope_field(info, info.partitioning[0].column))
+            fields.append(context.tables.scope_field(info, first_scope_column(info)))
         except (ConfigError, NotFound, Unsupported):
             return None
     if fields[0] != fields[1]:

@@ -26,6 +26,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.table import first_scope_column
 from lakehouse_backfill.errors import ConfigError, NotFound, Tampered, TargetChanged, Unsupported
 
 _ROW_COUNTS = ("old_rows", "new_rows", "added", "removed", "changed", "unchanged")
@@ -170,10 +171,10 @@ def _partition_field(
     if newest is not None:
         return newest.resolved.scope.field
     info = context.tables.describe(contract.table)
-    if info is None or not contract.partitioning:
+    if info is None:
         return None
     with suppress(NotFound, Unsupported):
-        return context.tables.scope_field(info, contract.partitioning[0].column)
+        return context.tables.scope_field(info, first_scope_column(contract))
     return None
 
 

@@ -92,6 +92,8 @@ def _scope(resolved: ResolvedManifest) -> str:
     labels = partitions.describe_labels(resolved.scope.partitions)
     rows = row_changes.describe_row_predicate(resolved.manifest.target)
     text = f"{resolved.target.table}: {labels} of {resolved.scope.field.column}"
+    if resolved.scope.field.is_whole_table:
+        text = f"{resolved.target.table}: the whole table"
     return text + column_scope.describe_part(resolved.manifest.target, rows)
 
 

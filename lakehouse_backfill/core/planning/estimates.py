@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
 from lakehouse_backfill.core.planning import job_code, pace, resolve
@@ -480,7 +480,7 @@ def estimate_warnings(
 
 def _is_ahead(context: Context, resolved: ResolvedManifest, label: str) -> bool:
     lower = partitions.partition_row_range(resolved.scope.field, label).lower
-    if lower is None or isinstance(lower, int | str):
+    if not isinstance(lower, date):
         return False
     return resolve.to_utc_instant(lower) > context.clock.now()
 

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import get_args
-
-from pydantic import ValidationError
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line, plan_command
@@ -43,10 +40,9 @@ from lakehouse_backfill.core.versions import corrections, steps
 from lakehouse_backfill.domain import partitions, table
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
+from lakehouse_backfill.domain.labels.values import fits
 from lakehouse_backfill.domain.manifest import RunManifest, require_supported, unplannable
 from lakehouse_backfill.domain.partitions import (
-    ColumnType,
-    PartitionTransform,
     Scope,
     ScopeField,
 )
@@ -424,7 +420,9 @@ def _base(context: Context, contract: Contract) -> TableInfo | None:
 
 
 def _scope_field(context: Context, declared: DeclaredRun, base: TableInfo | None) -> ScopeField:
-    column = declared.manifest.target.partitions.column
+    column = declared.manifest.target.partitions.scoped_by
+    if column == partitions.ANY_COLUMN:
+        return partitions.WHOLE_TABLE_FIELD
     if base is not None:
         with errors.attach_error_field("target.partitions.column"):
             return context.tables.scope_field(base, column)
@@ -434,21 +432,18 @@ def _scope_field(context: Context, declared: DeclaredRun, base: TableInfo | None
         raise errors.ConfigError(
             f"{declared.contract.product} is not partitioned by {column}",
             fix="name a column of the contract's partitioning: "
-            + ", ".join(item.column for item in declared.contract.partitioning),
+            + (", ".join(item.column for item in declared.contract.partitioning) or "it has none")
+            + "; or write target.partitions.whole_table: true",
             field="target.partitions.column",
         )
-    try:
-        return ScopeField.model_validate(
-            {"column": column, "transform": wanted.transform, "type": found.type}
-        )
-    except ValidationError as error:
+    if not fits(wanted.transform, found.type):
         raise unplannable(
             f"{declared.contract.product} cannot be restated by {wanted.transform}({column}) of "
             f"type {found.type}",
-            fix=f"use a column of type {', '.join(get_args(ColumnType))}, partitioned by one of "
-            f"{', '.join(get_args(PartitionTransform))}",
+            fix="use another column, or write target.partitions.whole_table: true",
             field="target.partitions.column",
-        ) from error
+        )
+    return ScopeField(column=column, transform=wanted.transform, type=found.type)
 
 
 def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:
@@ -461,9 +456,9 @@ def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:
 def _target_notes(
     context: Context, resolved: ResolvedManifest, base: TableInfo | None
 ) -> tuple[str, ...]:
-    scope, change = resolved.scope, resolved.manifest.target.schema_change
+    change = resolved.manifest.target.schema_change
     notes = [
-        resolve.scope_note(scope),
+        write_path.describe_scope(context, resolved),
         f"{len(resolved.chunks)} chunks of at most "
         f"{max(len(chunk.partitions) for chunk in resolved.chunks)} partitions, each one commit",
         f"pinned snapshots are kept until {PIN_DAYS} days after acceptance",

@@ -54,7 +54,7 @@ def needed_window(pin: SourcePin, scope: Scope) -> tuple[datetime, datetime] | N
     None when the scope has no time order (then the whole declared range is read).
     """
     rows = [partitions.partition_row_range(scope.field, label) for label in scope.partitions]
-    if any(row.lower is None or row.upper is None for row in rows):
+    if not all(isinstance(row.lower, date) and row.upper is not None for row in rows):
         return None
     lowest = min(_bound_instant(row, "lower") for row in rows)
     highest = max(_bound_instant(row, "upper") for row in rows)
@@ -249,7 +249,8 @@ def describe_in_words(scope: Scope) -> str:
     label = scope.partitions[-1]
     rows = partitions.partition_row_range(scope.field, label)
     if not isinstance(rows.lower, date):
-        return f"{label} of {scope.field.column}"
+        whole = scope.field.is_whole_table
+        return str(scope.field) if whole else f"{label} of {scope.field.column}"
     spoken = _SPOKEN.get(scope.field.transform, "the whole of %A %d %B %Y (UTC)")
     return f"{label}, {to_utc_instant(rows.lower).strftime(spoken)}"
 
@@ -326,7 +327,9 @@ def resolve_scope(field: ScopeField, wanted: PartitionRange) -> Scope:
 
     Raises ConfigError when a bound splits a partition, or nothing is left.
     """
-    if wanted.values:
+    if wanted.whole_table:
+        labels = {partitions.WHOLE_TABLE_LABEL}
+    elif wanted.values:
         labels = _labels(field, wanted.values, "values")
     elif wanted.from_ is not None and wanted.to is not None:
         with attach_error_field(_PARTITIONS):

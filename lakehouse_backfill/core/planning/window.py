@@ -91,11 +91,9 @@ def labels_of_span(field: ScopeField, span: EventSpan) -> tuple[str, ...]:
     Raises Unsupported for partitions that are no spans of time, ConfigError for more of them than a
     run may have.
     """
-    if field.type in ("string", "int", "long") or (
-        field.transform == "identity" and field.type != "date"
-    ):
+    if not field.is_timed:
         raise Unsupported(
-            f"partitions of {field.column} are no spans of time, so a window of event time names "
+            f"partitions by {field} are no spans of time, so a window of event time names "
             "none of them",
             state=NOTHING_PLANNED,
             fix="leave --window out, and name the partitions in target.partitions.values",

@@ -55,7 +55,7 @@ def history_basis(field: ScopeField) -> str | None:
         return "earlier partitions of the same weekday"
     if field.transform == "hour":
         return "the same hour of earlier days"
-    if field.transform in ("month", "year") or field.type in ("int", "long"):
+    if field.transform in ("month", "year") or field.is_number:
         return "the partitions before it"
     return None
 

@@ -270,7 +270,7 @@ def _require_one_field(scopes: list[Scope], product: str, target: int) -> ScopeF
 
     Labels do not carry their field: a rollback by one field would miss the labels of another.
     """
-    fields = list(dict.fromkeys(f"{s.field.transform}({s.field.column})" for s in scopes))
+    fields = list(dict.fromkeys(str(s.field) for s in scopes))
     if len(fields) > 1:
         raise Unsupported(
             f"{product}: since version {target} partitions of {' and of '.join(fields)} were "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import (
     DataFile,
@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.spec import UpdateSpec
-from pyiceberg.transforms import parse_transform
+from pyiceberg.transforms import BucketTransform, parse_transform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
 
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
@@ -36,7 +36,7 @@ from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.domain import publication
-from lakehouse_backfill.domain.partitions import Scope, ScopeField, partition_row_range
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField, partition_row_range
 from tests.support.lakes.catalogs import catalog_of
 
 TARGET = "silver.t"
@@ -64,6 +64,16 @@ def field_of(column: str, transform: str = "identity") -> ScopeField:
 
 DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
+
+
+def _filter_of(table: Table, rows: RowRange) -> BooleanExpression:
+    """Give the filter of a partition's rows; PyIceberg has no term for those of a bucket."""
+    if not rows.buckets:
+        return row_range_filter((rows,))
+    column = table.schema().find_field(rows.column)
+    number_of = BucketTransform(rows.buckets).transform(column.field_type)
+    held = table.scan(selected_fields=(rows.column,)).to_arrow()[rows.column].to_pylist()
+    return In(rows.column, {x for x in held if x is not None and number_of(x) == rows.equals})
 
 
 class Kit:
@@ -174,7 +184,7 @@ class Kit:
     ) -> None:
         table = self.live.load_table(shadow)
         marks = {"lakehouse-backfill.chunk-id": chunk}
-        where = row_range_filter((partition_row_range(field, label),))
+        where = _filter_of(table, partition_row_range(field, label))
         if rows:
             table.overwrite(_arrow(table, rows), where, snapshot_properties=marks)
         else:

@@ -115,8 +115,8 @@ def test_a_drafted_contract_loads_with_the_key_that_holds(tmp_path: Path) -> Non
 def test_a_draft_asks_what_metadata_cannot_tell() -> None:
     unknown = draft_contract(info(partitioned=False, comment=""), (), "ana")
     assert "key: which columns identify a row?" in unknown.questions
-    assert (
-        "partitioning: the table has none, so there is nothing to restate by" in unknown.questions
+    assert unknown.questions[-1] == (
+        "partitioning: the table has none, so a run restates the whole table; is it small?"
     )
 
 
@@ -124,7 +124,7 @@ def test_a_draft_asks_what_metadata_cannot_tell() -> None:
 def test_a_drafted_manifest_loads_with_the_newest_transform(tmp_path: Path) -> None:
     write_new_file(tmp_path / "jobs/orders/transform.py", CODE)
     draft = draft_manifest(
-        contract(tmp_path), "2026-01-01", "2026-02-01", 'late: "rates"', "late_data", "ana",
+        contract(tmp_path), ("2026-01-01", "2026-02-01"), 'late: "rates"', "late_data", "ana",
         transform=newest_transform(tmp_path, "orders"),
     )  # fmt: skip
     write_new_file(tmp_path / "jobs/orders/run.yaml", draft.text)
@@ -142,7 +142,7 @@ def test_a_drafted_manifest_loads_with_the_newest_transform(tmp_path: Path) -> N
 def test_a_draft_may_restate_some_columns_only(tmp_path: Path) -> None:
     write_new_file(tmp_path / "jobs/orders/transform.py", CODE)
     draft = draft_manifest(
-        contract(tmp_path), "2026-01-01", "2026-02-01", "margin is new", "new_field", "ana",
+        contract(tmp_path), ("2026-01-01", "2026-02-01"), "margin is new", "new_field", "ana",
         transform=newest_transform(tmp_path, "orders"), columns=("margin", "yes"),
     )  # fmt: skip
     write_new_file(tmp_path / "jobs/orders/run.yaml", draft.text)
@@ -155,7 +155,7 @@ def test_a_draft_may_restate_some_columns_only(tmp_path: Path) -> None:
 @given(st.text(min_size=1, max_size=40).filter(lambda text: text.strip() and text.isprintable()))
 def test_a_draft_keeps_any_text_as_it_was_given(reason: str) -> None:
     found = minimal_contract("day", "date")
-    draft = draft_manifest(found, reason, "2026-01-02", reason, "bug_fix", "ana")
+    draft = draft_manifest(found, (reason, "2026-01-02"), reason, "bug_fix", "ana")
     document = parse_yaml(draft.text, "draft")
     assert document.get("run", "reason") == reason
     value = document.get("target", "partitions", "from")
@@ -180,7 +180,7 @@ def test_transforms_are_found_without_running_them(tmp_path: Path) -> None:
 
 def test_the_draft_of_a_text_column_names_the_partitions_before_to() -> None:
     found = minimal_contract("region", "string")
-    draft = draft_manifest(found, "EU", "US", "why", "bug_fix", "ana")
+    draft = draft_manifest(found, ("EU", "US"), "why", "bug_fix", "ana")
     assert draft.questions[0].startswith("transform: none was found")
     assert parse_yaml(draft.text, "draft").get("target", "partitions", "values") == ["EU"]
 

@@ -16,11 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import StringType
 
 from lakehouse_backfill.adapters.local.diff.columns import PARTITION_SLOT, DiffColumn, SideName
 from lakehouse_backfill.adapters.local.parquet import read_file_columns, thread_pool
 from lakehouse_backfill.adapters.local.scan import SnapshotScan
+from lakehouse_backfill.domain.labels.values import is_bucket, width_of
 from lakehouse_backfill.domain.partitions import (
+    WHOLE_TABLE_LABEL,
     Scope,
     ScopeField,
     label_sort_key,
@@ -72,7 +76,7 @@ def choose_layout(old: SnapshotScan, new: SnapshotScan, scope: Scope | None) -> 
     by_spec = [(side, {task.file.spec_id: task for task in side.tasks}) for side in (old, new)]
     samples = [(side, task) for side, tasks in by_spec for task in tasks.values()]
     if scope is not None:
-        is_aligned = all(
+        is_aligned = scope.field.is_whole_table or all(
             _field_position(side, task, scope.field) is not None for side, task in samples
         )
         return PartitionLayout(scope.field, is_partition_aligned=is_aligned)
@@ -180,6 +184,8 @@ def _label_of_file(side: SnapshotScan, task: FileScanTask, how: PartitionLayout)
         return None
     if how.field is None:
         return str(side.spec_of(task).partition_to_path(task.file.partition, side.schema))
+    if how.field.is_whole_table:
+        return WHOLE_TABLE_LABEL
     position = _field_position(side, task, how.field)
     if position is None:
         return None
@@ -315,10 +321,23 @@ def arrow_type(column: DiffColumn, own: Any = None) -> pa.DataType:
     return Schema(own or column.known_field).as_arrow().field(0).type
 
 
+def partition_values_of(values: pa.ChunkedArray, field: ScopeField) -> pa.ChunkedArray:
+    """Return what names the partition of each value: few values for many rows."""
+    if field.transform in ("hour", "day", "month", "year"):
+        return pc.floor_temporal(values, unit=field.transform)
+    buckets = width_of(field.transform) if is_bucket(field.transform) else None
+    if buckets is None:
+        return values
+    # Arrow tells the type; PyIceberg does not look at this one.
+    transform = BucketTransform(buckets).pyarrow_transform(StringType())
+    is_encoded = pa.types.is_dictionary(values.type)
+    plain = values.cast(values.type.value_type) if is_encoded else values
+    return pa.chunked_array([transform(chunk) for chunk in plain.chunks], pa.int32())
+
+
 def number_partitions(values: Any, field: ScopeField, numbers: dict[str | None, int]) -> Any:
     """Return the number of the partition that each value of the field's column belongs to."""
-    if field.transform != "identity":
-        values = pc.floor_temporal(values, unit=field.transform)
+    values = partition_values_of(values, field)
     encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from datetime import date, datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from lakehouse_backfill.domain.partitions import Bound, RowRange
+from lakehouse_backfill.domain.labels.values import Bound
+from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import (
     BackfillError,
     CatalogDown,
@@ -120,6 +122,8 @@ class JavaApi:
         make, name = self._expressions, rows.column
         if rows.is_null:
             return make.isNull(name)
+        if rows.buckets is not None:
+            return make.equal(make.bucket(name, rows.buckets), rows.equals)
         if rows.equals is not None:
             return make.equal(name, _literal(rows.equals))
         expression = make.alwaysTrue()
@@ -192,6 +196,8 @@ def _literal(value: Bound) -> Any:
         if value.tzinfo is None:
             return value.isoformat(timespec="microseconds")
         return value.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    if isinstance(value, UUID):
+        return str(value)
     return value.isoformat() if isinstance(value, date) else value
 
 

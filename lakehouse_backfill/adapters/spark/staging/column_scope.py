@@ -104,6 +104,8 @@ def restrict_to_scope(
     does; those without one are left out.
     """
     column = scope.field.column
+    if scope.field.is_whole_table:
+        return output
     if publish_modes.restates_columns(plan) and column not in output.columns:
         base = plan.resolved.target
         held = tables.read_scope(base.table, base.snapshot_id, scope)

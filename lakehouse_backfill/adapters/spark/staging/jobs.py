@@ -39,8 +39,8 @@ from lakehouse_backfill.core.guards.queries import (
     parse_query,
     referenced_tables,
 )
+from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.manifest import ConfigValue, RowPredicate, TransformRef
-from lakehouse_backfill.domain.partitions import Bound
 from lakehouse_backfill.errors import (
     BackfillError,
     ConfigError,

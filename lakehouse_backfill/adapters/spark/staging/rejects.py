@@ -91,7 +91,7 @@ def is_rejected_of(plan: Plan, chunk: Chunk, schema: StructType) -> Column:
     mine = dataframes.is_in_ranges(ranges)
     if not any(pin.warm_up_days or pin.cool_down_days for pin in plan.resolved.sources):
         mine = mine | ~dataframes.is_in_ranges(scope_row_ranges(plan.resolved.scope))
-    for name in {one.column for one in ranges}:
+    for name in {one.column for one in ranges if not one.is_everything}:
         mine = mine | quoted_column(name).isNull()
     predicate = merge.typed_row_predicate(plan, schema)
     if predicate is not None:

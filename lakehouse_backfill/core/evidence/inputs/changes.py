@@ -257,7 +257,7 @@ class InputReader:
             self.live_files(pin.table, info.snapshot_id, source)
         except Unsupported:
             return None
-        return source
+        return None if source.has_no_order else source
 
     def _partition_changes(
         self, pin: SourcePin, source: ScopeField, head: int | None
@@ -348,7 +348,8 @@ class InputReader:
     def expected_partitions(self, pin: SourcePin, target: ScopeField) -> ExpectedPartitions:
         """Return the partitions of a product whose own span has rows of an input by now."""
         info = self.context.tables.describe(pin.table)
-        if pin.range is None or info is None or target.type not in resolve.TIME_TYPES:
+        is_timed = target.type in resolve.TIME_TYPES and not target.has_no_order
+        if pin.range is None or info is None or not is_timed:
             return ExpectedPartitions()
         try:
             head = self._head(pin, info)

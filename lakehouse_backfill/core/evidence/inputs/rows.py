@@ -111,7 +111,8 @@ def expected_labels(
     Empty where one of the two is not ordered by time.
     """
     found: set[str] = set()
-    for label in labels if target.type in resolve.TIME_TYPES else ():
+    is_timed = target.type in resolve.TIME_TYPES and not target.has_no_order
+    for label in labels if is_timed else ():
         span = time_span(partitions.partition_row_range(source, label))
         current = partitions.partition_label(target, span[0]) if span else None
         while span and current is not None:

@@ -38,7 +38,9 @@ def restrict_to_dry_run(resolved: ResolvedManifest, labels: tuple[str, ...]) -> 
         field=scope.field, partitions=tuple(one for one in scope.partitions if one in labels)
     )
     size = max(len(chunk.partitions) for chunk in resolved.chunks)
-    values = PartitionRange(column=scope.field.column, values=part.partitions)
+    values = manifest.target.partitions
+    if not values.whole_table:
+        values = PartitionRange(column=scope.field.column, values=part.partitions)
     intent = manifest.model_copy(
         update={
             "run": manifest.run.model_copy(update={"mode": "dry_run"}),

@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.manifest import (
     Target,
     unplannable,
 )
-from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.partitions import ANY_COLUMN, Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts
 from lakehouse_backfill.domain.table import Column
@@ -128,8 +128,11 @@ def _is_ordered(kind: str) -> bool:
 
 
 def key_stays_in_partition(contract: Contract, scoped_by: str) -> bool:
-    """Return whether a key can never move to another partition: it holds the partition's column."""
-    return scoped_by in contract.key
+    """Return whether a key can never move to another partition.
+
+    It cannot where it holds the partition's column, and where the whole table is one partition.
+    """
+    return scoped_by == ANY_COLUMN or scoped_by in contract.key
 
 
 def require_separate_partitions(manifest: RunManifest, contract: Contract, scoped_by: str) -> None:

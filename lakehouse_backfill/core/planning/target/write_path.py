@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.target import (
     column_scope,
     publish_modes,
@@ -175,6 +176,21 @@ def require_fitting_mode(
     row_changes.require_mergeable(manifest, contract, columns)
     row_changes.require_separate_partitions(manifest, contract, scoped_by)
     column_scope.require_fitting_columns(manifest, contract, base, scoped_by)
+
+
+def describe_scope(context: Context, resolved: ResolvedManifest) -> str:
+    """Describe the partitions; of a whole table, how much one commit swaps."""
+    scope, target = resolved.scope, resolved.target
+    if scope.field.is_whole_table:
+        size = "it is empty"
+        if target.snapshot_id is not None:
+            found = context.tables.estimate(target.table, target.snapshot_id, ())
+            size = f"{found.files:,} files, {found.rows:,} rows, {found.size_bytes:,} bytes"
+        return (
+            f"the whole table, as declared: {size}, all of it staged as one chunk and swapped by "
+            "one commit; any live commit to it is a conflict"
+        )
+    return resolve.scope_note(scope)
 
 
 def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:

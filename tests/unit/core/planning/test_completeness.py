@@ -317,7 +317,7 @@ def test_a_drafted_manifest_says_its_last_partition_in_words(column, transform, 
         columns=[{"name": "day", "type": column}, {"name": "id", "type": "long"}],
         key=["day", "id"],
     )
-    text = draft_manifest(drafted, "2024-01-01", stop, "why", "bug_fix", "bob").text
+    text = draft_manifest(drafted, ("2024-01-01", stop), "why", "bug_fix", "bob").text
     assert words in text
     assert ("the last one" in text) is bool(words)
     assert yaml.safe_load(text)["safety"]["manual_publish"] is True

@@ -1,0 +1,1 @@
+"""Texts by which partitions are named."""

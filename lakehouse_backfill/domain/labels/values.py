@@ -1,0 +1,198 @@
+"""Values of partition fields that are no times: their text, their type, and truncation.
+
+The text of a value is unique within its type, and gives exactly the value back: booleans `true` and
+`false`, decimals with all digits of their scale, binary values as `0x` with hexadecimal digits,
+UUIDs in lower case. Truncation follows the Iceberg spec: numbers and decimals round down, texts
+keep their first code points, binary values their first bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation, localcontext
+from uuid import UUID
+
+Bound = date | datetime | int | str | Decimal | bytes | UUID
+
+TIME_TYPES = ("date", "timestamp", "timestamptz")
+_WIDTH = re.compile(r"(bucket|truncate)\[(\d+)\]")
+_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
+_HEX = re.compile(r"0x([0-9a-f]{2})*")
+#: More digits than a decimal of Iceberg has.
+_DIGITS = 80
+_TRUNCATED_TYPES = ("int", "long", "string", "binary")
+#: The largest values of whole numbers: no row lies above them.
+_MAX_NUMBERS = {"int": 2**31 - 1, "long": 2**63 - 1}
+_HIGHEST_CODE_POINT, _SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
+
+
+def width_of(transform: str) -> int | None:
+    """Return N of `bucket[N]` or `truncate[N]`; None for other transforms."""
+    found = _WIDTH.fullmatch(transform)
+    return int(found[2]) if found else None
+
+
+def is_bucket(transform: str) -> bool:
+    """Return whether the transform is a bucket: its partitions have numbers, and no order."""
+    return transform.startswith("bucket[")
+
+
+def is_truncation(transform: str) -> bool:
+    """Return whether the transform is a truncation."""
+    return transform.startswith("truncate[")
+
+
+def scale_of(kind: str) -> int | None:
+    """Return the scale of a decimal type; None for other types."""
+    found = _DECIMAL.fullmatch(kind)
+    return int(found[2]) if found else None
+
+
+def is_simple_type(kind: str) -> bool:
+    """Return whether values of the type have a label: primitive types but floats and times of day.
+
+    Spark cannot write partitions by values of a fixed length.
+    """
+    simple = (*TIME_TYPES, "int", "long", "string", "boolean", "uuid", "binary")
+    return kind in simple or scale_of(kind) is not None
+
+
+def fits(transform: str, kind: str) -> bool:
+    """Return whether partitions by the transform of a column of the type have labels."""
+    if transform in ("identity", "table"):
+        return is_simple_type(kind)
+    if transform in ("year", "month", "day"):
+        return kind in TIME_TYPES
+    if transform == "hour":
+        return kind in ("timestamp", "timestamptz")
+    if is_bucket(transform):
+        # Spark hands the text of a UUID to Iceberg's function, which Iceberg does not hash alike.
+        return is_simple_type(kind) and kind not in ("boolean", "uuid")
+    return is_truncation(transform) and (kind in _TRUNCATED_TYPES or scale_of(kind) is not None)
+
+
+def value_text(kind: str, value: object) -> str:
+    """Return the text of a value of a type that is neither a time nor a text.
+
+    Raises ValueError when it is no value of the type.
+    """
+    if kind in ("int", "long"):
+        return str(int(str(value)))
+    if kind == "boolean":
+        return _boolean_text(value)
+    if kind == "uuid":
+        return str(value if isinstance(value, UUID) else UUID(str(value)))
+    scale = scale_of(kind)
+    if scale is not None:
+        return _decimal_text(value, scale)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"0x{bytes(value).hex()}"
+    text = str(value).lower()
+    if not _HEX.fullmatch(text):
+        raise ValueError(value)
+    return text
+
+
+def parse_value(kind: str, text: str) -> Bound:
+    """Return the value whose text this is; raises ValueError when it is no text of the type."""
+    if kind in ("int", "long"):
+        return int(text)
+    if kind == "string":
+        return text
+    if value_text(kind, text) != text:
+        raise ValueError(text)
+    if kind == "boolean":
+        return text == "true"
+    if kind == "uuid":
+        return UUID(text)
+    return Decimal(text) if scale_of(kind) is not None else bytes.fromhex(text[2:])
+
+
+def example_of(kind: str) -> str:
+    """Return a value of a type as a manifest writes it."""
+    examples = {
+        "boolean": "true", "uuid": '"f79c3e09-677c-4bbd-a479-3f349cb785e7"', "int": "42",
+        "long": "42", "string": '"EU"',
+    }  # fmt: skip
+    scale = scale_of(kind)
+    if scale is not None:
+        return f'"{Decimal(1).scaleb(-scale):f}"'
+    return examples.get(kind, '"0x0a1b"')
+
+
+def truncate_value(transform: str, kind: str, value: Bound) -> Bound:
+    """Return the value of the partition that holds `value`, as the Iceberg spec defines it."""
+    width = width_of(transform) or 1
+    if isinstance(value, (str, bytes)):
+        return value[:width]
+    if isinstance(value, Decimal):
+        unit = _unit(kind, width)
+        with localcontext() as exact:
+            exact.prec = _DIGITS
+            return value - (value % unit + unit) % unit
+    if not isinstance(value, int):
+        raise ValueError(value)  # noqa: TRY004 (a value that does not fit its column)
+    return value - value % width
+
+
+def truncated_bounds(transform: str, kind: str, value: Bound) -> tuple[Bound, Bound | None] | None:
+    """Return the half-open range of values in a partition; None: only `value` itself is in it.
+
+    The upper end is None where no value of the type lies above the partition.
+    """
+    width = width_of(transform) or 1
+    if isinstance(value, (str, bytes)):
+        if len(value) < width:
+            return None
+        return value, next_text(value) if isinstance(value, str) else _next_bytes(value)
+    if isinstance(value, Decimal):
+        with localcontext() as exact:
+            exact.prec = _DIGITS
+            return value, value + _unit(kind, width)
+    if not isinstance(value, int):
+        raise ValueError(value)  # noqa: TRY004 (a value that does not fit its column)
+    upper = value + width
+    return value, None if upper > _MAX_NUMBERS[kind] else upper
+
+
+def next_text(text: str) -> str | None:
+    """Return the smallest text above all that begin with `text`, in order of code points."""
+    for place in reversed(range(len(text))):
+        code = ord(text[place]) + 1
+        if code in _SURROGATES:
+            code = _SURROGATES.stop
+        if code <= _HIGHEST_CODE_POINT:
+            return text[:place] + chr(code)
+    return None
+
+
+def _next_bytes(value: bytes) -> bytes | None:
+    for place in reversed(range(len(value))):
+        if value[place] < 0xFF:
+            return value[:place] + bytes([value[place] + 1])
+    return None
+
+
+def _unit(kind: str, width: int) -> Decimal:
+    return Decimal(width).scaleb(-(scale_of(kind) or 0))
+
+
+def _boolean_text(value: object) -> str:
+    text = str(value).lower()
+    if text not in ("true", "false", "1", "0"):
+        raise ValueError(value)
+    return "true" if text in ("true", "1") else "false"
+
+
+def _decimal_text(value: object, scale: int) -> str:
+    try:
+        with localcontext() as exact:
+            exact.prec = _DIGITS
+            number = Decimal(str(value))
+            rounded = number.quantize(Decimal(1).scaleb(-scale))
+    except InvalidOperation as error:
+        raise ValueError(value) from error
+    if not number.is_finite() or rounded != number:
+        raise ValueError(value)
+    return f"{rounded if rounded else abs(rounded):f}"
