@@ -27,6 +27,7 @@ from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.quality.row_rules import RowRule
 from lakehouse_backfill.domain.run import ChunkCounts, ChunkFacts, ChunkRecord
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.compute import MeasuredSides
@@ -277,7 +278,10 @@ class PlainEngine:
         rows = self._source(plan, plan.resolved.scope)
         return tuple(sorted({str(day) for day in rows["d"].to_pylist()}))
 
-    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
+    def chunk(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: tuple[RowRule, ...] = ()
+    ) -> ChunkFacts:
+        assert not rules, "this engine has no suites"
         scope = plan.chunk_scope(chunk)
         found = self.checksums(plan.shadow_table, snapshot_id, scope)
         rows = {label: checksum.rows for label, checksum in found.items()}

@@ -255,8 +255,10 @@ def test_the_share_of_rejected_rows_is_of_those_that_the_transform_made(
 
 
 class _LosingRows(FakeCompute):
-    def chunk(self, plan: Plan, chunk: Chunk, snapshot_id: int | None) -> ChunkFacts:
-        found = super().chunk(plan, chunk, snapshot_id)
+    def chunk(
+        self, plan: Plan, chunk: Chunk, snapshot_id: int | None, rules: Any = ()
+    ) -> ChunkFacts:
+        found = super().chunk(plan, chunk, snapshot_id, rules)
         fewer = {label: rows - 1 for label, rows in found.rows.items()}
         return found.model_copy(update={"rows": fewer})
 
