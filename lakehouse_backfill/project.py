@@ -73,6 +73,15 @@ if not TYPE_CHECKING:
     results = _LateResults()
 
 _Class = TypeVar("_Class")
+#: Verbs after which the metrics are others; while the long ones work, they can be scraped.
+_LONG = frozenset({"run", "stage", "validate", "run_cascade"})
+_EXPORTING = _LONG | frozenset(
+    {
+        "plan", "approve", "accept", "reject", "cancel", "publish", "publish_together",
+        "publish_cascade", "rollback", "rollback_together", "rollback_cascade", "recover",
+        "maintain",
+    }
+)  # fmt: skip
 
 
 def _begins_commands(project: type[_Class]) -> type[_Class]:
@@ -92,10 +101,14 @@ def _begins_commands(project: type[_Class]) -> type[_Class]:
                 return method(self, *arguments, **named)
             forget_commits()
             depth += 1
+            exported = self._metrics_exported(method.__name__)
             run = named.get("run", (*arguments, None)[0]) if takes_run else None
             complete = partial(self.wiring.invocation.complete, run=run or "")
             try:
-                return complete_commands(method(self, *arguments, **named), complete)
+                with exported as problems:
+                    done = method(self, *arguments, **named)
+                done = _with_warnings(done, problems)
+                return complete_commands(done, complete)
             except BackfillError as error:
                 error.complete_commands(complete)
                 raise
@@ -120,6 +133,7 @@ class Project:
         """Use `Project.open`."""
         self.wiring = wiring
         self.folder = wiring.folder
+        self._export = wiring.profile.monitoring.metrics
 
     @cached_property
     def _pages(self) -> EvidencePages:
@@ -145,6 +159,54 @@ class Project:
         self.wiring.signing_key = key
         # The ports of a context are fixed: the next command makes them with the key.
         self.wiring.__dict__.pop("context", None)
+
+    def export_metrics(
+        self, file: str | None = None, push: str | None = None, port: int | None = None
+    ) -> None:
+        """Export metrics of this project object also to these places, besides the profile's."""
+        given = {"file": file, "push": push, "port": port}
+        update = {name: value for name, value in given.items() if value is not None}
+        self._export = self._export.model_copy(update=update)
+
+    @contextmanager
+    def _metrics_exported(self, verb: str) -> Iterator[Iterable[str]]:
+        """Export metrics while a verb that changes runs works; yield what went wrong."""
+        if verb not in _EXPORTING or not self._export.is_on:
+            yield ()
+            return
+        from lakehouse_backfill.wiring.metrics import ExportedMetrics
+
+        is_long = verb in _LONG
+        export = self._export if is_long else self._export.model_copy(update={"port": None})
+        metrics = ExportedMetrics(self.wiring.context, export)
+        try:
+            with metrics:
+                yield metrics.problems
+        except BackfillError:
+            for problem in metrics.problems:
+                self.wiring.progress.say(problem)
+            raise
+
+    def metrics(self) -> runs.MetricsResult:
+        """Return all metrics as of now, and write or push them where that is asked for.
+
+        Nothing in the lake is changed. What could not be written or pushed is a warning.
+        """
+        from lakehouse_backfill.wiring.metrics import ExportedMetrics
+
+        metrics = ExportedMetrics(self.wiring.context, self._export)
+        text = metrics.export_once()
+        return results.runs.MetricsResult(text=text, warnings=tuple(metrics.problems))
+
+    def watch(self, run: str, every_seconds: float = 2.0) -> runs.StatusResult:
+        """Show the progress of a run that another process works on, until it ends or waits.
+
+        Nothing is changed. Returns its status then. Raises NotFound.
+        """
+        from lakehouse_backfill.core.monitoring.watch import watch
+
+        watch(self.wiring.context, run, every_seconds)
+        return self.status(run)
 
     def doctor(self, *, spark: bool = False) -> proof.DoctorResult:
         """Check Java, jars, catalog and permissions, and try out what the catalog keeps.
@@ -1328,6 +1390,12 @@ class Project:
     def _context(self, *, take_over: bool, check_files: bool | None = None) -> Context:
         context = replace(self.wiring.context, take_over=take_over)
         return context if check_files is None else replace(context, check_files=check_files)
+
+
+def _with_warnings(done: Any, problems: Iterable[str]) -> Any:
+    """Return a result that also says what went wrong beside its command."""
+    added = tuple(problems)
+    return replace(done, warnings=(*done.warnings, *added)) if added else done
 
 
 def _repeated_plan(plan: Plan, window: str | None, subset: tuple[str, ...] | None) -> str:

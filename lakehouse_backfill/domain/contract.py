@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints
 from lakehouse_backfill.domain.cascade.graph import CascadeTemplate, Upstream
 from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
+from lakehouse_backfill.domain.monitoring.metrics import Monitoring
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, added_later
 
 
@@ -436,6 +437,7 @@ class Profile(Value):
         "it; its times are UTC.",
     )
     oidc: tuple[OidcIssuer, ...] = Field((), description="Issuers whose CI jobs may sign.")
+    monitoring: Monitoring = Field(default_factory=Monitoring, description="Metrics and alerts.")
     anchor: AnchorPlace | None = Field(
         None, description="Where heads of logs are kept, so that a rewritten history is found."
     )

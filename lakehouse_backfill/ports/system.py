@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Protocol
 
 from lakehouse_backfill.domain.guards.outside import Hook, HookCall
 from lakehouse_backfill.domain.guards.privacy import MaskKey
+from lakehouse_backfill.domain.monitoring.metrics import MetricSample, MetricsExport
 from lakehouse_backfill.fault_points import side_effect
 
 
@@ -29,6 +30,31 @@ class Secrets(Protocol):
 
     def read(self, key: MaskKey) -> bytes:
         """Return the secret of the masks. Raises ConfigError when it is missing or too short."""
+        ...
+
+
+class MetricsOutput(Protocol):
+    """Where metrics go. Nothing of it fails a command: what went wrong is returned as a sentence.
+
+    `collect` returns the metrics as of the moment when it is called.
+    """
+
+    def text(self, samples: tuple[MetricSample, ...]) -> str:
+        """Return the samples in the text format of Prometheus."""
+        ...
+
+    def write(self, samples: tuple[MetricSample, ...], file: str) -> str:
+        """Replace a text file at once; return what went wrong, or an empty text."""
+        ...
+
+    def push(self, samples: tuple[MetricSample, ...], export: MetricsExport) -> str:
+        """Replace the job's metrics at a Pushgateway; return what went wrong, or an empty text."""
+        ...
+
+    def serve(
+        self, collect: Callable[[], tuple[MetricSample, ...]], export: MetricsExport
+    ) -> tuple[str, Callable[[], None]]:
+        """Answer scrapes from now on; return what went wrong, if it did, and what ends that."""
         ...
 
 

@@ -354,6 +354,12 @@ class StatusResult(Result):
         return status_html(self)
 
 
+class MetricsResult(Result):
+    """All metrics of the lake in the text format of Prometheus."""
+
+    text: str
+
+
 class ListResult(StatusResult):
     """Open and closed runs, the last moved first."""
 

@@ -51,6 +51,8 @@ READING = {
     "Identity": {"check", "describe", "has_signer", "sign"},
     "Inspecting": {"chunk", "periods"},
     "Journal": {"bind", "log", "span"},
+    # Files and servers of the metrics; nothing of the lake.
+    "MetricsOutput": {"push", "serve", "text", "write"},
     "Judge": {"judge", "judge_all"},
     "Measuring": {
         "by_file",

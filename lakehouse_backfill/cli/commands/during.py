@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,11 +21,40 @@ from lakehouse_backfill.cli.session import (
 )
 from lakehouse_backfill.results.base import Result
 
+if TYPE_CHECKING:
+    from lakehouse_backfill.project import Project
+
 ACCEPTED_SUFFIX = "@accepted"
+MetricsFileOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write all metrics to this text file.")
+]
+MetricsPushOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="Push all metrics to this Pushgateway.")
+]
+
+
+def _exporting(
+    project: Project, file: Path | None, push: str | None, port: int | None = None
+) -> Project:
+    """Return the project, which exports metrics also to these places."""
+    if file is not None or push is not None or port is not None:
+        project.export_metrics(str(file) if file else None, push, port)
+    return project
 
 
 def run(
-    run: RunOrCascadeArgument, by: ByOption = None, *, take_over: TakeOverOption = False
+    run: RunOrCascadeArgument,
+    by: ByOption = None,
+    *,
+    take_over: TakeOverOption = False,
+    metrics_file: MetricsFileOption = None,
+    metrics_push: MetricsPushOption = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="PORT", help="Serve metrics on this port meanwhile."
+        ),
+    ] = None,
 ) -> Result:
     """Stage and validate a run, and publish it unless that is manual.
 
@@ -34,8 +64,10 @@ def run(
     Examples:
       lakehouse-backfill run bf-4f1c09a2d7
       lakehouse-backfill run cx-4f1c09a2d7
+      lakehouse-backfill run bf-4f1c09a2d7 --metrics-port 9464
     """
     project = current_project(computes=True)
+    _exporting(project, metrics_file, metrics_push, metrics_port)
     if names_cascade(run):
         return project.run_cascade(run, acting_person(by), take_over=take_over)
     return project.run(run, acting_person(by), take_over=take_over)
@@ -96,17 +128,39 @@ def status(
     ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Also the closed runs.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the run's progress until it ends or waits.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: look so often.")
+    ] = 2.0,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print all metrics in the format of Prometheus.")
+    ] = False,
+    metrics_file: MetricsFileOption = None,
+    metrics_push: MetricsPushOption = None,
 ) -> Result:
     """Show whether data is safe, what readers see, and the next command.
 
-    Without a run: the open runs; runs that wait for a person come first.
+    Without a run: the open runs; runs that wait for a person come first. With --watch: the progress
+    of a run that another process works on, in a second terminal.
 
     Examples:
       lakehouse-backfill status
       lakehouse-backfill status bf-4f1c09a2d7
       lakehouse-backfill status cx-4f1c09a2d7
       lakehouse-backfill status --all --json
+      lakehouse-backfill status bf-4f1c09a2d7 --watch
+      lakehouse-backfill status --metrics-file /var/lib/node_exporter/backfill.prom
     """
+    if metrics or metrics_file or metrics_push:
+        if run is not None or watch:
+            raise typer.BadParameter("metrics are of the whole lake: name no run, and no --watch")
+        return _exporting(current_project(), metrics_file, metrics_push).metrics()
+    if watch:
+        if run is None or names_cascade(run):
+            raise typer.BadParameter("--watch needs one run")
+        return current_project().watch(run, every)
     if run is not None and names_cascade(run):
         return current_project().cascade(run)
     return current_project().status(run, all=everything)

@@ -233,6 +233,11 @@ def render_list(page: TextPage, result: runs.ListResult) -> None:
         page.line("no run is like that")
 
 
+def render_metrics(page: TextPage, result: runs.MetricsResult) -> None:
+    """Write the exposition itself, so that it can be sent to a file."""
+    page.stream.write(result.text)
+
+
 def render_log(page: TextPage, result: runs.LogResult) -> None:
     """Draw the events, oldest first."""
     columns = ": seq | at | who: actor | what: verb | state: to_state | detail"

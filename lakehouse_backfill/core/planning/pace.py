@@ -95,8 +95,13 @@ def sample_of(recorded: RecordedRun) -> Sample | None:
         chunk_s=chunk_s,
         overhead_s=None if staged is None else max(0.0, staged - chunk_s),
         validation_s=_span_s(events, "begin validation", ("pass validation", "fail validation")),
-        publication_s=_span_s(events, "begin publishing", ("finish publishing",), ("release",)),
+        publication_s=publication_seconds(events),
     )
+
+
+def publication_seconds(events: Iterable[Event]) -> float | None:
+    """Return the seconds of a publication by the run's log; None when none ended."""
+    return _span_s(events, "begin publishing", ("finish publishing",), ("release",))
 
 
 def _is_computed(chunk: ChunkRecord) -> bool:

@@ -246,6 +246,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
              "readers_see": "version 1", "next_command": "lakehouse-backfill versions a"},
         ]
     },
+    "metrics": {"text": "# TYPE backfill_open_runs gauge\n"},
     "stale": {
         "products": [
             {"product": "silver.a", "judged": True, "states": {"complete": 3, "stale": 1},

@@ -1,0 +1,1 @@
+"""Watches runs from outside: metrics and alerts, from the ledger, the logs and the evidence."""

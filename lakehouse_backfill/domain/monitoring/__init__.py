@@ -1,0 +1,1 @@
+"""Values of monitoring: metrics, where they go, and limits of alerts."""
