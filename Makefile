@@ -10,7 +10,10 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 # Passed on, for example: make demo ARGS="--dir /tmp/lake", make test ARGS="-k publish"
 ARGS ?=
-PYTEST := $(RUN) pytest --durations=12 --durations-min=5
+# Lakes of tests lie in memory where there is room: each commit to SQLite waits for the disk.
+MEMORY := $(shell test -w /dev/shm && awk '/^MemAvailable/ && $$2 > 12e6 {print "/dev/shm"}' /proc/meminfo 2>/dev/null)
+ON_DISK := $(RUN) pytest --durations=12 --durations-min=5
+PYTEST := $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY) )$(ON_DISK)
 # The tests of `make test`, the longest first; those with Spark as two, each with a session.
 PARTS := lake-a-i lake-j-z contract-a-l contract-m-z unit
 FILES_lake-a-i := $(wildcard tests/lake/test_[a-i]*.py)
@@ -25,10 +28,10 @@ PROOFS := .tools/proofs
 # Two at a time: most of these tests wait for other processes.
 BY_TWO = $(MAKE) -j2 $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target)
 # Folders that exist: some come with later work.
-SERVERS := $(wildcard tests/setup tests/stack tests/chaos tests/model tests/pages)
+SERVERS := $(wildcard tests/stack tests/model tests/pages)
 
 .DEFAULT_GOAL := help
-.PHONY: help check-machine setup servers demo test $(addprefix part-,$(PARTS)) $(addprefix long-,$(LONG)) check lint test-all test-rest test-chaos test-kills test-races test-servers model-test lock clean
+.PHONY: help check-machine setup servers demo test $(addprefix part-,$(PARTS)) $(addprefix long-,$(LONG)) check lint test-all test-rest test-chaos test-kills test-races test-servers test-setup model-test lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -82,7 +85,7 @@ test-all: test test-rest ## all tests: also the set-up in fresh copies, servers,
 
 # Last, what all parts proved is judged: the requirements that finished issues have closed.
 test-rest: servers
-	$(BY_TWO) test-servers test-kills test-races $(addprefix long-,$(LONG))
+	$(BY_TWO) long-lake test-races test-kills test-servers test-setup long-contract
 	$(RUN) tests.req_plugin $(addprefix $(PROOFS)/,$(PARTS) $(addprefix long-,$(LONG)))
 
 test-chaos: test-kills test-races
@@ -96,7 +99,11 @@ test-races: servers
 	$(PYTEST) tests/chaos $(addprefix --ignore=,$(KILLS)) $(ARGS)
 
 test-servers: servers
-	$(PYTEST) $(filter-out tests/chaos,$(SERVERS)) $(ARGS)
+	$(PYTEST) $(SERVERS) $(ARGS)
+
+# On disk: each copy of the clone has an environment of its own, linked to the cache of packages.
+test-setup: servers
+	$(ON_DISK) tests/setup $(ARGS)
 
 N ?= 5000
 SEED ?= 1

@@ -62,8 +62,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 def test_commands_do_the_same_in_a_server_and_in_a_process_of_their_own(shell: Shell) -> None:
     manifest = shell.lab.manifest("run.yaml", "2024-01-02", "2024-01-03")
     commands = (
-        ("--json", "plan", manifest, "--by", "ana", "--dry-run"), ("status", "bf-nope"),
-        ("--json", "status", "bf-nope"), ("list",), ("plan",), ("nothing",),
+        ("--json", "plan", manifest, "--by", "ana", "--dry-run"), ("status", "bf-nope"), ("plan",),
         ("--json", "doctor"), ("--profile", "none", "status"), ("log", "bf-\x1b[2J"),
     )  # fmt: skip
     began = shell.address.folder.joinpath("commands.json").stat().st_mtime_ns
@@ -73,7 +72,7 @@ def test_commands_do_the_same_in_a_server_and_in_a_process_of_their_own(shell: S
     shell.address.folder.joinpath("commands.json").rename(hidden)
     own = [shell.do(*words) for words in commands]
     hidden.rename(shell.address.folder / "commands.json")
-    assert [code for code, _, _ in served] == [0, 2, 2, 0, 2, 2, served[6][0], 2, 2]
+    assert [code for code, _, _ in served] == [0, 2, 2, served[3][0], 2, 2]
     for words, one, other in zip(commands, served, own, strict=True):
         assert _stable(one) == _stable(other), words
 

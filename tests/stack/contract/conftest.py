@@ -23,7 +23,6 @@ SUITES = {
 }  # fmt: skip
 #: Tests that are about something else than the catalog, by what it is.
 ELSEWHERE = {
-    "about the length of a history": ("test_reading_a_pointer_stays_fast_whatever_the_history",),
     "about SQLite": ("test_writers_of_the_embedded_catalog_wait_for_each_other",),
     "opens no catalog": (
         "test_a_wrong_catalog_profile_is_a_configuration_error",
@@ -32,8 +31,19 @@ ELSEWHERE = {
         "test_a_wrong_partition_is_a_configuration_error",
     ),
 }
-#: Decided from a declaration and a loaded schema: on one server, beside SQLite's.
+#: Decided from a declaration, a loaded schema, or what metadata and manifests say, before anything
+#: is asked of the catalog again: on one server, beside SQLite's.
 ON_ONE = {
+    "test_a_chunk_that_is_missing_is_refused",
+    "test_a_first_publication_conflicts_with_rows_that_came_meanwhile",
+    "test_a_live_append_to_the_partition_is_a_conflict_that_names_it",
+    "test_a_shadow_of_another_base_is_refused",
+    "test_a_spec_that_changed_while_the_run_was_open_is_refused",
+    "test_a_table_that_is_no_shadow_is_refused",
+    "test_deletes_of_the_run_itself_are_refused",
+    "test_rows_deleted_merge_on_read_since_the_base_are_a_conflict",
+    "test_rows_that_move_between_partitions_in_a_replace_are_a_conflict",
+    "test_what_came_since_is_told_commit_by_commit",
     "test_a_wrong_type_is_a_configuration_error",
     "test_a_scope_needs_a_field_that_tells_its_values_apart",
     "test_a_changed_column_is_named",
