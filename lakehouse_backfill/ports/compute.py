@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lakehouse_backfill.domain import catch_up, checks
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
@@ -106,6 +106,20 @@ class MeasuredSides:
     earlier: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+class TableRead(NamedTuple):
+    """A table that a plan reads: `namespace.table`, and the version that is named; empty: none."""
+
+    table: str
+    version: str
+
+
+class PlanReads(NamedTuple):
+    """The tables that a plan reads; not `is_whole`: rows that the driver made stand for more."""
+
+    tables: tuple[TableRead, ...]
+    is_whole: bool
+
+
 class Staging(Protocol):
     """Runs a transform on pinned inputs into a shadow table."""
 
@@ -115,6 +129,13 @@ class Staging(Protocol):
 
     def analysed_plan(self, plan: Plan, chunk: Chunk) -> str | None:
         """Return the engine's analysed plan of a chunk as JSON, before anything is executed.
+
+        None when the engine doesn't give it.
+        """
+        ...
+
+    def tables_read(self, plan: Plan, chunk: Chunk) -> PlanReads | None:
+        """Return the tables that the analysed plan of a chunk reads, subqueries included.
 
         None when the engine doesn't give it.
         """

@@ -66,6 +66,9 @@ class PlainEngine:
         relation = "org.apache.spark.sql.catalyst.plans.logical.OneRowRelation"
         return f'[{{"class": "{relation}", "num-children": 0}}]'
 
+    def tables_read(self, plan: Plan, chunk: Chunk) -> None:
+        """There is no plan of an engine here."""
+
     def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
         scope = plan.chunk_scope(chunk)
         where = row_range_filter(partitions.scope_row_ranges(scope))

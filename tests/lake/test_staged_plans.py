@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.staging.declared_reads import UNREAD_INPUTS
 from lakehouse_backfill.core.staging.determinism import DETERMINISM
-from lakehouse_backfill.errors import ChecksFailed, NonDeterministic
+from lakehouse_backfill.errors import Blocked, ChecksFailed, NonDeterministic
 from tests.support.spark.modes import Make, Modes
 
 #: Types decide, which no source shows: the sum of a double.
@@ -100,11 +101,44 @@ def test_a_read_that_is_put_together_at_run_time_is_refused(make: Make) -> None:
     assert fault.field == "unpinned_read"
 
 
-def test_an_honest_run_leaves_no_evidence_of_non_determinism(make: Make) -> None:
+#: Reads a table at a fixed version, in a subquery, beside its input.
+BESIDE = """
+from lakehouse_backfill.transforms import transform
+from pyspark.sql import functions as F
+
+@transform(name="{name}", version="1.0.0", inputs=("src",))
+def job(context, src):
+    reader = src.sparkSession.read.option("versionAsOf", context.config["at"])
+    other = reader.__getattribute__("ta" + "ble")(context.config["table"])
+    rows = src.join(other.where("false").select("k"), "k", "left_anti")
+    return rows.select("d", "k", "tenant", "v", "ver")
+"""
+
+
+@pytest.mark.req("P4")
+def test_a_read_at_a_fixed_version_that_is_not_declared_is_refused(make: Make) -> None:
+    modes = make()
+    modes.source("2, 1, A, 20, 1")
+    old = modes.lake.head("src")
+    modes.source("3, 1, A, 30, 1")
+    modes.transform = "beside"
+    modes.lake.job(BESIDE.replace("{name}", "beside"), "jobs/job.py")
+    run_id = modes.plan(config={"at": str(old), "table": f"lake.{modes.lake.table('src')}"})
+    with pytest.raises(Blocked, match=f"does not declare: {modes.lake.table('src')} at {old}"):
+        modes.project.stage(run_id, "ann")
+    context = modes.project.wiring.context
+    assert context.tables.describe(context.runs.plan(run_id).shadow_table) is None
+
+
+def test_an_honest_run_leaves_no_evidence_of_non_determinism_or_of_unread_inputs(
+    make: Make,
+) -> None:
     modes = make()
     modes.source("2, 1, A, 20, 1", "3, 1, A, 30, 1")
     run_id, _ = modes.validated()
-    assert modes.project.wiring.context.evidence.newest(run_id, DETERMINISM) is None
+    evidence = modes.project.wiring.context.evidence
+    assert evidence.newest(run_id, DETERMINISM) is None
+    assert evidence.newest(run_id, UNREAD_INPUTS) is None
 
 
 #: What Python functions do with the order of rows, no plan shows.

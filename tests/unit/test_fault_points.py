@@ -85,6 +85,7 @@ READING = {
         "prove_warm_up",
         "rejects",
         "remeasure",
+        "tables_read",
     },
     "SwapCommitter": {"prepare", "set_tag"},
     "TableCommitter": {"expire"},

@@ -25,6 +25,7 @@ from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.checks import ChunkChecks, check_inputs
+from lakehouse_backfill.core.staging.declared_reads import require_declared_reads
 from lakehouse_backfill.core.staging.determinism import NOT_LOOKED_AT, find_in_chunk
 from lakehouse_backfill.core.staging.rejects import count_rejects
 from lakehouse_backfill.core.staging.scratch import (
@@ -159,6 +160,7 @@ class _Trial:
         if found is None:
             self.notes.append(NOT_LOOKED_AT)
         require_none_blocking(found or (), state=state)
+        require_declared_reads(plan, staging.tables_read(plan, self.chunk), state=state)
         record = scratch.compute(self.chunk)
         rejects = staging.rejects(plan, self.chunk)
         self.records.append(count_rejects(self.context, plan, record, rejects))

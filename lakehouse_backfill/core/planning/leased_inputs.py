@@ -33,6 +33,7 @@ INPUT_READS = frozenset(
         "source_totals",
         "stage",
         "swap",
+        "tables_read",
     }
 )
 

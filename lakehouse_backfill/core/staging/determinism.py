@@ -21,6 +21,7 @@ from lakehouse_backfill.core.guards.privacy.column_flow import (
 )
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging.declared_reads import UnreadInputs, require_declared_reads
 from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
@@ -65,11 +66,16 @@ class PlanJudge:
     _is_noted: bool = False
     _flow: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _copied: dict[str, str] | None = None
+    _unread: UnreadInputs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._unread = UnreadInputs(self.context, self.plan, self.epoch)
 
     def judge(self, chunk: Chunk) -> None:
         """Record what is found; raise for what neither contract nor manifest allows.
 
-        Raises NonDeterministic, and Blocked where restricted columns travel to a lower class.
+        Raises NonDeterministic, and Blocked where restricted columns travel to a lower class, or
+        tables are read that the run does not declare.
         """
         if chunk.chunk_id in self._judged:
             return
@@ -77,6 +83,9 @@ class PlanJudge:
         text = self.compute.staging.analysed_plan(self.plan, chunk)
         self._judge_flow(text)
         self._record_copies(text)
+        reads = self.compute.staging.tables_read(self.plan, chunk)
+        require_declared_reads(self.plan, reads, state=_NOTHING_WRITTEN)
+        self._unread.add(reads)
         kept = job_code.archived_code(self.context, self.plan.code_of or self.plan.run_id)
         texts = {one["file"]: one["text"] for one in kept if one["text"] is not None}
         found = find_in_chunk(text, self.plan, texts)
@@ -88,6 +97,10 @@ class PlanJudge:
             findings = [one.model_dump(mode="json") for one in new]
             self._record({"chunk_id": chunk.chunk_id, "findings": findings})
         require_none_blocking(found, state=_NOTHING_WRITTEN)
+
+    def finish(self) -> None:
+        """Record what the judged chunks leave to say: inputs that none of them read."""
+        self._unread.record()
 
     def _judge_flow(self, text: str | None) -> None:
         flow = dict(restricted_flow(self.plan.resolved, text))

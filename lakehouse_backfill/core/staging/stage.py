@@ -247,6 +247,7 @@ def _stage_chunks(
         context.progress.advance(1, record.output_rows)
     context.progress.finish()
     checks.finish(lease.epoch)
+    session.plans.finish()
     return done, sum(chunk.chunk_id in committed for chunk in plan.resolved.chunks)
 
 

@@ -50,6 +50,7 @@ from lakehouse_backfill.ports.compute import (
     InputSwapRequest,
     InputSwapResult,
     MeasuredSides,
+    PlanReads,
     RowPattern,
 )
 from tests.support.fakes.catch_up import FakeRowReader, key_of
@@ -119,6 +120,8 @@ class FakeCompute:
 
     #: the analysed plan of every chunk: by default, of a relation in memory
     analysed: str | None = '[{"class": "LocalRelation", "num-children": 0, "output": []}]'
+    #: the tables that the plan of every chunk reads
+    reads: PlanReads | None = None
 
     @property
     def staging(self) -> FakeCompute:
@@ -232,6 +235,9 @@ class FakeCompute:
 
     def analysed_plan(self, plan: Plan, chunk: Chunk) -> str | None:
         return self.analysed
+
+    def tables_read(self, plan: Plan, chunk: Chunk) -> PlanReads | None:
+        return self.reads
 
     def prove_warm_up(self, plan: Plan, label: str) -> tuple[Checksum, Checksum]:
         once = checksum(frozenset({label}))

@@ -497,3 +497,14 @@ def analysed_plan_json(frame: DataFrame) -> str | None:
         if "StackOverflowError" in str(error):
             return None
         raise
+
+
+def analysed_leaves(frame: DataFrame) -> list[Any] | None:
+    """Return the leaves of the analysed plan, those of subqueries too; None on Spark Connect."""
+    if not hasattr(frame, "_jdf"):
+        return None
+    analysed = frame._jdf.queryExecution().analyzed()
+    inner = analysed.subqueriesAll()
+    plans = [analysed, *(inner.apply(number) for number in range(inner.size()))]
+    leaves = [plan.collectLeaves() for plan in plans]
+    return [some.apply(number) for some in leaves for number in range(some.size())]

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
+from lakehouse_backfill.adapters.spark.guard.plan_reads import tables_read
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
@@ -48,6 +49,7 @@ from lakehouse_backfill.domain.diff import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, Rejects
+from lakehouse_backfill.ports.compute import PlanReads
 
 _OUTSIDE = "lhb_outside"
 _HASH = "lhb_hash"
@@ -110,7 +112,7 @@ class SparkStaging:
             watched = self._reject_watch.observe((plan.run_id, chunk.chunk_id), computed)
             output = self._transform_runner.fit(plan, watched, target)
         with (
-            run_concurrently(lambda: self._count(plan, chunk, frames)) as counting,
+            run_concurrently(lambda: _count_input(self._inputs, plan, chunk, frames)) as counting,
             self._chunk_composer.compose(plan, scope, output, target) as composed_output,
             self._deleted_row_filter.exclude_from_chunk(plan, chunk, composed_output) as remaining,
         ):
@@ -134,6 +136,11 @@ class SparkStaging:
         driver_guard.require_no_java_in_plan(text, place)
         secret_rows.require_none_in_plan(output, text, place)
         return text
+
+    def tables_read(self, plan: Plan, chunk: Chunk) -> PlanReads | None:
+        """Return the tables that the analysed plan of a chunk reads; None on Spark Connect."""
+        with spark_errors(f"analysing chunk {chunk.chunk_id}"):
+            return tables_read(self._compute(plan, chunk)[1], self._tables.catalog)
 
     def _compute(
         self, plan: Plan, chunk: Chunk, epoch: int | None = None
@@ -164,13 +171,13 @@ class SparkStaging:
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             stored = _stored_checksum(self._tables, plan.shadow_table, snapshot_id, scope)
             self._refuse_secrets(plan, snapshot_id, scope, may_hold=True)
-        input_rows = self._count(plan, chunk, self._inputs.frames_for_scope(plan, scope))
+        frames = self._inputs.frames_for_scope(plan, scope)
         summaries = self._tables.snapshot_summaries(
             plan.shadow_table, f"snapshot_id = {int(snapshot_id)}"
         )
         return _record(
             plan, chunk, started, stored,
-            input_rows=input_rows,
+            input_rows=_count_input(self._inputs, plan, chunk, frames),
             outside_rows=0,
             snapshot_id=snapshot_id,
             epoch=epoch,
@@ -279,10 +286,6 @@ class SparkStaging:
         """Overwrite exactly the chunk's partitions with their earlier rows, in one commit."""
         return self._restorer.restore(chunk)
 
-    def _count(self, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]) -> int:
-        with spark_errors(f"counting the input of chunk {chunk.chunk_id}"):
-            return self._inputs.count_source_rows(plan, frames)
-
     def _write(
         self, plan: Plan, chunk: Chunk, epoch: int, composed: ComposedChunk
     ) -> tuple[ShadowCommit, _ObservedChunk]:
@@ -313,6 +316,13 @@ class SparkStaging:
     def _refuse_secrets(self, plan: Plan, at: int, scope: Scope, *, may_hold: bool) -> None:
         rows = self._tables.read_scope(plan.shadow_table, at, scope)
         secret_rows.require_none_stored(rows, self._transform_runner.place(plan), may_hold=may_hold)
+
+
+def _count_input(
+    inputs: PinnedInputs, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]
+) -> int:
+    with spark_errors(f"counting the input of chunk {chunk.chunk_id}"):
+        return inputs.count_source_rows(plan, frames)
 
 
 def _stored_checksum(tables: SparkTables, table: str, snapshot_id: int, scope: Scope) -> Checksum:

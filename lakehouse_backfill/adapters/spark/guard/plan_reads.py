@@ -1,0 +1,52 @@
+"""Which tables Catalyst's analysed plan of a frame reads, and at which version.
+
+The JSON of a plan does not name them, so the leaves of the plan are asked; subqueries included.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.spark.session.session import analysed_leaves
+from lakehouse_backfill.ports.compute import PlanReads, TableRead
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TABLE = "DataSourceV2Relation"
+#: Leaves whose rows the driver made, of whatever it had read before.
+_ROWS_OF_THE_DRIVER = frozenset({"LocalRelation", "LogicalRDD", "ExternalRDD"})
+
+
+def tables_read(frame: DataFrame, catalog: str) -> PlanReads | None:
+    """Return the tables below a frame; those of the catalog without its name.
+
+    None on Spark Connect, which gives no plan.
+    """
+    leaves = analysed_leaves(frame)
+    if leaves is None:
+        return None
+    found: set[TableRead] = set()
+    is_whole = True
+    for leaf in leaves:
+        kind = str(leaf.getClass().getSimpleName())
+        is_whole = is_whole and kind not in _ROWS_OF_THE_DRIVER
+        if kind == _TABLE and leaf.identifier().isDefined():
+            found.add(_read_of(leaf, catalog))
+    return PlanReads(tables=tuple(sorted(found)), is_whole=is_whole)
+
+
+def _read_of(relation: Any, catalog: str) -> TableRead:
+    identifier, owner = relation.identifier().get(), relation.catalog()
+    parts = [*map(str, identifier.namespace()), str(identifier.name())]
+    if owner.isDefined() and str(owner.get().name()) != catalog:
+        parts.insert(0, str(owner.get().name()))
+    spec = relation.timeTravelSpec()
+    version = _version(spec.get()) if spec.isDefined() else ""
+    return TableRead(table=".".join(parts), version=version)
+
+
+def _version(spec: Any) -> str:
+    """Return the version that a read names; of a read by time, the time."""
+    is_version = str(spec.getClass().getSimpleName()) == "AsOfVersion"
+    return str(spec.version()) if is_version else str(spec)
