@@ -21,9 +21,9 @@ FEW_ROWS = 200_000
 
 
 def expect_run(wiring: Adapters, run_id: str) -> None:
-    """Start Spark later for the rows of this run alone: in a process that ends with its command.
+    """Have Spark started for this run alone: of few rows, it starts sooner.
 
-    A session that lives longer may meet many rows later.
+    For a process that ends with its command: a session that lives on may meet many rows later.
     """
     # That there is no such run is told where the run is looked for.
     with suppress(NotFound):
@@ -69,6 +69,9 @@ def start_spark(
     from lakehouse_backfill.adapters.spark.session.settings import describe_start
 
     whole, state = with_pyiceberg_settings(profile), folder / STATE_FOLDER
+    is_running = "spark.remote" in whole.spark or (state / "session").exists()
+    if is_running and meanwhile is not None:
+        meanwhile()
     if (state / "session").exists():
         from lakehouse_backfill.wiring.warm_session import WarmSessions
 
