@@ -5,9 +5,10 @@ The JSON of a plan does not name them, so the leaves of the plan are asked; subq
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.spark.session.session import analysed_leaves
+from lakehouse_backfill.adapters.spark.session.session import analysed_plan
 from lakehouse_backfill.ports.compute import PlanReads, TableRead
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ def tables_read(frame: DataFrame, catalog: str) -> PlanReads | None:
 
     None on Spark Connect, which gives no plan.
     """
-    leaves = analysed_leaves(frame)
-    if leaves is None:
+    if (analysed := analysed_plan(frame)) is None:
         return None
+    plans = [analysed, *_items(analysed.subqueriesAll())]
     found: set[TableRead] = set()
     is_whole = True
-    for leaf in leaves:
+    for leaf in (leaf for plan in plans for leaf in _items(plan.collectLeaves())):
         kind = str(leaf.getClass().getSimpleName())
         is_whole = is_whole and kind not in _ROWS_OF_THE_DRIVER
         if kind == _TABLE and leaf.identifier().isDefined():
@@ -50,3 +51,7 @@ def _version(spec: Any) -> str:
     """Return the version that a read names; of a read by time, the time."""
     is_version = str(spec.getClass().getSimpleName()) == "AsOfVersion"
     return str(spec.version()) if is_version else str(spec)
+
+
+def _items(found: Any) -> Iterator[Any]:
+    return (found.apply(number) for number in range(found.size()))

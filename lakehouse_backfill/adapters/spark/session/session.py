@@ -481,30 +481,20 @@ def _with_logging(settings: SparkSettings, java: JavaRuntime) -> dict[str, str]:
     return {**settings.options, key: " ".join(filter(None, parts))}
 
 
-def analysed_plan_json(frame: DataFrame) -> str | None:
-    """Return Catalyst's analysed plan of a frame as JSON.
+def analysed_plan(frame: DataFrame) -> Any | None:
+    """Return Catalyst's analysed plan of a frame; None on Spark Connect."""
+    return frame._jdf.queryExecution().analyzed() if hasattr(frame, "_jdf") else None
 
-    None on Spark Connect, and for a plan that is too deep for Spark to write it out.
-    """
+
+def analysed_plan_json(frame: DataFrame) -> str | None:
+    """Return the analysed plan as JSON; None on Spark Connect, and where it is too deep."""
     from py4j.protocol import Py4JJavaError
 
-    if not hasattr(frame, "_jdf"):
+    if (analysed := analysed_plan(frame)) is None:
         return None
-    analysed = frame._jdf.queryExecution().analyzed()
     try:
         return str(analysed.toJSON())
     except Py4JJavaError as error:
         if "StackOverflowError" in str(error):
             return None
         raise
-
-
-def analysed_leaves(frame: DataFrame) -> list[Any] | None:
-    """Return the leaves of the analysed plan, those of subqueries too; None on Spark Connect."""
-    if not hasattr(frame, "_jdf"):
-        return None
-    analysed = frame._jdf.queryExecution().analyzed()
-    inner = analysed.subqueriesAll()
-    plans = [analysed, *(inner.apply(number) for number in range(inner.size()))]
-    leaves = [plan.collectLeaves() for plan in plans]
-    return [some.apply(number) for some in leaves for number in range(some.size())]
