@@ -198,6 +198,16 @@ class Project:
         text = metrics.export_once()
         return results.runs.MetricsResult(text=text, warnings=tuple(metrics.problems))
 
+    def send_alerts(self) -> runs.AlertsResult:
+        """Call the `on_alert` hooks for alerts that they did not get yet; return all alerts.
+
+        Each call is recorded at its run. A hook that failed is a warning, and is called again by
+        the next call.
+        """
+        from lakehouse_backfill.core.monitoring.alerts import send_alerts
+
+        return results.runs.AlertsResult.of(send_alerts(self.wiring.context))
+
     def watch(self, run: str, every_seconds: float = 2.0) -> runs.StatusResult:
         """Show the progress of a run that another process works on, until it ends or waits.
 

@@ -24,6 +24,7 @@ from lakehouse_backfill.domain.checks import (
     PartitionDiff,
     ValidationResult,
 )
+from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
 from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
@@ -32,6 +33,7 @@ from lakehouse_backfill.results.comparison import DiffResult
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.evidence.trial import TrialOutcome
+    from lakehouse_backfill.core.monitoring.alerts import SentAlert
 
 
 class StageResult(RunResult):
@@ -352,6 +354,39 @@ class StatusResult(Result):
         from lakehouse_backfill.results.notebook import status_html
 
         return status_html(self)
+
+
+class AlertLine(Record):
+    """One alert: its cause and run, since when, why, and the command that goes on.
+
+    `calls` are the hooks that were called for it now.
+    """
+
+    cause: str
+    run_id: str
+    product: str
+    since: datetime
+    text: str
+    next_command: str
+    calls: tuple[HookCall, ...]
+
+
+class AlertsResult(Result):
+    """The alerts of the lake, one for each run and cause."""
+
+    alerts: tuple[AlertLine, ...]
+
+    @classmethod
+    def of(cls, sent: tuple[SentAlert, ...]) -> AlertsResult:
+        """List the alerts; a hook that failed is a warning."""
+        failed = (
+            f"hook {call.hook} failed for {one.alert.cause} of {one.alert.run_id}: {call.detail}"
+            for one in sent
+            for call in one.calls
+            if not call.is_ok
+        )
+        lines = tuple(AlertLine.from_fields(one.alert, calls=one.calls) for one in sent)
+        return cls(alerts=lines, warnings=tuple(failed))
 
 
 class MetricsResult(Result):

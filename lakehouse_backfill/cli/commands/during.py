@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from lakehouse_backfill.project import Project
 
 ACCEPTED_SUFFIX = "@accepted"
+WatchOption = Annotated[
+    bool, typer.Option("--watch", help="Show the run's progress until it ends or waits.")
+]
+EveryOption = Annotated[
+    float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: look so often.")
+]
+SendAlertsOption = Annotated[
+    bool, typer.Option("--send-alerts", help="Call on_alert hooks for alerts that are new.")
+]
+MetricsOption = Annotated[
+    bool, typer.Option("--metrics", help="Print all metrics in the format of Prometheus.")
+]
 MetricsFileOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write all metrics to this text file.")
 ]
@@ -128,17 +140,12 @@ def status(
     ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Also the closed runs.")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show the run's progress until it ends or waits.")
-    ] = False,
-    every: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: look so often.")
-    ] = 2.0,
-    metrics: Annotated[
-        bool, typer.Option("--metrics", help="Print all metrics in the format of Prometheus.")
-    ] = False,
+    watch: WatchOption = False,
+    every: EveryOption = 2.0,
+    metrics: MetricsOption = False,
     metrics_file: MetricsFileOption = None,
     metrics_push: MetricsPushOption = None,
+    send_alerts: SendAlertsOption = False,
 ) -> Result:
     """Show whether data is safe, what readers see, and the next command.
 
@@ -152,11 +159,17 @@ def status(
       lakehouse-backfill status --all --json
       lakehouse-backfill status bf-4f1c09a2d7 --watch
       lakehouse-backfill status --metrics-file /var/lib/node_exporter/backfill.prom
+      lakehouse-backfill status --send-alerts
     """
-    if metrics or metrics_file or metrics_push:
-        if run is not None or watch:
-            raise typer.BadParameter("metrics are of the whole lake: name no run, and no --watch")
+    wants_metrics = metrics or metrics_file is not None or metrics_push is not None
+    if wants_metrics + send_alerts + watch > 1:
+        raise typer.BadParameter("give one of --watch, --send-alerts and the options of metrics")
+    if run is not None and (wants_metrics or send_alerts):
+        raise typer.BadParameter("metrics and alerts are of the whole lake: name no run")
+    if wants_metrics:
         return _exporting(current_project(), metrics_file, metrics_push).metrics()
+    if send_alerts:
+        return current_project().send_alerts()
     if watch:
         if run is None or names_cascade(run):
             raise typer.BadParameter("--watch needs one run")

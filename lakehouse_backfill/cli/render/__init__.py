@@ -45,6 +45,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "RejudgeResult": runs.render_rejudge,
     "StatusResult": runs.render_status,
     "ListResult": runs.render_list,
+    "AlertsResult": runs.render_alerts,
     "MetricsResult": runs.render_metrics,
     "LogResult": runs.render_log,
     "ChunksResult": runs.render_chunks,

@@ -233,6 +233,18 @@ def render_list(page: TextPage, result: runs.ListResult) -> None:
         page.line("no run is like that")
 
 
+def render_alerts(page: TextPage, result: runs.AlertsResult) -> None:
+    """Draw the alerts, each with what to type, and the hooks that were called for it now."""
+    columns = "cause | run: run_id | product | since | why: text | called | command: next_command"
+    page.records("alerts", columns, result.alerts, most=None, is_copied=True, called=_called_cell)
+    if not result.alerts:
+        page.line("no alert")
+
+
+def _called_cell(alert: Any) -> str | None:
+    return ", ".join(f"{one.hook}: {one.detail}" for one in alert.calls) or None
+
+
 def render_metrics(page: TextPage, result: runs.MetricsResult) -> None:
     """Write the exposition itself, so that it can be sent to a file."""
     page.stream.write(result.text)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.runs import notes
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.domain.monitoring.metrics import AlertLimits
 from lakehouse_backfill.domain.run import ChunkRecord, RunState, RunStatus
 from lakehouse_backfill.errors import BackfillError
@@ -45,11 +46,57 @@ def find_alerts(context: Context, statuses: tuple[RunStatus, ...]) -> tuple[Aler
                 found += rejected_alerts(status, chunks, limits.rejected_share)
     if limits.freshness_hours is not None:
         found += freshness_alerts(context, statuses, limits.freshness_hours, now)
-    found += [
-        Alert(one.kind.replace(" ", "_"), one.run_id, one.product, now, one.text, one.next_command)
-        for one in notes.needs_attention(context)
-    ]
+    moved = {status.run_id: status.at for status in statuses}
+    for one in notes.needs_attention(context):
+        cause, since = one.kind.replace(" ", "_"), moved.get(one.run_id, now)
+        found.append(Alert(cause, one.run_id, one.product, since, one.text, one.next_command))
     return tuple({(alert.run_id, alert.cause): alert for alert in found}.values())
+
+
+@dataclass(frozen=True)
+class SentAlert:
+    """An alert, and how the hooks of its product ended that were called for it now."""
+
+    alert: Alert
+    calls: tuple[HookCall, ...]
+
+
+def send_alerts(context: Context) -> tuple[SentAlert, ...]:
+    """Call the `on_alert` hooks for each alert that they did not get yet; return all alerts.
+
+    One call for each run, cause and hook, until the cause begins anew. Each outcome is evidence of
+    the run; a hook that failed is called again by the next call. Where the profile switches hooks
+    off, none is called.
+    """
+    alerts = find_alerts(context, context.runs.list(open_only=False))
+    return tuple(SentAlert(alert, _send(context, alert)) for alert in alerts)
+
+
+def _send(context: Context, alert: Alert) -> tuple[HookCall, ...]:
+    if not context.profile.is_on("hooks", alert.product):
+        return ()
+    try:
+        plan, status = context.runs.plan(alert.run_id), context.runs.status(alert.run_id)
+    except BackfillError:
+        return ()  # Nothing is known of its hooks; the alert itself is returned.
+    calls = []
+    act = f"{alert.run_id}-{alert.cause}-{alert.since.isoformat()}"
+    for hook in plan.resolved.contract.hooks:
+        kind = f"alert {alert.cause} {hook.name}"
+        known = context.evidence.newest(alert.run_id, kind) if hook.on == "on_alert" else None
+        is_sent = known is not None and known[1]["act"] == act and known[1]["is_ok"]
+        if hook.on != "on_alert" or is_sent:
+            continue
+        message = {
+            "product": alert.product, "run_id": alert.run_id, "on": hook.on, "cause": alert.cause,
+            "since": alert.since.isoformat(), "problem": alert.text,
+            "next_command": alert.next_command, "idempotency_key": f"{act}-{hook.name}",
+        }  # fmt: skip
+        call = context.hooks.call(hook, message)
+        document = {"act": act, **call.model_dump(mode="json")}
+        context.evidence.record(alert.run_id, kind, document, status.epoch)
+        calls.append(call)
+    return tuple(calls)
 
 
 def state_alerts(status: RunStatus, limits: AlertLimits, now: datetime) -> Iterator[Alert]:
@@ -82,10 +129,12 @@ def rejected_alerts(
 ) -> Iterator[Alert]:
     """Yield an alert when a run rejected more than that share of the rows that it read."""
     read = sum(chunk.input_rows for chunk in chunks)
-    rejected = sum(chunk.rejected_rows or 0 for chunk in chunks)
+    bad = [chunk for chunk in chunks if chunk.rejected_rows]
+    rejected = sum(chunk.rejected_rows or 0 for chunk in bad)
     if read and rejected / read > limit:
+        since = min(chunk.finished_at for chunk in bad)
         yield Alert(
-            "rejected_rows", status.run_id, status.product, status.at,
+            "rejected_rows", status.run_id, status.product, since,
             f"{rejected:,} of {read:,} rows were rejected, more than {limit:.1%}",
             command_line("status", status.run_id),
         )  # fmt: skip

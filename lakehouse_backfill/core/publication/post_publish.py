@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.publication import rollback
+from lakehouse_backfill.core.publication.notice import record_notice
 from lakehouse_backfill.core.runs import gate_registry, hooks
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer, steps
@@ -54,9 +55,10 @@ def run_checks_and_hooks(context: Context, plan: Plan, row: Publication, by: str
     is_seen = (
         pointer.visible_publication(context.versions.history(plan.product), plan.run_id) is not None
     )
+    told = record_notice(context, plan, row, epoch) if is_seen else {}
     hooks.call_hooks(
         context, plan, "after_publish", row.token, epoch,
-        outcome="published" if is_seen else "rolled back", version=row.version,
+        outcome="published" if is_seen else "rolled back", version=row.version, **told,
     )  # fmt: skip
     if failed:
         raise _checks_failed_error(plan, row, failed, refused, is_seen=is_seen) from refused

@@ -21,6 +21,7 @@ from lakehouse_backfill.core.publication.expose import (
     is_rollback_of_events,
     write_compensating_events,
 )
+from lakehouse_backfill.core.publication.notice import record_notice
 from lakehouse_backfill.core.runs import anchors, hooks, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, pointer, reserve, retention, steps
@@ -149,10 +150,11 @@ def call_after_rollback_hooks(context: Context, row: Publication) -> None:
     """Call the hooks of the newest run; recorded calls of this rollback are not repeated."""
     run_id = pointer.newest_published_run(context.versions.history(row.product))
     if run_id is not None:
+        plan, epoch = context.runs.plan(run_id), context.runs.status(run_id).epoch
+        told = record_notice(context, plan, row, epoch)
         hooks.call_hooks(
-            context, context.runs.plan(run_id), "after_rollback", row.token,
-            context.runs.status(run_id).epoch,
-            outcome="rolled back", version=row.version, reason=row.reason,
+            context, plan, "after_rollback", row.token, epoch,
+            outcome="rolled back", version=row.version, reason=row.reason, **told,
         )  # fmt: skip
 
 

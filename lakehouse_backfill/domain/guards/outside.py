@@ -8,7 +8,7 @@ from pydantic import Field
 
 from lakehouse_backfill.domain.serialization import Name, RunMode, Text, Value, added_later
 
-HookMoment = Literal["before_publish", "after_publish", "after_rollback", "on_halt"]
+HookMoment = Literal["before_publish", "after_publish", "after_rollback", "on_halt", "on_alert"]
 
 
 class Hook(Value):

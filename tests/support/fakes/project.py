@@ -246,6 +246,14 @@ ANSWERS: dict[str, dict[str, Any]] = {
              "readers_see": "version 1", "next_command": "lakehouse-backfill versions a"},
         ]
     },
+    "send_alerts": {
+        "alerts": [
+            {"cause": "stopped", "run_id": "bf-1", "product": "silver.a", "text": "it is failed",
+             "since": "2026-03-01T12:00:00+00:00", "next_command": "lakehouse-backfill status bf-1",
+             "calls": [{"hook": "page", "on": "on_alert", "is_ok": True, "detail": "HTTP 200",
+                        "seconds": 0.1}]},
+        ]
+    },
     "metrics": {"text": "# TYPE backfill_open_runs gauge\n"},
     "stale": {
         "products": [
