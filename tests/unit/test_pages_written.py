@@ -22,6 +22,10 @@ from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 
 
+class NoCatalog:
+    """What a view of a catalog is opened on; the ports are fakes, so nothing is loaded by it."""
+
+
 class FakeWiring(Adapters):
     """A wiring whose ports are fakes, and whose pages are real."""
 
@@ -31,6 +35,7 @@ class FakeWiring(Adapters):
         self.fake = FakeCompute(self.where)
         self.wanted = declared()
         self.__dict__["context"] = context(self.where, self.fake)
+        self.__dict__["catalog"] = NoCatalog()
 
     def load_declaration(self, manifest_file: Path) -> DeclaredRun:
         return self.wanted
