@@ -340,8 +340,15 @@ def whole_range(first: str | None, stop: str | None) -> tuple[str, str] | None:
 
 
 def _check_extent(contract: Contract, extent: tuple[str, str] | None) -> None:
-    """Raise ConfigError for a range that is wrong, or where the product has no partitions."""
+    """Raise ConfigError for a range that is wrong, or that only one of run and product has."""
     if extent is None:
+        if contract.partitioning:
+            raise ConfigError(
+                f"{contract.product} has partitions, and none of them is named",
+                state="nothing was written",
+                fix="give --from and --to; to restate all of it, draft a range, and write "
+                "target.partitions: {whole_table: true} in its place",
+            )
         return
     if not contract.partitioning:
         raise ConfigError(

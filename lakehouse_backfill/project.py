@@ -268,8 +268,8 @@ class Project:
     ) -> proof.ManifestDraft:
         """Draft a run manifest for a product and a half-open range of partitions.
 
-        Without a range, of the whole table. Raises ConfigError for half a range. With `columns` the
-        run restates only these: `target.columns`.
+        Without a range, of the whole table of a product without partitions. Raises ConfigError for
+        half a range. With `columns` the run restates only these: `target.columns`.
         """
         from lakehouse_backfill import onboarding
 

@@ -92,6 +92,9 @@ def test_a_table_without_partitions_is_restated_as_a_whole(project: Project) -> 
         project.new_manifest("silver.heap", "1", "2", "why", "bug_fix", "ana")
     with pytest.raises(ConfigError, match="--from is given without --to"):
         project.new_manifest("silver.heap", "1", None, "why", "bug_fix", "ana")
+    project.add_product("silver.orders")
+    with pytest.raises(ConfigError, match="has partitions, and none of them is named"):
+        project.new_manifest("silver.orders", None, None, "why", "bug_fix", "ana")
     draft = project.new_manifest("silver.heap", None, None, "why", "bug_fix", "ana")
     target = yaml.safe_load(Path(draft.file).read_text())["target"]
     assert target["partitions"] == {"whole_table": True}

@@ -141,8 +141,8 @@ def new(
 ) -> Result:
     """Draft a run manifest for a product.
 
-    The range is half-open: --to is the first partition that is not restated. Without a range the
-    run restates the whole table.
+    The range is half-open: --to is the first partition that is not restated. A product
+    without partitions is restated as a whole, without a range.
 
     Examples:
       lakehouse-backfill new silver.customers --reason "wrong countries"
