@@ -324,6 +324,13 @@ def labels_within(field: ScopeField, coarse: ScopeField, label: str) -> list[str
     return labels
 
 
+def overlap(one: Scope, other: Scope) -> tuple[str, ...]:
+    """Return the partitions of `one` that `other` may change too; a whole table holds all."""
+    if one.field.is_whole_table or other.field.is_whole_table:
+        return one.partitions
+    return tuple(label for label in one.partitions if label in set(other.partitions))
+
+
 def describe_labels(labels: tuple[str, ...], limit: int = 3) -> str:
     """Return the labels as text for people: `45 partitions, 2013-02-15 to 2013-03-31`."""
     if len(labels) <= limit:

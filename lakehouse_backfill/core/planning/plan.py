@@ -179,6 +179,7 @@ def make_plan(
     job_code.require_committed(declared.git_commit, context.profile.environment)
     base = _base(context, declared.contract)
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
+    earlier_parts.require_one_kind_of_scope(context, manifest.product, scope.field)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
     target = _target_pin(declared.contract, base)
@@ -380,7 +381,6 @@ def find_conflicting_runs(
     """
     found = []
     is_seen = not publish_modes.stays_in_shadow(resolved.manifest)
-    wanted = set(resolved.scope.partitions if is_seen else ())
     for status in context.runs.list(open_only=True):
         if (
             status.run_id in ignore
@@ -389,8 +389,8 @@ def find_conflicting_runs(
         ):
             continue
         other = context.runs.plan(status.run_id)
-        overlap = sorted(wanted & set(other.resolved.scope.partitions))
-        if overlap and not publish_modes.is_never_published(other):
+        overlap = sorted(partitions.overlap(resolved.scope, other.resolved.scope))
+        if is_seen and overlap and not publish_modes.is_never_published(other):
             found.append(
                 ConflictingRun(
                     run_id=status.run_id, state=status.state.value, partitions=tuple(overlap)

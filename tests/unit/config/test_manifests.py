@@ -104,6 +104,14 @@ WRONG = {
         (RANGE, ""),
         (22, "target.partitions", "is unbounded: it names neither", "give from and to"),
     ),
+    "range beside the whole table": (
+        (RANGE, RANGE + "    whole_table: true\n"),
+        (23, "target.partitions.column", "is given beside whole_table", "remove one of them"),
+    ),
+    "no column of the partitions": (
+        ("    column: arrival_date\n    from", "    from"),
+        (22, "target.partitions.column", "is missing", "or write whole_table: true"),
+    ),
     "open start": (
         (RANGE, "    to: 2013-02-15\n"),
         (24, "target.partitions.to", "it has `to` but no `from`", "add `from:`, the first part"),

@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
-from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.report import break_glass
 from lakehouse_backfill.report.break_glass import pyiceberg_program
@@ -49,9 +49,9 @@ class Restored:
         snapshot = self.table.current_snapshot()
         self.before = snapshot.snapshot_id if snapshot else None
 
-    def run(self, *labels: str) -> list[tuple[str, int]]:
+    def run(self, *labels: str, field: ScopeField = FIELD) -> list[tuple[str, int]]:
         """Run the program, as a user would; give the rows by day."""
-        program = pyiceberg_program(publication(self.before, FIELD, *labels))
+        program = pyiceberg_program(publication(self.before, field, *labels))
         exec("\n".join(program or ()), {})
         return sorted((row["day"].isoformat(), row["value"]) for row in self.rows())
 
@@ -79,6 +79,21 @@ def test_the_printed_program_restores_old_rows_and_keeps_live_ones(catalog: SqlC
     found.table.append(rows("2013-03-01", 30))
     restored = found.run("2013-02-15", "2013-02-16")
     assert restored == [("2013-02-14", 10), ("2013-02-15", 1), ("2013-03-01", 30)]
+
+
+@pytest.mark.req("O4", "U16")
+def test_the_printed_program_restores_a_whole_table(catalog: SqlCatalog) -> None:
+    found = Restored(catalog, rows("2013-02-14", 10), rows("2013-02-15", 1))
+    found.table.overwrite(rows("2013-02-15", 2))
+    assert found.run("all", field=WHOLE_TABLE_FIELD) == [("2013-02-14", 10), ("2013-02-15", 1)]
+    statements = break_glass.sql_statements(publication(7, WHOLE_TABLE_FIELD, "all")) or []
+    assert statements[-1] == "WHERE true;"
+
+
+def test_rows_of_a_bucket_have_no_program() -> None:
+    bucket = ScopeField(column="day", transform="bucket[4]", type="date")
+    assert pyiceberg_program(publication(7, bucket, "3")) is None
+    assert break_glass.sql_statements(publication(7, bucket, "3")) is None
 
 
 @pytest.mark.req("O4")

@@ -6,10 +6,29 @@ from lakehouse_backfill.core.planning.target.column_scope import describe_column
 from lakehouse_backfill.core.planning.target.row_changes import is_partial_target
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
-from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.partitions import describe_labels
+from lakehouse_backfill.domain.manifest import RunManifest, unplannable
+from lakehouse_backfill.domain.partitions import ScopeField, describe_labels
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.errors import NotFound, Tampered
+
+
+def require_one_kind_of_scope(context: Context, product: str, field: ScopeField) -> None:
+    """Raise Unsupported when a whole table is restated after partitions, or the reverse.
+
+    Labels would not tell any more which run made the rows of a partition.
+    """
+    for row in pointer.accepted_rows(context.versions.history(product)):
+        if row.scope is None or row.scope.field.is_whole_table == field.is_whole_table:
+            continue
+        whole = row.scope.field.is_whole_table
+        raise unplannable(
+            f"version {row.version} of {product} restated {row.scope.field}, and this run restates "
+            f"{field}: who made which rows could not be told any more",
+            fix="write target.partitions: {whole_table: true}"
+            if whole
+            else f"name partitions of {row.scope.field.column} in target.partitions",
+            field="target.partitions",
+        )
 
 
 def earlier_part_warnings(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:

@@ -1,0 +1,80 @@
+"""Runs of a whole table beside runs of its partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from lakehouse_backfill.core.planning.target.earlier_parts import require_one_kind_of_scope
+from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope, ScopeField
+from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.errors import Unsupported
+from tests.support.examples.plans import a_publication
+
+DAY = ScopeField(column="d", transform="identity", type="date")
+REGION = ScopeField(column="region", transform="bucket[4]", type="string")
+WHOLE = Scope(field=WHOLE_TABLE_FIELD, partitions=("all",))
+DAYS = Scope(field=DAY, partitions=("2024-01-01", "2024-01-02"))
+
+
+@dataclass
+class History:
+    """A context that knows the versions of one product."""
+
+    rows: tuple[Publication, ...]
+
+    @property
+    def versions(self) -> History:
+        return self
+
+    def history(self, product: str) -> tuple[Publication, ...]:
+        return tuple(row for row in self.rows if row.product == product)
+
+
+def context(*scopes: Scope) -> Any:
+    rows = (
+        a_publication(number, "publish", product="silver.t", scope=scope)
+        for number, scope in enumerate(scopes, start=1)
+    )
+    return cast("Any", History(tuple(rows)))
+
+
+@pytest.mark.req("U16")
+@pytest.mark.parametrize(
+    ("before", "field", "problem", "fix"),
+    [
+        pytest.param(
+            DAYS, WHOLE_TABLE_FIELD,
+            "version 1 of silver.t restated identity(d), and this run restates the whole table",
+            "name partitions of d in target.partitions", id="whole table after partitions",
+        ),
+        pytest.param(
+            WHOLE, REGION,
+            "version 1 of silver.t restated the whole table, and this run restates "
+            "bucket[4](region)",
+            "write target.partitions: {whole_table: true}", id="partitions after whole table",
+        ),
+    ],
+)  # fmt: skip
+def test_a_product_is_restated_as_a_whole_or_by_partitions(before, field, problem, fix) -> None:
+    with pytest.raises(Unsupported) as refused:
+        require_one_kind_of_scope(context(before), "silver.t", field)
+    assert refused.value.problem.startswith(problem)
+    assert refused.value.fix == fix
+
+
+def test_the_same_kind_of_scope_is_no_obstacle() -> None:
+    require_one_kind_of_scope(context(DAYS, DAYS), "silver.t", REGION)
+    require_one_kind_of_scope(context(WHOLE), "silver.t", WHOLE_TABLE_FIELD)
+    require_one_kind_of_scope(context(WHOLE), "silver.other", DAY)
+
+
+@pytest.mark.req("U16")
+def test_an_open_run_of_the_whole_table_overlaps_with_every_other() -> None:
+    assert partitions.overlap(WHOLE, DAYS) == ("all",)
+    assert partitions.overlap(DAYS, WHOLE) == DAYS.partitions
+    later = Scope(field=DAY, partitions=("2024-01-02", "2024-01-03"))
+    assert partitions.overlap(DAYS, later) == ("2024-01-02",)
