@@ -50,6 +50,8 @@ class Damage:
 
     name: str
     do: Callable[[Lab], Done]
+    #: Whether it is done to the run that is to be published, which commands are about then.
+    is_of_second: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -66,8 +68,9 @@ class Damage:
         done = self.do(lab)
         lab.save("damaged")
         cells: dict[str, Cell] = {}
+        runs = {"RUN": lab.second if self.is_of_second else lab.run, "SECOND": lab.second}
         for name, words in COMMANDS.items():
-            typed = [{"RUN": lab.run, "SECOND": lab.second}.get(word, word) for word in words]
+            typed = [runs.get(word, word) for word in words]
             ended, after = lab.do(*typed), []
             if name in WRITING:
                 is_first = not any(cell.after for cell in cells.values())
@@ -158,13 +161,14 @@ def _pointer(edit: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Callabl
 
 
 def _row(table: str, column: str, value: Any, *names: str) -> Callable[[Lab], Done]:
-    """Edit the newest row of the published run where it lies: no commit tells of it."""
+    """Edit the newest row of a run, the published one if it has any: no commit tells of it."""
 
     def do(lab: Lab) -> Done:
+        run = lab.second if table == "reject_record" else lab.run
         for path in _files(lab, f"{CONTROL}.{table}", "data file"):
             held = pq.read_table(path)
             rows = held.to_pylist()
-            mine = [row for row in rows if row["run_id"] == lab.run]
+            mine = [row for row in rows if row["run_id"] == run]
             if mine:
                 whole = path.read_bytes()
                 row = mine[-1]
@@ -232,6 +236,11 @@ DAMAGES = (
         Damage(f"a row of `{table}` was edited", _row(table, column, value, *names))
         for table, column, value, *names in _ROWS
     ),
+    Damage(
+        "a row of `reject_record` was edited, of the run to publish",
+        _row("reject_record", "reason", "no reason", "reject_record, chunk c"),
+        is_of_second=True,
+    ),
     *(
         Damage(f"a {kind} of {what} is {damage}", _file(table, kind, damage))
         for table, what in ((TARGET, "the table"), (f"{CONTROL}.run_event", "`run_event`"))
@@ -243,7 +252,10 @@ DAMAGES = (
 
 def prepare(lab: Lab) -> None:
     """Save the state that the damages are done to; the lab stands after its run's publication."""
-    second = lab.must("plan", lab.manifest("second.yaml", "2024-01-05", "2024-01-06"), *BY)
+    manifest = lab.manifest("second.yaml", "2024-01-05", "2024-01-06")
+    with (lab.folder / manifest).open("a", encoding="utf-8") as file:
+        file.write("safety: {max_rejected_share: 0.5}\n")  # The lab's engine rejects a row then.
+    second = lab.must("plan", manifest, *BY)
     lab.second = second.data["run_id"]
     for verb in ("approve", "stage", "validate", "accept"):
         lab.must(verb, lab.second, *BY)

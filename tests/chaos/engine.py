@@ -28,7 +28,13 @@ from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.quality.row_rules import RowRule
-from lakehouse_backfill.domain.run import ChunkCounts, ChunkFacts, ChunkRecord
+from lakehouse_backfill.domain.run import (
+    ChunkCounts,
+    ChunkFacts,
+    ChunkRecord,
+    RejectedRow,
+    Rejects,
+)
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.compute import MeasuredSides
 from tests.support.oracles import merging
@@ -96,8 +102,13 @@ class PlainEngine:
         assert head is not None
         return self.remeasure(plan, chunk, head.snapshot_id, epoch)
 
-    def rejects(self, plan: Plan, chunk: Chunk) -> None:
-        """Its transforms declare none."""
+    def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
+        """Give a row for each chunk of a run that may reject some; other transforms declare none."""
+        if not plan.resolved.manifest.safety.max_rejected_share:
+            return None
+        row = {"d": chunk.partitions[0], "k": "4", "v": None}
+        rejected = RejectedRow(reason="no amount", key={"d": row["d"], "k": "4"}, record=row)
+        return Rejects(rows=1, reasons={"no amount": 1}, records=(rejected,))
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         scope = plan.chunk_scope(chunk)
