@@ -147,6 +147,15 @@ class Dossier(BaseModel):
         return gate_registry.count_verdicts(each.verdict for each in self.verdicts)
 
     @property
+    def verdict_subjects(self) -> str:
+        """What the checks that are counted are about; `why` counts those of the result."""
+        chunks = sum(each.is_chunk for each in self.verdicts)
+        inputs = len(self.input_checks)
+        counts = {"the input": inputs, "chunks": chunks}
+        counts["the result"] = len(self.verdicts) - inputs - chunks
+        return ", ".join(f"{count:,} of {name}" for name, count in counts.items() if count)
+
+    @property
     def validation_timing(self) -> suites.ValidationTiming | None:
         """How long the suites took; None where they were not timed."""
         return suites.newest_validation_timing(self.events)

@@ -103,7 +103,7 @@ class PlainEngine:
         return self.remeasure(plan, chunk, head.snapshot_id, epoch)
 
     def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
-        """Give a row for each chunk of a run that may reject some; other transforms declare none."""
+        """Give a row for each chunk of a run that may reject some; others declare none."""
         if not plan.resolved.manifest.safety.max_rejected_share:
             return None
         row = {"d": chunk.partitions[0], "k": "4", "v": None}

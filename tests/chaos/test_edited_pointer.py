@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,13 @@ EDITS: dict[str, Edit] = {
 }
 
 
+def _typed(command: str) -> tuple[str, ...]:
+    """The words of a command as a person pastes it, after program and project."""
+    words = shlex.split(command, comments=True)
+    at = words.index("--project") + 2 if "--project" in words else 1
+    return tuple(words[at:])
+
+
 @pytest.mark.req("C2")
 def test_an_open_run_whose_plan_was_edited_is_cancelled_and_planned_again(lab: Lab) -> None:
     lab.restore("staged")
@@ -30,8 +38,19 @@ def test_an_open_run_whose_plan_was_edited_is_cancelled_and_planned_again(lab: L
         return True
 
     assert edit_rows(lab, "pipeline_run", edit) == 1
-    assert lab.do("validate", lab.run, *BY).code == 3
-    cancelled = lab.must("cancel", lab.run, "--reason", "its plan was edited", *BY)
+    lab.manifest("other.yaml", "2024-01-07", "2024-01-08")
+    freeing = set()
+    for words in (("validate", lab.run), ("plan", "jobs/other.yaml"), ("recover", lab.run)):
+        error = lab.do(*words, *BY).error
+        assert f"the plan of {lab.run}" in error["problem"]
+        assert "row in pipeline_run" in error["problem"]
+        freeing.add(_typed(error["fix"]))
+    (line,) = lab.must("status", lab.run).data["runs"]
+    freeing.add(_typed(line["next_command"]))
+    (command,) = freeing
+    assert command == ("cancel", lab.run, "--reason", "TEXT")
+    reason = "its plan was edited"  # What stands for TEXT.
+    cancelled = lab.must(*(reason if word == "TEXT" else word for word in command), *BY)
     assert cancelled.data["state"] == "cancelled"
     assert f"the plan of {lab.run}" in cancelled.said
     assert lab.must("recover", "--all", *BY).data["actions"] == []

@@ -215,9 +215,12 @@ def duration_text(estimate: Estimate) -> str:
     text = f"about {format_duration(estimate.duration_s)}"
     if history is None:
         return text
-    low, high = (format_duration(x) for x in (history.duration_s.p10, history.duration_s.p90))
+    # The estimate may be of other rows than the runs had: the range holds it, or is left out.
+    known = (history.duration_s.p10, estimate.duration_s, history.duration_s.p90)
+    low, high = (format_duration(x) for x in (min(known), max(known)))
+    span = "" if low == high or history.runs == 1 else f"{low} to {high}, "
     runs = _counted(history.runs, "run")
-    return f"{text} ({low} to {high}, by {runs}, the newest {history.newest_days:,.0f} days ago)"
+    return f"{text} ({span}by {runs}, the newest {history.newest_days:,.0f} days ago)"
 
 
 def cost_text(estimate: Estimate) -> str:

@@ -243,6 +243,7 @@ def _cancel_unreadable(
     """
     profile, events = context.profile, trusted_events(context, status)
     if profile.requires_signatures:
+        fault.fix = event_log.restore_row_fix(status.run_id)
         raise fault
     contract, planner = context.contract(status.product), events[0].actor
     signers.require_bound_environment(

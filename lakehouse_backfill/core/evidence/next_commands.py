@@ -11,10 +11,17 @@ from contextlib import suppress
 from lakehouse_backfill.core.planning.checklist import unanswered_questions
 from lakehouse_backfill.core.planning.plan import find_conflicting_runs
 from lakehouse_backfill.core.planning.target import publish_modes
+from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RunState, RunStatus
-from lakehouse_backfill.errors import EnvironmentDown, NotFound, PointerMoved, TargetChanged
+from lakehouse_backfill.errors import (
+    EnvironmentDown,
+    NotFound,
+    PointerMoved,
+    Tampered,
+    TargetChanged,
+)
 
 _CHANGED = "{replan}   # its partitions changed since it was planned"
 _OVERTAKEN = "{replan}   # another version became accepted since it was planned"
@@ -41,9 +48,24 @@ def exceptional_command(
     log alone decides.
     """
     if plan is None:
-        return None
+        return _of_edited_plan(context, status) if look else None
     found = _exceptional_command(context, status, plan, look=look)
     return found if plan.cascade is None else _of_member(plan, status, found)
+
+
+def _of_edited_plan(context: Context, status: RunStatus) -> str | None:
+    """Return what frees the product of an open run whose plan was edited; None for other runs."""
+    if status.state not in lifecycle.MOVES["cancel"][0]:
+        return None
+    try:
+        context.runs.plan(status.run_id)
+    except Tampered:
+        if context.profile.requires_signatures:
+            return "log {run}   # its row in pipeline_run was edited: put it back"
+        return "cancel {run} --reason TEXT   # its row in pipeline_run was edited"
+    except NotFound:
+        return None
+    return None
 
 
 def _of_member(plan: Plan, status: RunStatus, found: str | None) -> str | None:

@@ -132,7 +132,7 @@ def _with_evidence(context: Context, story: PartitionStory, plan: Plan) -> Parti
     rows = counted[0] if counted else diff["summary"]
     return replace(
         story,
-        checks=gate_registry.count_verdicts(verdicts),
+        checks=gate_registry.count_verdicts(verdicts, "the result"),
         not_passed=not_passed,
         rows={name: rows[name] for name in _ROW_COUNTS},
     )

@@ -399,18 +399,20 @@ def open_plan(run_id: str, text: str, manifest_hash: str) -> Plan:
         is_intact = current == recorded == manifest_hash and stored["run_id"] == run_id
     except (ValueError, TypeError, KeyError) as error:
         raise _edited_plan_error(
-            run_id, f"it is no plan any more ({type(error).__name__})"
+            run_id, f"its row in pipeline_run holds no plan any more ({type(error).__name__})"
         ) from error
     if not is_intact:
         raise _edited_plan_error(
             run_id,
-            f"its hash is {current[:12]}, recorded are {recorded[:12]} and {manifest_hash[:12]}",
+            f"the hash of its row in pipeline_run is {current[:12]}, recorded are "
+            f"{recorded[:12]} and {manifest_hash[:12]}",
         )
     try:
         return Plan.model_validate_json(text)
     except ValidationError as error:
         first = ".".join(str(part) for part in error.errors()[0]["loc"])
-        what = f"its field {first} cannot be read, unless a later release made it"
+        what = f"its field {first} cannot be read (its row in pipeline_run), unless a later release"
+        what += " made it"
         raise _edited_plan_error(run_id, what) from error
 
 
@@ -473,6 +475,14 @@ def _edited_plan_error(run_id: str, what: str) -> Tampered:
     return Tampered(
         f"the plan of {run_id} was edited after it was made: {what}",
         state="nothing was computed or published; what readers see is unchanged",
-        fix=f"put the row of {run_id} in pipeline_run back from an earlier snapshot of that "
-        f"table; lakehouse-backfill log {run_id} shows which hash was approved",
+        fix=f"lakehouse-backfill cancel {run_id} --reason TEXT   # frees its product while the run "
+        f"is open; else {restore_row_fix(run_id)}",
+    )
+
+
+def restore_row_fix(run_id: str) -> str:
+    """Say how to put the row of a plan back, which helps whatever the run's state is."""
+    return (
+        f"put the row of {run_id} in pipeline_run back from an earlier snapshot of that table; "
+        f"lakehouse-backfill log {run_id} shows which hash was approved"
     )

@@ -214,11 +214,12 @@ def find_verdict(check: CheckResult, *, is_waived: bool = False) -> Verdict:
     return "waived" if is_waived else "failed"
 
 
-def count_verdicts(verdicts: Iterable[Verdict]) -> str:
-    """Describe how many of all checks passed, and what became of the others."""
+def count_verdicts(verdicts: Iterable[Verdict], of: str = "") -> str:
+    """Describe how many of all checks, or those `of` something, passed; what became of others."""
     counts = Counter(verdicts)
     others = [f"{counts[one]:,} {one}" for one in _VERDICTS if counts[one]]
-    passed = f"{counts['passed']:,} of {counts.total():,} checks passed"
+    what = f"checks of {of}" if of else "checks"
+    passed = f"{counts['passed']:,} of {counts.total():,} {what} passed"
     return ", ".join([passed, *others])
 
 

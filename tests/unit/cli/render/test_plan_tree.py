@@ -56,6 +56,22 @@ def test_a_duration_names_its_range_and_the_runs_behind_it() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("duration_s", "changes", "range_text"),
+    [
+        (24.0, {}, "24 s (10 s to 24 s, by 3 runs"),
+        (9.0, {}, "9.0 s (9.0 s to 20 s, by 3 runs"),
+        (12.0, {"runs": 1}, "12 s (by 1 run"),
+        (12.0, {"duration_s": {"p10": 12.1, "p50": 12.1, "p90": 12.2}}, "12 s (by 3 runs"),
+    ],
+)
+def test_a_range_that_does_not_hold_the_duration_is_not_printed(
+    duration_s: float, changes: dict[str, Any], range_text: str
+) -> None:
+    estimate = PLAN["estimate"] | {"duration_s": duration_s, "history": HISTORY | changes}
+    assert f"takes about {range_text}, the newest" in drawn("plan", PLAN | {"estimate": estimate})
+
+
 def test_without_a_history_the_least_time_is_named() -> None:
     estimate = PLAN["estimate"] | {"floor_s": 90.0}
     text = drawn("plan", PLAN | {"estimate": estimate})

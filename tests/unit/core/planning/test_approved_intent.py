@@ -142,7 +142,10 @@ def test_a_stored_plan_that_was_edited_is_not_read(edit: Any) -> None:
     with pytest.raises(Tampered, match="was edited after it was made") as caught:
         open_plan(plan.run_id, json.dumps(document), plan.manifest_hash)
     assert (caught.value.code, caught.value.exit_code) == ("tampered", 3)
-    assert caught.value.fix
+    assert "its row in pipeline_run" in caught.value.problem
+    assert caught.value.fix.startswith(
+        f"lakehouse-backfill cancel {plan.run_id} --reason TEXT   # "
+    )
 
 
 @M4

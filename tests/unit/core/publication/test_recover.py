@@ -13,6 +13,7 @@ import pytest
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.approval import decisions
+from lakehouse_backfill.core.evidence.status import summarise_run_safety
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.publication.publish import publish, run_until_decision
 from lakehouse_backfill.core.publication.recover import _find_actions, recover
@@ -394,11 +395,19 @@ def test_an_open_run_whose_plan_was_edited_is_cancelled_by_who_may() -> None:
     _edit_plan(found, bad)
     with pytest.raises(errors.Tampered):
         steps.planned_run(found, declared(run={"reason": "another"}))
+    freeing = f"lakehouse-backfill cancel {bad} --reason TEXT   # "
+    shown = summarise_run_safety(found, found.runs.status(bad), look=True)
+    assert shown.next_command.startswith(freeing)
     with pytest.raises(errors.NotAllowed):
         decisions.cancel(found, bad, "eve", "")
     signed = found.profile.model_copy(update={"environment": "prod"})
-    with pytest.raises(errors.Tampered):
-        decisions.cancel(dataclasses.replace(found, profile=signed), bad, "ana", "")
+    signing = dataclasses.replace(found, profile=signed)
+    with pytest.raises(errors.Tampered) as unsigned:
+        decisions.cancel(signing, bad, "ana", "")
+    # What would be refused again is not named.
+    assert unsigned.value.fix.startswith(f"put the row of {bad} in pipeline_run back")
+    shown = summarise_run_safety(signing, found.runs.status(bad), look=True)
+    assert shown.next_command.startswith(f"lakehouse-backfill log {bad}   # ")
     assert steps.state_of(found, bad) is RunState.APPROVED
     assert decisions.cancel(found, bad, "ana", "edited").state is RunState.CANCELLED
     assert found.runs.events(bad)[-1].detail["problem"].startswith(f"the plan of {bad}")

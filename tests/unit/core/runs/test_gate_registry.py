@@ -68,6 +68,7 @@ def test_what_was_not_judged_is_not_counted_as_passed() -> None:
         "1,200 of 1,204 checks passed, 1 failed, 1 waived, 1 failed without blocking, 1 not judged"
     )
     assert gate_registry.count_verdicts(["passed"]) == "1 of 1 checks passed"
+    assert gate_registry.count_verdicts(["passed"], "it") == "1 of 1 checks of it passed"
 
 
 def test_a_judged_check_is_stored_as_before() -> None:
