@@ -19,6 +19,7 @@ import pytest
 from lakehouse_backfill.adapters.local.row_rules import count_breaking
 from lakehouse_backfill.adapters.quality.judge import (
     ExpectationsJudge,
+    _quiet_library,
     _run_expectations,
     to_check_result,
 )
@@ -164,7 +165,8 @@ def unexpected(result: Any) -> int:
 def judged_once(file: Path, frame: DataFrame) -> list[CheckResult]:
     """Give the results of Great Expectations, without a second run for examples."""
     suite = load_suite(file, PARAMETERS, tuple(TYPES))
-    found = _run_expectations(suite, range(len(suite.expectations)), frame, PARAMETERS, 0)
+    with _quiet_library():
+        found = _run_expectations(suite, range(len(suite.expectations)), frame, PARAMETERS, 0)
     return [
         to_check_result(each, found[number], "quality", PARAMETERS)
         for number, (_, each) in enumerate(suite.expectations)

@@ -7,7 +7,6 @@ not sent to it.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -190,7 +189,7 @@ def open_session(
     with _LOCK:
         session = _OPEN_SESSIONS.get("session")
         if session is None:
-            _silence_query_loggers()
+            spark_log.silence_query_loggers()
             for name in _STALE:
                 os.environ.pop(name, None)
             start = partial(_start, meanwhile=meanwhile)
@@ -429,23 +428,6 @@ def require_silent_server(setting: Callable[[str, str], str | None]) -> None:
             state="nothing was computed; readers see what they saw before",
             fix=f"start the server with {' '.join(f'--conf {one}' for one in loud)}",
         )
-
-
-def _silence_query_loggers() -> None:
-    """Silence the loggers that print every query error to stderr; PySpark also raises it."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).setLevel("CRITICAL")
-    for logger in (logging.getLogger(), logging.getLogger("py4j.clientserver")):
-        logger.addFilter(_is_no_interruption)
-
-
-def _is_no_interruption(record: logging.LogRecord) -> bool:
-    """Drop what py4j logs, with tracebacks, where Ctrl-C ends its wait for an answer."""
-    error = record.exc_info and record.exc_info[1]
-    causes = [error, getattr(error, "__context__", None)]
-    return not any(isinstance(cause, KeyboardInterrupt) for cause in causes)
 
 
 def _refuse_other_catalog(session: SparkSession, settings: SparkSettings) -> None:

@@ -1,9 +1,10 @@
-"""The file with Spark's own output: what only it knows, such as the file that could not be read."""
+"""Spark's own output in a file that names unreadable files, and loggers that are silenced."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import re
 import tempfile
@@ -70,3 +71,20 @@ def _tail() -> str:
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+def silence_query_loggers() -> None:
+    """Silence the loggers that print every query error to stderr; PySpark also raises it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel("CRITICAL")
+    for logger in (logging.getLogger(), logging.getLogger("py4j.clientserver")):
+        logger.addFilter(_is_no_interruption)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Drop what py4j logs, with tracebacks, where Ctrl-C ends its wait for an answer."""
+    error = record.exc_info and record.exc_info[1]
+    causes = [error, getattr(error, "__context__", None)]
+    return not any(isinstance(cause, KeyboardInterrupt) for cause in causes)
