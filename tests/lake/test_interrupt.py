@@ -17,6 +17,15 @@ from tests.chaos.lab import Lab
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240
+#: Spark starts five times for a few rows.
+SPARK = """\
+    spark:
+      spark.master: local[2]
+      spark.sql.shuffle.partitions: "2"
+      spark.sql.codegen.wholeStage: "false"
+      spark.sql.codegen.factoryMode: NO_CODEGEN
+      spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+"""
 #: Works for a while, then fails on the row whose value is 2.
 JOB = """
 import time
@@ -39,6 +48,8 @@ class Terminal:
     def __init__(self, folder: Path) -> None:
         self.lab = Lab(folder)
         self.lab.make()
+        with (self.lab.folder / "catalog" / "profiles.yaml").open("a", encoding="utf-8") as file:
+            file.write(SPARK)
         (self.lab.folder / "jobs" / "tenfold.py").write_text(JOB, encoding="utf-8")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
