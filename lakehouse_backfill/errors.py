@@ -14,6 +14,7 @@ BackfillError                      code               exit
 │   ├── ApprovalMissing            approval-missing
 │   ├── NotAllowed                 not-allowed             the person does not hold the role
 │   ├── LimitExceeded              limit-exceeded
+│   ├── RunPaused                  run-paused              a person paused the run
 │   ├── NonDeterministic           not-deterministic       two runs of the code may differ
 │   ├── Tampered                   tampered                approved content was edited since
 │   └── WriteForbidden             write-forbidden         a job tried to write outside its shadow
@@ -239,6 +240,12 @@ class LimitExceeded(Blocked):
     """The plan is larger than a declared limit, or later than its deadline."""
 
     code = "limit-exceeded"
+
+
+class RunPaused(Blocked):
+    """A person paused the run; nothing of it starts before `unpause`."""
+
+    code = "run-paused"
 
 
 class NonDeterministic(Blocked):

@@ -607,6 +607,13 @@ class Project:
             self._keep_heads(found.run_id, products=(found.product,))
         return linked
 
+    def preview_run(self, run: str) -> runs.RunPreviewResult:
+        """Describe what `run` would do with each chunk, and then; nothing is changed."""
+        from lakehouse_backfill.core.staging.pause import preview_run
+
+        found = preview_run(self.wiring.context, run)
+        return results.runs.RunPreviewResult.of(*found, self._next_command(run))
+
     def status(self, run: str | None = None, *, all: bool = False) -> runs.StatusResult:
         """Describe one run, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
@@ -913,6 +920,25 @@ class Project:
         notes.require_note(note)
         done = self._decided(decisions.cancel, run, by, reason, take_over=take_over)
         return replace(done, note_command=self._close_with_note(run, by, note))
+
+    def pause(
+        self, run: str, by: str, reason: str = "", *, now: bool = False
+    ) -> runs.DecisionResult:
+        """Stop the staging of a run, from any process; `now` cuts the chunk in flight off.
+
+        A run that is paused stays so. Raises IllegalMove once it is staged, NotAllowed.
+        """
+        from lakehouse_backfill.core.staging.pause import pause
+
+        done = self._decided(partial(pause, now=now), run, by, reason)
+        return replace(done, next_command=self._next_command(run))
+
+    def unpause(self, run: str, by: str, reason: str = "") -> runs.DecisionResult:
+        """Let a paused run go on; `run` computes what is left."""
+        from lakehouse_backfill.core.staging.pause import unpause
+
+        done = self._decided(unpause, run, by, reason)
+        return replace(done, next_command=self._next_command(run))
 
     def note(self, run: str, text: str, by: str) -> publications.NoteResult:
         """Add to a run's log what was learned from it; the product's next plan shows it.

@@ -44,12 +44,14 @@ ACTIVITIES = frozenset(
         "testing",
     }
 )
-# Spark Connect has none of these, so only two modules may use them: the one that opens sessions,
+# Spark Connect has none of these, so few modules may use them: those that open and share sessions,
 # and the one that calls Iceberg's Java library, which format 3 needs.
 PRIVATE_APIS = frozenset({"_jvm", "_jdf", "_jsparkSession", "_jsc", "sparkContext", "rdd"})
 PRIVATE_API_USERS = (
     f"{PACKAGE}/adapters/spark/session/session.py",
     f"{PACKAGE}/adapters/spark/session/warm_jvm.py",
+    # Scheduler pools, which classic sessions alone have.
+    f"{PACKAGE}/adapters/spark/session/job_tags.py",
     f"{PACKAGE}/adapters/spark/commits/java_api.py",
 )
 VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "manager", "managers"})

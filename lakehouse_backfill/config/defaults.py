@@ -13,6 +13,7 @@ from pydantic import Field
 
 from lakehouse_backfill.config.faults import load_model
 from lakehouse_backfill.config.yaml_lines import YamlDocument
+from lakehouse_backfill.domain.guards.limits import PaceLimits
 from lakehouse_backfill.domain.guards.safety import PublishWindow
 from lakehouse_backfill.domain.serialization import Value
 
@@ -71,6 +72,16 @@ def with_project_defaults(document: YamlDocument, project: Path) -> YamlDocument
         own = merged.get(group, {})
         if fields and isinstance(own, dict):
             merged[group] = {**fields, **own}
+    return YamlDocument(document.file, merged, document.lines)
+
+
+def with_profile_limits(document: YamlDocument, limits: PaceLimits | None) -> YamlDocument:
+    """Return the manifest's document with the limits that it leaves to the profile."""
+    given = limits.model_dump(by_alias=True, exclude_unset=True) if limits else {}
+    own = document.data.get("limits", {})
+    if not given or not isinstance(own, dict):
+        return document
+    merged = {**document.data, "limits": {**given, **own}}
     return YamlDocument(document.file, merged, document.lines)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.config import yaml_lines
-from lakehouse_backfill.config.defaults import with_project_defaults
+from lakehouse_backfill.config.defaults import with_profile_limits, with_project_defaults
 from lakehouse_backfill.config.faults import (
     display_path,
     merge_faults,
@@ -24,6 +24,7 @@ from lakehouse_backfill.core.evidence.run_filter import RunFilter
 from lakehouse_backfill.core.planning.anti_patterns import ANTI_PATTERNS, ANY_NAME
 from lakehouse_backfill.core.runs.gate_registry import REPORTABLE_GATES
 from lakehouse_backfill.core.runs.roles import name_fault, reason_fault
+from lakehouse_backfill.domain.guards.limits import PaceLimits
 from lakehouse_backfill.domain.manifest import NOT_YET_SUPPORTED, NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.domain.partitions import as_instant, parse_time_label
 from lakehouse_backfill.domain.run import RunState
@@ -138,12 +139,15 @@ def parse_run_filter(
 _PARTITIONS = ("target", "partitions")
 
 
-def load_manifest(path: Path, project: Path, *, is_template: bool = False) -> RunManifest:
+def load_manifest(
+    path: Path, project: Path, limits: PaceLimits | None = None, *, is_template: bool = False
+) -> RunManifest:
     """Load a run manifest; `project` is the folder that its file names are relative to.
 
     A template of a cascade has no partitions: they follow from what changes upstream.
 
-    Fields that it leaves out are those of the project's `catalog/defaults.yaml`.
+    Fields that it leaves out are those of the project's `catalog/defaults.yaml`, and `limits` of
+    the profile.
 
     Everything that is wrong is reported at once, each with file, line, field and fix, also what
     only shows between fields. Whether tables, columns and partitions exist is for `plan` to find.
@@ -153,7 +157,7 @@ def load_manifest(path: Path, project: Path, *, is_template: bool = False) -> Ru
         Unsupported: it is right, but asks for what this release does not do.
     """
     document = yaml_lines.upgrade_document(yaml_lines.load_yaml(path, display_path(path, project)))
-    document = with_project_defaults(document, project)
+    document = with_profile_limits(with_project_defaults(document, project), limits)
     manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
     faults = merge_faults(list(_anti_pattern_faults(document)), faults)

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.cascade.graph import CascadeTemplate, Upstream
+from lakehouse_backfill.domain.guards.limits import PaceLimits
 from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
 from lakehouse_backfill.domain.monitoring.metrics import Monitoring
@@ -446,6 +447,10 @@ class Profile(Value):
         (),
         description="Environment variables that job code must not see, besides those whose names "
         "or values say so.",
+    )
+    limits: PaceLimits = Field(
+        default_factory=PaceLimits,
+        description="How fast runs may go in this lake; fields of a run manifest win.",
     )
     switches: Switches = Field(
         default_factory=Switches, description="What may be done in this lake, for all products."

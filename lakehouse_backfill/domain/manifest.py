@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.contract import CorrectionSink, SuiteRef
+from lakehouse_backfill.domain.guards.limits import PaceLimits
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.guards.safety import Safety
 from lakehouse_backfill.domain.partitions import ANY_COLUMN
@@ -274,8 +275,8 @@ class Target(Value):
     )
 
 
-class Limits(Value):
-    """How the work is cut."""
+class Limits(PaceLimits):
+    """How the work is cut, and how fast it may go; where these are left out, the profile's."""
 
     partitions_per_chunk: int = Field(16, ge=1, le=10_000, description="Partitions in one commit.")
 

@@ -171,6 +171,9 @@ class ChunkRecord(Value):
     rejects_seal: str | None = added_later(
         None, "Seal over the chunk's rows in `reject_record`; null: none were stored with it."
     )
+    pace: tuple[str, ...] = added_later(
+        (), "What changed how many chunks are side by side since the row before, and why."
+    )
     #: How the publish mode applied the job's rows; None: it does not count this.
     carried_rows: int | None = None
     stray_rows: int | None = None

@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -157,6 +158,20 @@ class Staging(Protocol):
         """Return the rows of a staged chunk that its transform rejects; None: it declares none.
 
         All are counted; of the records, some thousand are returned.
+        """
+        ...
+
+    def beside(self, plan: Plan) -> AbstractContextManager[None]:
+        """Let this thread work for the run, beside other threads that do, until the block ends.
+
+        What it computes shares the engine with them, and is ended by `interrupt`.
+        """
+        ...
+
+    def interrupt(self, plan: Plan) -> None:
+        """End what the engine computes for the run at this moment; `stage` raises then.
+
+        Safe from any thread, and to repeat. A commit that is under way is left to end.
         """
         ...
 

@@ -15,7 +15,7 @@ _SENTENCES: dict[RunState, str] = {
     S.PLANNED: "Approve the plan before anything is computed, or reject it.",
     S.APPROVED: "No decision: the run may be computed.",
     S.STAGING: "No decision: the run is being computed.",
-    S.PAUSED: "No decision: the run goes on when it is told to.",
+    S.PAUSED: "When the run goes on: unpause it.",
     S.STAGED: "No decision yet: the output has to be checked first.",
     S.VALIDATED: "Accept this result, or reject it.",
     S.ACCEPTED: "Publish it: the result is accepted.",

@@ -12,6 +12,7 @@ from lakehouse_backfill.core.evidence.status import SafetySummary
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.notes import Attention
+from lakehouse_backfill.core.staging.pause import ChunkPreview
 from lakehouse_backfill.core.validation.movements import newest_movements
 from lakehouse_backfill.core.validation.suites import AcceptedValidation, newest_validation_timing
 from lakehouse_backfill.domain import plan as plans
@@ -415,6 +416,21 @@ class PendingChunk(Record):
     output_rows: int | None = None
     checksum: str | None = None
     seconds: float | None = None
+
+
+class RunPreviewResult(RunResult):
+    """What `run` would do: with each chunk, and then."""
+
+    dry_run: bool = True
+    chunks: tuple[ChunkPreview, ...]
+    then: str
+
+    @classmethod
+    def of(
+        cls, status: RunStatus, chunks: tuple[ChunkPreview, ...], then: str, next_command: str
+    ) -> RunPreviewResult:
+        """Describe what was found."""
+        return cls(**run_fields(status), chunks=chunks, then=then, next_command=next_command)
 
 
 class ChunksResult(Result):

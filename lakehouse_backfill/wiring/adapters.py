@@ -224,15 +224,15 @@ class Adapters:
         path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file
         if not path.is_file() and manifest_file.is_file():
             path = manifest_file.resolve()
-        manifest = load_manifest(path, self.folder, is_template=known is not None)
+        limits = self.profile.limits
+        manifest = load_manifest(path, self.folder, limits, is_template=known is not None)
         with locate_errors(path, self.folder):
             with attach_error_field("product"):
                 contract = (known or {}).get(manifest.product) or self.contract(manifest.product)
             require_suites(self.folder, contract)
             files = hash_run_files(self.folder, manifest, contract)
             named = resolve_previous_code(self.folder, manifest, find_commit, read_committed_code)
-        steps = manifest.target.progressive
-        own = steps.suites if steps else ()
+        own = steps.suites if (steps := manifest.target.progressive) else ()
         for suite in (*contract.suites, *manifest.validation.suites, *own):
             check_suite_form(self.folder / suite.file, suite.file)
         lock = self.folder / LOCK_FILE

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from typing import Any
 
@@ -66,6 +67,13 @@ class PlainEngine:
 
     def load(self, plan: Plan) -> None:
         """There is no job to import."""
+
+    def beside(self, plan: Plan) -> Any:
+        """Threads share nothing but the catalog."""
+        return nullcontext()
+
+    def interrupt(self, plan: Plan) -> None:
+        """A chunk takes no time worth it."""
 
     def analysed_plan(self, plan: Plan, chunk: Chunk) -> str:
         """Give a plan in which there is nothing to find."""

@@ -78,8 +78,10 @@ READING = {
     "Staging": {
         "analysed_plan",
         "application",
+        "beside",
         "edge_checksums",
         "edges",
+        "interrupt",
         "load",
         "prove_determinism",
         "prove_warm_up",

@@ -1,4 +1,4 @@
-"""Commands during a run: run, stage, validate, status, log, chunks, cancel, shadow."""
+"""Commands during a run: run, stage, validate, status, log, chunks, pause, cancel, shadow."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from lakehouse_backfill.cli.session import (
     ByOption,
+    DryRunOption,
     NoteOption,
     ReasonOption,
     RunArgument,
@@ -67,6 +68,7 @@ def run(
             min=1, max=65535, metavar="PORT", help="Serve metrics on this port meanwhile."
         ),
     ] = None,
+    dry_run: DryRunOption = False,
 ) -> Result:
     """Stage and validate a run, and publish it unless that is manual.
 
@@ -75,9 +77,14 @@ def run(
 
     Examples:
       lakehouse-backfill run bf-4f1c09a2d7
+      lakehouse-backfill run bf-4f1c09a2d7 --dry-run    # chunks done, to do, in doubt
       lakehouse-backfill run cx-4f1c09a2d7
       lakehouse-backfill run bf-4f1c09a2d7 --metrics-port 9464
     """
+    if dry_run and names_cascade(run):
+        raise typer.BadParameter("--dry-run goes with one run")
+    if dry_run:
+        return current_project().preview_run(run)
     project = current_project(computes=True)
     _exporting(project, metrics_file, metrics_push, metrics_port)
     if names_cascade(run):
@@ -240,6 +247,38 @@ def cancel(
             raise typer.BadParameter("--note goes with one run")
         return current_project().cancel_cascade(run, acting_person(by), reason)
     return current_project().cancel(run, acting_person(by), reason, take_over=take_over, note=note)
+
+
+def pause(
+    run: RunArgument,
+    by: ByOption = None,
+    reason: ReasonOption = "",
+    *,
+    now: Annotated[
+        bool, typer.Option("--now", help="Cut the chunk in flight off; it is computed again later.")
+    ] = False,
+) -> Result:
+    """Stop the staging of a run, whichever process works on it.
+
+    No further chunk starts; the one in flight is finished. Readers see no change.
+
+    Examples:
+      lakehouse-backfill pause bf-4f1c09a2d7 --reason "the live job is late"
+      lakehouse-backfill pause bf-4f1c09a2d7 --now
+    """
+    return current_project().pause(run, acting_person(by), reason, now=now)
+
+
+def unpause(run: RunArgument, by: ByOption = None, reason: ReasonOption = "") -> Result:
+    """Let a paused run go on.
+
+    Then run it: chunks that are done are not computed again.
+
+    Examples:
+      lakehouse-backfill unpause bf-4f1c09a2d7
+      lakehouse-backfill run bf-4f1c09a2d7 --dry-run    # lists what it will do
+    """
+    return current_project().unpause(run, acting_person(by), reason)
 
 
 def shadow_open(

@@ -39,6 +39,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "NoteResult": runs.render_note,
     "WaiveResult": runs.render_waive,
     "RunProgressResult": runs.render_run,
+    "RunPreviewResult": runs.render_run_preview,
     "StageResult": runs.render_stage,
     "ShadowOpenResult": runs.render_shadow_open,
     "ValidateResult": runs.render_validate,

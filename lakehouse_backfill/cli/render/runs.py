@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -268,6 +269,24 @@ def render_chunks(page: TextPage, result: runs.ChunksResult) -> None:
         is_copied=True,
         status=lambda chunk: Text(chunk.status, style=styles.get(chunk.status, "")),
     )
+
+
+def render_run_preview(page: TextPage, result: runs.RunPreviewResult) -> None:
+    """Draw what `run` would do with each chunk."""
+    _headline(page, result)
+    acts = Counter(chunk.act for chunk in result.chunks)
+    labels = {name: name.replace("_", " ") for name in acts}
+    counts = ", ".join(f"{count:,} to {labels[name]}" for name, count in acts.items())
+    page.line(f"run {result.then}; of {len(result.chunks):,} chunks {counts}")
+    page.records(
+        "chunks; nothing was changed",
+        "chunk: chunk_id | partitions | act | because",
+        result.chunks,
+        most=None,
+        is_copied=True,
+        act=lambda chunk: labels[chunk.act],
+    )
+    page.next_command(result.next_command)
 
 
 def render_recover(page: TextPage, result: RecoverResult) -> None:

@@ -80,7 +80,7 @@ _SUMMARY_BY_STATE: dict[RunState, tuple[str, str, str]] = {
     ),
     S.FAILED: (_SAFE, _OLD, "run {run}   # redoes only unfinished chunks"),
     S.HALTED: (_SAFE, _OLD, "{replan}   # once manifest or code is corrected"),
-    S.PAUSED: (_SAFE, _OLD, "run {run}"),
+    S.PAUSED: (_SAFE, _OLD, "unpause {run}   # then run it: chunks that are done stay done"),
     S.REJECTED: (_SAFE, _OLD, "{replan}   # once manifest or code is corrected"),
     S.CANCELLED: (_SAFE, _OLD, "{plan}"),
     S.SUPERSEDED: (_SAFE, "what the run that replaced it says", "status"),

@@ -264,6 +264,7 @@ def check_limits(
     """
     _require_whole_cost(manifest.safety, found, prices)
     _require_within(manifest, found)
+    pace.require_passable_chunks(manifest, found)
     _require_deadline(manifest, found, now)
 
 

@@ -1,5 +1,7 @@
 """How fast earlier runs of a transform were, from the ledger: the history behind an estimate.
 
+Also the sizes of chunks, and whether the limits of a run let them through.
+
 A run is a sample when the same code computed on the same engine profile. What a sample says of a
 new run is scaled by the rows to read; what a start costs is not. All times are in seconds.
 """
@@ -14,8 +16,10 @@ from statistics import fmean
 
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.plan import History, ResolvedManifest, Spread
+from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.plan import Estimate, History, ResolvedManifest, Spread
 from lakehouse_backfill.domain.run import ChunkRecord, Event
+from lakehouse_backfill.errors import LimitExceeded
 from lakehouse_backfill.ports.control import RecordedRun
 
 #: In the event `begin staging`: the engine profile that computes from then on.
@@ -239,3 +243,37 @@ def _or_mean(value: float | None, known: list[float]) -> float:
 
 def _days(now: datetime, then: datetime) -> float:
     return round(max(0.0, (now - then).total_seconds()) / 86_400, 2)
+
+
+#: Limits a minute are kept over any span of so many minutes.
+_LIMIT_MINUTES = 5
+
+
+def chunk_sizes(found: Estimate, chunk_count: int) -> dict[str, tuple[int, int]]:
+    """Return, by chunk, the rows that it reads or writes and its input bytes, as far as known.
+
+    The input is taken to be spread evenly over the chunks; of rows, those that its partitions hold
+    now count if they are more.
+    """
+    even = math.ceil(found.input_rows / max(1, chunk_count))
+    size_bytes = math.ceil(found.input_bytes / max(1, chunk_count))
+    return {one.chunk_id: (max(one.rows, even), size_bytes) for one in found.by_chunk}
+
+
+def require_passable_chunks(manifest: RunManifest, found: Estimate) -> None:
+    """Raise LimitExceeded for a limit that is smaller than one chunk."""
+    limits, sizes = manifest.limits, chunk_sizes(found, len(found.by_chunk))
+    for place, unit in enumerate(("rows", "bytes")):
+        limit = getattr(limits, f"{unit}_per_minute")
+        if limit is None or not sizes:
+            continue
+        chunk_id, size = max(sizes.items(), key=lambda one: one[1][place])
+        if size[place] > limit * _LIMIT_MINUTES:
+            least = math.ceil(size[place] / _LIMIT_MINUTES)
+            raise LimitExceeded(
+                f"chunk {chunk_id} has about {size[place]:,} {unit}; limits.{unit}_per_minute "
+                f"{limit:,} lets {limit * _LIMIT_MINUTES:,} through in {_LIMIT_MINUTES} minutes",
+                fix=f"set limits.{unit}_per_minute to {least:,} or more, or cut smaller chunks "
+                "with limits.partitions_per_chunk",
+                field=f"limits.{unit}_per_minute",
+            )

@@ -185,18 +185,27 @@ class Context:
 
 #: A lease is renewed this often while it lasts, so that one failed renewal does not end it.
 RENEWALS_PER_LEASE = 3
+#: Seconds between two looks at whether somebody paused or cancelled the run.
+WATCH_S = 2.0
 
 
 class RenewedLease:
-    """Renews a run's lease in the background until the block ends.
+    """Renews a run's lease in the background until the block ends, and watches the run's log.
 
     The lease only shows others that the driver lives. The fences keep an overtaken driver from
-    changing anything, independently of this thread.
+    changing anything, independently of this thread. `on_lost` is called, again and again until the
+    block ends, once the run is no longer this driver's: it ends computations that are under way.
     """
 
-    def __init__(self, context: Context, status: RunStatus) -> None:
+    def __init__(
+        self,
+        context: Context,
+        status: RunStatus,
+        on_lost: Callable[[RunStatus], None] = lambda _: None,
+    ) -> None:
         self._context = context
         self._run_id = status.run_id
+        self._on_lost = on_lost
         self.epoch = status.epoch
         self._lost: RunMoved | None = None
         self._is_over = threading.Event()
@@ -215,14 +224,37 @@ class RenewedLease:
         if self._lost is not None:
             raise self._lost
 
+    def require_driving(self) -> None:
+        """Read the run's log, and raise RunMoved when somebody paused, cancelled or took it."""
+        self.require_held()
+        self._look()
+        self.require_held()
+
+    def _look(self) -> RunStatus | None:
+        """Return the run's status once it is no longer this driver's."""
+        status = self._context.runs.status(self._run_id)
+        if status.driver is not None and status.epoch == self.epoch:
+            return None
+        self._lost = self._lost or RunMoved(
+            f"{self._run_id} was moved on by another process: it is {status.state.value}",
+            state="this process changed nothing since; what it staged before is kept",
+            fix=f"lakehouse-backfill status {self._run_id}",
+        )
+        return status
+
     def _renew(self) -> None:
         pause_s = self._context.profile.lease_seconds / RENEWALS_PER_LEASE
-        while not self._is_over.wait(pause_s):
+        waited_s = 0.0
+        while not self._is_over.wait(step_s := min(WATCH_S, pause_s)):
+            waited_s += step_s
             try:
-                self._context.runs.renew(self._run_id, self.epoch, self._context.lease_end())
+                if (moved := self._look()) is not None:
+                    self._on_lost(moved)
+                elif waited_s >= pause_s:
+                    waited_s = 0.0
+                    self._context.runs.renew(self._run_id, self.epoch, self._context.lease_end())
             except RunMoved as error:
                 self._lost = error
-                return
-            except Exception as error:  # noqa: BLE001 (any failure: the next renewal may succeed)
+            except Exception as error:  # noqa: BLE001 (any failure: the next look may succeed)
                 # The catalog may be back at the next renewal; until then the lease still runs.
                 self._context.journal.log("lease not renewed", problem=str(error))

@@ -24,7 +24,9 @@ MOVES: dict[str, tuple[frozenset[RunState], RunState]] = {
     "finish staging": (frozenset({S.STAGING}), S.STAGED),
     "fail": (frozenset({S.STAGING}), S.FAILED),
     "halt": (frozenset({S.STAGING}), S.HALTED),
-    "pause": (frozenset({S.STAGING}), S.PAUSED),
+    # Before and while it is staged; afterwards nothing runs but short commands of a person.
+    "pause": (frozenset({S.APPROVED, S.STAGING, S.FAILED}), S.PAUSED),
+    "unpause": (frozenset({S.PAUSED}), S.APPROVED),
     "pass validation": (_JUDGEABLE, S.VALIDATED),
     "fail validation": (_JUDGEABLE, S.REJECTED),
     # When every failed gate was waived for exactly this result.
@@ -75,6 +77,8 @@ NOTES: dict[str, frozenset[RunState]] = {
 COMMANDS_BY_VERB = {
     "approve": "approve",
     "begin staging": "run",
+    "pause": "pause",
+    "unpause": "unpause",
     "begin validation": "validate",
     "pass validation": "validate",
     "fail validation": "validate",
@@ -112,6 +116,7 @@ _FORWARD_COMMANDS = {
     S.VALIDATED: "accept {run}",
     S.ACCEPTED: "publish {run}",
     S.FAILED: "run {run}",
+    S.PAUSED: "unpause {run}",
 }
 
 #: Commands for a run that gates rejected, but not for one that a person rejected.

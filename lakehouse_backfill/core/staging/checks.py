@@ -99,6 +99,9 @@ def _check_documents(checks: Iterable[CheckResult]) -> list[Any]:
 
 
 CHUNK_CHECKS = "chunk-checks"
+#: Verdicts are stored when so many are not yet, or a quarter of all: after a kill only these
+#: chunks are judged again, and what is stored in sum stays in proportion to the chunks.
+_LEAST_UNSTORED, _UNSTORED_SHARE = 32, 4
 
 
 @dataclass
@@ -111,6 +114,7 @@ class ChunkChecks:
     waived: tuple[decisions.Waiver, ...]
     #: The chunks that this staging judged, with their checks, by id.
     _judged: dict[str, tuple[ChunkRecord, list[CheckResult]]] = field(default_factory=dict)
+    _stored: int = 0
 
     def judge(self, chunk: Chunk, record: ChunkRecord, rows_before: int, epoch: int) -> ChunkRecord:
         """Return the chunk's row for the ledger: done, or failed with its problem."""
@@ -137,6 +141,9 @@ class ChunkChecks:
             problem = f"waived: {problem}"
         judged = record.model_copy(update={"status": status, "problem": problem, "epoch": epoch})
         self._judged[chunk.chunk_id] = (judged, checks)
+        unstored = len(self._judged) - self._stored
+        if unstored >= max(_LEAST_UNSTORED, len(self._judged) // _UNSTORED_SHARE):
+            self._store_verdicts(epoch)
         return judged
 
     def results_of(self, chunk_id: str) -> tuple[CheckResult, ...]:
@@ -191,6 +198,7 @@ class ChunkChecks:
         document: dict[str, Any] = {"chunks": [found[name] for name in wanted if name in found]}
         if left := [name for suite in self._row_suites for name in suite.of_whole]:
             document["judged_on_result"] = left
+        self._stored = len(self._judged)
         return self.context.evidence.record(self.plan.run_id, CHUNK_CHECKS, document, epoch)
 
     def _row_suite_results(

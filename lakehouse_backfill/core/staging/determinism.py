@@ -6,8 +6,10 @@ are put together at run time, and which columns of inputs each column is made of
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from lakehouse_backfill.core.guards.analysed_plan import find_in_plan
 from lakehouse_backfill.core.guards.code_lines import locate_facts
@@ -61,6 +63,8 @@ class PlanJudge:
     compute: ComputePorts
     plan: Plan
     epoch: int
+    #: Chunks may be computed side by side.
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _judged: set[str] = field(default_factory=set)
     _recorded: set[Finding] = field(default_factory=set)
     _is_noted: bool = False
@@ -77,6 +81,10 @@ class PlanJudge:
         Raises NonDeterministic, and Blocked where restricted columns travel to a lower class, or
         tables are read that the run does not declare.
         """
+        with self._lock:
+            self._judge(chunk)
+
+    def _judge(self, chunk: Chunk) -> None:
         if chunk.chunk_id in self._judged:
             return
         self._judged.add(chunk.chunk_id)
@@ -86,9 +94,7 @@ class PlanJudge:
         reads = self.compute.staging.tables_read(self.plan, chunk)
         require_declared_reads(self.plan, reads, state=_NOTHING_WRITTEN)
         self._unread.add(reads)
-        kept = job_code.archived_code(self.context, self.plan.code_of or self.plan.run_id)
-        texts = {one["file"]: one["text"] for one in kept if one["text"] is not None}
-        found = find_in_chunk(text, self.plan, texts)
+        found = find_in_chunk(text, self.plan, self._texts)
         if found is None:
             self._note_not_looked_at()
             return
@@ -101,6 +107,12 @@ class PlanJudge:
     def finish(self) -> None:
         """Record what the judged chunks leave to say: inputs that none of them read."""
         self._unread.record()
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        """The files of the job; read once, however many chunks there are."""
+        kept = job_code.archived_code(self.context, self.plan.code_of or self.plan.run_id)
+        return {one["file"]: one["text"] for one in kept if one["text"] is not None}
 
     def _judge_flow(self, text: str | None) -> None:
         flow = dict(restricted_flow(self.plan.resolved, text))

@@ -6,7 +6,7 @@ A revision carries chunks over from the shadow of the run that it revises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,7 +24,9 @@ from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.candidates import bind_candidates
 from lakehouse_backfill.core.staging.checks import ChunkChecks, judge_inputs
 from lakehouse_backfill.core.staging.determinism import PlanJudge
+from lakehouse_backfill.core.staging.pause import CUT_OFF, require_not_paused, stop_error
 from lakehouse_backfill.core.staging.rejects import record_rejects
+from lakehouse_backfill.core.staging.schedule import ChunkSchedule, ChunkWork
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import (
@@ -33,7 +35,7 @@ from lakehouse_backfill.domain.plan import (
     reference_data_version,
 )
 from lakehouse_backfill.domain.publication import ChunkCommit
-from lakehouse_backfill.domain.run import ChunkRecord, RunStatus
+from lakehouse_backfill.domain.run import ChunkRecord, RunState, RunStatus
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
 from lakehouse_backfill.ports.compute import ComputePorts
 
@@ -113,10 +115,11 @@ def stage(
     by the next call. Raises ApprovalMissing (also when the code is not what was approved),
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run), NotAllowed
     (`replayer`, by default who acts, may not replay the input), Blocked (an input is staged by a
-    run that is not validated).
+    run that is not validated), RunPaused (also when it is paused meanwhile).
     """
     plan = context.runs.plan(run_id)
     publish_modes.require_job_writer(plan)
+    require_not_paused(context, context.runs.status(run_id))
     plan = bind_approved_candidates(context, plan, by)
     committed = partial(context.shadows.chunks, plan.shadow_table)
     return stage_run(context, plan, by, committed, replayer)
@@ -189,8 +192,9 @@ def staging_session(
     engine = {} if publish_modes.is_externally_written(plan) else engine_detail(context)
     status = context.drive(status, plan, "begin staging", by, **engine)
     try:
-        with RenewedLease(context, status) as lease:
-            compute = context.compute()
+        interruption = _Interruption(context, plan)
+        with RenewedLease(context, status, interruption) as lease, _loss_first(lease):
+            compute = interruption.compute = context.compute()
             session = StagingSession(
                 status,
                 lease,
@@ -198,14 +202,17 @@ def staging_session(
                 decisions.waivers_in_force(events),
                 PlanJudge(context, compute, plan, lease.epoch),
             )
-            with side_effects.record_attempts(context, plan.run_id, lease.epoch):
+            with (
+                compute.staging.beside(plan),
+                side_effects.record_attempts(context, plan.run_id, lease.epoch),
+            ):
                 if not publish_modes.is_externally_written(plan):
                     session.compute.staging.load(plan)
                 judge_inputs(context, session.compute, plan, lease.epoch, session.waived)
                 yield session
-    except RunMoved:
+    except RunMoved as error:
         # Whoever took the run over moves it now.
-        raise
+        raise stop_error(context, status, error) from error
     except ChecksFailed as error:
         context.move(status, plan, "halt", by, problem=error.problem, **error.stop)
         hooks.notify_halted(context, plan)
@@ -213,6 +220,35 @@ def staging_session(
     except BackfillError as error:
         context.move(status, plan, "fail", by, problem=error.problem)
         raise
+
+
+@contextmanager
+def _loss_first(lease: RenewedLease) -> Iterator[None]:
+    """Raise that the run was lost instead of what an interrupted computation says of it."""
+    try:
+        yield
+    except BackfillError:
+        lease.require_held()
+        raise
+
+
+@dataclass
+class _Interruption:
+    """Ends what the engine computes for a run that was cancelled, taken over or paused with `now`.
+
+    Any other pause lets the chunk in flight be finished.
+    """
+
+    context: Context
+    plan: Plan
+    #: None until the engine has started.
+    compute: ComputePorts | None = None
+
+    def __call__(self, moved: RunStatus) -> None:
+        """End it: the run is `moved` now."""
+        newest = self.context.runs.events(self.plan.run_id)[-1]
+        if self.compute and (moved.state is not RunState.PAUSED or newest.detail.get(CUT_OFF)):
+            self.compute.staging.interrupt(self.plan)
 
 
 def _stage_chunks(
@@ -227,28 +263,65 @@ def _stage_chunks(
     committed = {item.chunk_id: item for item in listed()}
     recorded = {record.chunk_id: record for record in context.runs.chunks(plan.run_id)}
     checks = ChunkChecks(context, compute, plan, session.waived)
-    to_do = chunk_stages(plan)
-    context.progress.start("stage", len(to_do), "chunks")
+    schedule = ChunkSchedule(context, plan, lease, partial(compute.staging.beside, plan))
+    schedule.resume(recorded, committed)
+    find = partial(_find_again, listed)
+    work = [
+        ChunkWork(
+            each,
+            each.kind == "carry_chunk" or each.chunk_id not in committed,
+            _StageAttempts(
+                partial(_stage_chunk, context, plan, session, each),
+                committed.get(each.chunk_id), recorded.get(each.chunk_id),
+                partial(find, each.chunk_id),
+            ),
+        )
+        for each in chunk_stages(plan)
+    ]  # fmt: skip
+    context.progress.start("stage", len(work), "chunks")
     done: list[ChunkRecord] = []
     rows = 0
-    for each in to_do:
-        lease.require_held()
-        chunk = each.chunk
-        known = recorded.get(chunk.chunk_id)
-        record = _stage_chunk(context, plan, session, each, committed.get(chunk.chunk_id), known)
-        if record is not known and not record.carried_from:
-            record = record_rejects(context, session.compute.staging, plan, chunk, record)
-        if record is not known or record.status == "failed" or not checks.is_verdict_stored(record):
-            record = checks.judge(chunk, record, rows, lease.epoch)
-            context.runs.record_chunk(record)
-            checks.require_passed(record)
-        done.append(record)
-        rows += record.output_rows
-        context.progress.advance(1, record.output_rows)
+    # Closed at once when a chunk is bad: what is in work lands before the run is halted.
+    with closing(schedule.run(work)) as staged:
+        for one, record in staged:
+            known, chunk = recorded.get(one.stage.chunk_id), one.stage.chunk
+            if record is not known and not record.carried_from:
+                record = record_rejects(context, compute.staging, plan, chunk, record)
+            is_judged = record is known and record.status != "failed"
+            if not is_judged or not checks.is_verdict_stored(record):
+                record = checks.judge(chunk, record, rows, lease.epoch)
+                record = record.model_copy(update={"pace": schedule.take_changes()})
+                context.runs.record_chunk(record)
+                checks.require_passed(record)
+            done.append(record)
+            rows += record.output_rows
+            context.progress.advance(1, record.output_rows)
     context.progress.finish()
     checks.finish(lease.epoch)
     session.plans.finish()
     return done, sum(chunk.chunk_id in committed for chunk in plan.resolved.chunks)
+
+
+def _find_again(listed: Callable[[], tuple[ChunkCommit, ...]], chunk_id: str) -> ChunkCommit | None:
+    return {item.chunk_id: item for item in listed()}.get(chunk_id)
+
+
+@dataclass
+class _StageAttempts:
+    """Brings one chunk into the shadow; after a failure it looks whether that landed."""
+
+    act: Callable[[ChunkCommit | None, ChunkRecord | None], ChunkRecord]
+    commit: ChunkCommit | None
+    known: ChunkRecord | None
+    find: Callable[[], ChunkCommit | None]
+    _has_failed: bool = False
+
+    def __call__(self) -> ChunkRecord:
+        """Return the chunk's row; raises what computing and committing raise."""
+        if self._has_failed:
+            self.commit = self.find()
+        self._has_failed = True
+        return self.act(self.commit, self.known)
 
 
 def _judge_first_plan(context: Context, plan: Plan, session: StagingSession) -> None:

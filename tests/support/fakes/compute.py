@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +115,9 @@ class FakeCompute:
     factors: tuple[Factor, ...] = ()
     patterns: dict[tuple[int, ...], int] = field(default_factory=dict)
 
+    #: runs whose computation was ended
+    interrupted: list[str] = field(default_factory=list)
+
     #: what the transform rejects in every chunk
     rejected: Rejects | None = None
 
@@ -167,6 +170,12 @@ class FakeCompute:
 
     def load(self, plan: Plan) -> None:
         self.staged.append("load")
+
+    def beside(self, plan: Plan) -> Any:
+        return nullcontext()
+
+    def interrupt(self, plan: Plan) -> None:
+        self.interrupted.append(plan.run_id)
 
     def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
         if self.dies_at == chunk.chunk_id:

@@ -150,6 +150,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "accept": {**RUN, "state": "accepted", "approvals": []},
     "reject": {**RUN, "state": "rejected", "approvals": []},
     "cancel": {**RUN, "state": "cancelled", "approvals": []},
+    "pause": {**RUN, "state": "paused", "approvals": []},
+    "unpause": {**RUN, "state": "approved", "approvals": []},
     "note": {**RUN, "state": "published", "notes": [
         {"text": "rates come late", "by": "ana", "at": "2013-02-15T06:00:00+00:00"}]},
     "waive": {
@@ -175,6 +177,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
                        {"name": "delay", "old": "10.00", "new": "10.00"},
                        {"name": "share", "old": 0.5, "new": 0.4},
                        {"name": "first", "old": None, "new": 5}]},
+    "preview_run": {
+        **RUN, "state": "failed", "dry_run": True, "then": "stages these chunks",
+        "next_command": "lakehouse-backfill run bf-1", "chunks": [
+            {"chunk_id": "c0001", "partitions": ["p"], "act": "keep", "because": "it is done"},
+            {"chunk_id": "c0002", "partitions": ["q"], "act": "record", "because": "in doubt"},
+        ],
+    },
     "stage": {**RUN, "state": "staged", "chunks_done": 3, "chunks_redone": 0, "rows": 30},
     "validate": {**RUN, "state": "validated", "passed": True, "checks": CHECKS[:1],
                  "diff": {"summary": SUMMARY}, "partitions": [],

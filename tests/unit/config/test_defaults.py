@@ -9,6 +9,7 @@ import yaml
 
 from lakehouse_backfill.config.defaults import DEFAULTS_FILE, ProjectDefaults
 from lakehouse_backfill.config.manifests import load_manifest
+from lakehouse_backfill.domain.guards.limits import PaceLimits
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import ConfigError
 from tests.support.examples.declarations import MANIFEST, project
@@ -42,6 +43,20 @@ def test_the_manifests_own_field_wins_and_its_neighbours_are_the_projects(tmp_pa
     assert found.limits.partitions_per_chunk == 5
     released = load(tmp_path, text, "safety: {max_rows: null}")
     assert (released.safety.max_rows, released.safety.max_bytes) == (None, 8)
+
+
+@pytest.mark.req("X3")
+def test_limits_that_the_manifest_leaves_out_are_the_profiles(tmp_path: Path) -> None:
+    load(tmp_path, "limits: {partitions_per_chunk: 3}\n", "limits: {parallel: 2}")
+    hours = {"from": "22:00", "to": "05:00"}
+    limits = PaceLimits(parallel=8, rows_per_minute=1000, hours=hours)
+    found = load_manifest(tmp_path / NAME, tmp_path, limits).limits
+    assert (found.parallel, found.rows_per_minute, found.partitions_per_chunk) == (2, 1000, 3)
+    assert found.hours == limits.hours
+    # Written out, they are the same manifest; without any, one of an earlier release.
+    assert "parallel" not in load_manifest(tmp_path / NAME, tmp_path).limits.model_copy(
+        update={"parallel": 1}
+    ).model_dump(mode="json")
 
 
 def test_other_defaults_are_another_manifest(tmp_path: Path) -> None:

@@ -229,6 +229,7 @@ BACKFILL_CHUNK_RUN = ControlTable(
         ("rejected_rows", "long", "Rows that the transform rejected; null: it declares none."),
         ("reject_reasons", "[string]", "How many rows for which reason, the most first."),
         ("rejects_seal", "string", "SHA-256 of the seals of its rows in `reject_record`."),
+        ("pace", "[string]", "What changed how many chunks are side by side, and why."),
     ),
 )
 

@@ -213,6 +213,8 @@ _LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
+    # Chunks that are computed side by side share the cores: `limits.parallel`.
+    "spark.scheduler.mode": "FAIR",
 }
 #: A JVM that dies writes neither a report nor its memory: both hold values.
 _NO_DUMPS = (

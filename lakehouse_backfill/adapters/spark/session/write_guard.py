@@ -107,10 +107,13 @@ def forbid_job_writes() -> Iterator[None]:
 
 
 @contextmanager
-def allow_own_writes() -> Iterator[None]:
-    """Allow this thread to write while a job's code runs on another one."""
+def allow_own_writes(*, allowed: bool = True) -> Iterator[None]:
+    """Allow this thread to write while a job's code runs on another one.
+
+    With `allowed` false, the block runs a job's code itself, in a thread that may write else.
+    """
     before = getattr(_thread_state, "trusted", False)
-    _thread_state.trusted = True
+    _thread_state.trusted = allowed
     try:
         yield
     finally:

@@ -22,6 +22,8 @@ _REASONS_KEPT = 20
 _MOST_OF_A_REASON = 200
 _MOST_OF_A_VALUE = 1_000
 _COUNT = "lhb_rejected"
+#: More than chunks are ever computed side by side.
+_CHUNKS_WATCHED = 128
 
 
 def declares_rejects(output: DataFrame) -> bool:
@@ -52,29 +54,34 @@ def with_reason(target: StructType) -> StructType:
 
 
 class RejectWatch:
-    """Counts the rejected rows of the chunk that is written, also those of other partitions."""
+    """Counts the rejected rows of chunks that are written, also those of other partitions.
+
+    Only the newest chunks are known: as many as are written side by side.
+    """
 
     def __init__(self) -> None:
-        self._chunk: tuple[str, str] | None = None
-        self._observation: Observation | None = None
+        self._watched: dict[tuple[str, str], Observation | None] = {}
 
     def observe(self, chunk: tuple[str, str], output: DataFrame) -> DataFrame:
         """Return the output, whose rejected rows are counted when it is computed."""
-        self._chunk = chunk
-        self._observation = Observation() if declares_rejects(output) else None
-        if self._observation is None:
+        for old in list(self._watched)[: max(0, len(self._watched) - _CHUNKS_WATCHED)]:
+            self._watched.pop(old, None)
+        observation = Observation() if declares_rejects(output) else None
+        self._watched[chunk] = observation
+        if observation is None:
             return output
         rejected = F.count(quoted_column(REJECT_REASON)).alias(_COUNT)
-        return output.observe(self._observation, rejected)
+        return output.observe(observation, rejected)
 
     def look_up(self, chunk: tuple[str, str]) -> tuple[bool, Rejects | None]:
         """Return whether it is known what the chunk rejects, and that: no row, or none declared."""
-        if chunk != self._chunk:
+        if chunk not in self._watched:
             return False, None
-        if self._observation is None:
+        observation = self._watched[chunk]
+        if observation is None:
             return True, None
         try:
-            count = dict(self._observation.get).get(_COUNT)
+            count = dict(observation.get).get(_COUNT)
         except Exception:  # noqa: BLE001 (an assertion of the JVM: there are no metrics)
             return False, None
         return count == 0, Rejects(rows=0)

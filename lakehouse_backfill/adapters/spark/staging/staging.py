@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -20,9 +22,9 @@ from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_col
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.guard.plan_reads import tables_read
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
+from lakehouse_backfill.adapters.spark.session import job_tags, write_guard
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
 from lakehouse_backfill.adapters.spark.staging import (
     column_scope,
     merge,
@@ -66,6 +68,42 @@ class _ObservedChunk:
     may_hold_secrets: bool = True
 
 
+#: The inputs of a chunk, and what the transform makes of them; nothing is executed.
+_Computed = tuple[dict[str, DataFrame], DataFrame]
+
+
+class _Outputs:
+    """The output of the newest chunk of each thread; chunks may be computed side by side."""
+
+    def __init__(self, inputs: PinnedInputs, runner: TransformRunner) -> None:
+        self._inputs, self._runner = inputs, runner
+        self._newest = threading.local()
+        #: The guards of a job's code hold for the process: it is called by one thread at a time.
+        self._lock = threading.RLock()
+
+    def of_chunk(self, plan: Plan, chunk: Chunk, epoch: int | None = None) -> _Computed:
+        """Return the inputs of a chunk and what the transform makes of them; executes nothing.
+
+        The chunk that this thread analysed last is kept, so that it is the one that is written.
+        Where code may send messages, it runs again with the epoch: an analysis sends none.
+        """
+        sending = str(epoch) if plan.resolved.contract.sinks else ""
+        key = plan.run_id, plan.code_of, chunk.chunk_id, sending
+        known: tuple[tuple[str, ...], _Computed] | None = getattr(self._newest, "item", None)
+        if known is None or known[0] != key:
+            scope = plan.chunk_scope(chunk)
+            frames = self._inputs.frames_for_scope(plan, scope)
+            doing = spark_errors(f"computing chunk {chunk.chunk_id}")
+            with self._lock, write_guard.allow_own_writes(allowed=False), doing:
+                output = self._runner.run_job(plan, scope, frames, epoch)
+            known = self._newest.item = key, (frames, output)
+        return known[1]
+
+    def forget(self) -> None:
+        """Drop this thread's newest output."""
+        self._newest.item = None
+
+
 class SparkStaging:
     """Computes chunks, edges and warm-up proofs; writes nothing but shadows."""
 
@@ -89,7 +127,7 @@ class SparkStaging:
         self._deleted_row_filter = DeletedRowFilter(tables)
         self._writer = ShadowWriter(tables)
         self._restorer = PartitionRestorer(tables)
-        self._computed: tuple[tuple[str, ...], dict[str, DataFrame], DataFrame] | None = None
+        self._outputs = _Outputs(self._inputs, self._transform_runner)
         self._reject_watch = rejects.RejectWatch()
 
     def load(self, plan: Plan) -> None:
@@ -106,13 +144,15 @@ class SparkStaging:
         started = time.monotonic()
         scope = plan.chunk_scope(chunk)
         target = self._tables.schema(plan.shadow_table)
-        frames, computed = self._compute(plan, chunk, epoch)
-        self._computed = None
+        frames, computed = self._outputs.of_chunk(plan, chunk, epoch)
+        self._outputs.forget()
         with spark_errors(f"computing chunk {chunk.chunk_id}"):
             watched = self._reject_watch.observe((plan.run_id, chunk.chunk_id), computed)
             output = self._transform_runner.fit(plan, watched, target)
         with (
-            run_concurrently(lambda: _count_input(self._inputs, plan, chunk, frames)) as counting,
+            write_guard.run_concurrently(
+                lambda: _count_input(self._inputs, plan, chunk, frames)
+            ) as counting,
             self._chunk_composer.compose(plan, scope, output, target) as composed_output,
             self._deleted_row_filter.exclude_from_chunk(plan, chunk, composed_output) as remaining,
         ):
@@ -129,7 +169,7 @@ class SparkStaging:
 
     def analysed_plan(self, plan: Plan, chunk: Chunk) -> str | None:
         """Return Catalyst's analysed plan of a chunk as JSON; None when Spark doesn't give it."""
-        _, output = self._compute(plan, chunk)
+        _, output = self._outputs.of_chunk(plan, chunk)
         with spark_errors(f"analysing chunk {chunk.chunk_id}"):
             text = analysed_plan_json(output)
         place = self._transform_runner.place(plan)
@@ -140,25 +180,7 @@ class SparkStaging:
     def tables_read(self, plan: Plan, chunk: Chunk) -> PlanReads | None:
         """Return the tables that the analysed plan of a chunk reads; None on Spark Connect."""
         with spark_errors(f"analysing chunk {chunk.chunk_id}"):
-            return tables_read(self._compute(plan, chunk)[1], self._tables.catalog)
-
-    def _compute(
-        self, plan: Plan, chunk: Chunk, epoch: int | None = None
-    ) -> tuple[dict[str, DataFrame], DataFrame]:
-        """Return the inputs of a chunk and what the transform makes of them; nothing is executed.
-
-        The chunk that was analysed last is kept, so that it is the one that is written. Where code
-        may send messages, it runs again with the epoch: an analysis sends none.
-        """
-        sending = str(epoch) if plan.resolved.contract.sinks else ""
-        key = plan.run_id, plan.code_of, chunk.chunk_id, sending
-        if self._computed is None or self._computed[0] != key:
-            scope = plan.chunk_scope(chunk)
-            frames = self._inputs.frames_for_scope(plan, scope)
-            with spark_errors(f"computing chunk {chunk.chunk_id}"):
-                output = self._transform_runner.run_job(plan, scope, frames, epoch)
-            self._computed = key, frames, output
-        return self._computed[1:]
+            return tables_read(self._outputs.of_chunk(plan, chunk)[1], self._tables.catalog)
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         """Return the ledger row of a chunk that was committed earlier but not recorded.
@@ -192,8 +214,8 @@ class SparkStaging:
         is_known, found = self._reject_watch.look_up((plan.run_id, chunk.chunk_id))
         if is_known:
             return found
-        output = self._compute(plan, chunk)[1]
-        self._computed = None
+        output = self._outputs.of_chunk(plan, chunk)[1]
+        self._outputs.forget()
         if not rejects.declares_rejects(output):
             return None
         with spark_errors(f"reading what chunk {chunk.chunk_id} rejects"):
@@ -203,6 +225,14 @@ class SparkStaging:
             left_out = catch_up.excluded_rows(plan.resolved)
             kept = self._deleted_row_filter.drop_excluded(mine, left_out)
             return rejects.read_rejects(plan, kept, self._transform_runner.place(plan))
+
+    def beside(self, plan: Plan) -> AbstractContextManager[None]:
+        """Tag what this thread computes, in a scheduler pool of its own; it may write."""
+        return job_tags.beside(self._tables.spark, f"lhb-{plan.run_id}")
+
+    def interrupt(self, plan: Plan) -> None:
+        """End the Spark jobs of the threads that work for the run."""
+        self._tables.spark.interruptTag(f"lhb-{plan.run_id}")
 
     def application(self) -> str:
         """Return the id of the Spark application, which Iceberg writes into each summary."""

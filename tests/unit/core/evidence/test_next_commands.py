@@ -47,7 +47,7 @@ from tests.support.fakes.steps import (
 MOVES = {
     "approve": "approve", "run": "begin staging", "shadow": "begin staging",
     "validate": "begin validation", "accept": "accept", "publish": "begin publishing",
-    "rollback": "roll back",
+    "rollback": "roll back", "unpause": "unpause",
 }  # fmt: skip
 READS = {"status", "recover", "evidence"}
 

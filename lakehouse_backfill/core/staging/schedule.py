@@ -1,0 +1,249 @@
+"""Starts the chunks of a run in order, as many side by side as limits and pace allow.
+
+Chunks are handed on in order, so the ledger is written in order by one thread. Each chunk carries
+the epoch of its driver and is one commit, so a driver that is killed leaves at most the chunks in
+work to be done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.core.planning.pace import chunk_sizes
+from lakehouse_backfill.core.planning.stages import Stage
+from lakehouse_backfill.core.runs.context import Context, RenewedLease
+from lakehouse_backfill.core.staging import pacer
+from lakehouse_backfill.core.staging.pacer import Break, Go, Landed, Pace, Size
+from lakehouse_backfill.domain.guards.limits import PaceLimits
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.errors import (
+    BackfillError,
+    Conflict,
+    EnvironmentDown,
+    LimitExceeded,
+    RunMoved,
+)
+
+#: Seconds between two looks at the run while a limit lets nothing start.
+_LOOK_S = 1.0
+#: Shorter waits are not shown.
+_SHOWN_S = 1.0
+
+
+@dataclass(frozen=True)
+class ChunkWork:
+    """One chunk to bring into the shadow; `is_new`: it is computed, so that limits count it."""
+
+    stage: Stage
+    is_new: bool
+    #: Brings it there, or finds it there; safe to repeat.
+    act: Callable[[], ChunkRecord]
+
+
+_Staged = Generator[tuple[ChunkWork, ChunkRecord], None, None]
+
+
+@dataclass
+class ChunkSchedule:
+    """The chunks of one staging: those that wait, those in work, and the pace."""
+
+    context: Context
+    plan: Plan
+    lease: RenewedLease
+    #: Lets a thread work for the run beside others.
+    beside: Callable[[], AbstractContextManager[None]]
+    pace: Pace = field(default_factory=Pace)
+    #: What changed the pace since the last ledger row.
+    _changes: list[str] = field(default_factory=list)
+    _shown_until: datetime | None = None
+
+    def resume(self, recorded: Mapping[str, ChunkRecord], committed: Collection[str]) -> None:
+        """Count what earlier drivers landed: rows of the ledger, and chunks that it lacks."""
+        now = self.context.clock.now()
+        known = [self._landed(one, one.finished_at) for one in recorded.values()]
+        in_doubt = [Landed(now, self._size(name)) for name in committed if name not in recorded]
+        self.pace = pacer.resume(self.limits, [*known, *in_doubt], now)
+
+    @property
+    def limits(self) -> PaceLimits:
+        """The limits of the run."""
+        return self.plan.resolved.manifest.limits
+
+    def run(self, work: Sequence[ChunkWork]) -> _Staged:
+        """Yield each chunk with its row, in order, once it is in the shadow.
+
+        Raises RunMoved once the run was paused, cancelled or taken over, LimitExceeded when too
+        many chunks failed in a row, else what a chunk raises that may not be tried again. Chunks
+        in work are waited for.
+        """
+        if self.limits.parallel == 1:
+            yield from self._run_one_by_one(work)
+        else:
+            yield from self._run_side_by_side(work)
+
+    def take_changes(self) -> tuple[str, ...]:
+        """Return what changed the pace since the last call, for the ledger."""
+        found, self._changes = tuple(self._changes), []
+        return found
+
+    def _run_one_by_one(self, work: Sequence[ChunkWork]) -> _Staged:
+        for one in work:
+            while True:
+                self._wait_to_start(one)
+                started = time.monotonic()
+                try:
+                    record = one.act()
+                except BackfillError as error:
+                    self._note_failure(one, error)
+                    continue
+                break
+            self._note_landed(one, record, time.monotonic() - started)
+            yield one, record
+
+    def _wait_to_start(self, one: ChunkWork) -> None:
+        while (wait_s := self._seconds_to_start(one)) is not None:
+            self.context.clock.sleep(wait_s)
+
+    def _run_side_by_side(self, work: Sequence[ChunkWork]) -> _Staged:
+        queue, done = deque(work), dict[str, ChunkRecord]()
+        in_work: dict[Future[tuple[ChunkRecord, float]], ChunkWork] = {}
+
+        def timed(one: ChunkWork) -> tuple[ChunkRecord, float]:
+            started = time.monotonic()
+            with self.beside():
+                return one.act(), time.monotonic() - started
+
+        with ThreadPoolExecutor(self.limits.parallel, thread_name_prefix="lhb-chunk") as pool:
+            for one in work:
+                while one.stage.chunk_id not in done:
+                    wait_s: float | None = _LOOK_S
+                    while queue and (wait_s := self._seconds_to_start(queue[0])) is None:
+                        started = queue.popleft()
+                        in_work[pool.submit(timed, started)] = started
+                    self._collect(in_work, queue, done, wait_s)
+                yield one, done.pop(one.stage.chunk_id)
+
+    def _collect(
+        self,
+        in_work: dict[Future[tuple[ChunkRecord, float]], ChunkWork],
+        queue: deque[ChunkWork],
+        done: dict[str, ChunkRecord],
+        wait_s: float | None,
+    ) -> None:
+        """Wait for the end of a chunk, but not longer than until the next one may start."""
+        timeout_s = _LOOK_S if wait_s is None else wait_s
+        if not in_work:
+            self.context.clock.sleep(timeout_s)
+        for future in wait(in_work, timeout_s, FIRST_COMPLETED).done:
+            one = in_work.pop(future)
+            try:
+                record, seconds = future.result()
+            except BackfillError as error:
+                self._note_failure(one, error)
+                queue.appendleft(one)
+            else:
+                self._note_landed(one, record, seconds)
+                done[one.stage.chunk_id] = record
+
+    def _seconds_to_start(self, one: ChunkWork) -> float | None:
+        """Return how long to wait before the next look; None: the chunk has started.
+
+        Raises RunMoved, and LimitExceeded once the circuit is broken.
+        """
+        self.lease.require_held()
+        if not one.is_new:
+            self.lease.require_driving()
+            return None
+        now = self.context.clock.now()
+        decision = pacer.decide(self.limits, self.pace, self._size(one.stage.chunk_id), now)
+        if isinstance(decision, Go):
+            self.lease.require_driving()
+            self.pace = pacer.start(self.pace, one.stage.chunk_id, self._size(one.stage.chunk_id))
+            self._show_wait(None, "")
+            return None
+        if isinstance(decision, Break):
+            raise LimitExceeded(
+                f"staging of {self.plan.run_id} was stopped: {decision.reason}",
+                state="chunks that are done stay in the shadow; readers see what they saw before",
+                fix=f"{command_line('run', self.plan.run_id)}, once what failed works again",
+            )
+        if decision.until is None:
+            return _LOOK_S
+        self._show_wait(decision.until, decision.reason)
+        return min(_LOOK_S, max(0.0, (decision.until - now).total_seconds()))
+
+    def _show_wait(self, until: datetime | None, reason: str) -> None:
+        """Show a wait, once, with its reason; None ends what is shown."""
+        if until == self._shown_until:
+            return
+        if self._shown_until is not None:
+            self.context.progress.finish()
+            self._shown_until = None
+        if until is None:
+            return
+        left_s = (until - self.context.clock.now()).total_seconds()
+        if left_s >= _SHOWN_S:
+            self._shown_until = until
+            text = f"waits {describe_wait(left_s)}: {reason}"
+            self.context.progress.start(text, 0, "")
+            self.context.journal.bind(**self.plan.labels).log(
+                "staging waits", reason=reason, until=until.isoformat()
+            )
+
+    def _note_failure(self, one: ChunkWork, error: BackfillError) -> None:
+        """Count a failure after which a chunk may be tried again; raise any other.
+
+        The last one that is allowed is raised as it is, unless others came before it.
+        """
+        self.lease.require_held()
+        may_help = error.retry_may_help or isinstance(error, (Conflict, EnvironmentDown))
+        if isinstance(error, RunMoved) or not may_help or self.limits.failures_in_a_row == 1:
+            raise error
+        self.pace, change = pacer.fail(
+            self.limits, self.pace, one.stage.chunk_id, error.problem, self.context.clock.now()
+        )
+        self._log_change(change)
+
+    def _note_landed(self, one: ChunkWork, record: ChunkRecord, seconds: float) -> None:
+        if not one.is_new:
+            return
+        landed = self._landed(record, self.context.clock.now())
+        self.pace, change = pacer.land(self.limits, self.pace, one.stage.chunk_id, landed, seconds)
+        if change:
+            self._log_change(change)
+
+    def _log_change(self, change: str) -> None:
+        self._changes.append(change)
+        self.context.journal.bind(**self.plan.labels).log("pace changed", change=change)
+
+    @cached_property
+    def _sizes(self) -> dict[str, Size]:
+        found = chunk_sizes(self.plan.estimate, len(self.plan.resolved.chunks))
+        return {chunk_id: Size(*size) for chunk_id, size in found.items()}
+
+    def _size(self, chunk_id: str) -> Size:
+        return self._sizes.get(chunk_id, Size(0, 0))
+
+    def _landed(self, record: ChunkRecord, at: datetime) -> Landed:
+        estimate = self.plan.estimate
+        row_bytes = estimate.input_bytes / estimate.input_rows if estimate.input_rows else 0.0
+        rows = max(record.input_rows, record.output_rows)
+        return Landed(at, Size(rows, round(record.input_rows * row_bytes)))
+
+
+def describe_wait(seconds: float) -> str:
+    """Write a wait as people read it: `40 s`, `12 min`, `3 h 20 min`."""
+    minutes = timedelta(seconds=round(seconds)) // timedelta(minutes=1)
+    if minutes < 2:
+        return f"{round(seconds)} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

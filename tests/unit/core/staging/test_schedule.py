@@ -1,0 +1,269 @@
+"""The chunks of a run one after another and side by side, within limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging.pause import pause, preview_run, unpause
+from lakehouse_backfill.core.staging.schedule import describe_wait
+from lakehouse_backfill.core.staging.stage import stage
+from lakehouse_backfill.domain.partitions import Chunk
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.run import ChunkRecord, RunState
+from lakehouse_backfill.errors import ChecksFailed, Conflict, LimitExceeded, RunPaused
+from tests.support.fakes.compute import FakeCompute, SilentProgress, checksum
+from tests.support.fakes.context import context, declared, lake
+from tests.support.fakes.lake import FakeLake
+from tests.support.fakes.steps import approved_run, state_of
+
+SLOW_S = 30
+BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+class Clock:
+    """A clock that waits at once, and knows how long it waited."""
+
+    def __init__(self) -> None:
+        self.time = BEGIN
+
+    def now(self) -> datetime:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+@dataclasses.dataclass
+class Threads(FakeCompute):
+    """An engine whose commits are safe from several threads; it notes who stages what."""
+
+    lock: Any = dataclasses.field(default_factory=threading.Lock)
+    by_thread: dict[str, str] = dataclasses.field(default_factory=dict)
+    working: list[str] = dataclasses.field(default_factory=list)
+    act: Callable[[Chunk], object] = lambda _: None
+
+    def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
+        self.by_thread[chunk.chunk_id] = threading.current_thread().name
+        self.act(chunk)
+        with self.lock:
+            record = super().stage(plan, chunk, epoch)
+        return record.model_copy(update={"finished_at": BEGIN})
+
+    @contextmanager
+    def beside(self, plan: Plan) -> Iterator[None]:
+        self.working.append(threading.current_thread().name)
+        yield
+
+
+@dataclasses.dataclass
+class Shown(SilentProgress):
+    """What a person sees of waits."""
+
+    texts: list[str] = dataclasses.field(default_factory=list)
+
+    def start(self, label: str, total: int, unit: str) -> None:
+        self.texts.append(label)
+
+
+def _world(**limits: Any) -> tuple[FakeLake, Threads, Context, str]:
+    where = lake()
+    engine = Threads(where)
+    found = context(where, engine, clock=Clock(), progress=Shown())
+    cut = {"partitions_per_chunk": 1, **limits}
+    return (
+        where,
+        engine,
+        found,
+        approved_run(found, declared("2020-01-01", "2020-01-06", limits=cut)),
+    )
+
+
+def _sums(found: Context, run: str) -> list[str]:
+    return [one.checksum for one in found.runs.chunks(run)]
+
+
+def _expected(run: str) -> list[str]:
+    """The checksums of the five days, each with one file of the run."""
+    return [checksum(frozenset({f"{run}/2020-01-0{day}"})).text for day in range(1, 6)]
+
+
+@pytest.mark.req("X3")
+def test_chunks_side_by_side_come_to_the_same_and_the_ledger_is_in_order() -> None:
+    _, engine, found, run = _world(parallel=3)
+    order: list[str] = []
+    recorded: Any = found.runs.record_chunk
+
+    def record(row: ChunkRecord) -> None:
+        order.append(row.chunk_id)
+        recorded(row)
+
+    found.runs.record_chunk = record  # type: ignore[method-assign]
+    stage(found, run, "bob")
+    assert _sums(found, run) == _expected(run)
+    assert order == sorted(order)
+    assert all(name.startswith("lhb-chunk") for name in engine.by_thread.values())
+    assert set(engine.by_thread.values()) <= set(engine.working)
+
+
+@pytest.mark.req("X3")
+def test_as_many_are_side_by_side_as_the_window_has_grown_to() -> None:
+    _, engine, found, run = _world(parallel=2)
+    both = threading.Barrier(2)
+    # Chunks 2 and 3, and then 4 and 5, can only end together.
+    engine.act = lambda chunk: chunk.chunk_id.startswith("c0001") or both.wait(SLOW_S)
+    stage(found, run, "bob")
+    assert state_of(found, run) is RunState.STAGED
+    pace = [text for row in found.runs.chunks(run) for text in row.pace]
+    assert pace == ["window 1 to 2: 1 good chunks"]
+
+
+@pytest.mark.req("X3", "X9")
+def test_a_driver_that_is_overtaken_with_two_chunks_in_work_leaves_at_most_these() -> None:
+    _, engine, found, run = _world(parallel=2)
+    other = dataclasses.replace(found, driver="two")
+    both = threading.Barrier(2)
+
+    def interfere(chunk: Chunk) -> None:
+        if not chunk.chunk_id.startswith("c0001") and both.wait(SLOW_S) == 0:
+            pause(other, run, "bob", "")
+
+    engine.act = interfere
+    with pytest.raises(RunPaused):
+        stage(found, run, "bob")
+    acts = [one.act for one in preview_run(other, run)[1]]
+    assert acts == ["keep", "record", "record", "compute", "compute"]
+    unpause(other, run, "bob", "")
+    engine.act = lambda _: None
+    computed = len(engine.staged)
+    stage(other, run, "bob")
+    assert len([one for one in engine.staged[computed:] if one != "load"]) == 2
+    assert _sums(other, run) == _expected(run)
+
+
+@pytest.mark.req("X3", "Q9")
+def test_a_bad_chunk_halts_the_run_once_what_is_in_work_has_landed() -> None:
+    _, engine, found, run = _world(parallel=2)
+    engine.chunk_duplicates = 1
+    ended = threading.active_count()
+    with pytest.raises(ChecksFailed):
+        stage(found, run, "bob")
+    assert state_of(found, run) is RunState.HALTED
+    assert threading.active_count() == ended
+    assert [one.status for one in found.runs.chunks(run)] == ["failed"]
+
+
+@pytest.mark.req("X3")
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_limits_are_kept_and_the_wait_is_shown_with_its_reason(parallel: int) -> None:
+    _, _, found, run = _world(parallel=parallel, commits_per_hour=12)
+    clock: Any = found.clock
+    stage(found, run, "bob")
+    # Four waits of five minutes.
+    assert 1200 <= (clock.time - BEGIN).total_seconds() < 1210
+    shown: Any = found.progress
+    waits = [text for text in shown.texts if text.startswith("waits")]
+    assert waits == ["waits 5 min: 12 commits an hour"] * 4
+    assert describe_wait(40.2) == "40 s"
+    assert describe_wait(12_000) == "3 h 20 min"
+
+
+@pytest.mark.req("X3")
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_chunk_that_meets_a_conflict_is_tried_again_and_the_ledger_says_so(
+    parallel: int,
+) -> None:
+    _, engine, found, run = _world(parallel=parallel, failures_in_a_row=3)
+    problems = iter(["a conflict", "another"])
+
+    def fail(chunk: Chunk) -> None:
+        if chunk.chunk_id.startswith("c0002") and (problem := next(problems, "")):
+            raise Conflict(problem)
+
+    engine.act = fail
+    stage(found, run, "bob")
+    pace = [text for row in found.runs.chunks(run) for text in row.pace]
+    assert any("failed: a conflict; tried again after 2 s" in text for text in pace)
+    assert len(set(engine.staged)) == len(engine.staged) == 6
+
+
+@pytest.mark.req("X3")
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_the_circuit_breaks_and_the_same_command_goes_on(parallel: int) -> None:
+    _, engine, found, run = _world(parallel=parallel, failures_in_a_row=2)
+
+    def fail(chunk: Chunk) -> None:
+        if not chunk.chunk_id.startswith("c0001"):
+            raise Conflict("the table is busy")
+
+    engine.act = fail
+    with pytest.raises(LimitExceeded, match="chunks in a row failed") as broken:
+        stage(found, run, "bob")
+    assert f"run {run}" in broken.value.fix
+    assert state_of(found, run) is RunState.FAILED
+    engine.act = lambda _: None
+    stage(found, run, "bob")
+    assert state_of(found, run) is RunState.STAGED
+
+
+@pytest.mark.req("X3")
+def test_a_failure_after_the_commit_is_found_in_the_shadow_and_not_computed_again() -> None:
+    _, engine, found, run = _world(failures_in_a_row=2)
+    landed: Any = engine.remeasure
+    problems = iter(["the store is slow"])
+
+    def measure(*arguments: Any) -> ChunkRecord:
+        record: ChunkRecord = landed(*arguments)
+        if record.chunk_id.startswith("c0002") and (problem := next(problems, "")):
+            raise Conflict(problem)
+        return record
+
+    engine.remeasure = measure  # type: ignore[method-assign]
+    stage(found, run, "bob")
+    assert len(set(engine.staged)) == len(engine.staged) == 6
+
+
+@pytest.mark.req("X3")
+def test_a_limit_that_is_smaller_than_one_chunk_is_refused_with_number_and_limit() -> None:
+    found = context(lake())
+    wanted = declared(limits={"partitions_per_chunk": 2, "rows_per_minute": 1})
+    with pytest.raises(LimitExceeded) as refused:
+        make_plan(found, wanted, "bob", None)
+    assert "limits.rows_per_minute 1 lets 5 through in 5 minutes" in refused.value.problem
+    assert refused.value.field == "limits.rows_per_minute"
+
+
+@pytest.mark.req("X2", "X3")
+def test_after_a_kill_only_chunks_whose_verdict_was_not_stored_are_judged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lakehouse_backfill.core.staging.checks._LEAST_UNSTORED", 2)
+    _, engine, found, run = _world()
+    judged: list[str] = []
+    look: Any = engine.chunk
+
+    def chunk(plan: Plan, one: Chunk, *others: Any) -> Any:
+        judged.append(one.chunk_id[:5])
+        return look(plan, one, *others)
+
+    engine.chunk = chunk  # type: ignore[method-assign]
+
+    def die(one: Chunk) -> None:
+        if one.chunk_id.startswith("c0004"):
+            raise KeyboardInterrupt
+
+    engine.act = die
+    with pytest.raises(KeyboardInterrupt):
+        stage(found, run, "bob")
+    engine.act = lambda _: None
+    stage(dataclasses.replace(found, driver="two", take_over=True), run, "bob")
+    # The third was recorded, and its verdict was not stored.
+    assert judged == ["c0001", "c0002", "c0003", "c0003", "c0004", "c0005"]
