@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +24,7 @@ from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.project import Project
 
 PRODUCTS = 50
+PROGRAM = "from lakehouse_backfill.cli.entry import run; run()"
 DAYS = tuple(date(2024, 1, day) for day in range(1, 29))
 _SOURCE = "bronze.raw"
 CATALOG = {
@@ -42,7 +46,8 @@ _SPEC = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "d"))
 def measure_cascade(rounds: int) -> dict[str, list[float]]:
     """Measure the processor seconds of planning the first product alone, and all of them.
 
-    Both in turns in this process; the first round warms up. Nothing is registered.
+    Both in turns, in this process and as commands of their own, with what these load; the first
+    round warms up. Nothing is registered.
     """
     with tempfile.TemporaryDirectory(prefix="lhb-cascade-") as made:
         folder = Path(made)
@@ -59,9 +64,15 @@ def measure_cascade(rounds: int) -> dict[str, list[float]]:
             if sum(bool(node.run_id) for node in planned.nodes) != PRODUCTS:
                 raise ValueError(f"the cascade does not restate {PRODUCTS} products")
 
-        times: dict[str, list[float]] = {"plan of one product": [], "plan of the cascade": []}
+        acts = ("plan of one product", "plan of the cascade")
+        times: dict[str, list[float]] = {
+            **{act: [] for act in acts}, **{f"{act}, as a command": [] for act in acts},
+        }  # fmt: skip
         for number in range(rounds + 1):
-            took = (_processor_seconds(one), _processor_seconds(all_of_them))
+            took = (
+                _processor_seconds(one), _processor_seconds(all_of_them),
+                _seconds_of_command(folder), _seconds_of_command(folder, "--cascade"),
+            )  # fmt: skip
             if number:
                 for act, spent in zip(times, took, strict=True):
                     times[act].append(spent)
@@ -72,6 +83,16 @@ def _processor_seconds(act: Callable[[], None]) -> float:
     started = time.process_time()
     act()
     return time.process_time() - started
+
+
+def _seconds_of_command(folder: Path, *options: str) -> float:
+    """Return the processor seconds of a plan as a command: its process, and all that it starts."""
+    plan = ("--project", str(folder), "plan", "jobs/p0.yaml", "--dry-run", "--by", "ann", *options)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-c", PROGRAM, *plan]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _make(folder: Path) -> None:

@@ -64,9 +64,13 @@ def main() -> int:
     raw = {f"{act}, {n} files": times for n, acts in found.items() for act, times in acts.items()}
     cascade = measure_cascade(options.rounds)
     raw |= {f"{act}, processor": times for act, times in cascade.items()}
-    one, whole = (statistics.median(times) for times in cascade.values())
+    one, whole, one_alone, whole_alone = map(statistics.median, cascade.values())
     title = f"processor time of planning a cascade of {PRODUCTS} products / one of them"
-    ratios = [*_ratios(found), Ratio(title, whole / one, CASCADE_TIMES)]
+    ratios = [
+        *_ratios(found),
+        Ratio(title, whole / one, CASCADE_TIMES),
+        Ratio(f"{title}, as commands", whole_alone / one_alone, None),
+    ]
     return report("plan", ratios, raw, {"rounds": options.rounds, "partitions": PLANNED})
 
 
