@@ -136,3 +136,22 @@ def practice(lab: Lab) -> SqlCatalog:
     return SqlCatalog(
         "practice", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
     )
+
+
+def test_a_pinned_product_is_rehearsed_by_its_pointer(lab: Lab) -> None:
+    pinned = CONTRACT.replace("product: silver.t", "product: silver.pinned").replace(
+        "table: silver.t", "table: silver.t\npublication: pinned"
+    )
+    declare(lab)
+    contracts = lab.folder / "catalog" / "contracts"
+    (contracts / "silver.pinned.yaml").write_text(pinned)
+    manifest = lab.manifest("pinned.yaml", "2024-01-05", "2024-01-07")
+    file = lab.folder / manifest
+    text = file.read_text().replace("product: silver.t", "product: silver.pinned")
+    file.write_text(text.replace("target:\n", "target:\n  publish_mode: pointer_swap\n"))
+    before = contents(lab.folder / "lake")
+    for _ in range(2):
+        ended = rehearsed(lab, manifest)
+        assert ended.code == 0, ended.said
+        assert ended.data["held"]
+    assert contents(lab.folder / "lake") == before

@@ -56,6 +56,7 @@ def test_a_remark_is_no_part_of_the_command(document: dict[str, Any], remark: st
     assert (found.commands, found.remark) == ((command,), "which shows what happened")
 
 
+@pytest.mark.req("O5")
 @pytest.mark.parametrize("state", list(RunState))
 def test_every_state_says_what_is_wanted(document: dict[str, Any], state: RunState) -> None:
     found = find_next_act(in_state(document, state.value, "lakehouse-backfill status"))

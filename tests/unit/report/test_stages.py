@@ -13,7 +13,7 @@ from lakehouse_backfill.report.stages import MAX_STAGES, stages_figure
 from tests.support.examples import dossiers
 from tests.support.examples.plans import with_fields
 
-pytestmark = pytest.mark.req("P1", "O4")
+pytestmark = pytest.mark.req("P1", "O4", "O5")
 
 
 def titles(page: str) -> list[str]:
