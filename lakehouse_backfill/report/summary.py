@@ -1,17 +1,20 @@
-"""The first screen: what changes, by how much, is it safe, who decided."""
+"""The first screen: what changes, by how much, is it safe, who decided; what is wanted next."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
+from lakehouse_backfill.command_lines import command_line
+from lakehouse_backfill.core.approval.decisions import waive_command
 from lakehouse_backfill.core.planning.target import column_scope, row_changes
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.report import html, next_act
+from lakehouse_backfill.report import html
 from lakehouse_backfill.report.changes import parse_amount
 from lakehouse_backfill.report.dossier import ENDING_WORDS, CheckVerdict, Dossier
 
@@ -61,7 +64,7 @@ def heading_facts(dossier: Dossier) -> dict[str, Any]:
         "is_other_changed": _outside_check(dossier, passed=False) is not None,
         "rows": row_changes.describe_row_predicate(resolved.manifest.target),
         "columns": column_scope.describe_columns(resolved.manifest.target),
-        "wanted": next_act.find_next_act(dossier),
+        "wanted": find_next_act(dossier),
         "answers": (_size_answer(dossier), _safety_answer(dossier), _approval_answer(dossier)),
     }
 
@@ -170,3 +173,67 @@ def _approval_answer(dossier: Dossier) -> Answer:
     accepted = f"Result accepted by {dossier.deciders('accept')}"
     lines = (requested, accepted, more[1], dossier.ending_sentence)
     return Answer(question, dossier.deciders("approve"), lines, frozenset(more))
+
+
+_S = RunState
+_SENTENCES: dict[RunState, str] = {
+    _S.PLANNED: "Approve the plan before anything is computed, or reject it.",
+    _S.APPROVED: "No decision: the run may be computed.",
+    _S.STAGING: "No decision: the run is being computed.",
+    _S.PAUSED: "When the run goes on: unpause it.",
+    _S.STAGED: "No decision yet: the output has to be checked first.",
+    _S.VALIDATED: "Accept this result, or reject it.",
+    _S.ACCEPTED: "Publish it: the result is accepted.",
+    _S.PUBLISHING: "Finish the publication, which was begun.",
+    _S.PUBLISH_HALTED: "Find out why a step failed; then publish the rest, or roll back.",
+    _S.PUBLISHED: "Nothing. Take it back only if it is wrong.",
+    _S.ROLLED_BACK: "Nothing: it was taken back.",
+    _S.FAILED: "Correct what failed (the log tells it), then go on.",
+    _S.CANCELLED: "Nothing: the run is closed.",
+    _S.SUPERSEDED: "Nothing: another run took its place.",
+}
+_CORRECT = "Correct the cause and plan again"
+#: Commands that waive, on the first screen; `waive RUN --list` names all.
+_MAX_WAIVED = 1
+#: A longer command is left to the last section: the first screen could not hold it.
+_MAX_COMMAND = 2_000
+
+
+@dataclass(frozen=True)
+class NextAct:
+    """A sentence, the commands of which one is to be typed, and what is said of them."""
+
+    sentence: str
+    commands: tuple[str, ...]
+    remark: str = ""
+
+
+def find_next_act(dossier: Dossier) -> NextAct:
+    """Return the act that the run waits for, with its commands as they are typed."""
+    run, next_command = dossier.run, dossier.safety_summary.next_command
+    command, *remarks = re.split(r" +[(#] *", next_command, maxsplit=1)
+    is_said = run.state is RunState.PUBLISHED  # by the sentence
+    remark = remarks[0].rstrip(")") if remarks and not is_said else ""
+    sentence, commands = _SENTENCES.get(run.state, "Nothing."), [command]
+    if run.state in (_S.PLANNED, _S.VALIDATED):
+        commands.append(command_line("reject", run.run_id, "--reason", "TEXT"))
+    if run.state in (_S.REJECTED, _S.HALTED):
+        sentence, waivers = f"{_CORRECT}.", _waivers(dossier)
+        if waivers:
+            sentence = f"{_CORRECT}; or let what failed pass, for the record."
+            commands += waivers
+    typed = (dossier.typed(one) for one in commands)
+    shown = tuple(one for one in typed if len(one) <= _MAX_COMMAND)
+    return NextAct(sentence, shown, remark[:_MAX_COMMAND])
+
+
+def _waivers(dossier: Dossier) -> list[str]:
+    """Return how to let pass what failed; nothing where that is not possible."""
+    closed = [each for each in dossier.verdicts if each.is_open]
+    if dossier.ending is not None or not all(each.check.waivable for each in closed):
+        return []
+    run_id, titles = dossier.run.run_id, list(dict.fromkeys(each.title for each in closed))
+    found = [waive_command(run_id, title) for title in titles[:_MAX_WAIVED]]
+    if len(titles) > _MAX_WAIVED:
+        found = [command_line("waive", run_id, "--list")]
+    return found

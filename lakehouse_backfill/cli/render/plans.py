@@ -16,23 +16,30 @@ from lakehouse_backfill.cli.render.page import (
     BAD,
     TextPage,
     format_cell,
+    format_partitions,
     read_fields,
     relative_path,
     verdict_mark,
 )
 from lakehouse_backfill.cli.render.plan_tree import draw_plan_tree
-from lakehouse_backfill.cli.render.window import render_window
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.results.base import to_plain
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate
+    from lakehouse_backfill.domain.plan import (
+        ChecklistQuestion,
+        CorruptionWindow,
+        Estimate,
+        WindowSource,
+    )
     from lakehouse_backfill.results import proof
     from lakehouse_backfill.results.plans import PlanResult, RehearsalResult
 
 
 #: Lines of a kind that a short plan shows.
 _MAX_SHORT = 3
+#: Commits of a source that a corruption window draws.
+_MAX_WINDOW_COMMITS = 8
 
 
 def render_plan(page: TextPage, result: PlanResult) -> None:
@@ -41,7 +48,7 @@ def render_plan(page: TextPage, result: PlanResult) -> None:
     shown = replace(result, conflicts=result.conflicts[:_MAX_SHORT])
     draw_plan_tree(page, shown, is_whole=False)
     _proofs(page, result)
-    render_window(page, result.window)
+    _render_window(page, result.window)
     _what_needs_an_eye(page, result)
     page.line()
     whole = command_line("show", result.run_id) if result.state else "the same command with --full"
@@ -79,7 +86,7 @@ def render_whole_plan(page: TextPage, result: PlanResult) -> None:
     pins = "name | role | as asked for: requested | snapshot: snapshot_id | pin: mode"
     page.records("pinned", pins, result.pins)
     _estimate(page, result.estimate)
-    render_window(page, result.window)
+    _render_window(page, result.window)
     questions = ": number | question | answer"
     page.records("checklist", questions, result.checklist, most=None, answer=_answer_cell)
     _proofs(page, result)
@@ -237,3 +244,36 @@ def _questions(page: TextPage, questions: Sequence[str]) -> None:
 def render_schema(page: TextPage, result: proof.SchemaResult) -> None:
     """Write the schema itself, so that it can be sent to a file."""
     page.stream.write(json.dumps(result.schema, indent=2) + "\n")
+
+
+def _render_window(page: TextPage, window: CorruptionWindow | None) -> None:
+    """Draw which partitions and commits a window of wrong rows reaches, and how far to replay."""
+    if window is None:
+        return
+    good = window.last_good
+    state = "none is known: a cold start; warm-up alone builds what a chunk needs"
+    if good is not None:
+        version = f"version {good.version}, " if good.version is not None else ""
+        state = f"{version}{good.table}@{good.snapshot_id} of {good.at:%Y-%m-%d %H:%M} UTC"
+    closed = "" if window.is_closed else "; not over yet: the live job still reads rows of it"
+    page.line()
+    page.line("wrong rows", "bold")
+    page.facts(
+        (
+            ("event times", f"{window.first:%Y-%m-%d %H:%M} to {window.stop:%Y-%m-%d %H:%M} UTC"),
+            ("reach", format_partitions(window.partitions)),
+            ("last good state", state),
+            ("replay", f"through {window.closes_with}, which closes the window{closed}"),
+            *((f"in {one.name}", _window_source_text(one)) for one in window.sources),
+        )
+    )
+    commits = [commit for one in window.sources for commit in one.commits]
+    columns = "snapshot: snapshot_id | at | operation | writer | partitions"
+    page.records("commits that carried them", columns, commits, most=_MAX_WINDOW_COMMITS)
+
+
+def _window_source_text(source: WindowSource) -> str:
+    if source.unknown:
+        return f"not known: {source.unknown}"
+    count = len(source.commits)
+    return f"{format_partitions(source.partitions)} of {source.table}, by {count:,} commits"

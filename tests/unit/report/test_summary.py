@@ -10,8 +10,8 @@ import pytest
 
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.report.dossier import Dossier
-from lakehouse_backfill.report.next_act import find_next_act
 from lakehouse_backfill.report.page import render_page
+from lakehouse_backfill.report.summary import find_next_act
 
 RUN = "bf-0f3a9c2e71"
 ACCEPT = f"lakehouse-backfill accept {RUN}"
