@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lakehouse_backfill.adapters.iceberg.control import schemas
 from lakehouse_backfill.adapters.iceberg.control.log import ControlLog, LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.read_view import ReadView, one_view, view_of
+from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.project import Project
 from tests.support.examples.plans import NOON
 from tests.support.lakes.catalogs import catalog_of
@@ -111,13 +113,22 @@ def test_a_view_keeps_no_errors_and_few_tables():
 
 
 @pytest.mark.req("P4")
-def test_planning_a_cascade_loads_each_table_once_and_reads_runs_once(
+def test_a_plan_in_a_view_is_the_same_and_a_cascade_loads_each_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: Counter[str]
 ):
     monkeypatch.setattr(many, "PRODUCTS", 3)
     many._make(tmp_path)
     project = Project.open(tmp_path)
     project.cancel(project.plan("jobs/p0.yaml", by="ann").run_id, by="ann")
+    declared = project.wiring.load_declaration(Path("jobs/p1.yaml"), known={})
+    wanted = declared.manifest.target.partitions.model_copy(update={"values": ("2024-01-10",)})
+    target = declared.manifest.target.model_copy(update={"partitions": wanted})
+    declared = replace(declared, manifest=declared.manifest.model_copy(update={"target": target}))
+    outside = make_plan(project.wiring.context, declared, "ann", None)
+    with one_view(project.wiring.catalog):
+        inside = [make_plan(project.wiring.context, declared, "ann", None) for _ in range(2)]
+    same = {"created_at": outside.created_at}
+    assert [plan.model_copy(update=same) for plan in inside] == [outside] * 2
     loads.clear()
     planned = project.plan_cascade("jobs/p0.yaml", by="ann", dry_run=True)
     assert sum(bool(node.run_id) for node in planned.nodes) == 3
