@@ -15,7 +15,6 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any
-from uuid import UUID
 
 from pydantic import StringConstraints
 
@@ -31,7 +30,7 @@ PartitionTransform = Annotated[
 ColumnType = Annotated[
     str,
     StringConstraints(
-        pattern=r"^(date|timestamp|timestamptz|int|long|string|boolean|uuid|binary"
+        pattern=r"^(date|timestamp|timestamptz|int|long|string|boolean|binary"
         r"|decimal\(\d+, ?\d+\))$"
     ),
 ]
@@ -168,9 +167,7 @@ def partition_start(transform: str, column_type: str, stored: Any) -> Bound:
         return (_UNIX_EPOCH + timedelta(days=stored)).date()
     if column_type in ("timestamp", "timestamptz"):
         return _UNIX_EPOCH + timedelta(microseconds=stored)
-    if column_type == "uuid" and isinstance(stored, bytes):
-        return UUID(bytes=stored)
-    return stored if isinstance(stored, int | Decimal | bytes | UUID) else str(stored)
+    return stored if isinstance(stored, int | Decimal | bytes) else str(stored)
 
 
 def whole_partition_label(field: ScopeField, value: Bound | None) -> str:

@@ -7,7 +7,6 @@ from datetime import date, datetime
 from decimal import Decimal
 from string import ascii_letters, digits
 from typing import Any
-from uuid import UUID
 
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.labels.values import Bound
@@ -68,7 +67,7 @@ def readable_ranges(publication: Publication) -> tuple[RowRange, ...] | None:
 def _is_printable(rows: RowRange) -> bool:
     """Return whether both programs can name the rows: not those of a bucket, or a binary value."""
     values = (rows.lower, rows.upper, rows.equals)
-    return rows.buckets is None and not any(isinstance(v, bytes | Decimal | UUID) for v in values)
+    return rows.buckets is None and not any(isinstance(v, bytes | Decimal) for v in values)
 
 
 def _limits(rows: RowRange) -> list[tuple[str, Bound]]:

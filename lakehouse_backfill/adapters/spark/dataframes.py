@@ -13,7 +13,6 @@ from decimal import Decimal
 from functools import reduce
 from operator import and_
 from typing import Any
-from uuid import UUID
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -146,8 +145,6 @@ def typed_literal(value: Bound) -> Column:
         return F.lit(value.isoformat()).cast("date")
     if isinstance(value, bytes):
         return F.lit(bytearray(value))
-    if isinstance(value, UUID):
-        return F.lit(str(value))
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return F.lit(value).cast("bigint") if is_number else F.lit(value)
 

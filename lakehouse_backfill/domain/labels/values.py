@@ -1,9 +1,9 @@
 """Values of partition fields that are no times: their text, their type, and truncation.
 
 The text of a value is unique within its type, and gives exactly the value back: booleans `true` and
-`false`, decimals with all digits of their scale, binary values as `0x` with hexadecimal digits,
-UUIDs in lower case. Truncation follows the Iceberg spec: numbers and decimals round down, texts
-keep their first code points, binary values their first bytes.
+`false`, decimals with all digits of their scale, binary values as `0x` with hexadecimal digits.
+Truncation follows the Iceberg spec: numbers and decimals round down, texts keep their first code
+points, binary values their first bytes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
-from uuid import UUID
 
-Bound = date | datetime | int | str | Decimal | bytes | UUID
+Bound = date | datetime | int | str | Decimal | bytes
 
 TIME_TYPES = ("date", "timestamp", "timestamptz")
 _WIDTH = re.compile(r"(bucket|truncate)\[(\d+)\]")
@@ -52,9 +51,9 @@ def scale_of(kind: str) -> int | None:
 def is_simple_type(kind: str) -> bool:
     """Return whether values of the type have a label: primitive types but floats and times of day.
 
-    Spark cannot write partitions by values of a fixed length.
+    Arrow does not compare UUIDs, and Spark writes no partitions by values of a fixed length.
     """
-    simple = (*TIME_TYPES, "int", "long", "string", "boolean", "uuid", "binary")
+    simple = (*TIME_TYPES, "int", "long", "string", "boolean", "binary")
     return kind in simple or scale_of(kind) is not None
 
 
@@ -67,8 +66,7 @@ def fits(transform: str, kind: str) -> bool:
     if transform == "hour":
         return kind in ("timestamp", "timestamptz")
     if is_bucket(transform):
-        # Spark hands the text of a UUID to Iceberg's function, which Iceberg does not hash alike.
-        return is_simple_type(kind) and kind not in ("boolean", "uuid")
+        return is_simple_type(kind) and kind != "boolean"
     return is_truncation(transform) and (kind in _TRUNCATED_TYPES or scale_of(kind) is not None)
 
 
@@ -81,8 +79,6 @@ def value_text(kind: str, value: object) -> str:
         return str(int(str(value)))
     if kind == "boolean":
         return _boolean_text(value)
-    if kind == "uuid":
-        return str(value if isinstance(value, UUID) else UUID(str(value)))
     scale = scale_of(kind)
     if scale is not None:
         return _decimal_text(value, scale)
@@ -104,15 +100,13 @@ def parse_value(kind: str, text: str) -> Bound:
         raise ValueError(text)
     if kind == "boolean":
         return text == "true"
-    if kind == "uuid":
-        return UUID(text)
     return Decimal(text) if scale_of(kind) is not None else bytes.fromhex(text[2:])
 
 
 def example_of(kind: str) -> str:
     """Return a value of a type as a manifest writes it."""
     examples = {
-        "boolean": "true", "uuid": '"f79c3e09-677c-4bbd-a479-3f349cb785e7"', "int": "42",
+        "boolean": "true", "int": "42",
         "long": "42", "string": '"EU"',
     }  # fmt: skip
     scale = scale_of(kind)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from datetime import date, datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.partitions import RowRange
@@ -196,8 +195,6 @@ def _literal(value: Bound) -> Any:
         if value.tzinfo is None:
             return value.isoformat(timespec="microseconds")
         return value.astimezone(timezone.utc).isoformat(timespec="microseconds")
-    if isinstance(value, UUID):
-        return str(value)
     return value.isoformat() if isinstance(value, date) else value
 
 
