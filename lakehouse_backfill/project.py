@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial, wraps
 from importlib import import_module
@@ -31,13 +31,15 @@ from lakehouse_backfill.errors import (
 from lakehouse_backfill.fault_points import forget_commits
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.results.base import complete_commands
-from lakehouse_backfill.wiring.adapters import Adapters
+from lakehouse_backfill.wiring.adapters import STATE_FOLDER, Adapters
 
 if TYPE_CHECKING:
     from lakehouse_backfill import results
     from lakehouse_backfill.core.cascade.plan import Cascade
     from lakehouse_backfill.core.comparison.diff import DiffOptions, TableSides
     from lakehouse_backfill.core.runs.context import Context
+    from lakehouse_backfill.core.versions.pointer import RollbackTarget
+    from lakehouse_backfill.domain.contract import Contract
     from lakehouse_backfill.domain.plan import Plan
     from lakehouse_backfill.domain.run import RunStatus
     from lakehouse_backfill.ports.comparison import DiffRequest
@@ -1147,7 +1149,8 @@ class Project:
         context, contract = self.wiring.context, self.wiring.contract(product)
         target = plan_rollback(context, product, to, tuple(partitions))
         require_whole_rollback(context, {product: target})
-        found = preview_rollback(context, contract, target, resolve_actor(by))
+        with self._way_back(contract, target):
+            found = preview_rollback(context, contract, target, resolve_actor(by))
         return results.publications.RollbackPreviewResult.of(product, found)
 
     def rollback(
@@ -1167,7 +1170,8 @@ class Project:
         require_whole_rollback(context, {product: target})
         undone = {row.run_id for row in target.undone if row.run_id}
         runs = sorted(undone.union(target.runs_rolled_back, target.runs_reinstated))
-        with self._pages.written_on_error(*runs):
+        way_back = self._way_back(contract, target)
+        with way_back, self._pages.written_on_error(*runs):
             done = stage.rollback(
                 context, contract, target, require_valid_reason(reason), resolve_actor(by)
             )
@@ -1176,6 +1180,14 @@ class Project:
         linked = self._pages.add_links(result, *runs)
         self._keep_heads(*runs, products=(product,))
         return linked
+
+    def _way_back(self, contract: Contract, target: RollbackTarget) -> AbstractContextManager[None]:
+        """Let a rollback that an edited plan stops name a way that needs no plan."""
+        from lakehouse_backfill.report.break_glass import name_way_back
+
+        if contract.publication == "pinned":  # Its table is not changed by a rollback.
+            return nullcontext()
+        return name_way_back(self.folder / STATE_FOLDER, target)
 
     def rollback_together(
         self,

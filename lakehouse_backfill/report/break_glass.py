@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any
 
+from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.partitions import RowRange, ScopeField
 from lakehouse_backfill.domain.plan import TargetPin
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState
+from lakehouse_backfill.errors import Tampered
 from lakehouse_backfill.report.dossier import Dossier
 
 #: More ranges than this make no program that a person would read before running it.
@@ -51,6 +56,38 @@ def pyiceberg_program(publication: Publication) -> list[str] | None:
         f"restated = {which}",
         *restore,
     ]
+
+
+@contextmanager
+def name_way_back(folder: Path, target: RollbackTarget) -> Iterator[None]:
+    """Let an error of the block on an edited plan name a program that needs no plan.
+
+    The program is written to `folder`. None is named for a pinned product or some partitions, or
+    where nobody would read it.
+    """
+    try:
+        yield
+    except Tampered as error:
+        programs = [pyiceberg_program(row) for row in target.undone]
+        is_of_plan = error.problem.startswith("the plan of ")
+        if is_of_plan and not target.is_partial and all(programs):
+            file = folder / f"way-back-{target.undone[0].product}.py"
+            lines = [_WAY_BACK, *("\n".join(program or ()) for program in programs)]
+            folder.mkdir(parents=True, exist_ok=True)
+            file.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+            error.fix = (
+                f"put its row in pipeline_run back from an earlier snapshot of that table; or run "
+                f"{file}, a program for PyIceberg that puts the old rows back without the plan; "
+                "then plan a repair"
+            )
+        raise
+
+
+#: What stands above the programs, the newest publication first.
+_WAY_BACK = """\
+# Puts the rows of before back, without lakehouse-backfill. It does not look at what came since:
+# what others changed in these partitions, and rows that were deleted there, are as before, too.
+# The pointer stays; `lakehouse-backfill verify` says that readers see other rows than it names."""
 
 
 def readable_ranges(publication: Publication) -> tuple[RowRange, ...] | None:

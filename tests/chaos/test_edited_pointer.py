@@ -91,3 +91,28 @@ def test_nothing_is_published_or_rolled_back_on_an_edited_pointer(
     lab.must("audit", "verify")
     lab.must(*lab.typed(command))
     assert lab.oracle.rows(TARGET) != before[0]
+
+
+@pytest.mark.req("C2")
+def test_a_rollback_that_an_edited_plan_stops_names_a_program_that_puts_the_rows_back(
+    lab: Lab,
+) -> None:
+    lab.restore("accepted")
+    before = lab.oracle.rows(TARGET)
+    lab.restore("published")
+    edit_rows(lab, "pipeline_run", lambda row: row.update(plan="garbage") or True)
+    assert lab.oracle.rows(TARGET) != before
+    back = ("rollback", TARGET, "--to", "0", "--reason", "wrong", *BY)
+    assert lab.do(*back, "--dry-run").code == 3
+    error = lab.do(*back).error
+    assert f"the plan of {lab.run}" in error["problem"]
+    (file,) = (lab.folder / ".lakehouse-backfill").glob("way-back-*.py")
+    assert f"run {file}, a program for PyIceberg" in error["fix"]
+    with lab.opened() as catalog:
+        program = file.read_text(encoding="utf-8").replace('load_catalog("NAME")', "own_catalog")
+        exec(program, {"own_catalog": catalog})
+    assert lab.oracle.rows(TARGET) == before
+    # The product is free: nothing is reserved, and the repair that is advised can be planned.
+    file = lab.folder / lab.manifest("repair.yaml", "2024-01-02", "2024-01-05")
+    file.write_text(file.read_text().replace("wrong rate", "repair it"), encoding="utf-8")
+    lab.must("plan", "jobs/repair.yaml", *BY)
