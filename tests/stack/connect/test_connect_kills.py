@@ -18,31 +18,15 @@ from tests.support.spark.restating import DAYS, SCOPE, RestateLab
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 #: In the order in which one command after the other gets that far: each goes on with what is there.
-STAGE = (
-    ("Staging.stage:before", 1),
-    ("Spark.overwrite:committing", 1),
-    ("Spark.overwrite:committed", 1),
-    ("Staging.stage:after", 1),
-)
-SWAP = (
-    ("Publisher.swap:committing", 1),
-    ("Publisher.swap:committed", 1),
-    ("Pins.tag:committing", 1),
-    ("Pins.tag:committed", 1),
-)
-PUBLISH = (("Publisher.adopt:before", 1), *SWAP)
-ROLLBACK = (
-    ("Staging.restore:before", 1),
-    ("Spark.overwrite:committing", 1),
-    ("Spark.overwrite:committed", 1),
-    ("Publisher.revert:before", 1),
-    *SWAP,
-)
+#: Between two commits the lake stays as it is, so each of these moments is killed at once.
+STAGE = ("Spark.overwrite:committing", "Spark.overwrite:committed")
+PUBLISH = ("Publisher.swap:committing", "Publisher.swap:committed", "Pins.tag:committed")
+ROLLBACK = (*STAGE, "Publisher.swap:committed", "Pins.tag:committed")
 
 
-def killed(lab: RestateLab, point: str, nth: int, *command: str) -> None:
+def killed(lab: RestateLab, point: str, *command: str) -> None:
     """Run the program until it dies at a point."""
-    words = [sys.executable, "-m", "tests.chaos.restate", str(lab.folder), point, str(nth)]
+    words = [sys.executable, "-m", "tests.chaos.restate", str(lab.folder), point, "1"]
     done = subprocess.run(
         [*words, *command],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -64,8 +48,8 @@ def test_whoever_is_killed_where_spark_commits_goes_on_and_nothing_is_lost_or_do
     run = str(project.plan("jobs/run.yaml", by="ana").run_id)
     project.approve(run, "ana")
 
-    for point, nth in STAGE:
-        killed(lab, point, nth, "stage", run, "--by", "ana")
+    for point in STAGE:
+        killed(lab, point, "stage", run, "--by", "ana")
         assert lab.rows() == before
     assert project.stage(run, "ana").state == "staged"
     chunks = project.chunks(run).chunks
@@ -75,8 +59,8 @@ def test_whoever_is_killed_where_spark_commits_goes_on_and_nothing_is_lost_or_do
 
     restated = {row if row[0] not in SCOPE else (*row[:2], row[1] * 10) for row in before}
     seen: list[Rows] = []
-    for point, nth in PUBLISH:
-        killed(lab, point, nth, "publish", run, "--by", "ana")
+    for point in PUBLISH:
+        killed(lab, point, "publish", run, "--by", "ana")
         seen.append(lab.rows())
         assert seen[-1] in (before, restated)
     assert seen == sorted(seen, key=lambda rows: rows == restated)
@@ -88,8 +72,8 @@ def test_whoever_is_killed_where_spark_commits_goes_on_and_nothing_is_lost_or_do
     lab.sql(f"DELETE FROM {{ns}}.out WHERE id = 1 AND d = DATE '{DAYS[1]}'")
     kept, back = ({row for row in rows if row[1] != 1} for rows in (restated, before))
     rollback = ("rollback", lab.table("out"), "--to", "0", "--reason", "wrong", "--by", "ana")
-    for point, nth in ROLLBACK:
-        killed(lab, point, nth, *rollback)
+    for point in ROLLBACK:
+        killed(lab, point, *rollback)
         assert lab.rows() in (kept, back)
     project.recover(run, by="ana")
     assert lab.state(run) == "rolled_back"
