@@ -1,6 +1,8 @@
-"""A cascade on Spark: a root, what is the same days of it, and the months of both.
+"""A cascade of six products on Spark, with fan-out and fan-in.
 
-Root and days are pinned, so one commit moves them; the months are followed, and come after them.
+Of the root are made its days and thrice its values; of both a sum, and the next of that; the months
+are made of root and days. All but the months are pinned, so one commit moves them; the months are
+followed, and come after them.
 """
 
 from __future__ import annotations
@@ -36,22 +38,43 @@ def root(context, raw):
 def days(context, root):
     return root.groupBy("d", "k").agg((F.sum("v") * 2).alias("v"))
 
+@transform(name="cascade_thrice", version="1.0.0", inputs=("root",))
+def thrice(context, root):
+    return root.select("d", "k", (F.col("v") * 3).alias("v"))
+
+@transform(name="cascade_both", version="1.0.0", inputs=("days", "thrice"))
+def both(context, days, thrice):
+    return days.unionByName(thrice).groupBy("d", "k").agg(F.sum("v").alias("v"))
+
+@transform(name="cascade_next", version="1.0.0", inputs=("both",))
+def following(context, both):
+    return both.select("d", "k", (F.col("v") + 1).alias("v"))
+
 @transform(name="cascade_months", version="1.0.0", inputs=("root", "days"))
 def months(context, root, days):
     both = root.unionByName(days)
     month = F.to_date(F.trunc("d", "month")).alias("d")
     return both.groupBy(month, "k").agg(F.sum("v").alias("v"))
 """
-#: What the three jobs mean, by the rows of the source and the old rows of the products.
-ORACLE = f"""
-    CREATE TABLE new_root AS
-        SELECT d, k, v + 1000 AS v FROM raw WHERE d >= DATE '{FIRST}' AND d < DATE '{STOP}'
-        UNION ALL
-        SELECT d, k, v FROM old_root WHERE NOT (d >= DATE '{FIRST}' AND d < DATE '{STOP}');
-    CREATE TABLE new_days AS
-        SELECT d, k, 2 * v AS v FROM new_root WHERE d >= DATE '{FIRST}' AND d < DATE '{STOP}'
-        UNION ALL
-        SELECT d, k, v FROM old_days WHERE NOT (d >= DATE '{FIRST}' AND d < DATE '{STOP}');
+
+
+def _by_day(product: str, query: str) -> str:
+    """Write what a product by day holds: new rows of the restated days, old ones of the others."""
+    inside = f"d >= DATE '{FIRST}' AND d < DATE '{STOP}'"
+    return f"""
+    CREATE TABLE new_{product} AS
+        SELECT d, k, CAST(v AS BIGINT) AS v FROM ({query}) WHERE {inside}
+        UNION ALL SELECT d, k, v FROM old_{product} WHERE NOT ({inside});"""
+
+
+#: What the jobs mean, by the rows of the source and the old rows of the products.
+ORACLE = (
+    _by_day("root", "SELECT d, k, v + 1000 AS v FROM raw")
+    + _by_day("days", "SELECT d, k, 2 * v AS v FROM new_root")
+    + _by_day("thrice", "SELECT d, k, 3 * v AS v FROM new_root")
+    + _by_day("both", "SELECT d, k, a.v + b.v AS v FROM new_days a JOIN new_thrice b USING (d, k)")
+    + _by_day("next", "SELECT d, k, v + 1 AS v FROM new_both")
+    + """
     CREATE TABLE new_months AS
         SELECT CAST(date_trunc('month', d) AS DATE) AS d, k, CAST(sum(v) AS BIGINT) AS v
         FROM (SELECT * FROM new_root UNION ALL SELECT * FROM new_days)
@@ -59,6 +82,15 @@ ORACLE = f"""
         UNION ALL
         SELECT d, k, v FROM old_months WHERE d >= DATE '2024-03-01';
 """
+)
+#: Each product, and how it reads what it is made of.
+READS: dict[str, dict[str, str]] = {
+    "root": {}, "days": {"root": "same"}, "thrice": {"root": "same"},
+    "both": {"days": "same", "thrice": "same"}, "next": {"both": "same"},
+    "months": {"root": "aggregate", "days": "aggregate"},
+}  # fmt: skip
+#: Sums of thrice and days of 100 times the source, and the next of them.
+OLD_FACTORS = {"raw": 1, "root": 100, "days": 200, "thrice": 300, "both": 500, "next": 501}
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
@@ -73,24 +105,20 @@ class World:
         }
         profile = lake.profile.model_copy(update={"catalog": catalog})
         self.project = Project(Adapters(lake.project, profile, NullProgress(), "dev"))
-        self.products = {short: lake.table(short) for short in ("root", "days", "months")}
+        self.products = {short: lake.table(short) for short in READS}
         self._make_tables()
         lake.job(JOBS)
-        reads: dict[str, dict[str, str]] = {
-            "root": {}, "days": {"root": "same"},
-            "months": {"root": "aggregate", "days": "aggregate"},
-        }  # fmt: skip
-        for short, upstreams in reads.items():
+        for short, upstreams in READS.items():
             self._declare(short, upstreams)
 
     def _make_tables(self) -> None:
-        for short, by in (("raw", "d"), ("root", "d"), ("days", "d"), ("months", "months(d)")):
+        for short, by in (*((one, "d") for one in OLD_FACTORS), ("months", "months(d)")):
             self.lake.sql(
                 f"CREATE TABLE {{ns}}.{short} (d date, k bigint, v bigint) PARTITIONED BY ({by})"
             )
         days = [f"2024-01-{day}" for day in (29, 30, 31)]
         days += [f"2024-02-0{day}" for day in (1, 2, 3)] + ["2024-03-01"]
-        for short, factor in (("raw", 1), ("root", 100), ("days", 200)):
+        for short, factor in OLD_FACTORS.items():
             self._insert(short, [(d, k, factor * (10 * n + k)) for n, d in enumerate(days)
                                  for k in (1, 2)])  # fmt: skip
         starts = ("2024-01-01", "2024-02-01", "2024-03-01")
@@ -133,7 +161,7 @@ class World:
                 "publish_mode": "replace_partitions" if is_followed else "pointer_swap",
                 "partitions": partitions,
             },
-            "limits": {"partitions_per_chunk": 1},
+            "limits": {"partitions_per_chunk": 2 if upstreams else 1},
             "validation": {"edge_partitions": 0},
         }  # fmt: skip
         self.lake.job(yaml.safe_dump(contract), f"catalog/contracts/{product}.yaml")
@@ -204,10 +232,12 @@ def test_what_is_downstream_is_computed_from_the_shadow_and_comes_and_goes_with_
     told = {node.product.split(".")[1]: (node.decision, node.partitions) for node in planned.nodes}
     days = ("2024-01-31", "2024-02-01")
     assert told == {
-        "root": ("selected", days), "days": ("pulled in", days), "months": ("widened", MONTHS),
+        "root": ("selected", days), "months": ("widened", MONTHS),
+        **dict.fromkeys(("days", "thrice", "both", "next"), ("pulled in", days)),
     }  # fmt: skip
-    pair = (world.products["root"], world.products["days"])
-    assert planned.publication_order == (pair, (world.products["months"],))
+    pinned, followed = planned.publication_order
+    assert set(pinned) == set(world.products.values()) - set(followed)
+    assert followed == (world.products["months"],)
     cascade = planned.cascade_id
     runs = world.run_of(project.approve_cascade(cascade, by="lead"))
 
@@ -215,9 +245,10 @@ def test_what_is_downstream_is_computed_from_the_shadow_and_comes_and_goes_with_
     plans = {short: project.wiring.context.runs.plan(run) for short, run in runs.items()}
     read = {short: {pin.name: pin.table for pin in plan.resolved.sources}
             for short, plan in plans.items()}  # fmt: skip
-    root, derived = plans["root"].shadow_table, plans["days"].shadow_table
-    assert read["days"] == {"root": root}
-    assert read["months"] == {"root": root, "days": derived}
+    shadows = {short: plan.shadow_table for short, plan in plans.items()}
+    assert {short: read[short] for short in READS if short != "root"} == {
+        short: {one: shadows[one] for one in reads} for short, reads in READS.items() if reads
+    }
     assert world.live() == old
 
     project.accept_cascade(cascade, by="lead")
@@ -225,12 +256,12 @@ def test_what_is_downstream_is_computed_from_the_shadow_and_comes_and_goes_with_
     moves = note_moves(monkeypatch)
     assert project.publish_cascade(cascade, by="lead").state == "published"
     assert world.readers_see() == new
-    assert moves == [pair, (world.products["months"],)]
+    assert moves == [pinned, followed]
     # A pinned product's own table stays; that of a followed one is what its readers see.
     assert world.live() == old | {"months": new["months"]}
 
     moves.clear()
     assert project.rollback_cascade(cascade, "wrong", by="lead").state == "rolled_back"
     assert world.readers_see() == old
-    assert moves == [(world.products["months"],), pair]
+    assert moves == [followed, pinned]
     assert world.live() == old
