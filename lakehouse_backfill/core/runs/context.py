@@ -190,18 +190,19 @@ WATCH_S = 2.0
 
 
 class RenewedLease:
-    """Renews a run's lease in the background until the block ends, and watches the run's log.
+    """Renews a run's lease in the background until the block ends.
 
     The lease only shows others that the driver lives. The fences keep an overtaken driver from
-    changing anything, independently of this thread. `on_lost` is called, again and again until the
-    block ends, once the run is no longer this driver's: it ends computations that are under way.
+    changing anything, independently of this thread. With `on_lost`, the run's log is watched, too:
+    it is called, again and again until the block ends, once the run is no longer this driver's, and
+    ends computations that are under way.
     """
 
     def __init__(
         self,
         context: Context,
         status: RunStatus,
-        on_lost: Callable[[RunStatus], None] = lambda _: None,
+        on_lost: Callable[[RunStatus], None] | None = None,
     ) -> None:
         self._context = context
         self._run_id = status.run_id
@@ -245,16 +246,21 @@ class RenewedLease:
     def _renew(self) -> None:
         pause_s = self._context.profile.lease_seconds / RENEWALS_PER_LEASE
         waited_s = 0.0
-        while not self._is_over.wait(step_s := min(WATCH_S, pause_s)):
+        while not self._is_over.wait(step_s := self._step_s(pause_s)):
             waited_s += step_s
             try:
-                if (moved := self._look()) is not None:
+                if self._on_lost and (moved := self._look()) is not None:
                     self._on_lost(moved)
                 elif waited_s >= pause_s:
                     waited_s = 0.0
                     self._context.runs.renew(self._run_id, self.epoch, self._context.lease_end())
             except RunMoved as error:
                 self._lost = error
+                if self._on_lost is None:
+                    return
             except Exception as error:  # noqa: BLE001 (any failure: the next look may succeed)
                 # The catalog may be back at the next renewal; until then the lease still runs.
                 self._context.journal.log("lease not renewed", problem=str(error))
+
+    def _step_s(self, pause_s: float) -> float:
+        return pause_s if self._on_lost is None else min(WATCH_S, pause_s)
