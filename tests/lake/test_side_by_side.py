@@ -19,7 +19,7 @@ SLOW_JOB = copy_job(
     "import time\n"
     "    from pyspark.sql.types import LongType\n"
     "    def wait(v):\n"
-    "        time.sleep(30)\n"
+    "        time.sleep(5)\n"
     "        return v\n"
     "    return src.select('d', 'k', F.udf(wait, LongType())('v').alias('v'))"
 )
@@ -78,9 +78,11 @@ def test_a_computation_is_ended_by_its_tag_and_writes_nothing(lake: Lake, daily:
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(interrupt)
-        with staging.beside(plan), pytest.raises(BackfillError):
-            staging.stage(plan, plan.resolved.chunks[0], 1)
-        is_over.set()
+        try:
+            with staging.beside(plan), pytest.raises(BackfillError):
+                staging.stage(plan, plan.resolved.chunks[0], 1)
+        finally:
+            is_over.set()
     assert lake.rows("shadow") == before
 
 

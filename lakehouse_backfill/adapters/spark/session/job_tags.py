@@ -1,8 +1,9 @@
-"""Tags and scheduler pools of the threads that work for one run.
+"""Tags and scheduler pools of the threads that work for one run; any thread ends jobs by a tag.
 
-Tags are part of Spark's public API, in classic mode and over Connect: by them the jobs of a run are
-ended from any thread. Pools exist in classic mode; with `spark.scheduler.mode=FAIR` the pools of
-several threads share the cores, else jobs get them in the order in which they were started.
+Of a classic session the tags of the context are used: those of the session are known only to the
+thread that set them. Over Connect the session's tags are the server's. Pools exist in classic
+sessions; with `spark.scheduler.mode=FAIR` the pools of several threads share the cores, else jobs
+get them in the order in which they were started.
 """
 
 from __future__ import annotations
@@ -23,17 +24,35 @@ def beside(spark: SparkSession, tag: str) -> Iterator[None]:
     The thread works for the toolkit: it may write while a job's code runs on another one.
     """
     with write_guard.allow_own_writes():
-        spark.addTag(tag)
+        if _is_connect(spark):
+            spark.addTag(tag)
+        else:
+            spark.sparkContext.addJobTag(tag)
         _set_pool(spark, f"{tag}-{threading.get_ident()}")
         try:
             yield
         finally:
             _set_pool(spark, None)
-            spark.removeTag(tag)
+            if _is_connect(spark):
+                spark.removeTag(tag)
+            else:
+                spark.sparkContext.removeJobTag(tag)
+
+
+def interrupt(spark: SparkSession, tag: str) -> None:
+    """End the jobs with this tag that run now, from any thread."""
+    if _is_connect(spark):
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _set_pool(spark: SparkSession, pool: str | None) -> None:
     """Choose the pool of the jobs that this thread starts; over Connect there are none."""
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+    if not _is_connect(spark):
         # None is the pool that threads begin with.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]

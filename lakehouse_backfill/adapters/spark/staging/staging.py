@@ -232,7 +232,7 @@ class SparkStaging:
 
     def interrupt(self, plan: Plan) -> None:
         """End the Spark jobs of the threads that work for the run."""
-        self._tables.spark.interruptTag(f"lhb-{plan.run_id}")
+        job_tags.interrupt(self._tables.spark, f"lhb-{plan.run_id}")
 
     def application(self) -> str:
         """Return the id of the Spark application, which Iceberg writes into each summary."""
