@@ -49,11 +49,11 @@ READING = {
     "Evidence": {"active_leases", "document", "find_fingerprints", "newest", "newest_of"},
     "Hooks": set(),
     "Identity": {"check", "describe", "has_signer", "sign"},
-    "Inspecting": {"chunk", "periods"},
+    "Inspecting": {"breaking", "chunk", "periods"},
     "Journal": {"bind", "log", "span"},
     # Files and servers of the metrics; nothing of the lake.
     "MetricsOutput": {"push", "serve", "text", "write"},
-    "Judge": {"judge", "judge_all"},
+    "Judge": {"entries", "judge", "judge_all", "judge_entries"},
     "Measuring": {
         "by_file",
         "checksums",

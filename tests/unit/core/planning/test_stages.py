@@ -266,6 +266,10 @@ def test_the_command_that_the_log_names_is_that_of_the_next_stage(state) -> None
         assert state not in (RunState.PLANNED, RunState.STAGED, RunState.VALIDATED)
         return
     assert stage is not None
+    if state is RunState.PAUSED:
+        # Somebody stopped it: nothing goes on before it is let go on.
+        assert command == "unpause {run}"
+        return
     assert command == f"{stages.PHASE_COMMANDS[stage.phase]} {{run}}"
 
 
