@@ -11,7 +11,7 @@ RUN := .venv/bin/python -m
 # Passed on, for example: make demo ARGS="--dir /tmp/lake", make test ARGS="-k publish"
 ARGS ?=
 # Lakes of tests lie in memory where there is room: each commit to SQLite waits for the disk.
-MEMORY := $(shell test -w /dev/shm && awk '/^MemAvailable/ && $$2 > 12e6 {print "/dev/shm"}' /proc/meminfo 2>/dev/null)
+MEMORY := $(shell test -w /dev/shm && df -Pk /dev/shm 2>/dev/null | awk 'END {exit !($$4 > 6e6)}' && awk '/^MemAvailable/ && $$2 > 12e6 {print "/dev/shm"}' /proc/meminfo 2>/dev/null)
 ON_DISK := $(RUN) pytest --durations=12 --durations-min=5
 PYTEST := $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY) )$(ON_DISK)
 # The tests of `make test`, the longest first; those with Spark as two, each with a session.
