@@ -191,11 +191,14 @@ def _is_start(field: ScopeField, label: str, value: Bound) -> bool:
             raise ValueError(value)
         return True
     if partition_values.is_bucket(field.transform):
-        if int(label) not in range(partition_values.width_of(field.transform) or 0):
+        return partition_row_range(field, label).buckets is not None
+    if partition_values.is_truncation(field.transform):
+        own = _typed(field, value)
+        return own == partition_values.truncate_value(field.transform, field.type, own)
+    if field.type not in (*partition_values.TIME_TYPES, "string"):
+        if partition_values.is_beyond(field.type, _typed(field, value)):
             raise ValueError(value)
         return True
-    if partition_values.is_truncation(field.transform):
-        return partition_row_range(field, label).lower in (None, _typed(field, value))
     return not field.is_timed or _start(field, label) == as_instant(value)
 
 
@@ -209,8 +212,11 @@ def partition_row_range(field: ScopeField, label: str) -> RowRange:
     if label == NULL_LABEL:
         return RowRange(column, is_null=True)
     if partition_values.is_bucket(field.transform):
-        width = partition_values.width_of(field.transform)
-        return RowRange(column, equals=int(label), buckets=width)
+        width = partition_values.width_of(field.transform) or 0
+        number = partition_values.parse_value("int", label)
+        if number not in range(width):
+            raise ValueError(label)
+        return RowRange(column, equals=number, buckets=width)
     if field.type not in partition_values.TIME_TYPES:
         is_escaped = field.type == "string" and label.startswith("=")
         value = partition_values.parse_value(field.type, label[1:] if is_escaped else label)
@@ -322,10 +328,35 @@ def labels_within(field: ScopeField, coarse: ScopeField, label: str) -> list[str
 
 
 def overlap(one: Scope, other: Scope) -> tuple[str, ...]:
-    """Return the partitions of `one` that `other` may change too; a whole table holds all."""
-    if one.field.is_whole_table or other.field.is_whole_table:
+    """Return the partitions of `one` that `other` may change too.
+
+    A whole table holds all. Partitions by another field may share rows with any of them, as a row
+    has a partition by each field. Spans of time of one column are compared as spans.
+    """
+    ours, theirs = one.field, other.field
+    if (ours.column, ours.transform) == (theirs.column, theirs.transform):
+        return tuple(label for label in one.partitions if label in set(other.partitions))
+    if (ours.column, ours.type) != (theirs.column, theirs.type) or not (
+        ours.is_timed and theirs.is_timed
+    ):
         return one.partitions
-    return tuple(label for label in one.partitions if label in set(other.partitions))
+    spans = scope_row_ranges(other)
+    return tuple(
+        label
+        for label in one.partitions
+        if any(_has_common_rows(partition_row_range(ours, label), span) for span in spans)
+    )
+
+
+def _has_common_rows(one: RowRange, other: RowRange) -> bool:
+    """Return whether two spans of time of one column may hold the same row."""
+    if one.is_null or other.is_null:
+        return one.is_null and other.is_null
+    return _is_below(one.lower, other.upper) and _is_below(other.lower, one.upper)
+
+
+def _is_below(lower: Bound | None, upper: Bound | None) -> bool:
+    return lower is None or upper is None or lower < upper  # type: ignore[operator]
 
 
 def describe_labels(labels: tuple[str, ...], limit: int = 3) -> str:

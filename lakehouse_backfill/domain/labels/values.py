@@ -92,12 +92,12 @@ def value_text(kind: str, value: object) -> str:
 
 def parse_value(kind: str, text: str) -> Bound:
     """Return the value whose text this is; raises ValueError when it is no text of the type."""
-    if kind in ("int", "long"):
-        return int(text)
     if kind == "string":
         return text
     if value_text(kind, text) != text:
         raise ValueError(text)
+    if kind in ("int", "long"):
+        return int(text)
     if kind == "boolean":
         return text == "true"
     return Decimal(text) if scale_of(kind) is not None else bytes.fromhex(text[2:])
@@ -130,10 +130,25 @@ def truncate_value(transform: str, kind: str, value: Bound) -> Bound:
     return value - value % width
 
 
-def truncated_bounds(transform: str, kind: str, value: Bound) -> tuple[Bound, Bound | None] | None:
+def is_beyond(kind: str, value: Bound) -> bool:
+    """Return whether a number has too many digits, or is too large, for a column of the type.
+
+    Readers fail on a filter by such a number, or take it for the largest one.
+    """
+    if isinstance(value, Decimal):
+        found = _DECIMAL.fullmatch(kind)
+        return found is not None and len(value.as_tuple().digits) > int(found[1])
+    if kind in _MAX_NUMBERS and isinstance(value, int):
+        return not -_MAX_NUMBERS[kind] - 1 <= value <= _MAX_NUMBERS[kind]
+    return False
+
+
+def truncated_bounds(
+    transform: str, kind: str, value: Bound
+) -> tuple[Bound | None, Bound | None] | None:
     """Return the half-open range of values in a partition; None: only `value` itself is in it.
 
-    The upper end is None where no value of the type lies above the partition.
+    An end is None where no value of the type lies beyond it.
     """
     width = width_of(transform) or 1
     if isinstance(value, (str, bytes)):
@@ -143,11 +158,12 @@ def truncated_bounds(transform: str, kind: str, value: Bound) -> tuple[Bound, Bo
     if isinstance(value, Decimal):
         with localcontext() as exact:
             exact.prec = _DIGITS
-            return value, value + _unit(kind, width)
+            upper = value + _unit(kind, width)
+        return None if is_beyond(kind, value) else value, None if is_beyond(kind, upper) else upper
     if not isinstance(value, int):
         raise ValueError(value)  # noqa: TRY004 (a value that does not fit its column)
-    upper = value + width
-    return value, None if upper > _MAX_NUMBERS[kind] else upper
+    end = value + width
+    return None if is_beyond(kind, value) else value, None if is_beyond(kind, end) else end
 
 
 def next_text(text: str) -> str | None:

@@ -122,6 +122,8 @@ def test_a_value_of_a_manifest_names_one_partition(transform, kind, value, label
     [
         ("identity", "boolean", "yes", "'yes' is no value of c, which is boolean"),
         ("identity", "decimal(9, 2)", "1.555", "is no value of c, which is decimal"),
+        ("identity", "decimal(9, 2)", "12345678.00", "is no value of c, which is decimal"),
+        ("identity", "int", 2**31, "2147483648 is no value of c, which is int"),
         ("identity", "binary", "ab", "is no value of c, which is binary"),
         ("bucket[4]", "long", 4, "4 is no value of c, which is cut into 4 buckets"),
         ("truncate[2]", "string", "abc", "abc lies inside partition ab of"),
@@ -134,6 +136,34 @@ def test_what_names_no_partition_is_refused(transform, kind, value, problem) -> 
     with pytest.raises(partitions.ConfigError) as refused:
         partitions.whole_partition_label(field, value)
     assert problem in refused.value.problem
+
+
+@pytest.mark.req("U16")
+@pytest.mark.parametrize(
+    ("transform", "kind", "label", "lower", "upper"),
+    [
+        ("truncate[25]", "decimal(9, 2)", "9999999.75", Decimal("9999999.75"), None),
+        ("truncate[25]", "decimal(9, 2)", "-10000000.00", None, Decimal("-9999999.75")),
+        ("truncate[10]", "int", "2147483640", 2147483640, None),
+        ("truncate[10]", "int", "-2147483650", None, -2147483640),
+    ],
+)
+def test_a_range_has_no_end_that_its_column_cannot_hold(
+    transform, kind, label, lower, upper
+) -> None:
+    field = ScopeField(column="c", transform=transform, type=kind)
+    assert partitions.partition_row_range(field, label) == RowRange("c", lower=lower, upper=upper)
+
+
+@pytest.mark.req("U16")
+@pytest.mark.parametrize(
+    ("transform", "label"), [("bucket[4]", "4"), ("bucket[4]", "03"), ("identity", "007")]
+)
+def test_what_no_file_can_be_labelled_with_is_no_label(transform: str, label: str) -> None:
+    with pytest.raises(ValueError, match=label):
+        partitions.partition_row_range(
+            ScopeField(column="c", transform=transform, type="int"), label
+        )
 
 
 def test_a_whole_table_is_one_range_of_all_rows_and_has_no_neighbours() -> None:
