@@ -98,7 +98,8 @@ class RowRange:
 
     `lower`/`upper` may be None for an open side. Instants are timezone-aware UTC for `timestamptz`
     columns and naive for `timestamp` columns. With `buckets`, `equals` is the number of a bucket
-    out of so many. `is_everything`: all rows, whatever the column.
+    out of so many. `is_everything`: all rows, whatever the column. `prefix`: the range is that of
+    all texts that begin so.
     """
 
     column: str
@@ -108,6 +109,7 @@ class RowRange:
     is_null: bool = False
     buckets: int | None = None
     is_everything: bool = False
+    prefix: str | None = None
 
 
 MAX_PARTITIONS = 100_000
@@ -233,7 +235,8 @@ def _value_range(field: ScopeField, value: Bound) -> RowRange:
     if partition_values.is_truncation(field.transform):
         ends = partition_values.truncated_bounds(field.transform, field.type, value)
         if ends is not None:
-            return RowRange(field.column, lower=ends[0], upper=ends[1])
+            prefix = value if isinstance(value, str) else None
+            return RowRange(field.column, lower=ends[0], upper=ends[1], prefix=prefix)
     return RowRange(field.column, equals=value)
 
 
@@ -290,7 +293,8 @@ def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
     for label in sorted(scope.partitions, key=label_sort_key(scope.field)):
         rows = partition_row_range(scope.field, label)
         last = merged[-1] if merged else None
-        if last and rows.lower is not None and last.upper == rows.lower:
+        is_next = last is not None and rows.lower is not None and last.upper == rows.lower
+        if last and is_next and rows.prefix is None:
             merged[-1] = RowRange(rows.column, lower=last.lower, upper=rows.upper)
         else:
             merged.append(rows)

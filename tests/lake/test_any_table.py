@@ -199,3 +199,19 @@ def _pyiceberg_label(field: ScopeField, value: Any) -> str:
     stored = parse_transform(field.transform).transform(parse_type(field.type))(value)
     start = partitions.partition_start(field.transform, field.type, stored)
     return partitions.partition_label(field, start)
+
+
+@pytest.mark.req("U16")
+def test_texts_are_replaced_by_prefixes_that_are_longer_than_the_bounds_of_files(
+    lake: Lake,
+) -> None:
+    same = "x" * 19
+    lake.sql("CREATE TABLE {ns}.out (id bigint, p string) USING iceberg "
+             "PARTITIONED BY (truncate(20, p))")  # fmt: skip
+    lake.append("out", (0, f"{same}abc"), (1, f"{same}azz"), (2, f"{same}b"), (3, "x"), (4, None))
+    field = ScopeField(column="p", transform="truncate[20]", type="string")
+    scope = Scope(field=field, partitions=("x", f"{same}a"))
+    where = dataframes.range_filter(partitions.scope_row_ranges(scope))
+    none = lake.spark.createDataFrame([], "id bigint, p string")
+    none.writeTo(f"{lake.name}.{lake.table('out')}").overwrite(where)
+    assert [row[0] for row in seen(lake, "id")] == [2, 4]

@@ -179,6 +179,10 @@ def _single_range_filter(rows: RowRange) -> Column:
     name = quoted_column(rows.column)
     if rows.is_null:
         return name.isNull()
+    if rows.prefix is not None:
+        # Iceberg tells from a file's partition alone that all of its rows begin so. Of a range it
+        # would need the file's bounds, which tables keep of some columns, and of 16 characters.
+        return name.startswith(rows.prefix)
     if rows.lower is None:
         if rows.upper is None:
             raise ValueError(f"range of {rows.column} has no bounds")

@@ -20,7 +20,9 @@ _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _HEX = re.compile(r"0x([0-9a-f]{2})*")
 #: More digits than a decimal of Iceberg has.
 _DIGITS = 80
-_TRUNCATED_TYPES = ("int", "long", "string", "binary")
+_TRUNCATED_TYPES = ("int", "long", "string")
+#: Tables keep so much of the bounds of files, by which Spark tells that a file begins with a value.
+_BOUND_BYTES = 16
 #: The largest values of whole numbers: no row lies above them.
 _MAX_NUMBERS = {"int": 2**31 - 1, "long": 2**63 - 1}
 _HIGHEST_CODE_POINT, _SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
@@ -67,7 +69,11 @@ def fits(transform: str, kind: str) -> bool:
         return kind in ("timestamp", "timestamptz")
     if is_bucket(transform):
         return is_simple_type(kind) and kind != "boolean"
-    return is_truncation(transform) and (kind in _TRUNCATED_TYPES or scale_of(kind) is not None)
+    if not is_truncation(transform):
+        return False
+    if kind == "binary":
+        return (width_of(transform) or 0) <= _BOUND_BYTES
+    return kind in _TRUNCATED_TYPES or scale_of(kind) is not None
 
 
 def value_text(kind: str, value: object) -> str:

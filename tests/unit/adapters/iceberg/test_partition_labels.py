@@ -156,6 +156,16 @@ def test_a_range_has_no_end_that_its_column_cannot_hold(
 
 
 @pytest.mark.req("U16")
+def test_ranges_of_prefixes_stay_apart_so_that_each_is_told_from_a_files_partition() -> None:
+    field = ScopeField(column="c", transform="truncate[2]", type="string")
+    assert partitions.scope_row_ranges(Scope(field=field, partitions=("a", "ab", "ac"))) == (
+        RowRange("c", equals="a"),
+        RowRange("c", lower="ab", upper="ac", prefix="ab"),
+        RowRange("c", lower="ac", upper="ad", prefix="ac"),
+    )
+
+
+@pytest.mark.req("U16")
 @pytest.mark.parametrize(
     ("transform", "label"), [("bucket[4]", "4"), ("bucket[4]", "03"), ("identity", "007")]
 )
@@ -191,6 +201,7 @@ def info_of(transform: str, kind: str, column: str = "c") -> TableInfo:
         ("identity", "uuid", "c", "partitions by identity of a uuid have no names"),
         ("bucket[4]", "uuid", "c", r"partitions by bucket\[4\] of a uuid have no names"),
         ("identity", "fixed[2]", "c", "of a fixed"),
+        ("truncate[17]", "binary", "c", r"partitions by truncate\[17\] of a binary have no names"),
         ("void", "long", "c", r"void\(c\) does not tell its values apart"),
         ("identity", "long", "s.x", "it is a field of a struct"),
     ],
