@@ -313,7 +313,9 @@ def _context(plan: Plan, scope: Scope) -> JobContext:
     rows = [partition_row_range(scope.field, label) for label in scope.partitions]
     lowers = [row.lower for row in rows if row.lower is not None]
     uppers = [row.upper for row in rows if row.upper is not None]
-    is_bounded = len(lowers) == len(uppers) == len(rows)
+    # Truncations are ranges of values, but are named one by one: other partitions lie between.
+    is_ordered = not scope.field.has_no_order
+    is_bounded = is_ordered and len(lowers) == len(uppers) == len(rows)
     versions = {
         pin.name: pin.snapshot_id for pin in plan.resolved.sources if pin.role == "reference"
     }
