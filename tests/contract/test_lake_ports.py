@@ -197,8 +197,16 @@ def test_estimate_counts_the_files_that_a_pruned_scan_reads(days):
             "ts",
             ScopeField(column="ts", transform="month", type="timestamptz"),
         ),
-        ([("id", "bucket[4]"), ("d", "month")], "id", r"bucket\[4\]\(id\) does not tell"),
-        ([("region", "truncate[2]"), ("d", "month")], "region", r"truncate\[2\]\(region\)"),
+        (
+            [("id", "bucket[4]"), ("d", "month")],
+            "id",
+            ScopeField(column="id", transform="bucket[4]", type="long"),
+        ),
+        (
+            [("region", "truncate[2]"), ("d", "month")],
+            "region",
+            ScopeField(column="region", transform="truncate[2]", type="string"),
+        ),
         ([("d", "month")], "region", "it is not a partition column"),
         ([("d", "month")], "none", "there is no such column"),
         ([], "d", "it is not a partition column"),
