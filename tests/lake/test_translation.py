@@ -191,6 +191,7 @@ def compared(
     rules = [one.rule for one in entries if one.rule is not None]
     of_rows = tuple(rule for rule in rules if not isinstance(rule, RowCount))
     number, broken = count_rows_breaking(frame, of_rows)
+    frame.unpersist()
     assert number == len(rows)
     table = pa.Table.from_arrays(
         [pa.array([row[at] for row in rows], kind) for at, kind in enumerate(ARROW.types)],
