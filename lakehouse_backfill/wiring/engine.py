@@ -16,7 +16,7 @@ from lakehouse_backfill.wiring.adapters import STATE_FOLDER
 if TYPE_CHECKING:
     from lakehouse_backfill.wiring.adapters import Adapters
 
-#: Input rows that Spark computes in less time than its own start takes.
+#: An estimate, not measured: with so many input rows the start still weighs more than the work.
 FEW_ROWS = 200_000
 
 
