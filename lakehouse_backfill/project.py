@@ -912,8 +912,9 @@ class Project:
     def cancel(
         self, run: str, by: str, reason: str = "", *, take_over: bool = False, note: str = ""
     ) -> runs.DecisionResult:
-        """Close a run before publication; one that a living process drives, with `take_over`.
+        """Close a run before publication, also one that a living process stages: that stops.
 
+        One that a living process judges, with `take_over`.
         `note` is what `note` would add.
         """
         from lakehouse_backfill.core.approval import decisions

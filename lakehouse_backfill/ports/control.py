@@ -290,6 +290,10 @@ class Evidence(Protocol):
         """Return the newest unedited document of a kind with its digest, or None."""
         ...
 
+    def all_of(self, run_id: str, kind: str) -> tuple[dict[str, Any], ...]:
+        """Return all unedited documents of a kind, oldest first."""
+        ...
+
     def newest_of(self, run_ids: Collection[str], kind: str) -> dict[str, dict[str, Any]]:
         """Return, by run, the newest unedited document of a kind; runs without one are left out."""
         ...

@@ -544,6 +544,8 @@ def test_the_newest_document_is_the_newest_that_was_not_edited(evidence: Evidenc
         evidence.record("bf-1", "chunk-checks", {"n": number}, 0)
     edit_documents(evidence, "2", "3")
     assert evidence.newest("bf-1", "chunk-checks") == (digest({"n": 1}), {"n": 1})
+    evidence.record("bf-1", "chunk-checks", {"n": 4}, 0)
+    assert evidence.all_of("bf-1", "chunk-checks") == ({"n": 1}, {"n": 4})
     with pytest.raises(Tampered) as caught:
         evidence.document("bf-1", digest({"n": 2}))
     assert str(caught.value.fix).startswith("lakehouse-backfill run bf-1")

@@ -235,8 +235,9 @@ def cancel(
 ) -> Result:
     """Close a run before publication.
 
-    Readers see no change; the shadow table and the evidence are kept. A run that a living process
-    works on is refused without --take-over.
+    Readers see no change; the shadow table and the evidence are kept. A process that stages the run
+    stops, and cuts the chunk in flight off. A run that a living process judges is refused without
+    --take-over.
 
     Examples:
       lakehouse-backfill cancel bf-4f1c09a2d7 --reason "wrong month"

@@ -32,7 +32,7 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
+from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
 
 INPUT_SCOPE, RESULT_SCOPE = "input", "result"
 #: Verbs with which checks stop a run.
@@ -209,11 +209,16 @@ def reject(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     return context.move(status, plan, "reject", by, reason=reason)
 
 
+#: How often a cancellation is decided again when the run's driver moves it in between.
+_CANCEL_ATTEMPTS = 5
+
+
 def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
     """Close a run before publication; its shadow and evidence stay.
 
-    Raises NotAllowed unless `by` requested or planned the run, or may approve or publish it,
-    RunMoved while another living process drives it, unless it is taken over.
+    A living process that stages the run is shut out, and cuts the chunk in flight off. Raises
+    NotAllowed unless `by` requested or planned the run, or may approve or publish it, RunMoved
+    while another living process judges the run, unless it is taken over.
     """
     status = context.runs.status(run_id)
     try:
@@ -227,11 +232,27 @@ def cancel(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
             plan.resolved.contract, ("approve", "publish"), requester, by,
             context.profile.environment,
         )  # fmt: skip
-    lifecycle.require_legal_move(status, "cancel")
-    context.require_no_other_driver(status)
-    status = context.move(status, plan, "cancel", by, reason=reason)
+    attempts = _CANCEL_ATTEMPTS
+    while True:
+        lifecycle.require_legal_move(status, "cancel")
+        _require_may_be_stopped(context, status)
+        try:
+            status = context.move(status, plan, "cancel", by, reason=reason)
+            break
+        except errors.RunMoved:
+            # A driver moves its run, too: then this is decided again.
+            attempts -= 1
+            if status.state is not RunState.STAGING or not attempts:
+                raise
+            status = context.runs.status(run_id)
     undo_messages(context, run_id)
     return status
+
+
+def _require_may_be_stopped(context: Context, status: RunStatus) -> None:
+    """Raise RunMoved while a living process drives the run, unless it stages it: see `pause`."""
+    if status.state is not RunState.STAGING:
+        context.require_no_other_driver(status)
 
 
 def _cancel_unreadable(
@@ -253,7 +274,7 @@ def _cancel_unreadable(
         holders = ("approve", "publish")
         roles.require_any_role(contract, holders, planner, by, profile.environment)
     lifecycle.require_legal_move(status, "cancel")
-    context.require_no_other_driver(status)
+    _require_may_be_stopped(context, status)
     event = lifecycle.next_event(
         status, "cancel", actor=by, mode=events[-1].mode, at=context.clock.now(),
         detail={"reason": reason, "problem": fault.problem},

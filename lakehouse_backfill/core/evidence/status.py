@@ -24,7 +24,7 @@ from lakehouse_backfill.core.publication.publication import PUBLICATION
 from lakehouse_backfill.core.runs import event_log, roles, side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.notes import run_notes
-from lakehouse_backfill.core.staging.checks import CHUNK_CHECKS, INPUT_CHECKS
+from lakehouse_backfill.core.staging.checks import INPUT_CHECKS, stored_verdicts
 from lakehouse_backfill.core.versions import pointer, readers, steps
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.identity.statement import SIGNATURE
@@ -485,7 +485,7 @@ def evidence_document(context: Context, run_id: str) -> dict[str, Any]:
         "approvals": _archived(approval_records(events, plan, digest)),
         "chunks": [chunk.model_dump(mode="json") for chunk in context.runs.chunks(run_id)],
         "input_checks": _newest(context, run_id, INPUT_CHECKS).get("checks", []),
-        "chunk_checks": _newest(context, run_id, CHUNK_CHECKS).get("chunks", []),
+        "chunk_checks": stored_verdicts(context, run_id),
         "waivers": _archived(waiver_records(events)),
         **rollout_records(context, run_id, events),
         **side_effects.effect_records(context, run_id),

@@ -22,6 +22,7 @@ from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.pins import base_files
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.event_log import chunk_sort_key
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.suite_counts import (
     PreparedSuite,
@@ -99,9 +100,35 @@ def _check_documents(checks: Iterable[CheckResult]) -> list[Any]:
 
 
 CHUNK_CHECKS = "chunk-checks"
-#: Verdicts are stored when so many are not yet, or a quarter of all: after a kill only these
-#: chunks are judged again, and what is stored in sum stays in proportion to the chunks.
-_LEAST_UNSTORED, _UNSTORED_SHARE = 32, 4
+#: So many verdicts make a document. A full one is never written again, so that a chunk costs the
+#: same however many were judged before it; after a kill at most these chunks are judged again.
+_VERDICTS_PER_DOCUMENT = 32
+
+
+def stored_verdicts(context: Context, run_id: str) -> list[dict[str, Any]]:
+    """Return the stored verdicts on a run's chunks, each one's newest, in the order of chunks."""
+    found: dict[str, dict[str, Any]] = {}
+    for document in context.evidence.all_of(run_id, CHUNK_CHECKS):
+        found |= {item["chunk_id"]: item for item in document["chunks"]}
+    return [found[name] for name in sorted(found, key=chunk_sort_key)]
+
+
+@dataclass(frozen=True)
+class _EarlierVerdicts:
+    """What earlier attempts stored: checksums of judged chunks, and the document to go on with."""
+
+    checksums: dict[str, str | None]
+    open_document: dict[str, dict[str, Any]]
+
+    @classmethod
+    def of(cls, documents: Iterable[dict[str, Any]]) -> _EarlierVerdicts:
+        checksums: dict[str, str | None] = {}
+        newest: list[dict[str, Any]] = []
+        for document in documents:
+            newest = document["chunks"]
+            checksums |= {item["chunk_id"]: item.get("checksum") for item in newest}
+        is_full = len(newest) >= _VERDICTS_PER_DOCUMENT
+        return cls(checksums, {} if is_full else {item["chunk_id"]: item for item in newest})
 
 
 @dataclass
@@ -112,9 +139,11 @@ class ChunkChecks:
     compute: ComputePorts
     plan: Plan
     waived: tuple[decisions.Waiver, ...]
-    #: The chunks that this staging judged, with their checks, by id.
-    _judged: dict[str, tuple[ChunkRecord, list[CheckResult]]] = field(default_factory=dict)
-    _stored: int = 0
+    #: The checks of the chunk that was judged last, with its id.
+    _newest: tuple[str, list[CheckResult]] = ("", [])
+    #: The verdicts of the newest document, by chunk.
+    _open: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _has_unstored: bool = False
 
     def judge(self, chunk: Chunk, record: ChunkRecord, rows_before: int, epoch: int) -> ChunkRecord:
         """Return the chunk's row for the ledger: done, or failed with its problem."""
@@ -140,22 +169,38 @@ class ChunkChecks:
         if failed and not closed:
             problem = f"waived: {problem}"
         judged = record.model_copy(update={"status": status, "problem": problem, "epoch": epoch})
-        self._judged[chunk.chunk_id] = (judged, checks)
-        unstored = len(self._judged) - self._stored
-        if unstored >= max(_LEAST_UNSTORED, len(self._judged) // _UNSTORED_SHARE):
-            self._store_verdicts(epoch)
+        self._add_verdict(judged, checks, epoch)
         return judged
 
+    def _add_verdict(self, judged: ChunkRecord, checks: list[CheckResult], epoch: int) -> None:
+        if not self._newest[0]:
+            self._open = dict(self._earlier.open_document)
+        if len(self._open) >= _VERDICTS_PER_DOCUMENT and judged.chunk_id not in self._open:
+            self._open = {}
+        self._newest = judged.chunk_id, checks
+        self._open[judged.chunk_id] = {
+            "chunk_id": judged.chunk_id,
+            "checksum": judged.checksum,
+            "status": judged.status,
+            "checks": _check_documents(checks),
+        }
+        self._has_unstored = True
+        if len(self._open) >= _VERDICTS_PER_DOCUMENT:
+            self._store_verdicts(epoch)
+
     def results_of(self, chunk_id: str) -> tuple[CheckResult, ...]:
-        """Return the checks of a chunk that was judged."""
-        return tuple(self._judged[chunk_id][1])
+        """Return the checks of the chunk that was judged last; raises KeyError for another one."""
+        judged_id, checks = self._newest
+        if judged_id != chunk_id:
+            raise KeyError(chunk_id)
+        return tuple(checks)
 
     def require_passed(self, record: ChunkRecord) -> None:
         """Raise ChecksFailed, naming chunk, gates, numbers and what to type, for a failed one."""
         if record.status == "done":
             return
         judged, run_id = decisions.chunk_subject(record), record.run_id
-        checks = self._judged[record.chunk_id][1]
+        checks = self.results_of(record.chunk_id)
         closed = decisions.unwaived_failures(checks, judged, self.waived)
         raise ChecksFailed(
             record.problem,
@@ -168,37 +213,24 @@ class ChunkChecks:
 
     def is_verdict_stored(self, record: ChunkRecord) -> bool:
         """Return whether the verdict on a chunk is stored; not if its process was killed."""
-        earlier = self._earlier_verdicts.get(record.chunk_id, {})
-        return bool(earlier.get("checksum") == record.checksum)
+        return self._earlier.checksums.get(record.chunk_id) == record.checksum
 
     @cached_property
-    def _earlier_verdicts(self) -> dict[str, dict[str, Any]]:
-        before = self.context.evidence.newest(self.plan.run_id, CHUNK_CHECKS)
-        return {item["chunk_id"]: item for item in before[1]["chunks"]} if before else {}
+    def _earlier(self) -> _EarlierVerdicts:
+        return _EarlierVerdicts.of(self.context.evidence.all_of(self.plan.run_id, CHUNK_CHECKS))
 
     def finish(self, epoch: int) -> None:
         """Store what was judged; nothing when every chunk had been before."""
-        if self._judged:
+        if self._has_unstored:
             self._store_verdicts(epoch)
 
     def _store_verdicts(self, epoch: int) -> str:
-        """Store what was judged, together with what earlier attempts did; give the digest."""
-        found = {
-            chunk_id: {
-                "chunk_id": chunk_id,
-                "checksum": record.checksum,
-                "status": record.status,
-                "checks": _check_documents(checks),
-            }
-            for chunk_id, (record, checks) in self._judged.items()
-        }
-        wanted = [chunk.chunk_id for chunk in self.plan.resolved.chunks]
-        if len(found) < len(wanted):
-            found = self._earlier_verdicts | found
-        document: dict[str, Any] = {"chunks": [found[name] for name in wanted if name in found]}
+        """Store the verdicts that make the newest document; give its digest."""
+        found = [self._open[name] for name in sorted(self._open, key=chunk_sort_key)]
+        document: dict[str, Any] = {"chunks": found}
         if left := [name for suite in self._row_suites for name in suite.of_whole]:
             document["judged_on_result"] = left
-        self._stored = len(self._judged)
+        self._has_unstored = False
         return self.context.evidence.record(self.plan.run_id, CHUNK_CHECKS, document, epoch)
 
     def _row_suite_results(

@@ -224,11 +224,11 @@ def expected_seconds(speeds: Iterable[tuple[int, float]], rows: int) -> float | 
 
 def resume(limits: PaceLimits, landed: Iterable[Landed], now: datetime) -> Pace:
     """Return the state of a driver that goes on: what landed before it counts for it, too."""
-    pace = replace(Pace(), landed=tuple(sorted(landed)))
-    pace = replace(pace, landed=_recent(limits, pace, now))
-    if not pace.landed:
-        return pace
-    return replace(pace, not_before=_pause_end(limits, pace.landed[-1].at))
+    known = tuple(sorted(landed))
+    if not known:
+        return Pace()
+    pace = Pace(landed=known, not_before=_pause_end(limits, known[-1].at))
+    return replace(pace, landed=_recent(limits, pace, now))
 
 
 def _halve(pace: Pace, why: str) -> tuple[Pace, str]:
@@ -247,7 +247,10 @@ def _without(pace: Pace, chunk_id: str) -> tuple[tuple[str, Size], ...]:
 
 def _recent(limits: PaceLimits, pace: Pace, now: datetime) -> tuple[Landed, ...]:
     """Return what may still count: the state does not grow with the number of chunks."""
-    spans = [WINDOW]
+    spans = []
+    if limits.rows_per_minute is not None or limits.bytes_per_minute is not None:
+        spans.append(WINDOW)
     if limits.commits_per_hour is not None:
         spans.append(commit_allowance(limits.commits_per_hour)[1])
-    return tuple(one for one in pace.landed if now - one.at <= max(spans))
+    longest = max(spans, default=timedelta())
+    return tuple(one for one in pace.landed if now - one.at <= longest)

@@ -307,6 +307,10 @@ class FakeEvidence:
                 return row[2], json.loads(row[3])
         return None
 
+    def all_of(self, run_id: str, kind: str) -> tuple[dict[str, Any], ...]:
+        rows = [row for row in self.rows if row[:2] == (run_id, kind)]
+        return tuple(json.loads(row[3]) for row in rows if matches_digest(row[3], row[2]))
+
     def newest_of(self, run_ids: Collection[str], kind: str) -> dict[str, dict[str, Any]]:
         found = {run_id: self.newest(run_id, kind) for run_id in run_ids}
         return {run_id: one[1] for run_id, one in found.items() if one is not None}

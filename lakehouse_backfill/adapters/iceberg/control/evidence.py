@@ -50,9 +50,12 @@ class IcebergEvidence:
 
         def change(head: LogHead) -> LogAppend[str]:
             require_not_fenced(head, run_id, epoch)
-            rows = head.rows({"run_id": run_id, "kind": kind}, ("digest", "document"))
-            newest = rows[-1] if rows else {"digest": ""}
-            is_newest = newest["digest"] == document_digest and _is_row_intact(newest)
+            rows = head.rows({"run_id": run_id, "kind": kind}, ("digest",))
+            is_newest = bool(rows) and rows[-1]["digest"] == document_digest
+            if is_newest:
+                # Documents may be long and many: only the one in question is read.
+                same = {"run_id": run_id, "kind": kind, "digest": document_digest}
+                is_newest = _is_row_intact(head.rows(same, ("digest", "document"))[-1])
             return LogAppend(result=document_digest, rows=() if is_newest else (row,))
 
         return self._log.append(change)
@@ -72,6 +75,12 @@ class IcebergEvidence:
         rows = self._log.head().rows(where, ("digest", "document"))
         intact = (row for row in reversed(rows) if _is_row_intact(row))
         return next(((row["digest"], json.loads(row["document"])) for row in intact), None)
+
+    def all_of(self, run_id: str, kind: str) -> tuple[dict[str, Any], ...]:
+        """Return all unedited documents of a kind, oldest first."""
+        where = {"run_id": run_id, "kind": kind}
+        rows = self._log.head().rows(where, ("digest", "document"))
+        return tuple(json.loads(row["document"]) for row in rows if _is_row_intact(row))
 
     def newest_of(self, run_ids: Collection[str], kind: str) -> dict[str, dict[str, Any]]:
         """Return, by run, the newest unedited document of a kind; reads the table once."""

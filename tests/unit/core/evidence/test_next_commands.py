@@ -200,16 +200,18 @@ def test_a_rejected_intent_is_revised_once_it_was_corrected() -> None:
     assert state_of(found, run) is RunState.SUPERSEDED
 
 
-def test_a_run_that_a_living_process_drives_is_cancelled_only_by_taking_it_over() -> None:
+def test_a_run_that_a_living_process_judges_is_cancelled_only_by_taking_it_over() -> None:
     _, found = world()
     run = approved_run(found)
     plan = found.runs.plan(run)
-    found.drive(found.runs.status(run), plan, "begin staging", "bob")
+    status = found.drive(found.runs.status(run), plan, "begin staging", "bob")
+    status = found.move(status, plan, "finish staging", "bob")
+    found.drive(status, plan, "begin validation", "bob")
     person = dataclasses.replace(found, driver="there:2")
     with pytest.raises(RunMoved, match="driven by another process") as refused:
         decisions.cancel(person, run, "bob", "wrong")
     assert "--take-over" in refused.value.fix
-    assert state_of(found, run) is RunState.STAGING
+    assert state_of(found, run) is RunState.STAGED
     decisions.cancel(dataclasses.replace(person, take_over=True), run, "bob", "wrong")
     assert state_of(found, run) is RunState.CANCELLED
 

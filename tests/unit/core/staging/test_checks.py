@@ -11,10 +11,11 @@ from lakehouse_backfill.core.approval.decisions import failed_gates, waive
 from lakehouse_backfill.core.publication.publish import run_until_decision
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging import checks
+from lakehouse_backfill.core.staging.checks import stored_verdicts
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, RunState
-from lakehouse_backfill.errors import ChecksFailed
+from lakehouse_backfill.errors import ChecksFailed, EnvironmentDown
 from tests.support.examples.plans import a_plan, with_fields
 from tests.support.fakes.context import contract, declared
 from tests.support.fakes.steps import approved_run, state_of, world
@@ -227,3 +228,32 @@ def test_rows_outside_block_only_without_a_warm_up_and_when_none_lies_inside(
     found = outside(rows, warm_up_days)
     assert (found.passed, found.blocking) == (passes, blocks)
     assert found.detail == f"{rows} inside, 4 outside and left out"
+
+
+@pytest.mark.req("X5", "Q9")
+def test_a_full_document_of_verdicts_is_never_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lakehouse_backfill.core.staging.checks._VERDICTS_PER_DOCUMENT", 2)
+    _, found = world(chunk_nulls=0)
+    compute = found.compute()
+    run_id = approved_run(found, declared("2020-01-01", "2020-01-06"))
+    stop_at, stage_chunk = 4, compute.stage
+
+    def stopped(plan: Any, chunk: Any, epoch: int) -> Any:
+        if len(found.runs.chunk_rows) == stop_at:
+            raise EnvironmentDown("the engine is gone")
+        return stage_chunk(plan, chunk, epoch)
+
+    monkeypatch.setattr(compute, "stage", stopped)
+    with pytest.raises(EnvironmentDown):
+        stage(found, run_id, "bob")
+    stop_at = 99
+    stage(found, run_id, "bob")
+    of_documents = [
+        [int(one["chunk_id"][4]) for one in document["chunks"]]
+        for document in found.evidence.all_of(run_id, "chunk-checks")
+    ]
+    assert of_documents == [[1, 2], [3, 4], [5]]
+    told = [one["chunk_id"] for one in stored_verdicts(found, run_id)]
+    assert told == [chunk.chunk_id for chunk in found.runs.plan(run_id).resolved.chunks]

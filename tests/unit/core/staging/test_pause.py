@@ -150,7 +150,28 @@ class _Looks:
 
 
 def _cancel(other: Context, run: str) -> None:
-    decisions.cancel(dataclasses.replace(other, take_over=True), run, "bob", "wrong month")
+    decisions.cancel(other, run, "bob", "wrong month")
+
+
+@pytest.mark.req("X3")
+def test_a_cancellation_is_decided_again_when_the_driver_moves_the_run_meanwhile() -> None:
+    _, _, driver, other, run = _world()
+    plan = driver.runs.plan(run)
+    begun = driver.drive(driver.runs.status(run), plan, "begin staging", "bob")
+    runs, moved = other.runs, []
+
+    class Raced:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(runs, name)
+
+        def fence(self, run_id: str, epoch: int) -> None:
+            if not moved:
+                moved.append(driver.move(begun, plan, "fail", "bob"))
+            runs.fence(run_id, epoch)
+
+    raced = dataclasses.replace(other, runs=Raced())  # type: ignore[arg-type]
+    assert decisions.cancel(raced, run, "bob", "wrong").state is RunState.CANCELLED
+    assert moved
 
 
 @pytest.mark.req("X3", "V3")

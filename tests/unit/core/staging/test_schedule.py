@@ -245,7 +245,7 @@ def test_a_limit_that_is_smaller_than_one_chunk_is_refused_with_number_and_limit
 def test_after_a_kill_only_chunks_whose_verdict_was_not_stored_are_judged_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lakehouse_backfill.core.staging.checks._LEAST_UNSTORED", 2)
+    monkeypatch.setattr("lakehouse_backfill.core.staging.checks._VERDICTS_PER_DOCUMENT", 2)
     _, engine, found, run = _world()
     judged: list[str] = []
     look: Any = engine.chunk
