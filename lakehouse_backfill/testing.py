@@ -59,8 +59,8 @@ def assert_deterministic(
 
     Raises AssertionError, which names each finding with file and line, or the columns that differ.
     """
-    from lakehouse_backfill.adapters.spark.measuring.repetition import compare_repeated
     from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
+    from lakehouse_backfill.adapters.spark.staging.proofs import compare_repeated
     from lakehouse_backfill.core.guards.analysed_plan import find_in_plan
     from lakehouse_backfill.core.guards.code_lines import locate_facts
     from lakehouse_backfill.core.guards.findings import scan_code

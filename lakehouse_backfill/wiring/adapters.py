@@ -446,7 +446,7 @@ def views_port(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> View
 
 def _looking_ports(wiring: Adapters) -> ComputePorts:
     """Return the ports that compute; reads of `lease_only` inputs look for their snapshots."""
-    from lakehouse_backfill.core.planning.leased_inputs import look_before_reads
+    from lakehouse_backfill.core.planning.pins import look_before_reads
 
     return look_before_reads(lambda: wiring.context, wiring._make_compute_ports())
 

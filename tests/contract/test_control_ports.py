@@ -11,8 +11,8 @@ import pytest
 
 from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
 from lakehouse_backfill.core.runs import event_log as audit_rules
-from lakehouse_backfill.core.runs import rejected_rows
 from lakehouse_backfill.core.runs.lifecycle import next_event
+from lakehouse_backfill.core.staging import rejects
 from lakehouse_backfill.domain import publication as pointer_rules
 from lakehouse_backfill.domain.cascade.graph import CandidatePin
 from lakehouse_backfill.domain.publication import Pointer, Publication
@@ -253,7 +253,7 @@ def a_rejected_row(key: str, second: int = 0, chunk_id: str = "c1") -> dict[str,
         "run_id": "bf-1", "chunk_id": chunk_id, "source": "raw", "record_key": key,
         "reason": "late", "record": '{"v":1}', "rejected_at": NOON + timedelta(seconds=second),
     }  # fmt: skip
-    return row | {"seal": rejected_rows.row_seal(row)}
+    return row | {"seal": rejects.row_seal(row)}
 
 
 @pytest.mark.req("T13", "X5")
@@ -266,7 +266,7 @@ def test_rejected_rows_are_stored_by_run_chunk_and_attempt(control):
     assert control.audit.rejected_groups() == tuple(
         RejectedGroup(
             run_id="bf-1", chunk_id="c1", rejected_at=rows[0]["rejected_at"], rows=len(rows),
-            seal=rejected_rows.rows_seal(row["seal"] for row in rows),
+            seal=rejects.rows_seal(row["seal"] for row in rows),
         )
         for rows in (first, again)
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse_backfill.core.runs.rejected_rows import row_seal
+from lakehouse_backfill.core.staging.rejects import row_seal
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RejectedRow, Rejects

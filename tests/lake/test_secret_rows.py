@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.spark.staging import secret_rows
+from lakehouse_backfill.adapters.spark.staging import rejects
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.errors import WriteForbidden
 from tests.support.spark.lake import Lake, PlanMaker, copy_job
@@ -92,9 +92,9 @@ def test_texts_that_only_resemble_a_secret_are_staged(
     monkeypatch.setenv("LHB_TEST_SECRET", "planted-4711")
     # Shorter, within a longer text of rows that are not read whole, and with the same part of the
     # checksum.
-    monkeypatch.setattr(secret_rows, "ROWS_READ_WHOLE", 0)
+    monkeypatch.setattr(rejects, "ROWS_READ_WHOLE", 0)
     note = "F.concat(F.lit('planted-'), F.lit('471'), F.when(F.col('k') % 2 == 0, '12'))"
     plan = daily(copy_job(f"return src.withColumn('note', {note})")).make()
     lake.sql("ALTER TABLE {ns}.shadow ADD COLUMN note string")
-    monkeypatch.setattr(secret_rows, "_BITS", 0)
+    monkeypatch.setattr(rejects, "_BITS", 0)
     assert lake.stage(plan).output_rows > 0

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.staging.declared_reads import UNREAD_INPUTS
-from lakehouse_backfill.core.staging.determinism import DETERMINISM
+from lakehouse_backfill.core.staging.determinism import DETERMINISM, UNREAD_INPUTS
 from lakehouse_backfill.errors import Blocked, ChecksFailed, NonDeterministic
 from tests.support.spark.modes import Make, Modes
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse_backfill.adapters.spark.measuring.repetition import compare_repeated
+from lakehouse_backfill.adapters.spark.staging.proofs import compare_repeated
 from lakehouse_backfill.columns import deterministic_id, money, ordered_list
 from lakehouse_backfill.core.guards.analysed_plan import find_in_plan
 from lakehouse_backfill.testing import assert_deterministic, assert_warm_up, job_context

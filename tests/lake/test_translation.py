@@ -25,7 +25,7 @@ from lakehouse_backfill.adapters.quality.judge import (
 )
 from lakehouse_backfill.adapters.quality.suite_files import load_suite
 from lakehouse_backfill.adapters.quality.translation import _TRANSLATORS
-from lakehouse_backfill.adapters.spark.measuring.row_rules import count_rows_breaking
+from lakehouse_backfill.adapters.spark.measuring.inspecting import count_rows_breaking
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.quality.row_rules import Matches, RowCount
 

@@ -10,20 +10,18 @@ from functools import partial
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.cascade.graph import (
+    CustomMapping,
+    MappedProduct,
     ProductGraph,
+    ReachedPartitions,
     graph_version,
+    label_value,
+    reached_partitions,
+    require_covered_reads,
     require_declared_reads,
     unread_upstreams,
 )
 from lakehouse_backfill.core.cascade.inputs import candidate_pins
-from lakehouse_backfill.core.cascade.reach import (
-    CustomMapping,
-    MappedProduct,
-    ReachedPartitions,
-    label_value,
-    reached_partitions,
-    require_covered_reads,
-)
 from lakehouse_backfill.core.evidence.inputs.rows import labels_with_rows
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,

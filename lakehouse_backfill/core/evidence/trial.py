@@ -25,8 +25,11 @@ from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import gate_registry, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.checks import ChunkChecks, check_inputs
-from lakehouse_backfill.core.staging.declared_reads import require_declared_reads
-from lakehouse_backfill.core.staging.determinism import NOT_LOOKED_AT, find_in_chunk
+from lakehouse_backfill.core.staging.determinism import (
+    NOT_LOOKED_AT,
+    find_in_chunk,
+    require_declared_reads,
+)
 from lakehouse_backfill.core.staging.rejects import count_rejects
 from lakehouse_backfill.core.staging.scratch import (
     DRIVER_PROPERTY,

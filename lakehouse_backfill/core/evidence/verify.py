@@ -1,7 +1,4 @@
-"""`verify` and `audit verify`: whether what is stored is what was accepted. Nothing is changed.
-
-`audit_verify` checks all logs, pointers and plans; `verify` what one acceptance rests on.
-"""
+"""`verify`: what one acceptance rests on. `audit verify`: all logs, pointers, plans. Read only."""
 
 from __future__ import annotations
 
@@ -22,9 +19,10 @@ from lakehouse_backfill.core.evidence.deep_verify import (
 )
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication.expose import EVIDENCE_DIGEST_PROPERTY
-from lakehouse_backfill.core.runs import anchors, event_log, rejected_rows, roles, signers
+from lakehouse_backfill.core.runs import anchors, event_log, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
+from lakehouse_backfill.core.staging import rejects
 from lakehouse_backfill.core.versions import pointer, readers
 from lakehouse_backfill.domain.identity.anchor import AnchorRecord
 from lakehouse_backfill.domain.plan import Plan
@@ -101,7 +99,7 @@ def _verify_logs(
                 for table, runs in context.audit.recorded_runs().items()
             }
             bad_plans |= _runs_without_ledger(context, chains, recorded)
-            bad_rejects = rejected_rows.audit(context.audit, chains)
+            bad_rejects = rejects.audit(context.audit, chains)
             if bad_rejects and context.audit.seal() != seal:
                 continue
             bad_plans |= bad_rejects

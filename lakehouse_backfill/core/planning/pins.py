@@ -1,10 +1,18 @@
-"""Pinning: which snapshots a run reads and changes, and the tags that keep them."""
+"""Pinning: which snapshots a run reads and changes, and the tags that keep them.
+
+Inputs that no tag keeps (`pin: lease_only`): each read of them looks for their snapshots first.
+
+A snapshot of such an input may expire at any time. The computing ports are wrapped, so that no
+caller can leave the look out: staging, its checks, edges, totals, masks, proofs and attribution.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
-from typing import Literal
+from functools import wraps
+from typing import Any, Literal
 
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.privacy import rules
@@ -19,6 +27,7 @@ from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.rollout import PinLease
 from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.ports.compute import ComputePorts, InputSwapRequest
 
 #: When a snapshot may expire by its table's settings; Iceberg's default is five days.
 _MAX_AGE_PROPERTY = "history.expire.max-snapshot-age-ms"
@@ -297,3 +306,57 @@ def head_snapshot_id(context: Context, table: str) -> int | None:
     """Return the snapshot that readers of a table see; None where it holds nothing, or is none."""
     info = context.tables.describe(table)
     return None if info is None else info.snapshot_id
+
+
+#: Methods of the computing ports that read pinned inputs of the plan that they are given.
+INPUT_READS = frozenset(
+    {
+        "analysed_plan",
+        "distinct",
+        "edge_checksums",
+        "edges",
+        "input",
+        "masked",
+        "periods",
+        "prove_determinism",
+        "prove_warm_up",
+        "rejects",
+        "remeasure",
+        "source_totals",
+        "stage",
+        "swap",
+        "tables_read",
+    }
+)
+
+
+def look_before_reads(context: Callable[[], Context], ports: ComputePorts) -> ComputePorts:
+    """Return the ports so that each method of `INPUT_READS` looks for `lease_only` inputs first.
+
+    It raises NotFound, before anything is read, when a snapshot has expired. Plans without such
+    inputs cost nothing.
+    """
+    held = {one.name: _LookingPort(context, getattr(ports, one.name)) for one in fields(ports)}
+    return replace(ports, **held)
+
+
+class _LookingPort:
+    """A computing port whose reads of inputs look for their snapshots first."""
+
+    def __init__(self, context: Callable[[], Context], port: Any) -> None:
+        self._context = context
+        self._port = port
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._port, name)
+        return self._looking(method) if name in INPUT_READS else method
+
+    def _looking(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def read(subject: Plan | InputSwapRequest, *arguments: Any, **named: Any) -> Any:
+            # Of a swap, old inputs may be gone: what they gave is left out, with a note.
+            plan = subject if isinstance(subject, Plan) else subject.new
+            require_pinned_snapshots(self._context(), plan, "lease_only")
+            return method(subject, *arguments, **named)
+
+        return read

@@ -27,7 +27,7 @@ from lakehouse_backfill.core.planning.stages import find_repeated_run, nothing_t
 from lakehouse_backfill.core.planning.target import (
     advice,
     catch_up,
-    earlier_parts,
+    column_scope,
     publish_modes,
     row_changes,
     schema_changes,
@@ -179,7 +179,7 @@ def make_plan(
     job_code.require_committed(declared.git_commit, context.profile.environment)
     base = _base(context, declared.contract)
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
-    earlier_parts.require_one_kind_of_scope(context, manifest.product, scope.field)
+    column_scope.require_one_kind_of_scope(context, manifest.product, scope.field)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
     target = _target_pin(declared.contract, base)
@@ -338,7 +338,7 @@ def _intent_warnings(
     manifest, contract = resolved.manifest, resolved.contract
     deprecated = job_code.require_allowed_version(manifest, contract, context.clock.now())
     noted = run_notes.notes_for_next_plan(context, contract.product)
-    earlier = earlier_parts.earlier_part_warnings(context, resolved)
+    earlier = column_scope.earlier_part_warnings(context, resolved)
     return deprecated + noted + earlier + catch_up.revision_warnings(context, resolved, revise)
 
 

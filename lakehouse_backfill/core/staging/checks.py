@@ -24,14 +24,15 @@ from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import chunk_sort_key
 from lakehouse_backfill.core.validation import gates
-from lakehouse_backfill.core.validation.suite_counts import (
+from lakehouse_backfill.core.validation.suites import (
     PreparedSuite,
+    declared_suites,
     judge_input_by_counts,
     judge_rows_by_counts,
     prepare_suite,
     rules_of,
+    suite_parameters,
 )
-from lakehouse_backfill.core.validation.suites import declared_suites, suite_parameters
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Assumption, SuiteRef

@@ -10,8 +10,9 @@ from typing import Any
 
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.planning.job_code import code_files
-from lakehouse_backfill.core.runs import event_log, rejected_rows
+from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.runs.event_log import matches_digest, open_document, open_plan
+from lakehouse_backfill.core.staging import rejects
 from lakehouse_backfill.domain import publication as pointer_rules
 from lakehouse_backfill.domain.diff import FileFingerprint
 from lakehouse_backfill.domain.plan import Plan
@@ -171,7 +172,7 @@ class FakeRuns:
         )
 
     def rejected_groups(self) -> tuple[RejectedGroup, ...]:
-        return rejected_rows.group_rows(self.rejected)
+        return rejects.group_rows(self.rejected)
 
     def chunks(self, run_id: str) -> tuple[ChunkRecord, ...]:
         newest = {row.chunk_id: row for row in self.chunk_rows if row.run_id == run_id}

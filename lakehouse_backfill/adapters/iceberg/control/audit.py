@@ -17,7 +17,8 @@ from lakehouse_backfill.adapters.iceberg.control.log_files import drop_cached_ro
 from lakehouse_backfill.adapters.iceberg.control.runs import read_event_chains, read_seal
 from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.versions import read_products
-from lakehouse_backfill.core.runs import event_log, rejected_rows
+from lakehouse_backfill.core.runs import event_log
+from lakehouse_backfill.core.staging import rejects
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import OrphanFiles
@@ -141,7 +142,7 @@ class IcebergAudit:
 
     def rejected_groups(self) -> tuple[RejectedGroup, ...]:
         """Return the stored rejected rows by run, chunk and attempt, with their seals."""
-        return rejected_rows.group_rows(self._rejects.head().iter_rows())
+        return rejects.group_rows(self._rejects.head().iter_rows())
 
     def describe_runs(self) -> dict[str, dict[str, str]]:
         """Return product, target, shadow, owner and reason of each run, without its plan."""

@@ -1,10 +1,16 @@
-"""Counts rows of pinned inputs and of single chunks: the Inspecting port."""
+"""Counts rows of pinned inputs and of single chunks: the Inspecting port.
+
+Counts with Spark the rows that break rules: one aggregate, and one for each unique column.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark import dataframes
@@ -14,12 +20,19 @@ from lakehouse_backfill.adapters.spark.dataframes import (
     key_aliases,
     quoted_column,
 )
-from lakehouse_backfill.adapters.spark.measuring.row_rules import count_rows_breaking
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
 from lakehouse_backfill.domain.partitions import Chunk, ScopeField
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.quality.row_rules import RowRule
+from lakehouse_backfill.domain.quality.row_rules import (
+    Greater,
+    Matches,
+    NotNull,
+    OneOf,
+    RowRule,
+    Unique,
+    Within,
+)
 from lakehouse_backfill.domain.run import ChunkFacts, Period
 from lakehouse_backfill.errors import ConfigError, NotFound
 
@@ -127,3 +140,59 @@ def _duplicates(frame: DataFrame, key: tuple[str, ...]) -> int:
         F.count(F.lit(1)).alias(_ROWS)
     )
     return int(counted.where(quoted_column(_ROWS) > 1).count())
+
+
+_RULE_ROWS, _VALUES = "lhb_rows", "lhb_values"
+
+
+def count_rows_breaking(frame: DataFrame, rules: Sequence[RowRule]) -> tuple[int, tuple[int, ...]]:
+    """Return the number of rows, and for each rule how many rows break it."""
+    simple = [rule for rule in rules if not isinstance(rule, Unique)]
+    counts = [
+        F.count_if(~_condition(rule)).alias(f"lhb_broken_{at}") for at, rule in enumerate(simple)
+    ]
+    found = frame.agg(F.count(F.lit(1)).alias(_RULE_ROWS), *counts).collect()[0]
+    broken: dict[RowRule, int] = {rule: int(found[at]) for at, rule in enumerate(simple, start=1)}
+    for rule in rules:
+        if isinstance(rule, Unique) and rule not in broken:
+            broken[rule] = _count_repeated(frame, rule.column)
+    return int(found[_RULE_ROWS]), tuple(broken[rule] for rule in rules)
+
+
+def _condition(rule: RowRule) -> Column:
+    """Return what the rows meet; null where the rule says nothing."""
+    value = quoted_column(rule.column)
+    match rule:
+        case NotNull():
+            return value.isNotNull()
+        case OneOf():
+            found = value.isin(list(rule.values))
+            return ~found if rule.is_excluded else found
+        case Matches():
+            found = value.rlike(rule.pattern)
+            return ~found if rule.is_excluded else found
+        case Greater():
+            other = quoted_column(rule.other)
+            return value >= other if rule.or_equal else value > other
+        case Within():
+            return _within(F.length(value) if rule.of_length else value, rule)
+        case _:
+            raise TypeError(f"no condition of single rows: {rule}")
+
+
+def _within(value: Column, rule: Within) -> Column:
+    conditions = []
+    if rule.low is not None:
+        low = F.lit(rule.low)
+        conditions.append(value > low if rule.is_low_excluded else value >= low)
+    if rule.high is not None:
+        high = F.lit(rule.high)
+        conditions.append(value < high if rule.is_high_excluded else value <= high)
+    return reduce(and_, conditions)
+
+
+def _count_repeated(frame: DataFrame, column: str) -> int:
+    value = quoted_column(column)
+    by_value = frame.where(value.isNotNull()).groupBy(value.alias(_VALUES))
+    counts = by_value.agg(F.count(F.lit(1)).alias(_RULE_ROWS)).where(quoted_column(_RULE_ROWS) > 1)
+    return int(counts.agg(F.sum(_RULE_ROWS)).collect()[0][0] or 0)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.guard.environment_gate import SECRETS
-from lakehouse_backfill.adapters.spark.session import spark_log
 from lakehouse_backfill.adapters.spark.session.java import JavaRuntime, require_java
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
@@ -30,7 +29,12 @@ from lakehouse_backfill.adapters.spark.session.settings import (
     loud_executor_settings,
     may_hold_secret,
 )
-from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
+from lakehouse_backfill.adapters.spark.session.spark_errors import (
+    last_lines,
+    open_log,
+    silence_query_loggers,
+    spark_errors,
+)
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import (
     BackfillError,
@@ -189,7 +193,7 @@ def open_session(
     with _LOCK:
         session = _OPEN_SESSIONS.get("session")
         if session is None:
-            spark_log.silence_query_loggers()
+            silence_query_loggers()
             for name in _STALE:
                 os.environ.pop(name, None)
             start = partial(_start, meanwhile=meanwhile)
@@ -258,14 +262,14 @@ def _start(settings: SparkSettings, meanwhile: Callable[[], None] | None) -> Spa
     java = require_java()
     set_python(settings)
     os.environ["JAVA_HOME"] = str(java.home)
-    log = spark_log.open_log()
+    log = open_log()
     try:
         return _launch(_with_logging(settings, java), log, meanwhile)
     except BackfillError:
         raise
     except Exception as error:
         raise EnvironmentDown(
-            f"Spark did not start: {error}\n{spark_log.last_lines()}",
+            f"Spark did not start: {error}\n{last_lines()}",
             fix="lakehouse-backfill doctor",
         ) from error
 

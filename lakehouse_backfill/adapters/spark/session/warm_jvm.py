@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from lakehouse_backfill.adapters.spark.session import session as own_session
-from lakehouse_backfill.adapters.spark.session import spark_log
+from lakehouse_backfill.adapters.spark.session import spark_errors
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.adapters.spark.session.warm_session import (
     Connection,
@@ -70,7 +70,7 @@ def attach(warm: WarmSession, settings: SparkSettings) -> SparkSession:
         raise EnvironmentDown(
             f"its JVM cannot be used: {problem}", fix="lakehouse-backfill session stop"
         ) from error
-    spark_log.follow_log(Path(warm.connection.log))
+    spark_errors.follow_log(Path(warm.connection.log))
     own_session.end_jobs_on_interrupt(context)
     return session
 
@@ -162,7 +162,7 @@ def keep_session(host: Host, is_wanted: Callable[[], bool], on_ready: Callable[[
         _warm_up(session, str(profile.catalog["name"]))
         port, token = _jvm_address()
         sealed = Connection.seal(facts, token)
-        log = str(spark_log.current_log() or "")
+        log = str(spark_errors.current_log() or "")
         folder.write(
             Connection(
                 host.process, os.getpid(), port, token, log, time.time(), host.idle_s, sealed

@@ -25,13 +25,7 @@ from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_parti
 from lakehouse_backfill.adapters.spark.session import job_tags, write_guard
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
-from lakehouse_backfill.adapters.spark.staging import (
-    column_scope,
-    merge,
-    rejects,
-    secret_rows,
-    shadow_writer,
-)
+from lakehouse_backfill.adapters.spark.staging import column_scope, merge, rejects, shadow_writer
 from lakehouse_backfill.adapters.spark.staging.compose import (
     ChunkComposer,
     DeletedRowFilter,
@@ -174,7 +168,7 @@ class SparkStaging:
             text = analysed_plan_json(output)
         place = self._transform_runner.place(plan)
         driver_guard.require_no_java_in_plan(text, place)
-        secret_rows.require_none_in_plan(output, text, place)
+        rejects.require_none_in_plan(output, text, place)
         return text
 
     def tables_read(self, plan: Plan, chunk: Chunk) -> PlanReads | None:
@@ -345,7 +339,7 @@ class SparkStaging:
 
     def _refuse_secrets(self, plan: Plan, at: int, scope: Scope, *, may_hold: bool) -> None:
         rows = self._tables.read_scope(plan.shadow_table, at, scope)
-        secret_rows.require_none_stored(rows, self._transform_runner.place(plan), may_hold=may_hold)
+        rejects.require_none_stored(rows, self._transform_runner.place(plan), may_hold=may_hold)
 
 
 def _count_input(
@@ -395,7 +389,7 @@ def _with_observation(output: DataFrame, inside: Column, observation: Any) -> Da
     # Hashed once per row: in an Observation, each aggregate would compute the whole hash again.
     hashed = F.when(inside, row_hash.row_hash_column(output.schema, LINEAGE_NAMES))
     outside = F.count(F.when(quoted_column(_HASH).isNull(), F.lit(1))).alias(_OUTSIDE)
-    secrets = secret_rows.count_candidates(output.schema)
+    secrets = rejects.count_candidates(output.schema)
     more = () if secrets is None else (secrets.alias(_SECRETS),)
     with_hash = output.withColumn(_HASH, hashed)
     return with_hash.observe(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.cascade.reach import (
+from lakehouse_backfill.core.cascade.graph import (
     MappedProduct,
     label_value,
     reached_partitions,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.planning.target import column_scope
-from lakehouse_backfill.core.planning.target.earlier_parts import earlier_part_warnings
+from lakehouse_backfill.core.planning.target.column_scope import earlier_part_warnings
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.table import PartitionField, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported

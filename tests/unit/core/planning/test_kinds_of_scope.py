@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from lakehouse_backfill.core.planning.target.earlier_parts import require_one_kind_of_scope
+from lakehouse_backfill.core.planning.target.column_scope import require_one_kind_of_scope
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.staging.declared_reads import (
+from lakehouse_backfill.core.staging.determinism import (
     UNREAD_INPUTS,
     undeclared_reads,
     unread_inputs,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.staging.stage import stage
-from lakehouse_backfill.core.validation.suite_counts import (
+from lakehouse_backfill.core.validation.suites import (
     PreparedSuite,
     judge_input_by_counts,
     judge_rows_by_counts,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.runs import rejected_rows
+from lakehouse_backfill.core.staging import rejects
 from lakehouse_backfill.domain.run import RejectedCount, RunState
 from tests.support.examples.plans import NOON, an_event
 
@@ -23,11 +23,11 @@ def row(key: int, *, attempt: int = 0, chunk: str = "c1", run: str = RUN) -> dic
         "reason": "late", "record": f'{{"k":{key}}}',
         "rejected_at": NOON + timedelta(seconds=attempt),
     }  # fmt: skip
-    return made | {"seal": rejected_rows.row_seal(made)}
+    return made | {"seal": rejects.row_seal(made)}
 
 
 def count(rows: Rows | None, number: int = 2) -> RejectedCount:
-    seal = None if rows is None else rejected_rows.rows_seal(one["seal"] for one in rows)
+    seal = None if rows is None else rejects.rows_seal(one["seal"] for one in rows)
     return RejectedCount(run_id=RUN, chunk_id="c1", rows=number, seal=seal)
 
 
@@ -36,13 +36,13 @@ def faults(
 ) -> str | None:
     chains = {RUN: (an_event(RUN, 1, state),)}
     counts = () if counted is None else (counted,)
-    found = rejected_rows.find_faults(chains, counts, rejected_rows.group_rows(stored))
+    found = rejects.find_faults(chains, counts, rejects.group_rows(stored))
     return found.get(RUN)
 
 
 WHOLE = [row(1), row(2)]
 EDITED = WHOLE[0] | {"reason": "early"}
-RESEALED = EDITED | {"seal": rejected_rows.row_seal(EDITED)}
+RESEALED = EDITED | {"seal": rejects.row_seal(EDITED)}
 UNSEALED = [{name: value for name, value in one.items() if name != "seal"} for one in WHOLE]
 
 
@@ -88,7 +88,7 @@ def test_an_attempt_that_was_cut_off_before_its_count_is_no_fault_until_the_run_
 
 
 def test_rows_of_a_run_that_the_log_does_not_know_are_named() -> None:
-    found = rejected_rows.find_faults({}, (), rejected_rows.group_rows([row(1, run="bf-9")]))
+    found = rejects.find_faults({}, (), rejects.group_rows([row(1, run="bf-9")]))
     assert found == {"bf-9": "bf-9 has rows in reject_record, and no event in the log of runs"}
 
 
