@@ -33,10 +33,10 @@ REASON_PLACEHOLDER = "TEXT"
 #: The verbs that open a project; the others need neither a project nor a profile.
 PROJECT_VERBS = (
     "accept", "approve", "audit", "cancel", "chunks", "diff", "doctor", "dual-read", "evidence",
-    "lineage", "list", "log", "maintain", "new", "note", "pause", "plan", "product", "publish",
-    "reconcile", "recover", "rehearse", "reject", "reproduce", "rollback", "run", "session",
-    "shadow", "show", "stage", "stale", "status", "try", "unpause", "validate", "verify",
-    "versions", "waive", "why",
+    "land", "lineage", "list", "log", "maintain", "new", "note", "pause", "plan", "product",
+    "publish", "reconcile", "recover", "rehearse", "reject", "reproduce", "rollback", "run",
+    "session", "shadow", "show", "stage", "stale", "status", "try", "unpause", "validate",
+    "verify", "versions", "waive", "why",
 )  # fmt: skip
 _VERB = re.compile(rf"\b{PROGRAM} (?=(?:{'|'.join(PROJECT_VERBS)})\b)")
 _UNKNOWN_RUN = re.compile(rf"\b({PROGRAM} plan --revise ){RUN_PLACEHOLDER}\b")

@@ -17,7 +17,8 @@ BackfillError                      code               exit
 │   ├── RunPaused                  run-paused              a person paused the run
 │   ├── NonDeterministic           not-deterministic       two runs of the code may differ
 │   ├── Tampered                   tampered                approved content was edited since
-│   └── WriteForbidden             write-forbidden         a job tried to write outside its shadow
+│   ├── WriteForbidden             write-forbidden         a job tried to write outside its shadow
+│   └── RejectedInput              rejected-input          a file or page of a source is bad
 ├── Conflict                       conflict            4   another process was first; plan again
 │   ├── RunMoved                   run-moved
 │   ├── PointerMoved               pointer-moved
@@ -26,6 +27,7 @@ BackfillError                      code               exit
 ├── OutcomeUnknown                 outcome-unknown     5   a commit may or may not have landed
 └── EnvironmentDown                environment-down    6   catalog, store or Java; a retry may help
     ├── JavaMissing                java-missing
+    ├── SourceDown                 source-down             a source does not answer
     └── CatalogDown                catalog-down
 """
 
@@ -270,6 +272,12 @@ class WriteForbidden(Blocked):
     code = "write-forbidden"
 
 
+class RejectedInput(Blocked):
+    """A part of a source, such as a file, is bad; a retry meets the same part."""
+
+    code = "rejected-input"
+
+
 class Conflict(BackfillError):
     """Another process was first; plan again."""
 
@@ -326,6 +334,12 @@ class JavaMissing(EnvironmentDown):
 
     code = "java-missing"
     retry_may_help = False
+
+
+class SourceDown(EnvironmentDown):
+    """A source does not answer, or only by an error that a later try may not get."""
+
+    code = "source-down"
 
 
 class CatalogDown(EnvironmentDown):

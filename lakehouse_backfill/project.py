@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         proof,
         publications,
         runs,
+        sources,
     )
     from lakehouse_backfill.results.base import Result
 
@@ -285,6 +286,35 @@ class Project:
             who,
             columns=columns,
         )
+
+    def land(
+        self, source: str, from_: str | None = None, to: str | None = None
+    ) -> sources.LandResult:
+        """Bring what is new in a source into its raw table, each row once, as a pinned snapshot.
+
+        A landing that was cut off is continued. Raises NotFound, ConfigError, Blocked (the source
+        is incomplete), Conflict (another process lands it), SourceDown.
+        """
+        from lakehouse_backfill.config.sources import find_source, landing_request
+        from lakehouse_backfill.core.landing.land import land
+        from lakehouse_backfill.wiring.sources import landing_ports
+
+        declared, request = find_source(self.folder, source), landing_request(from_, to)
+        done = land(landing_ports(self.wiring, declared, looks=False), declared, request)
+        return results.sources.LandResult.of(declared, done)
+
+    def preview_landing(
+        self, source: str, from_: str | None = None, to: str | None = None
+    ) -> sources.LandPreviewResult:
+        """Return what `land` would read; nothing is changed."""
+        from lakehouse_backfill.config.sources import find_source, landing_request
+        from lakehouse_backfill.core.landing.land import preview_landing
+        from lakehouse_backfill.wiring.sources import landing_ports
+
+        declared, request = find_source(self.folder, source), landing_request(from_, to)
+        ports = landing_ports(self.wiring, declared, looks=True)
+        survey = preview_landing(ports, declared, request)
+        return results.sources.LandPreviewResult.of(declared, survey)
 
     def plan(
         self,

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from lakehouse_backfill.config.defaults import ProjectDefaults
 from lakehouse_backfill.domain.contract import Contract, Profiles
 from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.sources.declaration import SourceDeclaration
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound
 
 SCHEMA_MODELS: dict[str, type[BaseModel]] = {
@@ -19,6 +20,7 @@ SCHEMA_MODELS: dict[str, type[BaseModel]] = {
     "contract": Contract,
     "profiles": Profiles,
     "defaults": ProjectDefaults,
+    "source": SourceDeclaration,
 }
 
 

@@ -11,6 +11,8 @@ FORKS.set_forkserver_preload(
         "pyiceberg.io.pyarrow",
         "lakehouse_backfill.adapters.iceberg.catalog",
         "lakehouse_backfill.adapters.iceberg.control.runs",
+        "lakehouse_backfill.core.landing.land",
+        "lakehouse_backfill.project",
         # What every child imports as its own main module.
         "pytest",
     ]

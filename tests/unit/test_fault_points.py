@@ -49,6 +49,7 @@ READING = {
     "Evidence": {"active_leases", "document", "find_fingerprints", "newest", "newest_of"},
     "Hooks": set(),
     "Identity": {"check", "describe", "has_signer", "sign"},
+    "ImportLedger": {"deliveries"},
     "Inspecting": {"breaking", "chunk", "periods"},
     "Journal": {"bind", "log", "span"},
     # Files and servers of the metrics; nothing of the lake.
@@ -70,11 +71,14 @@ READING = {
     "CloneCommitter": {"fence", "set_columns", "write_clone"},
     "Progress": {"advance", "count", "finish", "say", "start"},
     "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},
+    "RawTables": {"pinned", "state"},
     "RowReader": {"by_key", "compare_query", "deleted_rows", "golden", "tombstoned_rows"},
     "RowRewriter": {"require_equal"},
     "Runs": {"chunks", "code_of", "events", "fenced", "list", "plan", "recorded", "status"},
     "Secrets": {"read"},
     "Shadows": {"chunks", "list"},
+    "SourcePart": {"batches", "landed", "rejected"},
+    "SourceReader": {"checkpoints", "survey"},
     "Staging": {
         "analysed_plan",
         "application",

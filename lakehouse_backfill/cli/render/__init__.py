@@ -13,6 +13,7 @@ from lakehouse_backfill.cli.render import (
     plans,
     publications,
     runs,
+    sources,
 )
 from lakehouse_backfill.cli.render.page import TextPage
 from lakehouse_backfill.command_lines import DEFAULT_INVOCATION, Invocation
@@ -29,6 +30,8 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "ProductDraft": plans.render_product_draft,
     "ManifestDraft": plans.render_manifest_draft,
     "SchemaResult": plans.render_schema,
+    "LandResult": sources.render_land,
+    "LandPreviewResult": sources.render_land_preview,
     "PlanResult": plans.render_plan,
     "ShowResult": plans.render_whole_plan,
     "CascadePlanResult": cascade.render_cascade_plan,

@@ -29,6 +29,7 @@ from lakehouse_backfill.results import (
     proof,
     publications,
     runs,
+    sources,
 )
 from lakehouse_backfill.results.base import Result
 
@@ -439,6 +440,16 @@ ANSWERS: dict[str, dict[str, Any]] = {
         ],
         "notes": ["chunks carried over from bf-0 were computed from what that run read"],
     },
+    "land": {
+        "source": "trips", "kind": "files", "table": "bronze.trips", "landing_id": "ld-1f00",
+        "snapshot_id": 5, "tag": "ld-1f00", "rows": 1200, "resumed": True,
+        "files": [{"path": "trips-2026-01-01.csv", "status": "imported", "attempt": 1,
+                   "row_count": 1200, "business_date": "2026-01-01"}],
+    },
+    "preview_landing": {
+        "source": "trips", "kind": "files", "table": "bronze.trips", "size_bytes": 900,
+        "parts": [{"name": "trips-2026-01-01.csv", "action": "import", "because": ""}],
+    },
     "audit_guarantees": {
         "held": True,
         "sampled": [
@@ -462,6 +473,7 @@ MODULES = {
     "proof": proof,
     "publications": publications,
     "runs": runs,
+    "sources": sources,
 }
 #: Commands that need no project.
 WITHOUT_PROJECT: dict[str, type[Result]] = {

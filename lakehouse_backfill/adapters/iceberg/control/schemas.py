@@ -296,6 +296,10 @@ FILE_IMPORT_LEDGER = ControlTable(
         ("status", "string!", "imported, duplicate, correction or rejected."),
         ("first_seen_at", "timestamptz!", "When it was first seen."),
         ("accepted_run_id", "string", "The run whose accepted output contains it."),
+        ("source", "string", "The declared source that it was found in."),
+        ("landing_id", "string", "The landing that met it; its rows have the same."),
+        ("row_count", "long", "Rows that were landed of it; null if none were."),
+        ("reason", "string", "Why it was not landed, or why it was landed again."),
     ),
 )
 

@@ -21,8 +21,10 @@ def test_every_result_has_a_page() -> None:
     returned = [
         each
         for _, method in inspect.getmembers(Project, inspect.isfunction)
-        for each in re.findall(r"\b(?:comparison|origins|plans|proof|publications|runs)\.(\w+)",
-                               str(inspect.signature(method).return_annotation))
+        for each in re.findall(
+            r"\b(?:comparison|origins|plans|proof|publications|runs|sources)\.(\w+)",
+            str(inspect.signature(method).return_annotation),
+        )
     ]  # fmt: skip
     assert set(returned) <= set(VIEWS)
     assert len(returned) > 20

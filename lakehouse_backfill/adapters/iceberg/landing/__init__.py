@@ -1,0 +1,1 @@
+"""Raw tables, and the ledger of imported files."""

@@ -1,0 +1,306 @@
+"""Raw tables of sources: data files first, then one conditional commit with rows and state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import In
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table import update as updates
+
+from lakehouse_backfill.adapters.iceberg import catalog as catalogs
+from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
+from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.serialization import canonical_json
+from lakehouse_backfill.domain.sources.declaration import LANDING_COLUMNS, SourceDeclaration
+from lakehouse_backfill.domain.sources.landings import LandedSnapshot, LandingState
+from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TooBusy, Unsupported
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.sources import StagedRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The state of the newest landing of a raw table.
+STATE_PROPERTY = PROPERTY_PREFIX + "landing"
+_NO_READER = "no reader sees a row of this commit; what was committed before it stays"
+
+
+@dataclass(frozen=True)
+class IcebergRawTables:
+    """`ports.sources.RawTables` on PyIceberg."""
+
+    catalog: Catalog
+    budget_s: float = catalogs.COMMIT_BUDGET_S
+
+    def state(self, table: str) -> LandingState | None:
+        """Return the state of the newest landing; None where there was none, or no table."""
+        loaded = catalogs.load_table_or_none(self.catalog, table)
+        return None if loaded is None else _read_state(loaded)
+
+    def ensure(self, source: SourceDeclaration) -> None:
+        """Create the raw table unless it exists; add columns that are newer than it.
+
+        Raises Unsupported when a column has another type, or a required one is newer.
+        """
+        contract = _as_contract(source)
+        if catalogs.load_table_or_none(self.catalog, source.table) is None:
+            create_table(self.catalog, contract)
+        table = catalogs.load_table(self.catalog, source.table)
+        missing = _missing_columns(source, table)
+        if missing:
+            catalogs.commit_with_retry(
+                lambda: self._add_columns(source, missing), f"columns for {source.table}"
+            )
+
+    def stage(self, table: str, batches: Iterable[Any], state: LandingState) -> StagedRows:
+        """Write data files that no reader sees yet; on an error they are deleted again."""
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+        loaded = catalogs.load_table(self.catalog, table)
+        files: list[Any] = []
+        rows = 0
+        try:
+            with catalogs.translate_errors():
+                for batch in batches:
+                    if batch.num_rows == 0:
+                        continue
+                    full = _with_landing_columns(batch, state, loaded)
+                    files += _dataframe_to_data_files(
+                        table_metadata=loaded.metadata, df=full, io=loaded.io
+                    )
+                    rows += batch.num_rows
+        except Exception:
+            # No snapshot lists them, and nobody else knows their names.
+            for file in files:
+                with suppress(OSError):
+                    loaded.io.delete(file.file_path)
+            raise
+        return StagedRows(rows, tuple(files))
+
+    def commit(
+        self,
+        table: str,
+        staged: tuple[StagedRows, ...],
+        state: LandingState,
+        replaces: tuple[str, ...] = (),
+    ) -> LandedSnapshot:
+        """Make staged rows and the state visible in one commit, exactly once.
+
+        Raises Conflict when another process lands the source, TooBusy, OutcomeUnknown.
+        """
+        return self._land(table, _LandingCommit(state, staged, replaces))
+
+    def seal(self, table: str, state: LandingState, keep_days: int) -> LandedSnapshot:
+        """Mark the landing as complete, and tag its snapshot, in one commit."""
+        age_ms = timedelta(days=keep_days) // timedelta(milliseconds=1)
+        return self._land(table, _LandingCommit(state, tag_age_ms=age_ms))
+
+    def pinned(self, table: str, landing_id: str) -> LandedSnapshot:
+        """Return the snapshot that the landing is pinned at, with its tag."""
+        loaded = catalogs.load_table_or_none(self.catalog, table)
+        return LandedSnapshot(table, None) if loaded is None else _pinned(table, loaded, landing_id)
+
+    @staticmethod
+    def record_schema(source: SourceDeclaration) -> pa.Schema:
+        """Return the Arrow schema of what a reader of the source yields."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        whole = schema_to_pyarrow(contract_schema(_as_contract(source)), include_field_ids=False)
+        for name, _, _ in LANDING_COLUMNS:
+            whole = whole.remove(whole.get_field_index(name))
+        return whole
+
+    def _land(self, name: str, commit: _LandingCommit) -> LandedSnapshot:
+        for _ in catalogs.retry_attempts(self.budget_s):
+            table = catalogs.load_table(self.catalog, name)
+            if _is_landed(table, commit.state):
+                return _pinned(name, table, commit.state.landing_id)
+            _require_unchanged(name, table, commit.state)
+            with catalogs.translate_errors():
+                transaction = commit.prepare(table)
+            try:
+                with commit_window("RawTables.commit"):
+                    transaction.commit_transaction()
+            except Exception as error:  # noqa: BLE001 (after any error it may have succeeded)
+                if catalogs.is_lost_race(error):
+                    continue
+                self._require_landed(name, commit.state, error)
+            return _pinned(name, catalogs.load_table(self.catalog, name), commit.state.landing_id)
+        raise TooBusy(
+            f"other writers of {name} kept winning for {self.budget_s:.0f} s",
+            state=_NO_READER,
+            fix="give the command again, or pause the other writer",
+        )
+
+    def _require_landed(self, name: str, state: LandingState, cause: Exception) -> None:
+        """Raise OutcomeUnknown unless the table shows that the commit succeeded."""
+        try:
+            is_landed = _is_landed(catalogs.load_table(self.catalog, name), state)
+        except Exception:  # noqa: BLE001 (the catalog may be down for longer)
+            is_landed = False
+        if not is_landed:
+            raise OutcomeUnknown(
+                f"a commit to {name} may or may not have landed: {type(cause).__name__}: "
+                f"{catalogs.first_error_line(cause)}",
+                state="either all rows of this commit are there, or none; no file was deleted",
+                fix="give the same command again: it looks at the table first",
+            ) from cause
+
+    def _add_columns(self, source: SourceDeclaration, names: tuple[str, ...]) -> None:
+        table = catalogs.load_table(self.catalog, source.table)
+        wanted = contract_schema(_as_contract(source))
+        with commit_window("Catalog.update_schema"), table.update_schema() as update:
+            for name in names:
+                if name not in table.schema().column_names:
+                    field = wanted.find_field(name)
+                    update.add_column(name, field.field_type, field.doc)
+
+
+@dataclass(frozen=True)
+class _LandingCommit:
+    """One commit: rows in, rows of replaced files out, the state, and a tag at the end."""
+
+    state: LandingState
+    staged: tuple[StagedRows, ...] = ()
+    replaces: tuple[str, ...] = ()
+    tag_age_ms: int | None = None
+
+    def prepare(self, table: Table) -> Transaction:
+        """Write manifests and stage the updates; the commit requires the head of `table`."""
+        # PyIceberg's own retry would append a second time without a look at the state.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        transaction = table.transaction()
+        if self.replaces:
+            transaction.delete(
+                In(term="source_file", literals=set(self.replaces)),
+                snapshot_properties=self._summary(),
+            )
+        update = transaction.update_snapshot(snapshot_properties=self._summary())
+        # Without files too: the commit then still moves the head, and so meets other commits.
+        with update.fast_append() as append:
+            for staged in self.staged:
+                for file in staged.files:
+                    append.append_data_file(file)
+        if self.tag_age_ms is not None:
+            tag = updates.SetSnapshotRefUpdate.model_validate(
+                {
+                    "ref-name": self.state.landing_id,
+                    "type": "tag",
+                    "snapshot-id": append.snapshot_id,
+                    "max-ref-age-ms": self.tag_age_ms,
+                }
+            )
+            transaction._apply((tag,), ())
+        transaction.set_properties({STATE_PROPERTY: canonical_json(self.state)})
+        return transaction
+
+    def _summary(self) -> dict[str, str]:
+        state = self.state
+        return {
+            f"{PROPERTY_PREFIX}landing-id": state.landing_id,
+            f"{PROPERTY_PREFIX}landing-source": state.source,
+            f"{PROPERTY_PREFIX}landing-step": str(state.step),
+            f"{PROPERTY_PREFIX}landing-position": canonical_json(state.position),
+        }
+
+
+def _read_state(table: Table) -> LandingState | None:
+    text = table.properties.get(STATE_PROPERTY)
+    return None if text is None else LandingState.model_validate_json(text)
+
+
+def _is_landed(table: Table, state: LandingState) -> bool:
+    found = _read_state(table)
+    return found is not None and found.token == state.token
+
+
+def _require_unchanged(name: str, table: Table, state: LandingState) -> None:
+    """Raise Conflict unless the table has the state that this commit was decided on."""
+    found = _read_state(table)
+    if (found.token if found else "") == state.follows:
+        return
+    raise Conflict(
+        f"another process lands {state.source}: {name} is at {found.landing_id}, step {found.step}"
+        if found
+        else f"{name} was replaced while {state.source} was landed",
+        state=_NO_READER,
+        fix="wait for the other process, then give the command again",
+    )
+
+
+def _pinned(name: str, table: Table, landing_id: str) -> LandedSnapshot:
+    ref = table.metadata.refs.get(landing_id)
+    head = table.current_snapshot()
+    if ref is not None:
+        return LandedSnapshot(name, ref.snapshot_id, landing_id)
+    return LandedSnapshot(name, head.snapshot_id if head else None)
+
+
+def _as_contract(source: SourceDeclaration) -> Contract:
+    """Return what the raw table is created by: it has the form of a product's table."""
+    return Contract(
+        api_version=source.api_version,
+        product=source.table,
+        table=source.table,
+        description=source.description or f"Raw rows of the source {source.source}.",
+        owner=source.owner or "unknown",
+        key=(),
+        partitioning=source.partitioning,
+        columns=source.all_columns,
+    )
+
+
+def _missing_columns(source: SourceDeclaration, table: Table) -> tuple[str, ...]:
+    """Return the declared columns that the table lacks; raise Unsupported when others differ."""
+    wanted = contract_schema(_as_contract(source))
+    present = {field.name: field for field in table.schema().fields}
+    faults = [
+        f"{field.name} is {present[field.name].field_type}, not {field.field_type}"
+        if field.name in present
+        else f"{field.name} is new, and required"
+        for field in wanted.fields
+        if (field.name in present and not _has_type(present[field.name], field))
+        or (field.name not in present and field.required)
+    ]
+    declared = {field.name for field in wanted.fields}
+    faults += [
+        f"{name} is required, and not declared"
+        for name, field in present.items()
+        if field.required and name not in declared
+    ]
+    if faults:
+        raise Unsupported(
+            f"{source.table} does not fit the source {source.source}: {'; '.join(faults)}",
+            state="nothing was landed",
+            fix="declare the columns as the table has them, or name a table that does not exist",
+        )
+    return tuple(field.name for field in wanted.fields if field.name not in present)
+
+
+def _has_type(present: Any, wanted: Any) -> bool:
+    # Ids of nested fields differ between a schema and the table that was made of it.
+    plain = [str(field.field_type) for field in (present, wanted)]
+    return plain[0] == plain[1] or not present.field_type.is_primitive
+
+
+def _with_landing_columns(batch: Any, state: LandingState, table: Table) -> Any:
+    """Return the rows in the order and the types of the table, with the landing's own columns."""
+    import pyarrow as pa
+
+    schema = table.schema().as_arrow()
+    values = {"landing_id": state.landing_id, "landed_at": state.started_at}
+    columns = []
+    for field in schema:
+        if field.name in batch.column_names:
+            columns.append(batch[field.name].cast(field.type))
+        else:
+            value = pa.scalar(values.get(field.name), field.type)
+            columns.append(pa.repeat(value, batch.num_rows))
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,105 @@
+"""Where the files of a source lie, and where they are archived."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from lakehouse_backfill.adapters.sources.files.errors import source_down, translate_store_errors
+from lakehouse_backfill.domain.sources.declaration import FileSource
+from lakehouse_backfill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+#: Files that a producer is still writing, by custom.
+_UNFINISHED = re.compile(r"(^|/)[._][^/]*$|\.(tmp|partial|part|crdownload)$")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class StoreFolder:
+    """A folder of a file system, or a prefix of a bucket."""
+
+    store: FileSystem
+    root: str
+
+    def path(self, name: str) -> str:
+        """Return the whole path of a file in it."""
+        return f"{self.root.rstrip('/')}/{name}"
+
+
+@dataclass(frozen=True)
+class FilePlaces:
+    """The folders of a source of files."""
+
+    inbox: StoreFolder
+    accepted: StoreFolder | None
+    rejected: StoreFolder | None
+
+    @staticmethod
+    def open(declared: FileSource, project: Path) -> FilePlaces:
+        """Open the folders; raises ConfigError for a location that is none."""
+        archive = declared.archive
+        return FilePlaces(
+            inbox=_open_folder(declared.location, project),
+            accepted=_open_folder(archive.accepted, project) if archive else None,
+            rejected=_open_folder(archive.rejected, project) if archive else None,
+        )
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether files stay where they were found."""
+        return self.accepted is None
+
+    def list_names(self, pattern: str, leave_out: frozenset[str]) -> dict[str, int]:
+        """Return names and sizes of the files that fit the pattern, without unfinished ones.
+
+        Names are relative to the folder. Raises SourceDown.
+        """
+        from pyarrow.fs import FileSelector, FileType
+
+        root = self.inbox.root.rstrip("/")
+        with translate_store_errors(root):
+            if self.inbox.store.get_file_info(root).type != FileType.Directory:
+                raise source_down(f"{root} is no folder that can be read")
+            listed = self.inbox.store.get_file_info(FileSelector(root, recursive=True))
+        fits = compile_pattern(pattern)
+        archives = [
+            folder.root.rstrip("/") + "/" for folder in (self.accepted, self.rejected) if folder
+        ]
+        found = {}
+        for info in listed:
+            name = info.path[len(root) + 1 :]
+            is_archived = any(info.path.startswith(folder) for folder in archives)
+            is_left_out = is_archived or name in leave_out or _UNFINISHED.search(name)
+            if info.type == FileType.File and fits.fullmatch(name) and not is_left_out:
+                found[name] = int(info.size)
+        return dict(sorted(found.items()))
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern of names: `*` and `?` stay within a folder, `**` crosses folders."""
+    parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pieces = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    return re.compile("".join(parts.get(piece, re.escape(piece)) for piece in pieces))
+
+
+def _open_folder(location: str, project: Path) -> StoreFolder:
+    from pyarrow.fs import FileSystem, LocalFileSystem
+
+    if not _SCHEME.match(location):
+        folder = Path(location).expanduser()
+        root = folder if folder.is_absolute() else project / folder
+        return StoreFolder(LocalFileSystem(), PurePosixPath(root).as_posix())
+    try:
+        store, root = FileSystem.from_uri(location)
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise ConfigError(
+            f"{location} is no place of files: {error}",
+            fix="write a folder, or a URI such as s3://bucket/inbox",
+            field="files.location",
+        ) from error
+    return StoreFolder(store, root)

@@ -1,0 +1,43 @@
+"""Errors of files: which of them a retry may mend is in their type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakehouse_backfill.errors import RejectedInput, SourceDown
+
+_FIX = "check the folder and the rights to read it, then give the command again"
+#: Parts of a parser's text that quote values of the file.
+_VALUES = re.compile(r"'[^']*'?|\"[^\"]*\"?|(?<=got \d:).*|(?<=got \d\d:).*", re.DOTALL)
+_MAX_REASON = 300
+
+
+def source_down(problem: str) -> SourceDown:
+    """Build the error for a folder that does not answer; a retry may help."""
+    return SourceDown(problem, state="what was landed before it stays", fix=_FIX)
+
+
+def bad_file(path: str, problem: str) -> RejectedInput:
+    """Build the error for a file that is rejected; a retry meets the same file."""
+    return RejectedInput(
+        f"{path}: {problem}",
+        state="no row of the file was landed",
+        fix="have the producer deliver it again",
+    )
+
+
+def unparsable_file(path: str, error: Exception) -> RejectedInput:
+    """Build the error for a file that its parser refuses; values of the file are not quoted."""
+    text = " ".join(str(error).split())
+    return bad_file(path, _VALUES.sub("…", text)[:_MAX_REASON] or type(error).__name__)
+
+
+@contextmanager
+def translate_store_errors(path: str) -> Iterator[None]:
+    """Translate errors of the store into SourceDown."""
+    try:
+        yield
+    except OSError as error:
+        raise source_down(f"{path} cannot be read: {error}") from error

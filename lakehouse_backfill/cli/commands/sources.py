@@ -1,0 +1,38 @@
+"""Commands on sources: what lies outside the lake comes into it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakehouse_backfill.cli.session import DryRunOption, current_project
+from lakehouse_backfill.results.base import Result
+
+
+def land(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A source of catalog/sources.")],
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DATE", help="First date or instant; all if left out."),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="DATE", help="First one that is not landed any more.")
+    ] = None,
+    *,
+    dry_run: DryRunOption = False,
+) -> Result:
+    """Bring a source into the lake as a pinned snapshot.
+
+    What is new is appended to the raw table of the source, each row exactly once. A landing that
+    was cut off is continued by the same command.
+
+    Examples:
+      lakehouse-backfill land trips --dry-run
+      lakehouse-backfill land trips
+      lakehouse-backfill land trips --from 2026-01-01 --to 2026-02-01
+    """
+    project = current_project()
+    if dry_run:
+        return project.preview_landing(source, from_, to)
+    return project.land(source, from_, to)

@@ -1,0 +1,124 @@
+"""Loading declared sources: `catalog/sources/NAME.yaml`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from pathlib import Path
+
+from lakehouse_backfill.config import yaml_lines
+from lakehouse_backfill.config.faults import closest_name, display_path, load_model, suggest_name
+from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
+from lakehouse_backfill.domain.sources.declaration import (
+    FILE_COLUMNS,
+    LANDING_COLUMNS,
+    SourceDeclaration,
+)
+from lakehouse_backfill.domain.sources.landings import LandingRequest
+from lakehouse_backfill.errors import ConfigError, Fault, NotFound
+
+SOURCES_FOLDER = Path("catalog/sources")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def list_sources(project: Path) -> tuple[str, ...]:
+    """List the sources that have a file."""
+    return tuple(sorted(path.stem for path in (project / SOURCES_FOLDER).glob("*.yaml")))
+
+
+def find_source(project: Path, name: str) -> SourceDeclaration:
+    """Load a source; raises NotFound with the known names, ConfigError with all faults."""
+    known = list_sources(project)
+    # The name becomes part of a path, so it is checked before a path is made of it.
+    if not _NAME.fullmatch(name) or name not in known:
+        near = closest_name(name, known)
+        raise NotFound(
+            f"there is no source {name!r} in {SOURCES_FOLDER.as_posix()}; "
+            f"{suggest_name(name, list(known))}",
+            fix=f"lakehouse-backfill land {near}"
+            if near
+            else f"declare it in {SOURCES_FOLDER.as_posix()}/{name}.yaml: see docs/sources.md",
+        )
+    path = project / SOURCES_FOLDER / f"{name}.yaml"
+    source = load_model(SourceDeclaration, path, project, _cross_field_faults)
+    if source.source != name:
+        file = display_path(path, project)
+        document = yaml_lines.load_yaml(path, file)
+        problem = f"is {source.source}, but the file is called {name}.yaml"
+        raise_faults(file, [document.fault(("source",), problem, "rename the file or the source")])
+    return source
+
+
+def landing_request(from_: str | None, to: str | None) -> LandingRequest:
+    """Read the range of a landing; raises ConfigError for what is no date or instant."""
+    first, stop = (_moment(name, text) for name, text in (("--from", from_), ("--to", to)))
+    if first is not None and stop is not None and type(first) is not type(stop):
+        raise ConfigError("--from and --to are a date and an instant", fix="write both alike")
+    if first is not None and stop is not None and first >= stop:
+        raise ConfigError(
+            f"--from {first} is not before --to {stop}", fix="write the earlier first"
+        )
+    return LandingRequest(from_=first, to=stop)
+
+
+def _moment(name: str, text: str | None) -> date | datetime | None:
+    if text is None:
+        return None
+    try:
+        if len(text) == len("2026-01-31"):
+            return date.fromisoformat(text)
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise ConfigError(
+            f"{name} {text} is no date", fix="write 2026-01-31, or 2026-01-31T06:00:00Z"
+        ) from error
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
+def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
+    kind = document.get("kind")
+    if kind == "files" and document.get("files") is None:
+        yield document.fault(("kind",), "is files, and nothing says where they are", "add `files:`")
+    yield from _column_faults(document)
+    yield from _pattern_faults(document)
+
+
+def _column_faults(document: YamlDocument) -> Iterator[Fault]:
+    columns = document.get("columns")
+    if not isinstance(columns, list):
+        return
+    added = {name for name, _, _ in (*FILE_COLUMNS, *LANDING_COLUMNS)}
+    seen: set[str] = set()
+    for position, column in enumerate(columns):
+        name = column.get("name") if isinstance(column, dict) else None
+        if not isinstance(name, str):
+            continue
+        path = ("columns", position, "name")
+        if name in added:
+            yield document.fault(path, f"is {name}, which the landing adds", "use another name")
+        elif name.casefold() in seen:
+            yield document.fault(path, f"is {name}, like another one", "use another name")
+        seen.add(name.casefold())
+    fields = document.get("partitioning")
+    for position, field in enumerate(fields if isinstance(fields, list) else []):
+        name = field.get("column") if isinstance(field, dict) else None
+        if isinstance(name, str) and name.casefold() not in seen | added:
+            path = ("partitioning", position, "column")
+            known = sorted(seen | added)
+            yield document.fault(path, f"is {name}, which is no column", suggest_name(name, known))
+
+
+def _pattern_faults(document: YamlDocument) -> Iterator[Fault]:
+    text = document.get("files", "business_date")
+    if not isinstance(text, str):
+        return
+    path = ("files", "business_date")
+    try:
+        groups = re.compile(text).groups
+    except re.error as error:
+        yield document.fault(path, f"is no regular expression: {error}", "mend it")
+        return
+    if groups < 1:
+        fix = r"put the date in parentheses, e.g. (\d{4}-\d{2}-\d{2})"
+        yield document.fault(path, "has no group", fix)

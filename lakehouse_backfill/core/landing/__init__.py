@@ -1,0 +1,1 @@
+"""Landings: a source becomes rows of a raw table, each exactly once."""

@@ -1,0 +1,1 @@
+"""Declared sources, and what a landing has done so far."""

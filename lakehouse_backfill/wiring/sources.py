@@ -1,0 +1,75 @@
+"""Which reader stands behind a declared source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.config.profiles import is_embedded
+from lakehouse_backfill.core.landing.land import LandingPorts
+from lakehouse_backfill.domain.sources.declaration import SourceDeclaration
+from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.fault_points import watch_ports_if_hooked
+from lakehouse_backfill.wiring.adapters import Adapters
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lakehouse_backfill.ports.sources import SourceReader
+    from lakehouse_backfill.ports.system import Clock
+
+
+def landing_ports(wiring: Adapters, source: SourceDeclaration, *, looks: bool) -> LandingPorts:
+    """Make the ports of a landing: raw tables, ledger, and the reader of the source's kind.
+
+    A new lake begins with its first table, which may be a raw table: an embedded lake is made,
+    unless the command only `looks`.
+    """
+    from lakehouse_backfill.adapters.iceberg.control.imports import IcebergImportLedger
+    from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
+    from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
+    from lakehouse_backfill.adapters.system.journal import JsonJournal
+    from lakehouse_backfill.adapters.system.process import SystemClock
+
+    clock, embedded = SystemClock(), is_embedded(wiring.profile, wiring.folder)
+    if embedded and not looks:
+        wiring.create_lake()
+    try:
+        raw_tables: Any = IcebergRawTables(wiring.catalog)
+        control = ControlTables(wiring.catalog, wiring.profile.control_namespace)
+        imports: Any = IcebergImportLedger(control)
+    except NotFound:
+        if not embedded:
+            raise
+        raw_tables = imports = _NoLake()
+    ports = LandingPorts(
+        raw_tables=raw_tables,
+        imports=imports,
+        reader=_reader(wiring, source, IcebergRawTables.record_schema(source), clock),
+        clock=clock,
+        journal=JsonJournal(wiring.folder),
+        progress=wiring.progress,
+    )
+    return watch_ports_if_hooked(ports)
+
+
+class _NoLake:
+    """The tables of a lake that is not there yet, for those who only look."""
+
+    def state(self, table: str) -> None:
+        """Return that nothing was landed."""
+
+    def deliveries(self, source: str) -> tuple[()]:  # noqa: ARG002 (the port's signature)
+        """Return that no file was imported."""
+        return ()
+
+
+def _reader(
+    wiring: Adapters, source: SourceDeclaration, schema: pa.Schema, clock: Clock
+) -> SourceReader:
+    from lakehouse_backfill.adapters.sources.files.config import FilePlaces
+    from lakehouse_backfill.adapters.sources.files.reader import FileReader
+
+    if source.files is None:
+        raise ConfigError(f"{source.source} declares no files", fix="add `files:`")
+    places = FilePlaces.open(source.files, wiring.folder)
+    return FileReader(source, places, schema, clock.now)

@@ -1,0 +1,181 @@
+"""Sources of files on a real lake: duplicate policies, landing manifest, archive, dates."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.errors import Blocked, Conflict, RejectedInput, SourceDown, Unsupported
+from lakehouse_backfill.project import Project
+from tests.support.sources.case import land as land_case
+from tests.support.sources.case import landed_rows
+from tests.support.sources.files import ARCHIVE, FileCase, trips
+
+DATED = "  business_date: '(\\d{4}-\\d{2}-\\d{2})'\n"
+BY_ATTEMPT = "id, source_attempt"
+
+
+def case_of(folder: Path, more: str) -> FileCase:
+    return FileCase(folder / "project", "csv", more)
+
+
+def statuses(case: FileCase) -> list[tuple[str, int, str]]:
+    return [(one.path, one.attempt, one.status) for one in case.ledger()]
+
+
+@pytest.mark.req("S4")
+@pytest.mark.parametrize(
+    ("policy", "status", "rows"),
+    [
+        ("ignore", "duplicate", [(1, 1), (2, 1)]),
+        ("reprocess", "imported", [(2, 2), (3, 2)]),
+        ("correction", "correction", [(1, 1), (2, 1), (2, 2), (3, 2)]),
+        ("reject", "rejected", [(1, 1), (2, 1)]),
+    ],
+)
+def test_a_file_that_comes_again_with_other_content_is_what_its_policy_says(
+    policy: str, status: str, rows: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    case = case_of(tmp_path, f"  on_duplicate: {policy}\n")
+    case.write("t", trips(1, 2))
+    case.write("other", trips(9, 1))
+    land_case(case)
+    case.write("t", trips(2, 2))
+    done = land_case(case)
+    assert [(one.path, one.status, one.attempt) for one in done.files] == [("t.csv", status, 2)]
+    assert sorted(landed_rows(case, BY_ATTEMPT)) == [*rows, (9, 1)]
+    assert statuses(case)[-1] == ("t.csv", 2, status)
+    error = done.error()
+    assert isinstance(error, RejectedInput) is (policy == "reject")
+    # What stays in place is judged again, and recorded once.
+    assert land_case(case).landing_id is None
+    assert sorted(landed_rows(case, BY_ATTEMPT)) == [*rows, (9, 1)]
+
+
+@pytest.mark.req("S4")
+def test_a_replacement_that_is_bad_leaves_the_rows_that_were_landed(tmp_path: Path) -> None:
+    case = case_of(tmp_path, ARCHIVE + "  on_duplicate: reprocess\n")
+    case.write("t", trips(1, 2))
+    land_case(case)
+    (case.inbox / "t.csv").write_text("id,city,fare\nx,,\n")
+    done = land_case(case)
+    assert [(one.status, one.row_count) for one in done.files] == [("rejected", None)]
+    assert sorted(landed_rows(case, BY_ATTEMPT)) == [(1, 1), (2, 1)]
+    case.write("t", trips(5, 1))
+    assert land_case(case).rows == 1
+    assert landed_rows(case, BY_ATTEMPT) == [(5, 3)]
+    there = sorted((case.project / "archive").rglob("*.csv"))
+    assert [path.parent.parent.name for path in there] == ["accepted", "accepted", "rejected"]
+
+
+def listed(case: FileCase, *paths: Path, **facts: Any) -> None:
+    files = [
+        {"path": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **facts}
+        for path in paths
+    ]
+    text = json.dumps({"id": "delivery 1", "files": files})
+    (case.inbox / "manifest.json").write_text(text)
+
+
+@pytest.mark.req("S4")
+def test_a_delivery_is_landed_once_it_is_as_its_landing_manifest_says(tmp_path: Path) -> None:
+    case = case_of(tmp_path, ARCHIVE + "  landing_manifest: {file: manifest.json}\n")
+    first, second = case.write("a", trips(1, 2)), case.inbox / "b.csv"
+    with pytest.raises(Blocked, match=r"the landing manifest manifest\.json is not there"):
+        land_case(case)
+    case.write("b", trips(3, 1))
+    listed(case, first, second, rows=2, business_date="2026-01-31", schema_version="v7")
+    second.rename(case.inbox / "c.csv")
+    with pytest.raises(Blocked, match=r"1 missing: b\.csv; 1 not listed: c\.csv") as caught:
+        land_case(case)
+    assert caught.value.state == "nothing was landed"
+    assert Project.open(case.project).preview_landing is not None
+    (case.inbox / "c.csv").rename(second)
+    done = land_case(case)
+    reason = "b.csv: has 1 rows; its landing manifest says 2"
+    assert [(one.path, one.status, one.reason) for one in done.files] == [
+        ("a.csv", "imported", None), ("b.csv", "rejected", reason),
+    ]  # fmt: skip
+    row = case.ledger()[0]
+    assert (row.landing_manifest_id, row.business_date, row.schema_version, row.row_count) == (
+        "delivery 1", "2026-01-31", "v7", 2,
+    )  # fmt: skip
+    assert row.source == "trips"
+    assert row.landing_id == done.landing_id
+    (case.inbox / "manifest.json").write_text("[]")
+    with pytest.raises(Blocked, match="is no landing manifest"):
+        land_case(case)
+
+
+@pytest.mark.req("S4")
+def test_a_range_lands_the_files_of_its_business_dates_only(tmp_path: Path) -> None:
+    case = case_of(tmp_path, DATED)
+    for day in (1, 2, 3):
+        case.write(f"t-2026-01-0{day}", trips(day, 1))
+    case.write("undated", trips(9, 1))
+    (case.inbox / ".t-2026-01-02.csv").write_text("being written")
+    (case.inbox / "t-2026-01-02.csv.tmp").write_text("being written")
+    assert land_case(case, from_="2026-01-02", to="2026-01-03").rows == 1
+    assert landed_rows(case, "id, CAST(business_date AS VARCHAR), source_file, source_row") == [
+        (2, "2026-01-02", "t-2026-01-02.csv", 1)
+    ]
+    assert land_case(case).rows == 3
+    undated = landed_rows(case, "id, business_date")
+    assert (9, None) in undated
+
+
+def test_a_landing_that_was_cut_off_is_continued_with_its_own_range(tmp_path: Path) -> None:
+    from lakehouse_backfill import fault_points
+
+    case = case_of(tmp_path, DATED)
+    for day in (1, 2, 3, 4):
+        case.write(f"t-2026-01-0{day}", trips(day, 1))
+
+    def stop(point: str) -> None:
+        if point == "RawTables.commit:committed":
+            raise KeyboardInterrupt
+
+    fault_points.install_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        land_case(case, to="2026-01-04")
+    fault_points.install_hook(None)
+    with pytest.raises(Conflict, match="was cut off, has another range"):
+        land_case(case, to="2026-01-03")
+    done = land_case(case)
+    assert (done.rows, done.resumed) == (3, True)
+    assert sorted(row[0] for row in landed_rows(case)) == [1, 2, 3]
+
+
+def test_what_cannot_be_landed_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    case = case_of(tmp_path, "")
+    case.write("t", trips(1, 1))
+    land_case(case)
+    declared = case.project / "catalog/sources/trips.yaml"
+    text = declared.read_text()
+    # Another type, and another source on the same table.
+    declared.write_text(text.replace("city, type: string", "city, type: long"))
+    (case.inbox / "u.csv").write_text("id,city,fare\n2,3,4\n")
+    with pytest.raises(Unsupported, match="city is string, not long"):
+        land_case(case)
+    other = text.replace("source: trips", "source: rides")
+    (case.project / "catalog/sources/rides.yaml").write_text(other)
+    with pytest.raises(Unsupported, match=r"bronze\.trips is the raw table of the source trips"):
+        Project.open(case.project).land("rides")
+    # A column that is new and optional is added.
+    declared.write_text(text.replace("files:", "  - {name: tip, type: long}\nfiles:", 1))
+    (case.inbox / "u.csv").write_text("id,city,fare,tip\n2,Rome,4,1\n")
+    assert land_case(case).rows == 1
+    assert sorted(landed_rows(case, "id, tip")) == [(1, None), (2, 1)]
+    # A dropped raw table is not taken for a new one: its files would be forgotten.
+    Project.open(case.project).wiring.catalog.drop_table("bronze.trips")
+    with pytest.raises(Blocked, match="the ledger names 2 landed files"):
+        land_case(case)
+    for path in case.inbox.iterdir():
+        path.unlink()
+    case.inbox.rmdir()
+    with pytest.raises(SourceDown, match="is no folder"):
+        Project.open(case.project).preview_landing("trips")

@@ -1,0 +1,1 @@
+"""Sources outside a lake, whose whole truth the tests know."""
