@@ -369,7 +369,7 @@ class Project:
 
     def _one_view(self) -> AbstractContextManager[None]:
         """Load each table once until the block ends; commits to control tables stay fresh."""
-        from lakehouse_backfill.adapters.iceberg.read_view import one_view
+        from lakehouse_backfill.adapters.iceberg.metadata import one_view
 
         return one_view(self.wiring.catalog)
 
@@ -649,7 +649,7 @@ class Project:
     def status(self, run: str | None = None, *, all: bool = False) -> runs.StatusResult:
         """Describe one run, or list the open runs, those that wait for people first."""
         from lakehouse_backfill.core.evidence import status
-        from lakehouse_backfill.core.guards.outside.inverses import messages_lost
+        from lakehouse_backfill.core.guards.outside.effect_log import messages_lost
         from lakehouse_backfill.core.runs.notes import needs_attention, note_command
 
         context = self.wiring.context
@@ -1114,7 +1114,7 @@ class Project:
 
         Raises NotFound, and TargetChanged when `strict` and the accepted partitions have changed.
         """
-        from lakehouse_backfill.core.versions.accepted import resolve_accepted
+        from lakehouse_backfill.core.versions.readers import resolve_accepted
 
         contract = self.wiring.contract(product)
         found = resolve_accepted(self.wiring.context, contract, strict=strict)
@@ -1131,7 +1131,7 @@ class Project:
 
         Pinned products that were published together are seen together: old or new, never a mix.
         """
-        from lakehouse_backfill.core.versions.accepted import resolve_accepted_together
+        from lakehouse_backfill.core.versions.readers import resolve_accepted_together
 
         contracts = tuple(self.wiring.contract(product) for product in products)
         found = resolve_accepted_together(self.wiring.context, contracts, strict=strict)
@@ -1230,7 +1230,7 @@ class Project:
     ) -> publications.RollbackTogetherResult:
         """Move several pinned products back to their previous version by one commit."""
         from lakehouse_backfill.core.cascade.steps import require_whole_rollback
-        from lakehouse_backfill.core.guards.outside.inverses import messages_not_sent_again
+        from lakehouse_backfill.core.guards.outside.effect_log import messages_not_sent_again
         from lakehouse_backfill.core.publication import rollback
         from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 

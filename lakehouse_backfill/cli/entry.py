@@ -44,7 +44,7 @@ def _run_in_session(words: SplitArguments) -> int | None:
 
 
 def _report_unknown_end(words: SplitArguments) -> int:
-    from lakehouse_backfill.cli.json_output import build_envelope, write_json
+    from lakehouse_backfill.cli.group import build_envelope, write_json
     from lakehouse_backfill.errors import OutcomeUnknown
 
     error = OutcomeUnknown(

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakehouse_backfill.cli.group import clean_text
-from lakehouse_backfill.cli.json_output import build_envelope, output_to_stdout, write_json
+from lakehouse_backfill.cli.group import build_envelope, clean_text, output_to_stdout, write_json
 from lakehouse_backfill.command_lines import Invocation
 
 if TYPE_CHECKING:

@@ -1,6 +1,10 @@
 """The evidence page, one self-contained HTML file, and the archive beside it.
 
 Also compares page and archive of a run, as they lie in a folder, with the lake.
+
+The index: one page that lists all runs, beside their evidence pages.
+
+The stages of the run, as its plan listed them, and how far the run has come.
 """
 
 from __future__ import annotations
@@ -9,22 +13,25 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lakehouse_backfill.command_lines import command_line
-from lakehouse_backfill.core.evidence.status import evidence_document, list_runs
+from markupsafe import Markup
+
+from lakehouse_backfill.command_lines import Invocation, command_line
+from lakehouse_backfill.core.evidence.status import WAITING_FOR_PEOPLE, evidence_document, list_runs
+from lakehouse_backfill.core.planning.stages import Phase, Stage, plan_stages
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.table import StoredCheck
 from lakehouse_backfill.errors import BackfillError, ConfigError, EnvironmentDown
-from lakehouse_backfill.report import break_glass, changes, lineage, stages, summary
+from lakehouse_backfill.report import break_glass, changes, lineage, summary
 from lakehouse_backfill.report.dossier import Dossier
 from lakehouse_backfill.report.html import render, show_invisible
-from lakehouse_backfill.report.index import INDEX_FILE, render_index
+from lakehouse_backfill.report.summary import STATE_TONES, UNDER_WAY
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -33,6 +40,64 @@ if TYPE_CHECKING:
 
     AnyResult = TypeVar("AnyResult", bound=Result)
     from lakehouse_backfill.core.runs.context import Context
+    from lakehouse_backfill.domain.run import RunStatus
+
+#: Stages that have a mark and a line of their own; further chunks are counted.
+MAX_STAGES = 60
+#: By phase, the events of which one says that all of its stages were done.
+_ENDS: dict[Phase, tuple[str, ...]] = {
+    "plan": ("plan",),
+    "approval": ("approve", "carry approval"),
+    "staging": ("finish staging",),
+    "validation": ("pass validation", "fail validation"),
+    "acceptance": ("accept", "carry acceptance"),
+    "publication": ("finish publishing",),
+    "upkeep": ("retire",),
+}
+_STEP = 16
+
+
+@dataclass(frozen=True)
+class StageMark:
+    """A stage at its place in the picture, and whether the run's log says that it was done."""
+
+    stage: Stage
+    is_done: bool
+    x: int
+
+    @property
+    def title(self) -> str:
+        """The name of the stage, as people read it."""
+        return self.stage.chunk_id or self.stage.kind.replace("_", " ")
+
+
+def stages_figure(dossier: Dossier) -> Markup:
+    """Draw one mark for each stage, in order, and name them in a table below."""
+    marks = tuple(_marks(dossier))
+    done = sum(mark.is_done for mark in marks)
+    return render(
+        "stages.html",
+        marks=marks[:MAX_STAGES],
+        hidden=len(marks) - len(marks[:MAX_STAGES]),
+        width=max(len(marks[:MAX_STAGES]), 1) * _STEP,
+        title=f"{done} of {len(marks)} stages of the plan were done",
+    )
+
+
+def work_facts(dossier: Dossier) -> dict[str, Any]:
+    """Return the picture of the stages."""
+    return {"figure": stages_figure(dossier)}
+
+
+def _marks(dossier: Dossier) -> Iterable[StageMark]:
+    """Yield the stages; a chunk is done when the ledger says so, others by their phase's end."""
+    verbs = {event.verb for event in dossier.events}
+    chunks = {record.chunk_id for record in dossier.chunks if record.status == "done"}
+    for number, stage in enumerate(plan_stages(dossier.plan)):
+        ended = not verbs.isdisjoint(_ENDS[stage.phase])
+        is_done = stage.chunk_id in chunks if stage.chunk_id else ended
+        yield StageMark(stage, is_done, number * _STEP)
+
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 #: Bytes of the sections together: with head and style sheet the page stays below 2 MB.
@@ -50,7 +115,7 @@ _SECTIONS: tuple[tuple[str, str, str, Callable[[Dossier], dict[str, Any]] | None
     ("decisions", "decisions", "Decisions", None),
     ("lineage", "lineage", "Where it comes from", lineage.lineage_facts),
     ("identity", "identity", "Identity", None),
-    ("work", "work", "How it was done", stages.work_facts),
+    ("work", "work", "How it was done", work_facts),
     ("next", "way back", "Check it, or take it back", break_glass.next_facts),
 )
 
@@ -326,3 +391,33 @@ class EvidencePages:
 
     def _exists(self, run: str) -> bool:
         return (self._folder / f"{run}.html").exists()
+
+
+INDEX_FILE = "index.html"
+#: Runs on the index; `status --all` lists the others.
+MAX_LISTED = 150
+
+
+def render_index(runs: Sequence[RunStatus], folder: Path, profile: str = "") -> str:
+    """Return the index of runs, in their order; linked are those whose page is in the folder.
+
+    `profile` is the lake, as the call named it.
+    Works without network and script, as the pages do.
+    """
+    rows = [
+        (
+            run,
+            (folder / f"{run.run_id}.html").is_file(),
+            *STATE_TONES.get(run.state, UNDER_WAY),
+            run.state.value in WAITING_FOR_PEOPLE,
+        )
+        for run in runs[:MAX_LISTED]
+    ]
+    page = render(
+        "index.html",
+        rows=rows,
+        more=max(0, len(runs) - MAX_LISTED),
+        typed=Invocation(profile=profile).complete,
+        newest=max((run.at for run in runs), default=None),
+    )
+    return show_invisible(page)

@@ -414,8 +414,8 @@ def control_ports(catalog: Any, profile: Profile) -> dict[str, Any]:
     """Make the ports over the control tables, under the names of the context's fields."""
     from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
     from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
+    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
     from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
-    from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
     from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
     from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
     from lakehouse_backfill.adapters.iceberg.shadow.run_files import IcebergRunFiles

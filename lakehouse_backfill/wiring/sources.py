@@ -25,7 +25,7 @@ def landing_ports(wiring: Adapters, source: SourceDeclaration, *, looks: bool) -
     unless the command only `looks`.
     """
     from lakehouse_backfill.adapters.iceberg.control.imports import IcebergImportLedger
-    from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
+    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
     from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
     from lakehouse_backfill.adapters.system.journal import JsonJournal
     from lakehouse_backfill.adapters.system.process import SystemClock

@@ -23,7 +23,7 @@ import dataclasses, json, os, signal, sys
 from pathlib import Path
 from lakehouse_backfill.adapters.system.hooks import LocalHooks
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.runs.side_effects import recorded_messages
+from lakehouse_backfill.core.guards.outside.effect_log import recorded_messages
 from lakehouse_backfill.core.staging.sinks import RunSinks
 from lakehouse_backfill.errors import BackfillError
 from lakehouse_backfill.fault_points import install_hook, watch_ports

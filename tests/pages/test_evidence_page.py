@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.domain.run import RunStatus
-from lakehouse_backfill.report.index import render_index
-from lakehouse_backfill.report.page import write_evidence_files
+from lakehouse_backfill.report.page import render_index, write_evidence_files
 from tests.pages.browser import Browser, BrowserMissing, Tab, find
 from tests.pages.pictures import A4_HEIGHT, A4_WIDTH, SHOTS, Shot, take
 from tests.support.examples.dossiers import published_document

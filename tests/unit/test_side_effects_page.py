@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.adapters.spark.guard.process_guard import EVENTS
-from lakehouse_backfill.core.guards.outside.clients import CLIENTS, CLIENTS_BY_SINK
-from lakehouse_backfill.core.guards.outside.side_effects import NAMES_BY_SINK
+from lakehouse_backfill.core.guards.outside.side_effects import (
+    CLIENTS,
+    CLIENTS_BY_SINK,
+    NAMES_BY_SINK,
+)
 from lakehouse_backfill.core.guards.outside.sinks import HONOURED, MEANINGS
 from lakehouse_backfill.core.staging.sinks import MAX_MESSAGES
 

@@ -16,8 +16,7 @@ from pyiceberg.types import LongType, NestedField
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY, NEVER_EXPIRES_MS
-from lakehouse_backfill.adapters.iceberg.shadow.built_clone import BuiltClone
-from lakehouse_backfill.adapters.iceberg.shadow.clone import build_clone_metadata
+from lakehouse_backfill.adapters.iceberg.shadow.clone import BuiltClone, build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.views import build_view_version
 from lakehouse_backfill.domain.table import Capabilities

@@ -35,7 +35,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.adapters.iceberg.read_view import view_of
+from lakehouse_backfill.adapters.iceberg.metadata import view_of
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.table import is_table_name
 

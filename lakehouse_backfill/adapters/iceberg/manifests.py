@@ -35,9 +35,13 @@ from pyiceberg.manifest import (
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lakehouse_backfill.adapters.iceberg.metadata import has_live_files
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    has_live_files,
+    known_entries,
+    list_manifests,
+    view_of,
+)
 from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels, row_range_filter
-from lakehouse_backfill.adapters.iceberg.read_view import known_entries, list_manifests, view_of
 from lakehouse_backfill.domain.partitions import (
     Scope,
     describe_labels,

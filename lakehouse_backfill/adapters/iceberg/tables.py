@@ -40,6 +40,7 @@ from lakehouse_backfill.adapters.iceberg.manifests import (
     is_live_entry,
     read_manifest_entries,
 )
+from lakehouse_backfill.adapters.iceberg.metadata import known_entries, list_manifests
 from lakehouse_backfill.adapters.iceberg.partitions import (
     BOUND_BYTES,
     ColumnSpans,
@@ -48,7 +49,6 @@ from lakehouse_backfill.adapters.iceberg.partitions import (
     finest_scope_field,
     row_range_filter,
 )
-from lakehouse_backfill.adapters.iceberg.read_view import known_entries, list_manifests
 from lakehouse_backfill.adapters.iceberg.schema import create_table
 from lakehouse_backfill.core.planning.estimates import is_position_key
 from lakehouse_backfill.domain.contract import Contract

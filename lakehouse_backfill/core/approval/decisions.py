@@ -16,17 +16,10 @@ from typing import Any, NamedTuple
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.approval import acceptance, signatures
-from lakehouse_backfill.core.guards.outside.inverses import undo_messages
+from lakehouse_backfill.core.guards.outside.effect_log import undo_messages
 from lakehouse_backfill.core.planning import checklist, job_code
 from lakehouse_backfill.core.planning.plan import find_conflicting_runs
-from lakehouse_backfill.core.runs import (
-    event_log,
-    gate_registry,
-    lifecycle,
-    roles,
-    signers,
-    switches,
-)
+from lakehouse_backfill.core.runs import event_log, gate_registry, lifecycle, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, ValidationResult
@@ -389,7 +382,7 @@ def waive(context: Context, run_id: str, gate: str, by: str, reason: str) -> Run
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     require_decider(context, plan, "waive", by)
-    switches.require_switched_on(context.profile, "waivers", plan.product, "nothing was waived")
+    roles.require_switched_on(context.profile, "waivers", plan.product, "nothing was waived")
     if not reason.strip():
         raise errors.ConfigError("a waiver needs a reason", fix="add --reason TEXT")
     lifecycle.require_legal_move(status, "waive")

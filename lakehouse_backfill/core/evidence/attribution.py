@@ -24,12 +24,12 @@ from lakehouse_backfill.core.comparison.diff import (
     compare_states,
     request_for_run,
 )
+from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.planning.pins import expired_pins
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication.dual_read import staged_candidate
-from lakehouse_backfill.core.runs import side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain.catch_up import Drift, TableState
@@ -299,7 +299,7 @@ def _attribute_partition(
     )
     seq = context.runs.status(plan.run_id).seq
     try:
-        with side_effects.record_attempts_of_check(context, plan.run_id, "attribution", seq):
+        with effect_log.record_attempts_of_check(context, plan.run_id, "attribution", seq):
             swapped = context.compute().attributing.swap(request)
     except (errors.EnvironmentDown, errors.LostFile):
         raise

@@ -17,11 +17,11 @@ from lakehouse_backfill.core.evidence.deep_verify import (
     failed_check,
     unknown_check,
 )
+from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.planning.pins import pin_name
 from lakehouse_backfill.core.planning.target import publish_modes
-from lakehouse_backfill.core.runs import side_effects
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.scratch import (
     SCRATCH_EPOCH,
@@ -212,7 +212,7 @@ def reproduce(context: Context, run_id: str, by: str) -> ReproduceOutcome:
     chunks = plan.resolved.chunks
     with (
         open_scratch_table(context, plan, "again", by) as scratch,
-        side_effects.record_attempts_of_check(context, run_id, "reproduction", status.seq),
+        effect_log.record_attempts_of_check(context, run_id, "reproduction", status.seq),
     ):
         context.progress.start("reproduce", len(chunks), "chunks")
         for chunk in chunks:

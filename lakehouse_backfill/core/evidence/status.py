@@ -16,12 +16,13 @@ from lakehouse_backfill.command_lines import PROGRAM, command_line, plan_command
 from lakehouse_backfill.core.approval import decisions, signatures
 from lakehouse_backfill.core.evidence.attribution import ATTRIBUTION
 from lakehouse_backfill.core.evidence.next_commands import exceptional_command
+from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.planning.job_code import archived_code
 from lakehouse_backfill.core.planning.target import column_scope, publish_modes
 from lakehouse_backfill.core.publication.dual_read import reader_records
 from lakehouse_backfill.core.publication.progressive import ROLLOUT_STEPS
 from lakehouse_backfill.core.publication.publication import PUBLICATION
-from lakehouse_backfill.core.runs import event_log, roles, side_effects
+from lakehouse_backfill.core.runs import event_log, roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.notes import run_notes
 from lakehouse_backfill.core.staging.checks import INPUT_CHECKS, stored_verdicts
@@ -488,7 +489,7 @@ def evidence_document(context: Context, run_id: str) -> dict[str, Any]:
         "chunk_checks": stored_verdicts(context, run_id),
         "waivers": _archived(waiver_records(events)),
         **rollout_records(context, run_id, events),
-        **side_effects.effect_records(context, run_id),
+        **effect_log.effect_records(context, run_id),
         "attribution": _newest(context, run_id, ATTRIBUTION) or None,
         "validation": validation,
         "validation_digest": digest,

@@ -17,7 +17,8 @@ from lakehouse_backfill.core.evidence.lineage import (
     PartitionOrigins,
     upstream_edges,
 )
-from lakehouse_backfill.core.runs import gate_registry, side_effects
+from lakehouse_backfill.core.guards.outside import effect_log
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
@@ -111,8 +112,8 @@ def _with_evidence(context: Context, story: PartitionStory, plan: Plan) -> Parti
         found = decisions.logged_validation_document(context, events, run_id)
     except Tampered as error:
         found, notes = None, (*notes, error.problem)
-    effects = side_effects.effect_records(context, run_id)
-    texts = side_effects.describe_attempts(effects.get("attempts", ()))
+    effects = effect_log.effect_records(context, run_id)
+    texts = effect_log.describe_attempts(effects.get("attempts", ()))
     texts += [f"{one['outcome']}: message to {one['sink']}" for one in effects.get("messages", ())]
     story = replace(story, side_effects=tuple(texts), notes=notes)
     if found is None:

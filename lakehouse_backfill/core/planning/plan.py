@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.findings import judge_code
-from lakehouse_backfill.core.guards.outside.inverses import undo_messages
+from lakehouse_backfill.core.guards.outside.effect_log import undo_messages
 from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
 from lakehouse_backfill.core.guards.privacy import masks, rules
@@ -33,7 +33,7 @@ from lakehouse_backfill.core.planning.target import (
     schema_changes,
     write_path,
 )
-from lakehouse_backfill.core.runs import lifecycle, roles, signers, switches
+from lakehouse_backfill.core.runs import lifecycle, roles, signers
 from lakehouse_backfill.core.runs import notes as run_notes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, steps
@@ -475,7 +475,7 @@ def _target_notes(
     notes += resolve.check_complete_input(context, resolved)
     notes += _privacy_notes(context, resolved, base)
     waivers = resolved.manifest.safety.waivers
-    notes += switches.check_plan(context.profile, resolved.manifest.product, waivers)
+    notes += roles.check_plan(context.profile, resolved.manifest.product, waivers)
     return (*notes, *table.schema_change_notes(change, resolved.contract))
 
 

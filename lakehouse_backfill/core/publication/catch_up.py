@@ -13,7 +13,7 @@ from typing import Any
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
-from lakehouse_backfill.core.guards.outside import inverses
+from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.planning import stages
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
@@ -28,7 +28,7 @@ from lakehouse_backfill.core.planning.target.catch_up import (
     recut_chunks,
     require_same_intent,
 )
-from lakehouse_backfill.core.runs import roles, switches
+from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import deletions
@@ -163,10 +163,10 @@ def plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -
         follows = resolved.manifest.safety.on_conflict == "catch_up"
         may_catch_up = follows or resolved.contract.deletions == "reapply"
         if may_catch_up and not context.profile.is_on("catch_up", plan.product):
-            switched_off = switches.describe_switched_off(context.profile, plan.product)
+            switched_off = roles.describe_switched_off(context.profile, plan.product)
             context.journal.bind(**plan.labels).log(switched_off["catch_up"])
             raise error
-        if may_catch_up and inverses.has_sent(context, plan):
+        if may_catch_up and effect_log.has_sent(context, plan):
             # Carried chunks are not computed again: what they sent would be undone, and be lost.
             context.journal.bind(**plan.labels).log("no catch-up: what the run sent is undone")
             raise error

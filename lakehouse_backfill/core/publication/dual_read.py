@@ -14,7 +14,7 @@ from typing import Literal
 from lakehouse_backfill.core.approval.decisions import require_decider, trusted_events
 from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.plan import Plan

@@ -13,7 +13,7 @@ from lakehouse_backfill.core.runs import gate_registry, hooks
 from lakehouse_backfill.core.validation import gates
 from lakehouse_backfill.core.validation.suites import suite_parameters
 from lakehouse_backfill.core.versions import pointer, steps
-from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.core.versions.reserve import REFUSALS
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult

@@ -16,13 +16,13 @@ from lakehouse_backfill.core.approval.decisions import (
     require_gates_open,
     trusted_events,
 )
-from lakehouse_backfill.core.guards.outside import inverses
+from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import expose
 from lakehouse_backfill.core.publication.dual_read import require_dual_reads
 from lakehouse_backfill.core.publication.rollback import publication_group
-from lakehouse_backfill.core.runs import anchors, hooks, lifecycle, roles, signers, switches
+from lakehouse_backfill.core.runs import anchors, hooks, lifecycle, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.versions import reserve, steps
@@ -298,8 +298,8 @@ def check_publishable(
     Tampered, TargetChanged, Unsupported.
     """
     contract = plan.resolved.contract
-    switches.require_switched_on(context.profile, "publish", plan.product, "nothing was published")
-    switches.require_pilot(context.profile, plan.product)
+    roles.require_switched_on(context.profile, "publish", plan.product, "nothing was published")
+    roles.require_pilot(context.profile, plan.product)
     context.versions.whole_pointer(plan.product)
     publish_modes.require_publishable_mode(plan)
     require_copy_of_rehearsal(context, plan)
@@ -333,7 +333,7 @@ def check_publishable(
     if context.check_files:
         acceptance.require_accepted_bytes(context, plan, events, digest)
     expose.require_no_published_corrections(context, plan)
-    inverses.require_messages_hold(context, plan)
+    effect_log.require_messages_hold(context, plan)
     require_window_open(plan, context.clock.now())
     deletions.require_no_tombstoned_rows(context, plan, validation.shadow_snapshot_id)
     deletions.require_no_deleted_rows(context, plan, validation.shadow_snapshot_id)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from lakehouse_backfill.core.guards.outside import inverses
+from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.planning.plan import register_plan, supersede_revised_run
 from lakehouse_backfill.core.publication import catch_up, post_publish, publish, rollback
 from lakehouse_backfill.core.publication.expose import find_landed_swap
@@ -117,7 +117,7 @@ def _align_run_state(context: Context, run_id: str, by: str) -> str:
     contract = context.runs.plan(run_id).resolved.contract
     rollback.show_and_align(context, contract, (run_id,), (run_id,), by, reason)
     status = context.runs.status(run_id)
-    return "; ".join((status.state.value, *inverses.messages_lost(context, status)))
+    return "; ".join((status.state.value, *effect_log.messages_lost(context, status)))
 
 
 def _post_publish_actions(context: Context, product: str) -> Iterator[RecoveryAction]:
@@ -133,8 +133,8 @@ def _post_publish_actions(context: Context, product: str) -> Iterator[RecoveryAc
 
 def _inverse_actions(context: Context, run: RunStatus) -> Iterator[RecoveryAction]:
     """Yield an action for messages of a void run that its sinks were not told to undo."""
-    if run.state in inverses.VOID_STATES and (
-        pending := inverses.pending_inverses(context, run.run_id)
+    if run.state in effect_log.VOID_STATES and (
+        pending := effect_log.pending_inverses(context, run.run_id)
     ):
         because = f"it is {run.state.value}, and was not done: {', '.join(pending)}"
         execute = partial(_undo_messages, context, run.run_id)
@@ -142,7 +142,7 @@ def _inverse_actions(context: Context, run: RunStatus) -> Iterator[RecoveryActio
 
 
 def _undo_messages(context: Context, run_id: str, by: str) -> str:  # noqa: ARG001
-    return _describe_retry(inverses.undo_messages(context, run_id))
+    return _describe_retry(effect_log.undo_messages(context, run_id))
 
 
 def _release_hook_actions(context: Context, run: RunStatus) -> Iterator[RecoveryAction]:

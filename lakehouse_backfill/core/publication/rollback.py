@@ -12,10 +12,7 @@ from functools import partial
 from uuid import uuid4
 
 from lakehouse_backfill.core.approval import signatures
-from lakehouse_backfill.core.guards.outside.inverses import (
-    messages_not_sent_again,
-    undo_messages,
-)
+from lakehouse_backfill.core.guards.outside.effect_log import messages_not_sent_again, undo_messages
 from lakehouse_backfill.core.publication import rollback_content
 from lakehouse_backfill.core.publication.expose import (
     is_rollback_of_events,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lakehouse_backfill.core.guards.outside.inverses import messages_not_sent_again
+from lakehouse_backfill.core.guards.outside.effect_log import messages_not_sent_again
 from lakehouse_backfill.core.publication import rollback
 from lakehouse_backfill.core.publication.expose import is_rollback_of_events
 from lakehouse_backfill.core.publication.rollback_content import plan_rewrites

@@ -19,7 +19,7 @@ from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.rehearsal import intent
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, NotFound

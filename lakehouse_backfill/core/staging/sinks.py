@@ -8,16 +8,17 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from lakehouse_backfill.core.guards.outside import inverses
-from lakehouse_backfill.core.guards.outside.deliveries import (
+from lakehouse_backfill.core.guards.outside import effect_log
+from lakehouse_backfill.core.guards.outside.effect_log import (
     DeliveredMessages,
     Delivery,
     decide_delivery,
     is_held_over_runs,
+    record_message,
+    recorded_messages,
 )
 from lakehouse_backfill.core.guards.outside.sinks import effective_policy
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.runs.side_effects import record_message, recorded_messages
 from lakehouse_backfill.domain.guards.outside import Sink
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.serialization import digest
@@ -152,8 +153,8 @@ class RunSinks:
             # The receiver knows the key: of other contents, or of what was undone.
             content["idempotency_key"] = f"{said['key']}@{self._plan.run_id}"
         if message["policy"] == "compensate":
-            content["message_id"] = inverses.message_id(self._plan.run_id, message)
-        outcome = inverses.call_sink(self._context, sink, address, content)
+            content["message_id"] = effect_log.message_id(self._plan.run_id, message)
+        outcome = effect_log.call_sink(self._context, sink, address, content)
         failed = "unknown" if outcome.may_have_arrived else "failed"
         self._record(_keyed(message, delivery), "sent" if outcome.is_ok else failed)
         if not outcome.is_ok:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions, signatures
+from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import require_approved_files
@@ -19,7 +20,7 @@ from lakehouse_backfill.core.planning.pace import engine_detail
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
 from lakehouse_backfill.core.planning.stages import Stage, chunk_stages, has_stage
 from lakehouse_backfill.core.planning.target import publish_modes, write_path
-from lakehouse_backfill.core.runs import hooks, lifecycle, roles, side_effects
+from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.candidates import bind_candidates
 from lakehouse_backfill.core.staging.checks import ChunkChecks, judge_inputs
@@ -204,7 +205,7 @@ def staging_session(
             )
             with (
                 compute.staging.beside(plan),
-                side_effects.record_attempts(context, plan.run_id, lease.epoch),
+                effect_log.record_attempts(context, plan.run_id, lease.epoch),
             ):
                 if not publish_modes.is_externally_written(plan):
                     session.compute.staging.load(plan)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.planning.target import publish_modes
-from lakehouse_backfill.core.runs import gate_registry, side_effects
+from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.guards.outside import SECRET_ROWS_READ
@@ -68,7 +69,7 @@ def check_only_shadow_written(
         wrong, judged = [], bool(tried)
         detail = "another engine wrote it: its commits elsewhere are not judged"
     if tried:
-        detail = f"its code tried {'; '.join(side_effects.describe_attempts(tried))}; {detail}"
+        detail = f"its code tried {'; '.join(effect_log.describe_attempts(tried))}; {detail}"
     return gate_registry.gate_result(
         "the run wrote only its shadow",
         passed=not wrong and not tried,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions.accepted import AcceptedSnapshot, resolve_accepted
+from lakehouse_backfill.core.versions.readers import AcceptedSnapshot, resolve_accepted
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
 from lakehouse_backfill.domain.contract import Assumption, Contract, SuiteRef

@@ -15,11 +15,12 @@ from typing import Any
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.comparison import fingerprints
 from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
+from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.guards.privacy.column_flow import copies_of_run
 from lakehouse_backfill.core.planning.job_code import require_approved_files
 from lakehouse_backfill.core.planning.target import publish_modes, row_changes
-from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles, side_effects
+from lakehouse_backfill.core.runs import gate_registry, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.validation import (
     anomalies,
@@ -152,7 +153,7 @@ def validate(
     status = context.drive(status, plan, "begin validation", by)
     started = context.clock.now()
     with RenewedLease(context, status), context.journal.bind(**plan.labels).span("validate"):
-        with side_effects.record_attempts(context, run_id, status.epoch):
+        with effect_log.record_attempts(context, run_id, status.epoch):
             judged, moved, suites_s = _judge(context, plan)
         # JSON has no NaN, and totals may hold one.
         document = to_json_value(judged.model_dump(mode="json"))
@@ -252,7 +253,7 @@ def _only_shadow_written(
         moved,
         compute.staging.application(),
         is_shared="spark.remote" in context.profile.spark,
-        tried=side_effects.recorded_attempts(context, plan.run_id),
+        tried=effect_log.recorded_attempts(context, plan.run_id),
     )
     rows = (chunk.output_rows for chunk in context.runs.chunks(plan.run_id))
     searched = movements.describe_secret_search(plan, rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_backfill.domain.run import RunState, RunStatus
-from lakehouse_backfill.report.index import MAX_LISTED, render_index
+from lakehouse_backfill.report.page import MAX_LISTED, render_index
 from tests.support.examples.dossiers import NOW
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from lakehouse_backfill.core.planning.stages import plan_stages
 from lakehouse_backfill.report.dossier import Dossier
-from lakehouse_backfill.report.page import render_section
-from lakehouse_backfill.report.stages import MAX_STAGES, stages_figure
+from lakehouse_backfill.report.page import MAX_STAGES, render_section, stages_figure
 from tests.support.examples import dossiers
 from tests.support.examples.plans import with_fields
 

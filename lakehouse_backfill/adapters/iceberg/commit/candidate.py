@@ -10,8 +10,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg import manifests, metadata
-from lakehouse_backfill.adapters.iceberg.commit.request import ErrorWording, Swap, SwapPart
-from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import without_sequence_numbers
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
+    ErrorWording,
+    Swap,
+    SwapPart,
+    without_sequence_numbers,
+)
 from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution, verify_schema_evolution
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.domain.partitions import Scope, describe_labels, label_sort_key

@@ -29,7 +29,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata
-from lakehouse_backfill.adapters.iceberg.commit.request import ErrorWording
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import ErrorWording
 from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader, ScopeFiles
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.partitions import describe_labels, label_sort_key

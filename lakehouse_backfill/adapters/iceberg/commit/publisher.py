@@ -17,9 +17,13 @@ from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.commit import conflicts
 from lakehouse_backfill.adapters.iceberg.commit.candidate import ShadowCandidate
-from lakehouse_backfill.adapters.iceberg.commit.request import ErrorWording, Swap, SwapPart
 from lakehouse_backfill.adapters.iceberg.commit.revert import RevertPlanner, rewritten_adopt_request
-from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import without_sequence_numbers
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
+    ErrorWording,
+    Swap,
+    SwapPart,
+    without_sequence_numbers,
+)
 from lakehouse_backfill.adapters.iceberg.commit.swap import read_commit_result, run_swap
 from lakehouse_backfill.adapters.iceberg.commit.writers import RowRewriteFinalizer
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader, ScopeFiles

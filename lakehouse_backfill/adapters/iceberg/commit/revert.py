@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.iceberg import manifests
 from lakehouse_backfill.adapters.iceberg.commit.candidate import ShadowCandidate
-from lakehouse_backfill.adapters.iceberg.commit.request import SwapPart
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import SwapPart
 from lakehouse_backfill.adapters.iceberg.metadata import column_ids, find_snapshot, is_tagged
 from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import Scope, ScopeField, label_sort_key

@@ -19,8 +19,11 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg import manifests, metadata
 from lakehouse_backfill.adapters.iceberg.commit import conflicts, writers
-from lakehouse_backfill.adapters.iceberg.commit.request import Swap, SwapPart
-from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import SnapshotChange
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
+    SnapshotChange,
+    Swap,
+    SwapPart,
+)
 from lakehouse_backfill.domain.publication import CommitResult
 from lakehouse_backfill.ports.table_writer import SwapCommitter
 

@@ -27,7 +27,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lakehouse_backfill.adapters.iceberg import metadata
 from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
 from lakehouse_backfill.adapters.iceberg.commit import snapshot_producer
-from lakehouse_backfill.adapters.iceberg.commit.request import Swap
+from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import Swap
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
 from lakehouse_backfill.adapters.iceberg.schema import build_new_schema

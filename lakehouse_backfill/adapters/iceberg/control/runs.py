@@ -3,6 +3,12 @@
 The status of an open run is kept in a table property next to its events, so that the status of all
 open runs is one table load. The status of a closed run is read from its newest event. A seal over
 all events is kept in the table properties too.
+
+Fences of runs: what refuses writes of an overtaken driver.
+
+A fence is a table property, the smallest epoch that may write for a run, and is set with a new
+snapshot: a commit prepared before requires the old head, so it is refused, and the next decision
+reads the fence.
 """
 
 from __future__ import annotations
@@ -14,15 +20,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from lakehouse_backfill.adapters.iceberg.control import fences
-from lakehouse_backfill.adapters.iceberg.control.log import LogAppend, LogHead
+from lakehouse_backfill.adapters.iceberg.control.log import ControlTables, LogAppend, LogHead
 from lakehouse_backfill.adapters.iceberg.control.schemas import (
+    ACCEPTED_OUTPUT_VERSION,
     BACKFILL_CHUNK_RUN,
+    EVIDENCE,
     PIPELINE_RUN,
     REJECT_RECORD,
     RUN_EVENT,
 )
-from lakehouse_backfill.adapters.iceberg.control.tables import ControlTables
 from lakehouse_backfill.core.planning.job_code import code_files
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.runs.event_log import open_plan
@@ -154,7 +160,7 @@ class IcebergRuns:
         self._events = tables.log(RUN_EVENT)
         self._chunks = tables.log(BACKFILL_CHUNK_RUN)
         self._rejects = tables.log(REJECT_RECORD)
-        self._fenced = [tables.log(table) for table in fences.FENCED_TABLES]
+        self._fenced = [tables.log(table) for table in FENCED_TABLES]
 
     def register(self, plan: Plan, event: Event) -> RunStatus:
         """Store the plan and its first event (seq 1); a run id that exists raises RunMoved.
@@ -262,7 +268,7 @@ class IcebergRuns:
         row = BACKFILL_CHUNK_RUN.row(chunk)
 
         def change(head: LogHead) -> LogAppend[None]:
-            fences.require_not_fenced(head, chunk.run_id, chunk.epoch)
+            require_not_fenced(head, chunk.run_id, chunk.epoch)
             return LogAppend(result=None, rows=(row,))
 
         self._chunks.append(change)
@@ -274,7 +280,7 @@ class IcebergRuns:
         """
 
         def change(head: LogHead) -> LogAppend[None]:
-            fences.require_not_fenced(head, run_id, epoch)
+            require_not_fenced(head, run_id, epoch)
             return LogAppend(result=None, rows=tuple(dict(row) for row in rows))
 
         self._rejects.append(change)
@@ -290,17 +296,17 @@ class IcebergRuns:
         run is closed and its lease has ended: only runs that were taken over have one.
         """
         for log in self._fenced:
-            log.append(lambda head: fences.raise_fence(head, run_id, epoch))
+            log.append(lambda head: raise_fence(head, run_id, epoch))
 
     def fenced(self) -> tuple[str, ...]:
         """Return the runs that have a fence in one of the tables."""
-        found = (fences.fenced_runs(log.head()) for log in self._fenced)
+        found = (fenced_runs(log.head()) for log in self._fenced)
         return tuple(sorted(set().union(*found)))
 
     def lift_fences(self, run_ids: tuple[str, ...]) -> None:
         """Remove the fences of closed runs; one commit per table that has one of them."""
         for log in self._fenced:
-            log.append(lambda head: fences.lift_fences(head, run_ids))
+            log.append(lambda head: lift_fences(head, run_ids))
 
 
 def _opened_plan(head: LogHead, row: Mapping[str, Any]) -> Plan:
@@ -398,3 +404,40 @@ def _all_statuses(head: LogHead) -> list[RunStatus]:
     """Return open runs by their properties, with the lease, and closed ones by newest rows."""
     newest = {row["run_id"]: status_from_row(row) for row in head.rows(columns=STATUS_COLUMNS)}
     return [*{**newest, **{status.run_id: status for status in read_open_statuses(head)}}.values()]
+
+
+_FENCE_PREFIX = "fence."
+#: The tables that a run's driver writes to. Its events in `run_event` need no fence: each is
+#: conditional on the number of the previous one.
+FENCED_TABLES = (ACCEPTED_OUTPUT_VERSION, BACKFILL_CHUNK_RUN, EVIDENCE, REJECT_RECORD)
+
+
+def raise_fence(head: LogHead, run_id: str, epoch: int) -> LogAppend[None]:
+    """Set the run's fence in one table; nothing where it is already as high."""
+    if _current_fence(head, run_id) >= epoch:
+        return LogAppend(result=None)
+    return LogAppend(
+        result=None, set_properties={f"{_FENCE_PREFIX}{run_id}": str(epoch)}, moves_head=True
+    )
+
+
+def lift_fences(head: LogHead, run_ids: tuple[str, ...]) -> LogAppend[None]:
+    """Remove the fences of the runs in one table."""
+    keys = (f"{_FENCE_PREFIX}{run_id}" for run_id in run_ids)
+    present = tuple(key for key in keys if key in head.properties)
+    return LogAppend(result=None, remove_properties=present, moves_head=bool(present))
+
+
+def fenced_runs(head: LogHead) -> set[str]:
+    """Return the runs that have a fence in one table."""
+    return set(head.named_properties(_FENCE_PREFIX))
+
+
+def require_not_fenced(head: LogHead, run_id: str | None, epoch: int) -> None:
+    """Raise RunMoved when a later epoch has fenced the run in this table; no run: no check."""
+    if run_id is not None and epoch < (fence := _current_fence(head, run_id)):
+        raise event_log.overtaken_error(run_id, epoch, fence)
+
+
+def _current_fence(head: LogHead, run_id: str) -> int:
+    return int(head.properties.get(f"{_FENCE_PREFIX}{run_id}", "0"))

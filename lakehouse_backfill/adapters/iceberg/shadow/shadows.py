@@ -28,8 +28,8 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     translate_errors,
 )
 from lakehouse_backfill.adapters.iceberg.schema import evolve_shadow
-from lakehouse_backfill.adapters.iceberg.shadow.built_clone import BuiltClone
 from lakehouse_backfill.adapters.iceberg.shadow.clone import (
+    BuiltClone,
     build_clone_metadata,
     commit_fence,
     differing_parts,

@@ -35,8 +35,8 @@ from lakehouse_backfill.adapters.spark.guard import (
 from lakehouse_backfill.adapters.spark.guard.environment_gate import SECRETS
 from lakehouse_backfill.adapters.spark.guard.process_guard import GUARD, MARKER, Place
 from lakehouse_backfill.adapters.spark.session.settings import SENSITIVE_KEYS, is_secret
-from lakehouse_backfill.core.guards.outside.clients import CLIENTS
-from lakehouse_backfill.core.runs.side_effects import describe_attempts
+from lakehouse_backfill.core.guards.outside.effect_log import describe_attempts
+from lakehouse_backfill.core.guards.outside.side_effects import CLIENTS
 from lakehouse_backfill.errors import WriteForbidden, hides_texts
 
 #: The text of these modules is sent to workers, in this order.

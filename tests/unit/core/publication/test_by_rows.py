@@ -11,7 +11,7 @@ from lakehouse_backfill.core.evidence.deep_verify import REWRITTEN_ROWS_REASON, 
 from lakehouse_backfill.core.evidence.verify import VerifyOutcome, verify
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.publication import REWRITE_PROPERTY, CommitResult
 from tests.support.fakes.compute import FakeCompute, checksum
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake

@@ -15,7 +15,7 @@ from lakehouse_backfill.core.publication.publish import (
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback, rollback_together
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed, PointerMoved, TargetChanged
 from tests.support.fakes import steps

@@ -10,7 +10,7 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkCounts
 from lakehouse_backfill.errors import (

@@ -12,7 +12,7 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, TargetChanged, Unsupported

@@ -20,7 +20,7 @@ from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.checks import MeasureTotal
 from lakehouse_backfill.domain.guards.safety import PublishWindow
 from lakehouse_backfill.domain.publication import CommitResult, RevertRequest

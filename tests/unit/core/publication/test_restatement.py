@@ -16,7 +16,7 @@ from lakehouse_backfill.core.publication.publish import publish, run_until_decis
 from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
-from lakehouse_backfill.core.versions.accepted import resolve_accepted
+from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.run import RunState
 from tests.support.fakes import steps

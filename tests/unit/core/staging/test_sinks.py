@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
+from lakehouse_backfill.core.guards.outside.effect_log import recorded_messages
 from lakehouse_backfill.core.guards.outside.sinks import MEANINGS
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.runs.side_effects import recorded_messages
 from lakehouse_backfill.core.staging import sinks
 from lakehouse_backfill.core.staging.sinks import RunSinks
 from lakehouse_backfill.domain.guards.outside import Hook, HookCall, SinkPolicy, SinkType

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.guards.outside.deliveries import Delivery, decide_delivery
+from lakehouse_backfill.core.guards.outside.effect_log import Delivery, decide_delivery
 
 pytestmark = pytest.mark.req("E1")
 MINE = {"sink": "crm", "key": "k", "policy": "dedupe", "payload": "new"}

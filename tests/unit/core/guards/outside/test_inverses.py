@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval.decisions import accept, approve, cancel
-from lakehouse_backfill.core.guards.outside.inverses import (
+from lakehouse_backfill.core.guards.outside.effect_log import (
     messages_lost,
     pending_inverses,
+    recorded_messages,
     require_messages_hold,
 )
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
@@ -17,7 +18,6 @@ from lakehouse_backfill.core.publication.recover import _find_actions
 from lakehouse_backfill.core.publication.rollback import plan_rollback
 from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.runs.side_effects import recorded_messages
 from lakehouse_backfill.core.staging.sinks import RunSinks
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate

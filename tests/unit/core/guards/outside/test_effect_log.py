@@ -10,7 +10,10 @@ import pytest
 
 from lakehouse_backfill.core.evidence.reproduce import reproduce
 from lakehouse_backfill.core.evidence.status import evidence_document
-from lakehouse_backfill.core.runs.side_effects import record_attempts_of_check, recorded_attempts
+from lakehouse_backfill.core.guards.outside.effect_log import (
+    record_attempts_of_check,
+    recorded_attempts,
+)
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.partitions import Chunk
