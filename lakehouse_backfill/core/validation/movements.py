@@ -17,7 +17,7 @@ from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.guards.outside import SECRET_ROWS_READ
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
-from lakehouse_backfill.domain.table import CatalogMovements
+from lakehouse_backfill.domain.table import CatalogMovements, parse_branch_shadow
 
 #: Tables whose metadata is read: those of the run, of their namespaces, then others. Shadows of
 #: other runs are no part: each run publishes only the head of its shadow that it validated itself.
@@ -31,9 +31,10 @@ def movements_since_staging(context: Context, plan: Plan) -> CatalogMovements:
     began = next(
         event.at for event in context.runs.events(plan.run_id) if event.verb == "begin staging"
     )
-    first = dict.fromkeys(
-        [plan.shadow_table, plan.resolved.target.table, *(p.table for p in plan.resolved.sources)]
-    )
+    named = [plan.shadow_table, plan.resolved.target.table]
+    named += [pin.table for pin in plan.resolved.sources]
+    # What is committed to a branch is in the history of its table.
+    first = dict.fromkeys(name for name in named if parse_branch_shadow(name) is None)
     own = {context.profile.control_namespace, context.profile.shadow_namespace}
     return context.tables.movements(began, first, own, MAX_TABLES)
 
