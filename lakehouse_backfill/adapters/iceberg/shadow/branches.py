@@ -127,7 +127,9 @@ class BranchShadows(Shadows):
         # is no branch yet that could be lost, and this commit is the only one that sets the mark.
         needed = () if not metadata.snapshots else (_is_at(branch, None),)
         with commit_window("Shadows.register"):
-            self._commit(table, needed, updates, lambda now: stored_marks(now, branches) == marks)
+            self._commit_branches(
+                table, needed, updates, lambda now: stored_marks(now, branches) == marks
+            )
 
     def fence(self, shadow: str, epoch: int) -> None:
         """Give the shadow a branch for `epoch`, which begins where the newest one ends.
@@ -150,9 +152,9 @@ class BranchShadows(Shadows):
                 {"ref-name": table.branch}
             ))  # fmt: skip
         with commit_window("Shadows.fence"):
-            self._commit(table.whole, needed, updates, lambda now: branch in now.refs)
+            self._commit_branches(table.whole, needed, updates, lambda now: branch in now.refs)
 
-    def _commit(
+    def _commit_branches(
         self,
         table: Table,
         needed: tuple[update.TableRequirement, ...],
@@ -217,7 +219,9 @@ class BranchShadows(Shadows):
             updates.append(update.RemovePropertiesUpdate(removals=[key]))
         if updates:
             with commit_window("Shadows.drop"):
-                self._commit(table, (), tuple(updates), lambda now: not now.refs.keys() & {*names})
+                self._commit_branches(
+                    table, (), tuple(updates), lambda now: not now.refs.keys() & {*names}
+                )
 
     def _load(self, shadow: str) -> BranchTable:
         table = load_table(self.catalog, shadow)
