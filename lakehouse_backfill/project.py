@@ -288,30 +288,44 @@ class Project:
         )
 
     def land(
-        self, source: str, from_: str | None = None, to: str | None = None
+        self,
+        source: str,
+        from_: str | None = None,
+        to: str | None = None,
+        *,
+        reconcile: bool = False,
     ) -> sources.LandResult:
         """Bring what is new in a source into its raw table, each row once, as a pinned snapshot.
 
-        A landing that was cut off is continued. Raises NotFound, ConfigError, Blocked (the source
-        is incomplete), Conflict (another process lands it), SourceDown.
+        With `reconcile` an API is read whole, or the whole range of it: what it does not have any
+        more is landed as deletions, what it changed silently as corrections. A landing that was cut
+        off is continued. Raises NotFound, ConfigError, Blocked (the source is incomplete), Conflict
+        (another process lands it), SourceDown.
         """
         from lakehouse_backfill.config.sources import find_source, landing_request
         from lakehouse_backfill.core.landing.land import land
         from lakehouse_backfill.wiring.sources import landing_ports
 
-        declared, request = find_source(self.folder, source), landing_request(from_, to)
+        declared = find_source(self.folder, source)
+        request = landing_request(from_, to, reconcile=reconcile)
         done = land(landing_ports(self.wiring, declared, looks=False), declared, request)
         return results.sources.LandResult.of(declared, done)
 
     def preview_landing(
-        self, source: str, from_: str | None = None, to: str | None = None
+        self,
+        source: str,
+        from_: str | None = None,
+        to: str | None = None,
+        *,
+        reconcile: bool = False,
     ) -> sources.LandPreviewResult:
         """Return what `land` would read; nothing is changed."""
         from lakehouse_backfill.config.sources import find_source, landing_request
         from lakehouse_backfill.core.landing.land import preview_landing
         from lakehouse_backfill.wiring.sources import landing_ports
 
-        declared, request = find_source(self.folder, source), landing_request(from_, to)
+        declared = find_source(self.folder, source)
+        request = landing_request(from_, to, reconcile=reconcile)
         ports = landing_ports(self.wiring, declared, looks=True)
         survey = preview_landing(ports, declared, request)
         return results.sources.LandPreviewResult.of(declared, survey)
