@@ -216,7 +216,7 @@ class Project:
 
         Nothing is changed. Returns its status then. Raises NotFound.
         """
-        from lakehouse_backfill.core.monitoring.watch import watch
+        from lakehouse_backfill.core.monitoring.alerts import watch
 
         watch(self.wiring.context, run, every_seconds)
         return self.status(run)
@@ -288,44 +288,30 @@ class Project:
         )
 
     def land(
-        self,
-        source: str,
-        from_: str | None = None,
-        to: str | None = None,
-        *,
-        reconcile: bool = False,
+        self, source: str, from_: str | None = None, to: str | None = None
     ) -> sources.LandResult:
         """Bring what is new in a source into its raw table, each row once, as a pinned snapshot.
 
-        With `reconcile` an API is read whole, or the whole range of it: what it does not have any
-        more is landed as deletions, what it changed silently as corrections. A landing that was cut
-        off is continued. Raises NotFound, ConfigError, Blocked (the source is incomplete), Conflict
-        (another process lands it), SourceDown.
+        A landing that was cut off is continued. Raises NotFound, ConfigError, Blocked (the source
+        is incomplete), Conflict (another process lands it), SourceDown.
         """
         from lakehouse_backfill.config.sources import find_source, landing_request
         from lakehouse_backfill.core.landing.land import land
         from lakehouse_backfill.wiring.sources import landing_ports
 
-        declared = find_source(self.folder, source)
-        request = landing_request(from_, to, reconcile=reconcile)
+        declared, request = find_source(self.folder, source), landing_request(from_, to)
         done = land(landing_ports(self.wiring, declared, looks=False), declared, request)
         return results.sources.LandResult.of(declared, done)
 
     def preview_landing(
-        self,
-        source: str,
-        from_: str | None = None,
-        to: str | None = None,
-        *,
-        reconcile: bool = False,
+        self, source: str, from_: str | None = None, to: str | None = None
     ) -> sources.LandPreviewResult:
         """Return what `land` would read; nothing is changed."""
         from lakehouse_backfill.config.sources import find_source, landing_request
         from lakehouse_backfill.core.landing.land import preview_landing
         from lakehouse_backfill.wiring.sources import landing_ports
 
-        declared = find_source(self.folder, source)
-        request = landing_request(from_, to, reconcile=reconcile)
+        declared, request = find_source(self.folder, source), landing_request(from_, to)
         ports = landing_ports(self.wiring, declared, looks=True)
         survey = preview_landing(ports, declared, request)
         return results.sources.LandPreviewResult.of(declared, survey)
@@ -1366,7 +1352,7 @@ class Project:
         `against` is a file with the JSON of an earlier result, kept where nobody who writes to the
         lake can: a log that was rewritten as a whole is found with it, and not without.
         """
-        from lakehouse_backfill.config.kept_heads import read_kept_heads
+        from lakehouse_backfill.config.project_files import read_kept_heads
         from lakehouse_backfill.core.evidence.verify import audit_all
 
         kept = read_kept_heads(Path(against)) if against else None
@@ -1450,7 +1436,7 @@ class Project:
     def _load_engine(self, run: str | None = None) -> None:
         self.wiring.require_java()
         if run is not None and self.wiring.is_one_command:
-            from lakehouse_backfill.wiring.engine import expect_run
+            from lakehouse_backfill.wiring.warm_session import expect_run
 
             expect_run(self.wiring, run)
         self.wiring.preload_suites()

@@ -61,9 +61,8 @@ def assert_deterministic(
     """
     from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
     from lakehouse_backfill.adapters.spark.staging.proofs import compare_repeated
-    from lakehouse_backfill.core.guards.analysed_plan import find_in_plan
-    from lakehouse_backfill.core.guards.code_lines import locate_facts
-    from lakehouse_backfill.core.guards.findings import scan_code
+    from lakehouse_backfill.core.guards.analysed_plan import find_in_plan, locate_facts
+    from lakehouse_backfill.core.guards.determinism import scan_code
 
     info = _require_transform(transform)
     texts, reference = _code(transform, info)

@@ -8,17 +8,16 @@ from threading import Event
 import pytest
 
 from lakehouse_backfill import errors, fault_points
-from tests.support.quick_commands import build_once
-from tests.support.quick_pyiceberg import make_quick
+from tests.support.quick_transactions import remember_metadata
 
 pytest_plugins = ["pytester", "tests.gate_plugin", "tests.req_plugin"]
 
 
 def pytest_collection_finish() -> None:
-    """Make PyIceberg and typer quick, where they are loaded. Users' programs keep them."""
-    build_once()
-    if "pyiceberg.table" in sys.modules:
-        make_quick()
+    """Make PyIceberg's transactions quick, where they are loaded. Users' programs keep them."""
+    loaded = sys.modules.get("pyiceberg.table")
+    if loaded is not None:
+        remember_metadata(loaded.Transaction)
 
 
 @pytest.fixture(autouse=True)

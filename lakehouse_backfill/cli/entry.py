@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from lakehouse_backfill.adapters.system.command_client import (
+from lakehouse_backfill.adapters.system.command_channel import (
     EndUnknown,
     NotServed,
     find_command_server,

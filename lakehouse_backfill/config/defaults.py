@@ -13,8 +13,7 @@ from pydantic import Field
 
 from lakehouse_backfill.config.faults import load_model
 from lakehouse_backfill.config.yaml_lines import YamlDocument
-from lakehouse_backfill.domain.guards.limits import PaceLimits
-from lakehouse_backfill.domain.guards.safety import PublishWindow
+from lakehouse_backfill.domain.guards.safety import PaceLimits, PublishWindow
 from lakehouse_backfill.domain.serialization import Value
 
 DEFAULTS_FILE = Path("catalog/defaults.yaml")

@@ -11,7 +11,6 @@ from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.faults import closest_name, display_path, load_model, suggest_name
 from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
 from lakehouse_backfill.domain.sources.declaration import (
-    API_COLUMNS,
     FILE_COLUMNS,
     LANDING_COLUMNS,
     SourceDeclaration,
@@ -51,9 +50,7 @@ def find_source(project: Path, name: str) -> SourceDeclaration:
     return source
 
 
-def landing_request(
-    from_: str | None, to: str | None, *, reconcile: bool = False
-) -> LandingRequest:
+def landing_request(from_: str | None, to: str | None) -> LandingRequest:
     """Read the range of a landing; raises ConfigError for what is no date or instant."""
     first, stop = (_moment(name, text) for name, text in (("--from", from_), ("--to", to)))
     if first is not None and stop is not None and type(first) is not type(stop):
@@ -62,7 +59,7 @@ def landing_request(
         raise ConfigError(
             f"--from {first} is not before --to {stop}", fix="write the earlier first"
         )
-    return LandingRequest(from_=first, to=stop, reconcile=reconcile)
+    return LandingRequest(from_=first, to=stop)
 
 
 def _moment(name: str, text: str | None) -> date | datetime | None:
@@ -83,8 +80,6 @@ def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
     kind = document.get("kind")
     if kind == "files" and document.get("files") is None:
         yield document.fault(("kind",), "is files, and nothing says where they are", "add `files:`")
-    if kind == "api" and document.get("api") is None:
-        yield document.fault(("kind",), "is api, and nothing says where it is", "add `api:`")
     yield from _column_faults(document)
     yield from _pattern_faults(document)
 
@@ -93,8 +88,7 @@ def _column_faults(document: YamlDocument) -> Iterator[Fault]:
     columns = document.get("columns")
     if not isinstance(columns, list):
         return
-    own = API_COLUMNS if document.get("kind") == "api" else FILE_COLUMNS
-    added = {name for name, _, _ in (*own, *LANDING_COLUMNS)}
+    added = {name for name, _, _ in (*FILE_COLUMNS, *LANDING_COLUMNS)}
     seen: set[str] = set()
     for position, column in enumerate(columns):
         name = column.get("name") if isinstance(column, dict) else None

@@ -11,9 +11,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.cascade.graph import CascadeTemplate, Upstream
-from lakehouse_backfill.domain.guards.limits import PaceLimits
 from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
+from lakehouse_backfill.domain.guards.safety import PaceLimits
 from lakehouse_backfill.domain.monitoring.metrics import Monitoring
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, added_later
 
@@ -410,7 +410,6 @@ class Profile(Value):
     )
     control_namespace: Name = "lakehouse_backfill"
     shadow_namespace: Name = "lakehouse_backfill_shadow"
-    isolation: Literal["clone", "branch"] = "clone"
     prices: Prices = Field(default_factory=Prices)
     lease_seconds: int = Field(
         300,

@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.contract import CorrectionSink, SuiteRef
-from lakehouse_backfill.domain.guards.limits import PaceLimits
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
-from lakehouse_backfill.domain.guards.safety import Safety
+from lakehouse_backfill.domain.guards.safety import PaceLimits, Safety
 from lakehouse_backfill.domain.partitions import ANY_COLUMN
 from lakehouse_backfill.domain.rollout import DualRead, Progressive
 from lakehouse_backfill.domain.serialization import (

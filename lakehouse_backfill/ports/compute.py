@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from lakehouse_backfill.domain import catch_up, checks
+from lakehouse_backfill.domain.checks import RowRule, SuiteEntry
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
 from lakehouse_backfill.domain.diff import Checksum, ComparedState, Factor, InputChange, Repetition
 from lakehouse_backfill.domain.guards.privacy import (
@@ -23,7 +24,6 @@ from lakehouse_backfill.domain.guards.privacy import (
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.quality.row_rules import RowRule, SuiteEntry
 from lakehouse_backfill.domain.rollout import QueryComparison, ReaderQuery
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, Period, Rejects
 from lakehouse_backfill.domain.table import SchemaChange

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -108,12 +108,6 @@ class RawTables(Protocol):
     @side_effect
     def seal(self, table: str, state: LandingState, keep_days: int) -> LandedSnapshot:
         """Mark the landing as complete, and tag its snapshot, in one commit."""
-        ...
-
-    def rows(
-        self, table: str, where: Mapping[str, str], columns: tuple[str, ...]
-    ) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows with these values, in no order."""
         ...
 
     def pinned(self, table: str, landing_id: str) -> LandedSnapshot:

@@ -2,11 +2,17 @@
 
 Implemented with PyIceberg; no JVM is needed to read metadata. Every method with a side effect may
 be repeated: a second call returns the result of the first.
+
+Commits that PyIceberg reads but cannot write (table format 3).
+
+Each kind of commit has its own protocol, as not every writer supports all of them. The caller has
+inspected the table, decided, and listed every file. The implementation commits exactly that, or
+nothing, and never retries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Protocol
 
@@ -15,6 +21,12 @@ from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.diff import FileBytes
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
+from lakehouse_backfill.domain.publication import (
+    CloneCommit,
+    NewSchema,
+    PartitionContent,
+    SwapCommit,
+)
 from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.domain.table import (
     CatalogMovements,
@@ -187,20 +199,17 @@ class Pins(Protocol):
 
 
 class Shadows(Protocol):
-    """What runs write into: zero-copy clones, or branches of the target. The name says which."""
+    """Zero-copy clones that runs write into."""
 
-    def list(self, targets: Collection[str] = ()) -> tuple[str, ...]:
-        """Return the shadows in the catalog, but for those that are marked as retired.
-
-        Those on branches are looked for in the tables `targets`.
-        """
+    def list(self) -> tuple[str, ...]:
+        """Return the shadows in the catalog, but for those that are marked as retired."""
         ...
 
     @side_effect
     def open(
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
     ) -> TableInfo:
-        """Clone `target` at the snapshot as `shadow` by one metadata file, or branch off from it.
+        """Clone `target` at the snapshot as table `shadow` by one metadata file, and verify it.
 
         Returns an existing shadow with that base unchanged. Raises Unsupported when the catalog
         does not keep what was registered.
@@ -211,9 +220,9 @@ class Shadows(Protocol):
     def fence(self, shadow: str, epoch: int) -> None:
         """Allow only writers of `epoch` and later to commit to the shadow from now on; one commit.
 
-        What a writer that loaded the shadow earlier still commits is refused, even in the middle of
-        a write, or lands where nobody reads. The same epoch again does nothing. Raises RunMoved
-        when a later epoch has fenced the shadow.
+        A writer that loaded the shadow earlier cannot commit any more, even in the middle of a
+        write. The same epoch again does nothing. Raises RunMoved when a later epoch has fenced the
+        shadow.
         """
         ...
 
@@ -241,7 +250,7 @@ class Shadows(Protocol):
 
     @side_effect
     def retire(self, shadow: str) -> None:
-        """Drop the shadow from the catalog, or the branches; files stay."""
+        """Drop the shadow from the catalog; its files stay."""
         ...
 
 
@@ -350,4 +359,68 @@ class StoredFiles(Protocol):
 
     def digests(self, table: str, paths: Collection[str]) -> dict[str, FileBytes]:
         """Hash the files' bytes, several files at a time; missing files are left out."""
+        ...
+
+
+class SwapCommitter(Protocol):
+    """Swaps of partitions and tags, each in one commit."""
+
+    @property
+    def writes_rows(self) -> bool:
+        """Whether rows are rewritten instead of files taken over."""
+        ...
+
+    def prepare(self, order: SwapCommit) -> Callable[[], None]:
+        """Write the manifests of a swap, reusing those of an earlier attempt; return its commit.
+
+        The commit makes the snapshot visible with its tags and properties, at once. It raises
+        TooBusy when another writer was first, so the snapshot certainly did not land; after any
+        other error the outcome is unknown.
+
+        Raises TooBusy when the table is no longer in the inspected state, NotFound when a file is
+        not listed where the order says.
+        """
+        ...
+
+    def set_tag(self, table: str, name: str, snapshot_id: int | None, max_age_ms: int) -> None:
+        """Set the tag, or drop it (None). Raises TooBusy when another writer was first."""
+        ...
+
+
+class RowRewriter(SwapCommitter, Protocol):
+    """Swaps that rewrite rows; whether the rows are right is verified after the commit."""
+
+    def require_equal(
+        self, table: str, snapshot_id: int, contents: tuple[PartitionContent, ...]
+    ) -> None:
+        """Compare count and checksum of the rows; raise OutcomeUnknown when they differ."""
+        ...
+
+
+class CloneCommitter(Protocol):
+    """Clones of tables."""
+
+    def write_clone(self, order: CloneCommit) -> None:
+        """Write the metadata file of a clone, before it is in any catalog."""
+        ...
+
+    def fence(self, table: str, found_uuid: str, uuid: str, properties: dict[str, str]) -> None:
+        """Replace the table's UUID and set properties, unless its UUID is not `found_uuid`."""
+        ...
+
+    def set_columns(self, table: str, found_uuid: str, columns: NewSchema) -> None:
+        """Replace the table's columns, unless its UUID is not `found_uuid`."""
+        ...
+
+
+class TableCommitter(SwapCommitter, CloneCommitter, Protocol):
+    """All of these commits, and the removal of snapshots, on tables of any format."""
+
+    def expire(
+        self, table: str, refs: dict[str, int], tags: tuple[str, ...], snapshots: tuple[int, ...]
+    ) -> None:
+        """Drop tags and snapshots, if the table has exactly the references `refs`.
+
+        Raises TooBusy when the references differ, or another writer was first.
+        """
         ...

@@ -1,4 +1,7 @@
-"""The base of all results: fields, their JSON form, and the error that a result stands for."""
+"""The base of all results: fields, their JSON form, and the error that a result stands for.
+
+HTML of results for notebooks: tables and small bars; Jinja2 escapes every text in it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import dataclass_transform
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from typing_extensions import Self
 
+    from lakehouse_backfill.domain.checks import PartitionDiff
     from lakehouse_backfill.errors import BackfillError
+    from lakehouse_backfill.results.comparison import DiffResult
+    from lakehouse_backfill.results.plans import PlanResult
+    from lakehouse_backfill.results.runs import StatusResult
 
 _OMITTED = {"omitted": True}
 #: Fields whose texts hold commands to type.
@@ -142,3 +151,49 @@ class RunResult(Result):
     product: str
     state: str
     next_command: str | None = optional()
+
+
+#: More rows than this are counted below the table, not drawn.
+MAX_ROWS = 50
+#: Blue, orange and grey: told apart by people who do not see red and green apart.
+_COLOURS = {"added": "#2b6cb0", "removed": "#c05621", "changed": "#718096"}
+_BAR_WIDTH = 240
+
+
+def plan_html(plan: PlanResult) -> str:
+    """Draw a plan: what it changes, the pinned snapshots, open questions and notes."""
+    return _template("plan.html").render(plan=plan)
+
+
+def diff_html(diff: DiffResult) -> str:
+    """Draw a diff: the sums, a bar for each differing partition, changed columns and samples."""
+    differing = [one for one in diff.partitions if _differing_rows(one)]
+    most = max(map(_differing_rows, differing), default=1)
+    return _template("diff.html").render(diff=diff, differing=differing, most=most)
+
+
+def status_html(status: StatusResult) -> str:
+    """Draw one run as the answers to three questions and its gates, several as a table."""
+    return _template("status.html").render(runs=status.runs)
+
+
+def _differing_rows(one: PartitionDiff) -> int:
+    return one.added + one.removed + one.changed
+
+
+@cache
+def _template(name: str) -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("lakehouse_backfill.results"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        extensions=["jinja2.ext.do"],
+        finalize=lambda value: "\N{EN DASH}" if value is None else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"max_rows": MAX_ROWS, "colours": _COLOURS, "bar_width": _BAR_WIDTH}
+    environment.filters["thousands"] = "{:,}".format
+    return environment.get_template(name)

@@ -66,7 +66,7 @@ class DiffResult(_Compared):
 
     def _repr_html_(self) -> str:
         """Draw the diff in a notebook."""
-        from lakehouse_backfill.results.notebook import diff_html
+        from lakehouse_backfill.results.base import diff_html
 
         return diff_html(self)
 

@@ -23,8 +23,11 @@ from lakehouse_backfill.results.base import Record, Result, optional
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from lakehouse_backfill.core.rehearsal.intent import Difference
-    from lakehouse_backfill.core.rehearsal.rehearse import RehearsalOutcome, RehearsedStep
+    from lakehouse_backfill.core.rehearsal.rehearse import (
+        Difference,
+        RehearsalOutcome,
+        RehearsedStep,
+    )
 
 
 class PlannedPin(Record):
@@ -130,7 +133,7 @@ class PlanResult(Result):
 
     def _repr_html_(self) -> str:
         """Draw the plan in a notebook."""
-        from lakehouse_backfill.results.notebook import plan_html
+        from lakehouse_backfill.results.base import plan_html
 
         return plan_html(self)
 

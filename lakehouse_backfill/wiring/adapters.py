@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.core.planning.plan import DeclaredRun
     from lakehouse_backfill.core.runs.context import Context
     from lakehouse_backfill.ports.compute import ComputePorts, Views
-    from lakehouse_backfill.ports.identity import Anchor, Identity
-    from lakehouse_backfill.ports.tables import Shadows
+    from lakehouse_backfill.ports.system import Anchor, Identity
 
 
 SIGNING_KEY_VARIABLE = "LAKEHOUSE_BACKFILL_SIGNING_KEY"
@@ -147,7 +146,7 @@ class Adapters:
     @cached_property
     def spark(self) -> Any:
         """The Spark session of the profile; starts a JVM."""
-        from lakehouse_backfill.wiring.engine import open_engine
+        from lakehouse_backfill.wiring.warm_session import open_engine
 
         return open_engine(self)
 
@@ -157,10 +156,11 @@ class Adapters:
         from lakehouse_backfill.adapters.iceberg.commit.corrections import IcebergCorrections
         from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
         from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
+        from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
         from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
         from lakehouse_backfill.adapters.system.hooks import LocalHooks
-        from lakehouse_backfill.adapters.system.secrets import LocalSecrets
+        from lakehouse_backfill.adapters.system.process import LocalSecrets
         from lakehouse_backfill.core.runs.context import Context
 
         catalog, profile = self.catalog, self.profile
@@ -168,7 +168,7 @@ class Adapters:
         ports = Context(
             tables=IcebergTables(catalog),
             pins=IcebergPins(catalog, writers),
-            shadows=_shadows_port(catalog, profile, writers),
+            shadows=IcebergShadows(catalog, profile.shadow_namespace, writers),
             publisher=IcebergPublisher(catalog, writers=writers),
             choose_write_path=writers.choose,
             **control_ports(catalog, profile),
@@ -279,7 +279,7 @@ class Adapters:
         self.judges_rows = True
 
     def _spark_tables(self) -> SparkTables:
-        return spark_tables(self.spark, self.profile, lambda: self.catalog)
+        return spark_tables(self.spark, self.profile)
 
     def _make_compute_ports(self) -> ComputePorts:
         tables = self._spark_tables()
@@ -294,7 +294,7 @@ class Adapters:
         from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
         from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
         from lakehouse_backfill.adapters.spark.views import ensure_view
-        from lakehouse_backfill.adapters.system.code_archive import CodeArchive
+        from lakehouse_backfill.adapters.system.project_code import CodeArchive
         from lakehouse_backfill.core.planning.job_code import archived_texts
         from lakehouse_backfill.core.staging.sinks import RunSinks
         from lakehouse_backfill.ports.compute import ComputePorts
@@ -367,7 +367,7 @@ def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> T
 
 def cascade_files(wiring: Adapters) -> CascadeFiles:
     """Return how the files of a project are read for a cascade."""
-    from lakehouse_backfill.adapters.system.mapping_code import load_mapping
+    from lakehouse_backfill.adapters.system.project_code import load_mapping
     from lakehouse_backfill.core.cascade.plan import CascadeFiles
 
     # Read once: each run would look for the contracts of its inputs in all files.
@@ -402,8 +402,7 @@ def anchor_port(profile: Profile) -> Anchor | None:
     place = profile.anchor
     if place is None:
         return None
-    from lakehouse_backfill.adapters.anchors.folder import FolderAnchor
-    from lakehouse_backfill.adapters.anchors.git import GitAnchor
+    from lakehouse_backfill.adapters.anchors.places import FolderAnchor, GitAnchor
 
     if place.folder is not None:
         return FolderAnchor(Path(place.folder).expanduser())
@@ -458,26 +457,8 @@ def _spark_for_views(wiring: Adapters) -> Any:
     return wiring.spark
 
 
-def _shadows_port(catalog: Any, profile: Profile, writers: TableWriters) -> Shadows:
-    from lakehouse_backfill.adapters.iceberg.shadow.branches import BranchShadows, IsolatedShadows
-    from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-
-    clones = IcebergShadows(catalog, profile.shadow_namespace, writers)
-    return IsolatedShadows(clones, BranchShadows(catalog))
-
-
-def spark_tables(
-    session: Any, profile: Profile, catalog: Callable[[], Any] | None = None
-) -> SparkTables:
-    """Make what reads the tables of the profile's catalog through a session of Spark.
-
-    With PyIceberg's catalog also shadows that are branches.
-    """
+def spark_tables(session: Any, profile: Profile) -> SparkTables:
+    """Make what reads the tables of the profile's catalog through a session of Spark."""
     from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 
-    name = profile.catalog["name"]
-    if catalog is None:
-        return SparkTables(session, name)
-    from lakehouse_backfill.adapters.iceberg.shadow.branches import find_newest_branch
-
-    return SparkTables(session, name, lambda shadow: find_newest_branch(catalog(), shadow))
+    return SparkTables(session, profile.catalog["name"])

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.iceberg.shadow.rehearsal_copies import IcebergCopies
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
-from lakehouse_backfill.core.rehearsal.intent import require_possible_place
-from lakehouse_backfill.core.rehearsal.rehearse import RehearsalPlace
+from lakehouse_backfill.core.rehearsal.rehearse import RehearsalPlace, require_possible_place
 from lakehouse_backfill.fault_points import watch_ports_if_hooked
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from lakehouse_backfill.fault_points import watch_ports_if_hooked
 from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
-    from lakehouse_backfill.ports.sources import RawTables, SourceReader
+    import pyarrow as pa
+
+    from lakehouse_backfill.ports.sources import SourceReader
     from lakehouse_backfill.ports.system import Clock
 
 
@@ -42,7 +44,7 @@ def landing_ports(wiring: Adapters, source: SourceDeclaration, *, looks: bool) -
     ports = LandingPorts(
         raw_tables=raw_tables,
         imports=imports,
-        reader=_reader(wiring, source, raw_tables, clock),
+        reader=_reader(wiring, source, IcebergRawTables.record_schema(source), clock),
         clock=clock,
         journal=JsonJournal(wiring.folder),
         progress=wiring.progress,
@@ -62,21 +64,8 @@ class _NoLake:
 
 
 def _reader(
-    wiring: Adapters, source: SourceDeclaration, raw_tables: RawTables, clock: Clock
+    wiring: Adapters, source: SourceDeclaration, schema: pa.Schema, clock: Clock
 ) -> SourceReader:
-    from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
-
-    schema = IcebergRawTables.record_schema(source)
-    if source.kind == "api" and source.api is not None:
-        from lakehouse_backfill.adapters.sources.api.client import ApiClient
-        from lakehouse_backfill.adapters.sources.api.config import ApiEndpoint
-        from lakehouse_backfill.adapters.sources.api.ledger import ResponseLedger
-        from lakehouse_backfill.adapters.sources.api.reader import ApiReader
-        from lakehouse_backfill.domain.sources.declaration import ResponseDeclaration
-
-        client = ApiClient(ApiEndpoint.open(source.api), clock)
-        ledger = ResponseLedger(raw_tables, ResponseDeclaration.of(source))
-        return ApiReader(source, schema, client, ledger, raw_tables, clock)
     from lakehouse_backfill.adapters.sources.files.config import FilePlaces
     from lakehouse_backfill.adapters.sources.files.reader import FileReader
 

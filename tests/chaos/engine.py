@@ -24,11 +24,11 @@ from lakehouse_backfill.core.planning.target import catch_up, row_changes
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import ExcludedRows, RestoreChunk
+from lakehouse_backfill.domain.checks import RowRule
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.quality.row_rules import RowRule
 from lakehouse_backfill.domain.run import (
     ChunkCounts,
     ChunkFacts,
@@ -105,17 +105,10 @@ class PlainEngine:
                     shadow.overwrite(rows, where, snapshot_properties=marks)
             except Exception:
                 if not self._landed(plan.shadow_table, marks[f"{MARK}attempt-id"]):
-                    self._require_newest(plan, epoch)
                     raise
-            # A branch refuses no commit of an epoch that is over.
-            self._require_newest(plan, epoch)
         head = self._catalog.load_table(plan.shadow_table).current_snapshot()
         assert head is not None
         return self.remeasure(plan, chunk, head.snapshot_id, epoch)
-
-    def _require_newest(self, plan: Plan, epoch: int) -> None:
-        now = self._catalog.load_table(plan.shadow_table).properties.get(f"{MARK}epoch", "0")
-        event_log.require_current_epoch(plan.run_id, epoch, int(now))
 
     def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
         """Give a row for each chunk of a run that may reject some; others declare none."""

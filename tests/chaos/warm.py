@@ -12,9 +12,10 @@ import importlib
 import pkgutil
 
 from pydantic import BaseModel
+from pyiceberg.table import Transaction
 
 from tests.chaos import worker
-from tests.support.quick_pyiceberg import make_quick
+from tests.support.quick_transactions import remember_metadata
 
 #: `pytest.__main__` is what every child imports as its own main module.
 _LIBRARIES = (
@@ -59,7 +60,7 @@ for _layer in _LAYERS:
     _load(f"lakehouse_backfill.{_layer}")
 _build(BaseModel)
 worker.command()
-make_quick()
+remember_metadata(Transaction)
 # Else each child's first collection would copy all of this, page by page.
 gc.collect()
 gc.freeze()

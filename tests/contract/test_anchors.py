@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.anchors.folder import FolderAnchor
-from lakehouse_backfill.adapters.anchors.git import GitAnchor
-from lakehouse_backfill.domain.identity.anchor import AnchorRecord
+from lakehouse_backfill.adapters.anchors.places import FolderAnchor, GitAnchor
+from lakehouse_backfill.domain.identity.statement import AnchorRecord
 from lakehouse_backfill.errors import EnvironmentDown, Tampered
-from lakehouse_backfill.ports.identity import Anchor
+from lakehouse_backfill.ports.system import Anchor
 from tests.support.fakes.identity import FakeAnchor
 
 

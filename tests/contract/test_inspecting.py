@@ -12,10 +12,10 @@ from lakehouse_backfill.adapters.local.inspecting import (
     LocalInspector,
     SparkCounts,
 )
+from lakehouse_backfill.domain.checks import Matches, NotNull, OneOf, Unique, Within
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.partitions import Chunk, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.quality.row_rules import Matches, NotNull, OneOf, Unique, Within
 from lakehouse_backfill.domain.run import ChunkFacts
 from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import Unsupported

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.system.secrets import LocalSecrets
+from lakehouse_backfill.adapters.system.process import LocalSecrets
 from lakehouse_backfill.domain.guards.privacy import MaskKey
 from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.ports.system import Secrets

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
-from lakehouse_backfill.adapters.system.code_archive import ArchivedFiles, CodeArchive
+from lakehouse_backfill.adapters.system.project_code import ArchivedFiles, CodeArchive
 from lakehouse_backfill.domain.plan import Plan
 from tests.support.spark.lake import Lake, PlanMaker, no_secret
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
-from lakehouse_backfill.core.guards.privacy.plan_lineage import TracedInput, trace_columns
+from lakehouse_backfill.core.guards.privacy.column_flow import TracedInput, trace_columns
 from lakehouse_backfill.core.staging.determinism import RESTRICTED_FLOW
 from lakehouse_backfill.errors import Blocked
 from tests.support.spark.lake import Lake

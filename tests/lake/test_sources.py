@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import yaml
 
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
-from tests.support.sources.api import SECRET, VARIABLE, Vendor, serving
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import LakeProject
 
@@ -57,31 +55,10 @@ class FileKind:
         (self.inbox / name).write_text("\n".join(["d,k,v", *lines, ""]))
 
 
-class ApiKind:
-    """An HTTP API on this machine that answers with everything."""
-
-    def __init__(self, _folder: Path) -> None:
-        os.environ[VARIABLE] = SECRET
-        self.vendor = Vendor("export")
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        declared = {
-            "url": self.vendor.url, "records": "data.items", "id": "n",
-            "credentials": {"env": VARIABLE},
-        }  # fmt: skip
-        return {"kind": "api", "api": declared}
-
-    def deliver(self, records: Records) -> None:
-        for d, k, v in records:
-            number = len(self.vendor.records)
-            self.vendor.records.append({"n": number, "d": d, "k": k, "v": v})
+KINDS: dict[str, Callable[[Path], FileKind]] = {"files": FileKind}
 
 
-KINDS: dict[str, Callable[[Path], FileKind | ApiKind]] = {"files": FileKind, "api": ApiKind}
-
-
-@pytest.mark.req("S4", "S5")
+@pytest.mark.req("S4")
 @pytest.mark.parametrize("kind", KINDS)
 def test_raw_input_is_landed_and_published_and_a_later_landing_does_not_change_the_run(
     kind: str, lake: Lake
@@ -89,15 +66,6 @@ def test_raw_input_is_landed_and_published_and_a_later_landing_does_not_change_t
     product = LandedTotals(lake, JOB, COLUMNS)
     lake.create("out", (*COLUMNS, *LINEAGE_COLUMNS))
     source = KINDS[kind](lake.project)
-    if isinstance(source, ApiKind):
-        with serving(source.vendor):
-            require_published(product, source)
-    else:
-        require_published(product, source)
-
-
-def require_published(product: LandedTotals, source: FileKind | ApiKind) -> None:
-    lake = product.lake
     declared = {
         "api_version": "lakehouse-backfill/v1", "source": "src", "table": lake.table("src"),
         "columns": [{"name": name, "type": kind_} for name, kind_ in COLUMNS], **source.fields,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from lakehouse_backfill.adapters.local.row_rules import count_breaking
+from lakehouse_backfill.adapters.local.inspecting import count_breaking
 from lakehouse_backfill.adapters.quality.judge import (
     ExpectationsJudge,
     _quiet_library,
@@ -26,8 +26,7 @@ from lakehouse_backfill.adapters.quality.judge import (
 from lakehouse_backfill.adapters.quality.suite_files import load_suite
 from lakehouse_backfill.adapters.quality.translation import _TRANSLATORS
 from lakehouse_backfill.adapters.spark.measuring.inspecting import count_rows_breaking
-from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.quality.row_rules import Matches, RowCount
+from lakehouse_backfill.domain.checks import CheckResult, Matches, RowCount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -40,8 +40,7 @@ from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMA
 from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.table_writer import SwapCommitter
-from lakehouse_backfill.ports.tables import Pins
+from lakehouse_backfill.ports.tables import Pins, SwapCommitter
 
 #: Iceberg's default of `history.expire.max-snapshot-age-ms`: 5 days.
 _DEFAULT_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000

@@ -32,7 +32,7 @@ from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.domain.table import SchemaChange, renamed_columns, schema_differences
 from lakehouse_backfill.errors import ConfigError, Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.table_writer import CloneCommitter
+from lakehouse_backfill.ports.tables import CloneCommitter
 
 #: `3: name: optional type` as PyIceberg writes it, or just `name: type`.
 _MEMBER_PATTERN = re.compile(r"(?:\d+:\s*)?(\w+)\s*:\s*(?:(optional|required)\s+)?(.*)", re.DOTALL)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.quality.suite_files import LoadedSuite, load_suite
 from lakehouse_backfill.adapters.quality.translation import translate_expectation
-from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
+from lakehouse_backfill.domain.checks import CheckGroup, CheckResult, SuiteEntry
 from lakehouse_backfill.domain.guards.privacy import HIDDEN, NOTHING_HIDDEN, Redaction
-from lakehouse_backfill.domain.quality.row_rules import SuiteEntry
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ConfigError
 

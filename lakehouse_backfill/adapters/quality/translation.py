@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, timezone
 from typing import Any
 
-from lakehouse_backfill.domain.quality.row_rules import (
+from lakehouse_backfill.domain.checks import (
     Greater,
     Matches,
     NotNull,

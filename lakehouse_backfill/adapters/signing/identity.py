@@ -1,16 +1,32 @@
-"""Signs with the key that this process was given, and checks signatures of all who are listed."""
+"""Signs with the key that this process was given, and checks signatures of all who are listed.
+
+Signatures of an Ed25519 key file, in the format of SSH signatures.
+
+The file is a PEM file (PKCS#8) without a passphrase, as `openssl genpkey -algorithm ed25519` makes
+it for a machine. Its public key is listed like an SSH key, and ssh-keygen verifies what it signs.
+
+https://github.com/openssh/openssh-portable/blob/master/PROTOCOL.sshsig
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from lakehouse_backfill.adapters.signing import ed25519, oidc, ssh
+from lakehouse_backfill.adapters.signing import oidc, ssh
 from lakehouse_backfill.domain.contract import OidcIssuer
-from lakehouse_backfill.domain.identity.statement import PAYLOAD_TYPE, Envelope, Signature
+from lakehouse_backfill.domain.identity.statement import (
+    NAMESPACE,
+    PAYLOAD_TYPE,
+    Envelope,
+    Signature,
+)
 from lakehouse_backfill.errors import ConfigError, NotAllowed
-from lakehouse_backfill.ports.identity import CheckedSignature, Identity
+from lakehouse_backfill.ports.system import CheckedSignature, Identity
 
 #: In place of a key: the identity token of a CI job.
 OIDC_KEY = "oidc"
@@ -101,14 +117,14 @@ class ProjectIdentity(Identity):
         file = Path(key).expanduser().absolute()
         if not file.is_file():
             raise ConfigError(f"there is no key file {file}", fix="--sign-with KEY")
-        make = ed25519.sign if ed25519.is_key_file(file) else ssh.sign
+        make = sign if is_key_file(file) else ssh.sign
         return Signature(kind="ssh", keyid="", sig=make(file, message))
 
 
 def _public_key(key: Path) -> str:
     """Return the public key in base64: of an Ed25519 key file, or of the .pub file beside it."""
-    if key.is_file() and ed25519.is_key_file(key):
-        return ed25519.public_line(key).split()[1]
+    if key.is_file() and is_key_file(key):
+        return public_line(key).split()[1]
     file = key if key.suffix == ".pub" else Path(f"{key}.pub")
     try:
         return file.read_text(encoding="utf-8").split()[1]
@@ -116,3 +132,57 @@ def _public_key(key: Path) -> str:
         raise ConfigError(
             f"{file} holds no public key", fix=f"ssh-keygen -y -f {key} > {file}"
         ) from error
+
+
+_PEM_MARK = b"-----BEGIN PRIVATE KEY-----"
+_MAGIC, _VERSION, _HASH, _LINE = b"SSHSIG", (1).to_bytes(4, "big"), b"sha512", 70
+
+
+def is_key_file(key: Path) -> bool:
+    """Return whether a file is a PEM private key without a passphrase; ssh-keygen reads others."""
+    with key.open("rb") as file:
+        return file.read(len(_PEM_MARK)) == _PEM_MARK
+
+
+def sign(key: Path, message: bytes) -> str:
+    """Return the armored signature of a message; raises ConfigError for another kind of key."""
+    private = _load(key)
+    public = _string(b"ssh-ed25519") + _string(private.public_key().public_bytes_raw())
+    content = _string(NAMESPACE.encode()) + _string(b"") + _string(_HASH)
+    signed = private.sign(_MAGIC + content + _string(hashlib.sha512(message).digest()))
+    signature = _string(_string(b"ssh-ed25519") + _string(signed))
+    blob = _MAGIC + _VERSION + _string(public) + content + signature
+    text = base64.b64encode(blob).decode()
+    lines = [text[start : start + _LINE] for start in range(0, len(text), _LINE)]
+    return "\n".join(["-----BEGIN SSH SIGNATURE-----", *lines, "-----END SSH SIGNATURE-----", ""])
+
+
+def public_line(key: Path) -> str:
+    """Return the public key as a file of allowed signers lists it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    public = _load(key).public_key()
+    return str(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode())
+
+
+def _load(key: Path) -> Any:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        private = load_pem_private_key(key.read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise _bad_key_error(key) from error
+    if not isinstance(private, Ed25519PrivateKey):
+        raise _bad_key_error(key)
+    return private
+
+
+def _bad_key_error(key: Path) -> ConfigError:
+    return ConfigError(
+        f"{key.name} holds no Ed25519 key", fix="openssl genpkey -algorithm ed25519 -out KEY"
+    )
+
+
+def _string(value: bytes) -> bytes:
+    return len(value).to_bytes(4, "big") + value

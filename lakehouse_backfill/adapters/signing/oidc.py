@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 from lakehouse_backfill.domain.contract import OidcIssuer
 from lakehouse_backfill.domain.identity.statement import Signature
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotAllowed
-from lakehouse_backfill.ports.identity import CheckedSignature
+from lakehouse_backfill.ports.system import CheckedSignature
 
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
 #: Seconds by which clocks may differ, and for which a token may last.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from lakehouse_backfill.domain.identity.statement import NAMESPACE
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotAllowed
-from lakehouse_backfill.ports.identity import CheckedSignature
+from lakehouse_backfill.ports.system import CheckedSignature
 
 #: A person may have to type a passphrase, or to touch a security key.
 _SIGN_TIMEOUT_S = 180

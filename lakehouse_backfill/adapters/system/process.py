@@ -1,6 +1,8 @@
 """The process and its machine: driver identity, acting person, git commit, clock.
 
 Also the progress for callers that show none; the one for a terminal is in `cli.progress`.
+
+Secrets of masks, read from an environment variable or a file by name.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.core.runs.roles import name_fault, reason_fault
+from lakehouse_backfill.domain.guards.privacy import MIN_SECRET_BYTES, MaskKey
 from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -274,3 +278,32 @@ def _call_in_each_thread(executor: ThreadPoolExecutor, act: Callable[[], None]) 
 
     with suppress(RuntimeError):  # the interpreter shuts down
         wait([executor.submit(act_and_meet) for _ in range(threads)], _RELEASE_S)
+
+
+@dataclass(frozen=True)
+class LocalSecrets:
+    """Implements `ports.system.Secrets`; files are relative to the project's folder."""
+
+    folder: Path
+
+    def read(self, key: MaskKey) -> bytes:
+        """Return the secret without white space at its ends; it is never part of an error."""
+        if key.env:
+            found = os.environ.get(key.env, "").encode()
+        else:
+            try:
+                found = (self.folder / str(key.file)).read_bytes()
+            except OSError as error:
+                raise ConfigError(
+                    f"the secret of the masks cannot be read from {key.place}: {error.strerror}",
+                    fix=f"put it there; at least {MIN_SECRET_BYTES} random bytes",
+                ) from error
+        secret = found.strip()
+        if len(secret) < MIN_SECRET_BYTES:
+            length = f"has {len(secret)} bytes" if secret else "is missing"
+            raise ConfigError(
+                f"the secret of the masks, {key.place}, {length}",
+                fix=f"set it to the secret of version {key.version}; a new one has at least "
+                f"{MIN_SECRET_BYTES} random bytes",
+            )
+        return secret

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lakehouse_backfill.cli.render import (
-    cascade,
     compare,
     gates,
     lineage,
@@ -34,8 +33,8 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "LandPreviewResult": sources.render_land_preview,
     "PlanResult": plans.render_plan,
     "ShowResult": plans.render_whole_plan,
-    "CascadePlanResult": cascade.render_cascade_plan,
-    "CascadeResult": cascade.render_cascade,
+    "CascadePlanResult": lineage.render_cascade_plan,
+    "CascadeResult": lineage.render_cascade,
     "TryResult": runs.render_try,
     "RehearsalResult": plans.render_rehearsal,
     "DecisionResult": runs.render_decision,

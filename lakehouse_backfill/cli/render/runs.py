@@ -163,7 +163,7 @@ def render_validate(page: TextPage, result: runs.ValidateResult) -> None:
 
 def _moved_tables(page: TextPage, found: Mapping[str, Any] | None) -> None:
     """Draw what others committed while the run was staged, and how far that was looked at."""
-    from lakehouse_backfill.core.validation.movements import describe_range
+    from lakehouse_backfill.core.validation.edges import describe_range
 
     if found is None:
         return

@@ -13,7 +13,7 @@ from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.core.comparison.diff import candidate_request, compute_diff
 from lakehouse_backfill.core.comparison.fingerprints import partition_balances
-from lakehouse_backfill.core.guards.findings import require_none_blocking
+from lakehouse_backfill.core.guards.determinism import require_none_blocking
 from lakehouse_backfill.core.guards.outside.sinks import effective_policy
 from lakehouse_backfill.core.guards.privacy.column_flow import (
     copied_columns,

@@ -24,7 +24,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.runs.event_log import AuditVerdict
 from lakehouse_backfill.core.staging import rejects
 from lakehouse_backfill.core.versions import pointer, readers
-from lakehouse_backfill.domain.identity.anchor import AnchorRecord
+from lakehouse_backfill.domain.identity.statement import AnchorRecord
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event

@@ -27,17 +27,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from lakehouse_backfill.core.guards.python_names import (
+from lakehouse_backfill.core.guards.python_scopes import (
     EXECUTORS,
     IMPORTERS,
     UNKNOWN,
     NameResolver,
-    text_argument,
-)
-from lakehouse_backfill.core.guards.python_scopes import (
     NameScope,
     ProjectModules,
     build_scopes,
+    text_argument,
 )
 from lakehouse_backfill.errors import ConfigError, Fault
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakehouse_backfill.core.guards.findings import describe_findings
+from lakehouse_backfill.core.guards.determinism import describe_findings
 from lakehouse_backfill.core.guards.outside.sinks import describe_sinks
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.core.planning.resolve import computed_edges

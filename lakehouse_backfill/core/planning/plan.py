@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line, plan_command
-from lakehouse_backfill.core.guards.findings import judge_code
+from lakehouse_backfill.core.guards.determinism import judge_code
 from lakehouse_backfill.core.guards.outside.effect_log import undo_messages
 from lakehouse_backfill.core.guards.outside.side_effects import require_no_side_effects
 from lakehouse_backfill.core.guards.outside.sinks import require_honourable_sinks
@@ -28,7 +28,6 @@ from lakehouse_backfill.core.planning.target import (
     advice,
     catch_up,
     column_scope,
-    isolation,
     publish_modes,
     row_changes,
     schema_changes,
@@ -296,11 +295,10 @@ def _complete_plan(
     estimate, table = found.estimate, resolved.target.table
     warnings = estimates.estimate_warnings(context, resolved, found) + warnings
     notes = _advice(context, resolved, found.rows_there) + notes
-    notes += isolation.isolation_notes(context, resolved)
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     chosen = context.choose_write_path(table, resolved.scope)
     write_path.require_fitting_write_path(resolved.manifest, table, chosen)
-    manifest_hash = resolved.manifest_hash
+    manifest_hash, name = resolved.manifest_hash, resolved.contract.table.rpartition(".")[2]
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     _require_changed_intent(context, run_id, revise, declared.manifest_file)
     repeated = find_repeated_run(context, resolved)
@@ -323,7 +321,7 @@ def _complete_plan(
         warnings=nothing_to_do_warnings(repeated, findings) + warnings,
         manifest_file=declared.manifest_file,
         findings=findings,
-        shadow_table=isolation.shadow_name(context, resolved, run_id),
+        shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
     )
 
 

@@ -27,7 +27,7 @@ from lakehouse_backfill.core.versions.reserve import (
     is_reservation_active,
     release_version,
 )
-from lakehouse_backfill.domain.identity.anchor import AnchorRecord
+from lakehouse_backfill.domain.identity.statement import AnchorRecord
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication, missing_rows_error, pointer_fault
 from lakehouse_backfill.domain.run import RunState, RunStatus

@@ -23,8 +23,15 @@ from lakehouse_backfill.errors import ConfigError, RunMoved, hide_texts
 from lakehouse_backfill.ports.comparison import Corrections, Differ
 from lakehouse_backfill.ports.compute import ComputePorts, RowReader, Views
 from lakehouse_backfill.ports.control import Audit, Evidence, RunFiles, Runs, Versions
-from lakehouse_backfill.ports.identity import Anchor, Identity
-from lakehouse_backfill.ports.system import Clock, Hooks, Journal, Progress, Secrets
+from lakehouse_backfill.ports.system import (
+    Anchor,
+    Clock,
+    Hooks,
+    Identity,
+    Journal,
+    Progress,
+    Secrets,
+)
 from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFiles, Tables
 
 

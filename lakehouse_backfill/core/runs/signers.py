@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.errors import ApprovalMissing, NotAllowed
 from lakehouse_backfill.ports.control import Versions
-from lakehouse_backfill.ports.identity import Identity
+from lakehouse_backfill.ports.system import Identity
 from lakehouse_backfill.ports.tables import Tables
 
 #: Plans, decisions, and moves that carry a decision over: signed by who makes them.

@@ -16,9 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from lakehouse_backfill.core.guards.analysed_plan import find_in_plan
-from lakehouse_backfill.core.guards.code_lines import locate_facts
-from lakehouse_backfill.core.guards.findings import require_none_blocking, with_allowances
+from lakehouse_backfill.core.guards.analysed_plan import find_in_plan, locate_facts
+from lakehouse_backfill.core.guards.determinism import require_none_blocking, with_allowances
 from lakehouse_backfill.core.guards.privacy.column_flow import (
     COPIED_COLUMNS,
     copied_columns,

@@ -17,8 +17,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import NamedTuple
 
-from lakehouse_backfill.domain.guards.limits import PaceLimits
-from lakehouse_backfill.domain.guards.safety import next_opening
+from lakehouse_backfill.domain.guards.safety import PaceLimits, next_opening
 
 #: Limits hold over any span of this length.
 WINDOW = timedelta(minutes=5)

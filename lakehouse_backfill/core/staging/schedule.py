@@ -22,7 +22,7 @@ from lakehouse_backfill.core.planning.stages import Stage
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging import pacer
 from lakehouse_backfill.core.staging.pacer import Break, Go, Landed, Pace, Size
-from lakehouse_backfill.domain.guards.limits import PaceLimits
+from lakehouse_backfill.domain.guards.safety import PaceLimits
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.errors import (

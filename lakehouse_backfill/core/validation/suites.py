@@ -22,12 +22,11 @@ from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.readers import AcceptedSnapshot, resolve_accepted
 from lakehouse_backfill.domain import partitions
-from lakehouse_backfill.domain.checks import CheckGroup, CheckResult
+from lakehouse_backfill.domain.checks import CheckGroup, CheckResult, RowCount, RowRule, SuiteEntry
 from lakehouse_backfill.domain.contract import Assumption, Contract, SuiteRef
 from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.quality.row_rules import RowCount, RowRule, SuiteEntry
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ConfigError, Unsupported
 from lakehouse_backfill.ports.compute import ComputePorts, Frame

@@ -6,6 +6,8 @@ DSSE pre-authentication encoding of it, and is kept in a DSSE envelope.
 
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 https://github.com/secure-systems-lab/dsse/blob/master/protocol.md
+
+A record of an anchor: the head of a run's log, or of a product's rows, at a moment.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -242,3 +245,29 @@ def differing_fields(signed: Any, wanted: Any, path: str = "") -> Iterator[str]:
             yield from differing_fields(signed.get(name), wanted.get(name), inner)
     elif signed != wanted:
         yield path.removeprefix("predicate.")
+
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+class AnchorRecord(Value):
+    """The hash of the newest event of a run, or the seal of the newest row of a product.
+
+    `count` is the number of events, or of rows, up to it. `at` is the time of the process that
+    wrote the record; the anchor's own time is the better witness.
+    """
+
+    kind: Literal["run", "product"]
+    subject: str
+    count: int
+    head: str
+    environment: str
+    at: str
+
+    @property
+    def name(self) -> str:
+        """The name: one for each head and environment, and safe as the name of a file or a tag."""
+        # An id or a product never starts with a dot or a dash here: the kind comes first.
+        subject = _UNSAFE.sub("_", self.subject).replace("..", "_.")
+        environment = _UNSAFE.sub("_", self.environment)
+        return f"{self.kind}-{environment}-{subject}-{self.count:06d}-{self.head[:16]}"

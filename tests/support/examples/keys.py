@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from lakehouse_backfill.adapters.signing import ed25519
+from lakehouse_backfill.adapters.signing import identity
 from lakehouse_backfill.adapters.signing.identity import ProjectIdentity
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import OidcIssuer, Profile
@@ -73,5 +73,5 @@ class Keyring:
 def public_line(key: Path) -> str:
     """The public key of a key file, as allowed_signers lists it."""
     if key.suffix == ".pem":
-        return ed25519.public_line(key)
+        return identity.public_line(key)
     return " ".join(Path(f"{key}.pub").read_text().split()[:2])

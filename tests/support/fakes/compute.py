@@ -20,8 +20,11 @@ from lakehouse_backfill.domain.checks import (
     DiffSample,
     EdgePartition,
     MeasureTotal,
+    NotNull,
     PartitionDiff,
+    RowRule,
     SharedFiles,
+    SuiteEntry,
 )
 from lakehouse_backfill.domain.diff import (
     Checksum,
@@ -35,7 +38,6 @@ from lakehouse_backfill.domain.guards.privacy import MaskedColumn
 from lakehouse_backfill.domain.manifest import RowPredicate
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.quality.row_rules import NotNull, RowRule, SuiteEntry
 from lakehouse_backfill.domain.rollout import DifferingRow
 from lakehouse_backfill.domain.run import (
     LINEAGE_NAMES,

@@ -1,12 +1,11 @@
-"""Stand-ins of `ports/identity.py`: a process without a key, and an anchor in memory."""
+"""Stand-ins of `ports/system.py`: a process without a key, and an anchor in memory."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import NoReturn
 
-from lakehouse_backfill.domain.identity.anchor import AnchorRecord
-from lakehouse_backfill.domain.identity.statement import Envelope
+from lakehouse_backfill.domain.identity.statement import AnchorRecord, Envelope
 from lakehouse_backfill.errors import EnvironmentDown
 
 

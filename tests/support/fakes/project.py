@@ -16,8 +16,7 @@ from pydantic import BaseModel
 from lakehouse_backfill.core.evidence.reproduce import ReproducedPartition
 from lakehouse_backfill.core.publication.dual_read import ReaderComparison
 from lakehouse_backfill.core.publication.recover import RecoveryOutcome
-from lakehouse_backfill.core.rehearsal.intent import Difference
-from lakehouse_backfill.core.rehearsal.rehearse import RehearsedStep
+from lakehouse_backfill.core.rehearsal.rehearse import Difference, RehearsedStep
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.ports.system import Progress

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.system.command_channel import SESSION_FOLDER
-from lakehouse_backfill.adapters.system.command_client import find_command_server
+from lakehouse_backfill.adapters.system.command_channel import SESSION_FOLDER, find_command_server
 from lakehouse_backfill.command_lines import split_arguments
 
 REPOSITORY = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ import yaml
 
 from lakehouse_backfill.config.defaults import DEFAULTS_FILE, ProjectDefaults
 from lakehouse_backfill.config.manifests import load_manifest
-from lakehouse_backfill.domain.guards.limits import PaceLimits
+from lakehouse_backfill.domain.guards.safety import PaceLimits
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.errors import ConfigError
 from tests.support.examples.declarations import MANIFEST, project

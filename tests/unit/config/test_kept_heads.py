@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.config.kept_heads import read_kept_heads
+from lakehouse_backfill.config.project_files import read_kept_heads
 from lakehouse_backfill.errors import ConfigError, NotFound
 
 HEADS = {"bf-1": "a" * 64, "bf-2": ""}

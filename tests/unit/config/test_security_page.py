@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import ConfigError
-from lakehouse_backfill.ports.identity import Identity
+from lakehouse_backfill.ports.system import Identity
 from lakehouse_backfill.wiring.adapters import Adapters, identity_port
 from tests.support.examples.declarations import project
 

@@ -11,8 +11,8 @@ import pytest
 
 from lakehouse_backfill.domain.checks import PartitionDiff
 from lakehouse_backfill.errors import ChecksFailed
+from lakehouse_backfill.results.base import MAX_ROWS
 from lakehouse_backfill.results.comparison import DiffResult
-from lakehouse_backfill.results.notebook import MAX_ROWS
 from lakehouse_backfill.results.plans import PlanResult
 from lakehouse_backfill.results.runs import RunLine, StatusResult
 from tests.support.examples import dossiers

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
+from pyiceberg.expressions import In
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table import update as updates
 
@@ -101,21 +101,6 @@ class IcebergRawTables:
         """Mark the landing as complete, and tag its snapshot, in one commit."""
         age_ms = timedelta(days=keep_days) // timedelta(milliseconds=1)
         return self._land(table, _LandingCommit(state, tag_age_ms=age_ms))
-
-    def rows(
-        self, table: str, where: Mapping[str, str], columns: tuple[str, ...]
-    ) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows with these values, in no order."""
-        loaded = catalogs.load_table_or_none(self.catalog, table)
-        if loaded is None or loaded.current_snapshot() is None:
-            return
-        wanted: BooleanExpression = AlwaysTrue()
-        for name, value in where.items():
-            wanted = And(wanted, EqualTo(term=name, value=value))
-        with catalogs.translate_errors():
-            found = loaded.scan(row_filter=wanted, selected_fields=columns).to_arrow_batch_reader()
-        for batch in found:
-            yield from batch.to_pylist()
 
     def pinned(self, table: str, landing_id: str) -> LandedSnapshot:
         """Return the snapshot that the landing is pinned at, with its tag."""

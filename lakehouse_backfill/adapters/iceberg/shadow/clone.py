@@ -54,7 +54,7 @@ from lakehouse_backfill.core.planning.target.write_path import clone_metadata
 from lakehouse_backfill.domain.publication import CloneCommit, NewSchema
 from lakehouse_backfill.errors import Conflict, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.table_writer import CloneCommitter
+from lakehouse_backfill.ports.tables import CloneCommitter
 
 #: Properties that every clone has.
 CLONE_PROPERTIES = {

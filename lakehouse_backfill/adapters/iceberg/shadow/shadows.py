@@ -5,7 +5,6 @@ A fence refuses commits of writers that loaded the shadow before a later lease b
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
@@ -42,8 +41,7 @@ from lakehouse_backfill.domain.publication import ChunkCommit, CloneCommit
 from lakehouse_backfill.domain.table import SchemaChange, TableInfo
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.table_writer import CloneCommitter
-from lakehouse_backfill.ports.tables import Shadows
+from lakehouse_backfill.ports.tables import CloneCommitter, Shadows
 
 
 def _is_fenced(table: Table, epoch: int) -> bool:
@@ -71,7 +69,7 @@ class IcebergShadows(Shadows):
     #: For tables that PyIceberg cannot write.
     writers: TableWriters | None = None
 
-    def list(self, targets: Collection[str] = ()) -> tuple[str, ...]:  # noqa: ARG002
+    def list(self) -> tuple[str, ...]:
         """Return the shadows in the catalog, but for those that are marked as retired."""
         names = list_table_names(self.catalog, self.shadow_namespace)
         return tuple(filter(self._is_shadow, names))

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse_backfill.adapters.local.diff.columns import (
+    CHANGE_KINDS,
     PARTITION_SLOT,
     ROW_NUMBER_SLOT,
     ChangeKind,
@@ -35,7 +36,6 @@ from lakehouse_backfill.adapters.local.diff.distributions import (
 from lakehouse_backfill.adapters.local.diff.hash_join import HashJoin, number_rows, prepare_sides
 from lakehouse_backfill.adapters.local.diff.sort_merge import are_sortable, sorted_pairs
 from lakehouse_backfill.adapters.local.diff.tally import RowOrder, Tally, row_order
-from lakehouse_backfill.adapters.local.diff.values import CHANGE_KINDS
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, is_duckdb_error
 from lakehouse_backfill.domain.checks import DiffSample
 from lakehouse_backfill.domain.rollout import DifferingRow

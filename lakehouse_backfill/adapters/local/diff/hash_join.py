@@ -17,19 +17,17 @@ from pyiceberg.types import DecimalType, IcebergType, UUIDType
 
 from lakehouse_backfill.adapters.local.diff.columns import (
     CODE_PREFIX,
+    LARGE_TYPES,
     PARTITION_SLOT,
     ROW_NUMBER_BITS,
     ROW_NUMBER_SLOT,
     DiffColumn,
     SideName,
-)
-from lakehouse_backfill.adapters.local.diff.tally import Tally
-from lakehouse_backfill.adapters.local.diff.values import (
-    LARGE_TYPES,
     are_arrow_comparable,
     differing_pairs,
     differs_sql,
 )
+from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB
 
 if TYPE_CHECKING:

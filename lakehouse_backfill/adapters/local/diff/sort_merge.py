@@ -19,18 +19,16 @@ from pyiceberg.types import DateType, IntegerType, LongType, TimestampType, Time
 
 from lakehouse_backfill.adapters.local.diff.columns import (
     CODE_PREFIX,
+    LARGE_TYPES,
     PARTITION_SLOT,
     ROW_NUMBER_BITS,
     DiffColumn,
     SideName,
-)
-from lakehouse_backfill.adapters.local.diff.counts import is_countable_in_arrow, min_and_max
-from lakehouse_backfill.adapters.local.diff.values import (
-    LARGE_TYPES,
     are_arrow_comparable,
     as_large_type,
     differing_values,
 )
+from lakehouse_backfill.adapters.local.diff.counts import is_countable_in_arrow, min_and_max
 
 #: Slices of some hundred rows break even, as each slice has the same fixed cost.
 _MIN_ROWS_PER_SLICE = 256

@@ -24,7 +24,7 @@ from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.domain.publication import CloneCommit, InspectedState, NewSchema, SwapCommit
 from lakehouse_backfill.errors import Conflict, NotFound, TooBusy
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.table_writer import TableCommitter
+from lakehouse_backfill.ports.tables import TableCommitter
 
 
 def delete_file_name(file: Any) -> str:

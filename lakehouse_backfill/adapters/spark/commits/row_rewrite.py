@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import (
-    EPOCH_PROPERTY,
     SparkTables,
     quote_identifier,
     quoted_column,
@@ -23,6 +22,7 @@ from lakehouse_backfill.adapters.spark.dataframes import (
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
+    EPOCH_PROPERTY,
     FENCE_UUID_PROPERTY,
 )
 from lakehouse_backfill.domain import partitions
@@ -36,7 +36,7 @@ from lakehouse_backfill.domain.publication import (
 )
 from lakehouse_backfill.errors import OutcomeUnknown, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.table_writer import RowRewriter
+from lakehouse_backfill.ports.tables import RowRewriter
 
 #: Messages when another writer changed the partitions, or fenced the table, first; nothing was
 #: committed.

@@ -22,9 +22,7 @@ from lakehouse_backfill.adapters.spark.dataframes import (
 )
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
-from lakehouse_backfill.domain.partitions import Chunk, ScopeField
-from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.quality.row_rules import (
+from lakehouse_backfill.domain.checks import (
     Greater,
     Matches,
     NotNull,
@@ -33,6 +31,8 @@ from lakehouse_backfill.domain.quality.row_rules import (
     Unique,
     Within,
 )
+from lakehouse_backfill.domain.partitions import Chunk, ScopeField
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkFacts, Period
 from lakehouse_backfill.errors import ConfigError, NotFound
 

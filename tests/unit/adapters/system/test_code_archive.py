@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.adapters.system.code_archive import CodeArchive
+from lakehouse_backfill.adapters.system.project_code import CodeArchive
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.errors import ApprovalMissing, Tampered
 from tests.support.examples.plans import a_plan

@@ -17,7 +17,7 @@ from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.identity.statement import Envelope
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, NotAllowed
-from lakehouse_backfill.ports.identity import CheckedSignature
+from lakehouse_backfill.ports.system import CheckedSignature
 from tests.support.examples.keys import Keyring
 from tests.support.fakes import steps
 from tests.support.fakes.context import PRODUCT, contract, declared

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from lakehouse_backfill.core.guards.findings import scan_code
+from lakehouse_backfill.core.guards.determinism import scan_code
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.guards.determinism import (
     KINDS,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from lakehouse_backfill.core.monitoring import watch
+from lakehouse_backfill.core.monitoring import alerts
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from tests.support.examples.plans import NOON, a_plan
@@ -36,7 +36,7 @@ LONG = NOON + timedelta(hours=1)
 def test_watching_ends_when_no_process_moves_the_run(
     run: RunStatus, now: datetime, *, is_over: bool
 ) -> None:
-    assert watch.is_at_rest(run, now) is is_over
+    assert alerts.is_at_rest(run, now) is is_over
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Script:
 
 def test_each_move_and_each_new_chunk_is_shown_once() -> None:
     script = Script([(S.APPROVED, 0), (S.STAGING, 1), (S.STAGING, 2), (S.VALIDATED, 2)])
-    found = watch.watch(cast("Context", script), "bf-1", 7)
+    found = alerts.watch(cast("Context", script), "bf-1", 7)
     assert found.state is S.VALIDATED
     assert script.said == [
         "bf-1 is approved", 7, "bf-1 is staging", ("stage", 2, "chunks"), (1, 1), 7, (1, 2), 7,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.publication.publication import require_copy_of_rehearsal
-from lakehouse_backfill.core.rehearsal import intent
+from lakehouse_backfill.core.rehearsal import rehearse
 from lakehouse_backfill.domain.contract import Profile, Roles, Switches
 from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.safety import PublishWindow
@@ -49,8 +49,8 @@ def messages(**changes: Any) -> Any:
 )
 def test_a_lake_is_refused_that_may_be_the_real_one(place: Profile, error: type) -> None:
     with pytest.raises(error):
-        intent.require_possible_place(REAL, place, "other")
-    intent.require_possible_place(REAL, PLACE, "other")
+        rehearse.require_possible_place(REAL, place, "other")
+    rehearse.require_possible_place(REAL, PLACE, "other")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_lake_is_refused_that_may_be_the_real_one(place: Profile, error: type)
 )
 def test_a_message_of_job_code_reaches_no_receiver(declared: Any, kept: str) -> None:
     resolved = messages(**declared)
-    manifest = intent.rehearsal_manifest(resolved.contract, resolved.manifest)
+    manifest = rehearse.rehearsal_manifest(resolved.contract, resolved.manifest)
     assert manifest.safety.sinks == {"mail": kept}
 
 
@@ -72,14 +72,14 @@ def test_a_message_of_job_code_reaches_no_receiver(declared: Any, kept: str) -> 
 def test_a_sink_that_only_reaches_its_receiver_is_refused(declared: Any) -> None:
     resolved = messages(**declared)
     with pytest.raises(ConfigError, match="sends messages to mail"):
-        intent.rehearsal_manifest(resolved.contract, resolved.manifest)
+        rehearse.rehearsal_manifest(resolved.contract, resolved.manifest)
 
 
 def test_the_manifest_hash_of_a_rehearsal_is_never_that_of_the_run() -> None:
     real = a_plan().resolved
-    found = intent.as_rehearsal(real.manifest_hash)(real)
+    found = rehearse.as_rehearsal(real.manifest_hash)(real)
     assert found.manifest_hash != real.manifest_hash
-    intent.require_same_intent(real, found)
+    rehearse.require_same_intent(real, found)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_manifest_hash_of_a_rehearsal_is_never_that_of_the_run() -> None:
 def test_a_rehearsal_of_something_else_is_refused(change: Any) -> None:
     real = a_plan().resolved
     with pytest.raises(Conflict, match="not be of this run"):
-        intent.require_same_intent(real, with_fields(real, **change))
+        rehearse.require_same_intent(real, with_fields(real, **change))
 
 
 def test_what_the_real_place_has_otherwise_is_listed_without_secrets() -> None:
@@ -105,11 +105,11 @@ def test_what_the_real_place_has_otherwise_is_listed_without_secrets() -> None:
         contract__roles=Roles(publish=("bob",)),
         manifest__safety__publish_window=PublishWindow(from_="01:00", to="02:00"),
     )
-    manifest = intent.rehearsal_manifest(real.contract, real.manifest)
-    amended = intent.as_rehearsal("h")(real.model_copy(update={"manifest": manifest}))
+    manifest = rehearse.rehearsal_manifest(real.contract, real.manifest)
+    amended = rehearse.as_rehearsal("h")(real.model_copy(update={"manifest": manifest}))
     assert (amended.contract.hooks, amended.contract.roles) == ((), Roles())
     profile = REAL.model_copy(update={"switches": Switches(publish=False), "pilot": ("silver.x",)})
-    found = intent.find_differences((profile, registered(real)), (PLACE, registered(amended)))
+    found = rehearse.find_differences((profile, registered(real)), (PLACE, registered(amended)))
     assert {one.what: (one.real, one.rehearsal) for one in found} == {
         "environment": ("prod", "dev"),
         "catalog": ("rest", "sql sqlite"),
@@ -129,7 +129,7 @@ def test_what_the_real_place_has_otherwise_is_listed_without_secrets() -> None:
 
 
 def test_a_rehearsal_is_published_on_no_table_but_a_copy() -> None:
-    plan = registered(intent.as_rehearsal("h")(a_plan().resolved))
+    plan = registered(rehearse.as_rehearsal("h")(a_plan().resolved))
     lake = fakes.lake()
     lake.tables = {plan.resolved.target.table: FakeTable()}
     context = fakes.context(lake)

@@ -16,7 +16,7 @@ from lakehouse_backfill.core.publication.rollback import plan_rollback, rollback
 from lakehouse_backfill.core.publication.rollback_preview import preview_rollback
 from lakehouse_backfill.core.runs import anchors
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.identity.anchor import AnchorRecord
+from lakehouse_backfill.domain.identity.statement import AnchorRecord
 from lakehouse_backfill.domain.run import Event, RunState
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, Tampered
 from tests.support.examples.keys import Keyring

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.core.staging import pacer
 from lakehouse_backfill.core.staging.pacer import Break, Go, Landed, Pace, Size, Wait
-from lakehouse_backfill.domain.guards.limits import PaceLimits
-from lakehouse_backfill.domain.guards.safety import PublishWindow, next_opening
+from lakehouse_backfill.domain.guards.safety import PaceLimits, PublishWindow, next_opening
 
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 FIVE_MINUTES = timedelta(minutes=5)

@@ -12,15 +12,15 @@ from lakehouse_backfill.core.validation.suites import (
     judge_input_by_counts,
     judge_rows_by_counts,
 )
-from lakehouse_backfill.domain.checks import CheckResult
-from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN
-from lakehouse_backfill.domain.quality.row_rules import (
+from lakehouse_backfill.domain.checks import (
+    CheckResult,
     NotNull,
     RowCount,
     RowRule,
     SuiteEntry,
     Unique,
 )
+from lakehouse_backfill.domain.guards.privacy import NOTHING_HIDDEN
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ChecksFailed
 from tests.support.fakes.context import contract, declared

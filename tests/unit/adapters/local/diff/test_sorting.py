@@ -14,9 +14,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from lakehouse_backfill.adapters.local.diff import sort_merge
-from lakehouse_backfill.adapters.local.diff.columns import resolve_diff_columns
+from lakehouse_backfill.adapters.local.diff.columns import as_large_type, resolve_diff_columns
 from lakehouse_backfill.adapters.local.diff.sort_merge import are_sortable, sorted_pairs
-from lakehouse_backfill.adapters.local.diff.values import as_large_type
 from lakehouse_backfill.adapters.local.parquet import thread_pool
 
 WIDEST = 2**63 - 1

@@ -22,7 +22,7 @@ from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.onboarding import run_doctor
 from lakehouse_backfill.results.proof import DoctorCheck
 from lakehouse_backfill.wiring.adapters import Adapters
-from lakehouse_backfill.wiring.engine import start_spark
+from lakehouse_backfill.wiring.warm_session import start_spark
 
 WAIT = "?busy_timeout=30000&journal_mode=WAL"
 CASES = [

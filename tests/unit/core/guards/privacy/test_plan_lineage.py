@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_backfill.core.guards.privacy.plan_lineage import (
+from lakehouse_backfill.core.guards.privacy.column_flow import (
     TracedInput,
     trace_columns,
     trace_copies,

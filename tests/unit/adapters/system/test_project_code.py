@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.adapters.system.mapping_code import load_mapping
+from lakehouse_backfill.adapters.system.project_code import load_mapping
 from lakehouse_backfill.domain.cascade.graph import Upstream
 from lakehouse_backfill.errors import ConfigError, WriteForbidden
 

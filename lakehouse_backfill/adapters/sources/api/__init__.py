@@ -1,1 +1,0 @@
-"""HTTP APIs that answer with pages of JSON."""

@@ -1,1 +1,0 @@
-"""Values of expectation suites: what can be counted of rows."""
