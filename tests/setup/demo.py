@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +28,40 @@ def no_spark(self, args, *rest, **named):
     return real(self, args, *rest, **named)
 subprocess.Popen.__init__ = no_spark
 from lakehouse_backfill.cli.main import run
-try:
-    run()
-finally:
-    assert not {'pyspark', 'great_expectations'} & set(sys.modules)
+def watch():
+    try:
+        run()
+    finally:
+        assert not {'pyspark', 'great_expectations'} & set(sys.modules)
+"""
+_ONE = f"{_WATCHED}watch()\n"
+#: Many commands, each a fork of a process that has loaded what all of them load.
+_MANY = f"""{_WATCHED}
+import json, os, traceback
+import duckdb, pyiceberg.catalog.sql, pyiceberg.io.pyarrow, lakehouse_backfill.project
+*options, lines, folder = sys.argv[1:]
+codes = []
+for number, line in enumerate(json.loads(lines)):
+    child = os.fork()
+    if not child:
+        sys.argv = [sys.argv[0], *options, *line.split()]
+        code = 1
+        try:
+            for descriptor in (1, 2):
+                kept = open(f"{{folder}}/{{number}}.{{descriptor}}", "w")
+                os.dup2(kept.fileno(), descriptor)
+            watch()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(codes))
 """
 
 
@@ -52,8 +83,19 @@ class Demo:
 
     def watched(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run the program and fail it when it starts Spark or loads what only Spark needs."""
-        python = str(self.clone.root / ".venv" / "bin" / "python")
-        return self.clone.run(python, "-c", _WATCHED, "--project", str(self.folder), *args)
+        return self.clone.run(self._python, "-c", _ONE, "--project", str(self.folder), *args)
+
+    def watched_all(self, lines: Sequence[str], kept: Path) -> dict[str, tuple[int, str]]:
+        """Do that for many command lines at once; give how each ended, and its stderr."""
+        folder = ("--project", str(self.folder))
+        done = self.clone.run(self._python, "-c", _MANY, *folder, json.dumps(lines), str(kept))
+        assert done.returncode == 0, done.stderr
+        said = [(kept / f"{number}.2").read_text("utf-8") for number in range(len(lines))]
+        return dict(zip(lines, zip(json.loads(done.stdout), said, strict=True), strict=True))
+
+    @property
+    def _python(self) -> str:
+        return str(self.clone.root / ".venv" / "bin" / "python")
 
     def table(self) -> Table:
         """Open the product with nothing of ours but the catalog's address."""

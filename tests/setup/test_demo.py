@@ -74,26 +74,37 @@ def test_the_two_wrong_manifests_were_stopped_for_the_right_reason(demo: Demo) -
     assert "expect_column_values_to_be_in_set(dest)" in demo.transcript
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "status --all",
-        "status {run}",
-        "log {run}",
-        "chunks {run}",
-        f"versions {PRODUCT}",
-        "plan jobs/arrivals_daily/3-restate.yaml --dry-run",
-        f"rollback {PRODUCT} --reason x --dry-run --by lead",
-        "evidence {run}",
-        "diff {run}",
-        "doctor",
-    ],
+#: Commands that scan no data.
+LINES = (
+    "status --all",
+    "status {run}",
+    "log {run}",
+    "chunks {run}",
+    f"versions {PRODUCT}",
+    "plan jobs/arrivals_daily/3-restate.yaml --dry-run",
+    f"rollback {PRODUCT} --reason x --dry-run --by lead",
+    "evidence {run}",
+    "diff {run}",
+    "doctor",
 )
+
+
+@pytest.fixture(scope="module")
+def ended(
+    demo: Demo, versions: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[int, str]]:
+    """How each of `LINES` ended, and its stderr."""
+    lines = [line.format(run=versions[0]["run_id"]) for line in LINES]
+    found = demo.watched_all(lines, tmp_path_factory.mktemp("watched"))
+    return dict(zip(LINES, found.values(), strict=True))
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_a_command_without_data_scan_starts_no_jvm(
-    demo: Demo, versions: list[dict[str, Any]], line: str
+    ended: dict[str, tuple[int, str]], line: str
 ) -> None:
-    done = demo.watched(*line.format(run=versions[0]["run_id"]).split())
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    code, stderr = ended[line]
+    assert (code, "Traceback" in stderr) == (0, False), stderr
 
 
 @pytest.mark.req("U12")
