@@ -397,9 +397,10 @@ class Project:
         from lakehouse_backfill.wiring.adapters import cascade_files
 
         who, context = resolve_actor(by), self.wiring.context
-        declared = self.wiring.load_declaration(Path(manifest_file))
+        files = cascade_files(self.wiring)
+        declared = self.wiring.load_declaration(Path(manifest_file), files.contracts)
         with self._one_view():
-            found = stage.make_cascade(context, declared, cascade_files(self.wiring), who)
+            found = stage.make_cascade(context, declared, files, who)
         if not dry_run:
             found = replace(stage.register_cascade(context, found, who), notes=found.notes)
         return results.cascades.CascadePlanResult.of(found, is_registered=not dry_run)

@@ -89,6 +89,12 @@ def find_contract(project: Path, product: str, listed: tuple[str, ...] | None = 
     return contract
 
 
+def load_contracts(project: Path) -> list[Contract]:
+    """Load all contracts of a project; raises ConfigError for one that is wrong."""
+    listed = list_contracts(project)
+    return [find_contract(project, product, listed) for product in listed]
+
+
 def list_valid_contracts(project: Path) -> list[Contract]:
     """Load the contracts that are valid."""
     found = []

@@ -12,6 +12,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -233,9 +234,19 @@ PROFILES_FILE = Path("catalog") / "profiles.yaml"
 def display_path(path: Path, project: Path) -> str:
     """Return a path as people type it: relative to the project where it lies inside."""
     try:
-        return path.resolve().relative_to(project.resolve()).as_posix()
+        return path.resolve().relative_to(_real_path(project)).as_posix()
     except ValueError:
         return str(path)
+
+
+def _real_path(folder: Path) -> Path:
+    """Resolve the links of an absolute path once: a cascade asks for each of its files."""
+    return _resolved_once(folder) if folder.is_absolute() else folder.resolve()
+
+
+@lru_cache(maxsize=16)
+def _resolved_once(folder: Path) -> Path:
+    return folder.resolve()
 
 
 def resolve_inside(project: Path, name: str) -> Path | None:
@@ -245,7 +256,7 @@ def resolve_inside(project: Path, name: str) -> Path | None:
     """
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
-    root = project.resolve()
+    root = _real_path(project)
     try:
         path = (root / name).resolve()
     except (OSError, ValueError, RuntimeError):

@@ -68,6 +68,11 @@ def file_hash(project: Path, name: str, field: str = "") -> str:
         ) from error
 
 
+def find_file_hash(project: Path, name: str) -> str | None:
+    """Return the SHA-256 of a file of the project; None where there is none of this name."""
+    return file_hash(project, name) if (project / name).is_file() else None
+
+
 def _require_inside(project: Path, name: str, field: str = "") -> Path:
     path = faults.resolve_inside(project, name)
     if path is None:
@@ -119,6 +124,9 @@ def _module_files(folders: tuple[Path, ...], parts: list[str]) -> Iterator[Path]
     """Yield the files that importing `parts` would run: each package on the way, and the module."""
     root = folders[0]
     for folder in folders:
+        first = folder / parts[0] if parts else folder
+        if not first.is_dir() and not first.with_suffix(".py").is_file():
+            continue
         for length in range(1, len(parts) + 1):
             base = folder.joinpath(*parts[:length])
             for candidate in (base.with_suffix(".py"), base / "__init__.py"):

@@ -204,6 +204,7 @@ def _is_start(field: ScopeField, label: str, value: Bound) -> bool:
     return not field.is_timed or _start(field, label) == as_instant(value)
 
 
+@lru_cache(maxsize=4096)
 def partition_row_range(field: ScopeField, label: str) -> RowRange:
     """Return the rows of a partition; raise ValueError when `label` is no label of `field`."""
     column = field.column
@@ -240,6 +241,7 @@ def _value_range(field: ScopeField, value: Bound) -> RowRange:
     return RowRange(field.column, equals=value)
 
 
+@lru_cache(maxsize=4096)
 def shift_label(field: ScopeField, label: str, steps: int) -> str | None:
     """Return the label `steps` partitions later (or earlier).
 

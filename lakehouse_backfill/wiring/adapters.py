@@ -32,8 +32,8 @@ from lakehouse_backfill.command_lines import (
 from lakehouse_backfill.config.contracts import (
     find_contract,
     find_contracts_of_tables,
-    list_contracts,
     list_valid_contracts,
+    load_contracts,
     require_suites,
 )
 from lakehouse_backfill.config.faults import (
@@ -45,7 +45,7 @@ from lakehouse_backfill.config.faults import (
 from lakehouse_backfill.config.manifests import load_manifest
 from lakehouse_backfill.config.previous_code import resolve_previous_code
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
-from lakehouse_backfill.config.project_files import file_hash, hash_run_files
+from lakehouse_backfill.config.project_files import file_hash, find_file_hash, hash_run_files
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, attach_error_field
 from lakehouse_backfill.fault_points import watch_ports_if_hooked
@@ -207,25 +207,28 @@ class Adapters:
 
     def contracts(self) -> list[Contract]:
         """Load all contracts of the project."""
-        listed = list_contracts(self.folder)
-        return [find_contract(self.folder, product, listed) for product in listed]
+        return load_contracts(self.folder)
 
     def valid_contracts(self) -> list[Contract]:
         """Load the contracts that are valid: one that is wrong is no obstacle to other products."""
         return list_valid_contracts(self.folder)
 
     def load_declaration(
-        self, manifest_file: Path, known: _Contracts = None, head: Callable[[], str] | None = None
+        self,
+        manifest_file: Path,
+        known: _Contracts = None,
+        head: Callable[[], str] | None = None,
+        *,
+        is_template: bool = False,
     ) -> DeclaredRun:
-        """Read a manifest, its contract, the code's hash; a template if given `known` contracts."""
+        """Read a manifest, its contract and the code's hash; contracts that are `known` once."""
         from lakehouse_backfill.adapters.quality.suite_files import check_suite_form
         from lakehouse_backfill.core.planning.plan import DeclaredRun
 
         path = manifest_file if manifest_file.is_absolute() else self.folder / manifest_file
         if not path.is_file() and manifest_file.is_file():
             path = manifest_file.resolve()
-        limits = self.profile.limits
-        manifest = load_manifest(path, self.folder, limits, is_template=known is not None)
+        manifest = load_manifest(path, self.folder, self.profile.limits, is_template=is_template)
         with locate_errors(path, self.folder):
             with attach_error_field("product"):
                 contract = (known or {}).get(manifest.product) or self.contract(manifest.product)
@@ -235,14 +238,13 @@ class Adapters:
         own = steps.suites if (steps := manifest.target.progressive) else ()
         for suite in (*contract.suites, *manifest.validation.suites, *own):
             check_suite_form(self.folder / suite.file, suite.file)
-        lock = self.folder / LOCK_FILE
         return DeclaredRun(
             manifest=manifest,
             contract=contract,
             manifest_file=display_path(path, self.folder),
             code_hash=files[manifest.transform.file],
             git_commit=describe_git_commit(self.folder, tuple(files), head),
-            lock_hash=file_hash(self.folder, LOCK_FILE) if lock.is_file() else None,
+            lock_hash=find_file_hash(self.folder, LOCK_FILE),
             files=files,
             previous_code=named,
             input_contracts=find_contracts_of_tables(self.folder, manifest.input_tables, known),
@@ -376,7 +378,7 @@ def cascade_files(wiring: Adapters) -> CascadeFiles:
     return CascadeFiles(
         contracts=contracts,
         locate=lambda file: locate_errors(wiring.folder / file, wiring.folder),
-        declare=lambda file: wiring.load_declaration(Path(file), contracts, head),
+        declare=lambda file: wiring.load_declaration(Path(file), contracts, head, is_template=True),
         custom=partial(load_mapping, wiring.folder),
     )
 

@@ -124,7 +124,7 @@ def test_a_plan_in_a_view_is_the_same_and_a_cascade_loads_each_table_once(
     many._make(tmp_path)
     project = Project.open(tmp_path)
     project.cancel(project.plan("jobs/p0.yaml", by="ann").run_id, by="ann")
-    declared = project.wiring.load_declaration(Path("jobs/p1.yaml"), known={})
+    declared = project.wiring.load_declaration(Path("jobs/p1.yaml"), known={}, is_template=True)
     wanted = declared.manifest.target.partitions.model_copy(update={"values": ("2024-01-10",)})
     target = declared.manifest.target.model_copy(update={"partitions": wanted})
     declared = replace(declared, manifest=declared.manifest.model_copy(update={"target": target}))

@@ -17,28 +17,29 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
-    MANIFEST_ENTRY_SCHEMAS,
     DataFile,
     DataFileContent,
-    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    _inherit_from_manifest,
 )
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from lakehouse_backfill.adapters.iceberg.avro_files import (
+    list_manifests,
+    read_manifest_entries,
+    read_manifest_list,
+)
 from lakehouse_backfill.adapters.iceberg.metadata import (
+    has_known_entries,
     has_live_files,
     known_entries,
-    list_manifests,
     view_of,
 )
 from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels, row_range_filter
@@ -55,19 +56,6 @@ _NEWEST_FORMAT = 3
 _FIELD_POSITIONS = {
     field.name: position for position, field in enumerate(DATA_FILE_TYPE[_NEWEST_FORMAT].fields)
 }
-
-
-def read_manifest_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """Read all entries of a manifest, those of delete files with the fields of format 3."""
-    if manifest.content == ManifestContent.DATA:
-        return manifest.fetch_manifest_entry(io, discard_deleted=False)
-    with AvroFile[ManifestEntry](
-        io.new_input(manifest.manifest_path),
-        MANIFEST_ENTRY_SCHEMAS[_NEWEST_FORMAT],
-        read_types={-1: ManifestEntry, 2: DataFile},
-        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-    ) as reader:
-        return [_inherit_from_manifest(entry, manifest) for entry in reader]
 
 
 def unique_file_name(file: DataFile) -> str:
@@ -211,6 +199,8 @@ def applicable_deletes(data: LiveEntries, deletes: LiveEntries) -> dict[str, fro
 
     An entry without sequence number is not committed yet: no existing delete file applies to it.
     """
+    if not deletes:
+        return dict.fromkeys(data, frozenset())
     deletes_by_target: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in deletes.values():
         deletes_by_target.setdefault(_delete_target(entry.data_file), []).append(entry)
@@ -303,7 +293,8 @@ class ManifestCache:
         """List the snapshot's manifests; none for the empty state."""
         if snapshot is None:
             return []
-        return self.derive(("manifests", snapshot.manifest_list), lambda: snapshot.manifests(io))
+        path = snapshot.manifest_list
+        return self.derive(("manifests", path), lambda: read_manifest_list(io, path))
 
     def entries(self, io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return all entries of the manifest, also those that record a removal."""
@@ -423,14 +414,30 @@ class ScopedReader:
     def scope_files_in(self, manifests: list[ManifestFile]) -> ScopeFiles:
         """Return the manifests' files of the scope: data files, and delete files for them."""
         files = ScopeFiles()
-        for manifest in filter(self.may_list_live_files, manifests):
-            of_scope = partial(self._scope_entries, manifest)
-            entries = self.derive("scope", manifest.manifest_path, of_scope)
+        for manifest in filter(self.may_list_scope_files, manifests):
+            entries = self._entries_of_scope(manifest)
             if manifest.content == ManifestContent.DELETES:
                 files.add_deletes(entries)
             else:
                 files.add_data(entries)
         return files
+
+    def may_list_scope_files(self, manifest: ManifestFile) -> bool:
+        """Return as `may_list_live_files`; for certain where the manifest's entries are known.
+
+        It takes longer to make the filter of partition summaries than to look at some files.
+        Raises Unsupported as `holds`.
+        """
+        if has_known_entries(self._table, manifest):
+            return has_live_files(manifest) and bool(self._entries_of_scope(manifest))
+        return self.may_list_live_files(manifest)
+
+    def _entries_of_scope(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        of_scope, path = partial(self._scope_entries, manifest), manifest.manifest_path
+        view = view_of(self._table.catalog)
+        if view is None or not has_known_entries(self._table, manifest):
+            return self.derive("scope", path, of_scope)
+        return view.facts.get((self._table.metadata_location, self.scope, path), of_scope)
 
     def _scope_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         if manifest.content == ManifestContent.DELETES:

@@ -304,7 +304,7 @@ def refuse_unwritable_format(name: str, metadata: TableMetadata) -> None:
 
 T = TypeVar("T")
 #: The metadata of a table with a long history takes tens of megabytes.
-_MAX_TABLES, _MAX_MANIFESTS = 32, 256
+_MAX_TABLES, _MAX_MANIFESTS, _MAX_FACTS = 32, 256, 256
 #: Entries of larger manifests are read again: a few of them would fill the memory.
 _MAX_ENTRIES = 200
 
@@ -327,6 +327,9 @@ class _Kept:
             self._loaded.popitem(last=False)
         return found
 
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._loaded
+
     def drop(self, name: Hashable) -> None:
         """Forget what was loaded under this name."""
         self._loaded.pop(name, None)
@@ -342,6 +345,8 @@ class ReadView:
         self.manifests = _Kept(_MAX_MANIFESTS)
         #: Whether a manifest may list files of a scope: by table state, scope and spec.
         self.evaluators = _Kept(_MAX_TABLES)
+        #: Small values that follow from the metadata of one state of a table.
+        self.facts = _Kept(_MAX_FACTS)
 
 
 _OPEN: WeakKeyDictionary[Catalog, ReadView] = WeakKeyDictionary()
@@ -369,15 +374,6 @@ def view_of(catalog: Catalog) -> ReadView | None:
     return _OPEN.get(catalog) if _OPEN else None
 
 
-def list_manifests(table: Table, snapshot: IcebergSnapshot) -> list[ManifestFile]:
-    """Return the manifests of a snapshot, read once in a view of the table's catalog."""
-    view = view_of(table.catalog)
-    if view is None:
-        return snapshot.manifests(table.io)
-    found = view.manifests.get(snapshot.manifest_list, lambda: snapshot.manifests(table.io))
-    return list(found)
-
-
 def known_entries(
     table: Table, manifest: ManifestFile, read: Callable[[], list[ManifestEntry]]
 ) -> list[ManifestEntry]:
@@ -387,3 +383,9 @@ def known_entries(
     if view is None or None in counts or sum(filter(None, counts)) > _MAX_ENTRIES:
         return read()
     return view.manifests.get(manifest.manifest_path, read)
+
+
+def has_known_entries(table: Table, manifest: ManifestFile) -> bool:
+    """Return whether the entries of a manifest are in the open view of the catalog."""
+    view = view_of(table.catalog)
+    return view is not None and manifest.manifest_path in view.manifests

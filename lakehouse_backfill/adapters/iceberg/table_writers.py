@@ -87,7 +87,7 @@ def survey_table(catalog: Catalog, table: str, scope: Scope | None) -> TableFact
         return table_facts
     with translate_errors():
         reader = ScopedReader(loaded, scope)
-        manifests = list(filter(reader.may_list_live_files, reader.manifests(head)))
+        manifests = list(filter(reader.may_list_scope_files, reader.manifests(head)))
         deletes = [m for m in manifests if m.content == ManifestContent.DELETES]
         data = [m for m in manifests if m.content == ManifestContent.DATA]
         has_equality = snapshot_summary(head).get("total-equality-deletes", "1") != "0"

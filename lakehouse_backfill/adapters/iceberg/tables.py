@@ -10,23 +10,26 @@ from datetime import datetime, timezone
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
     FileFormat,
     ManifestContent,
-    ManifestEntry,
     ManifestFile,
 )
-from pyiceberg.table import DataScan, Table
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
+from lakehouse_backfill.adapters.iceberg.avro_files import (
+    list_manifests,
+    planned_entries,
+    read_manifest_entries,
+)
 from lakehouse_backfill.adapters.iceberg.catalog import (
     load_table,
     load_table_or_none,
@@ -38,9 +41,8 @@ from lakehouse_backfill.adapters.iceberg.manifests import (
     ScopeFiles,
     describe_live_file,
     is_live_entry,
-    read_manifest_entries,
 )
-from lakehouse_backfill.adapters.iceberg.metadata import known_entries, list_manifests
+from lakehouse_backfill.adapters.iceberg.metadata import known_entries, view_of
 from lakehouse_backfill.adapters.iceberg.partitions import (
     BOUND_BYTES,
     ColumnSpans,
@@ -85,7 +87,13 @@ class IcebergTables(Tables):
     def describe(self, table: str) -> TableInfo | None:
         """Return the table's current state, or None when it does not exist."""
         loaded = load_table_or_none(self._catalog, table)
-        return None if loaded is None else meta.describe_table(table, loaded)
+        if loaded is None:
+            return None
+        view = view_of(self._catalog)
+        if view is None:
+            return meta.describe_table(table, loaded)
+        state = ("info", table, loaded.metadata_location)
+        return view.facts.get(state, lambda: meta.describe_table(table, loaded))
 
     def committed_at(self, table: str) -> datetime | None:
         """Return when a table was last committed to; None when there is no such table."""
@@ -118,19 +126,11 @@ class IcebergTables(Tables):
         loaded = load_table_or_none(self._catalog, ref.table)
         if loaded is None:
             raise missing_table_error(self._catalog, ref.table)
-        metadata = loaded.metadata
-        if ref.at is None:
-            if metadata.current_snapshot_id is None:
-                raise NotFound(f"{ref.table} has no snapshot yet", fix="write to it first")
-            snapshot_id = metadata.current_snapshot_id
-        elif ref.at.isdigit():
-            snapshot_id = int(ref.at)
-        elif (instant := _parse_instant(ref.at)) is not None:
-            snapshot_id = _snapshot_id_at(loaded, ref, instant)
-        else:
-            snapshot_id = _snapshot_id_of_ref(loaded, ref)
-        snapshot = meta.find_snapshot(metadata, snapshot_id, ref.table)
-        return meta.describe_snapshot(metadata, snapshot)
+        view = view_of(self._catalog)
+        if view is None:
+            return _resolve_in(loaded, ref)
+        name = ("snapshot", ref, loaded.metadata_location)
+        return view.facts.get(name, lambda: _resolve_in(loaded, ref))
 
     def files(
         self,
@@ -212,20 +212,11 @@ class IcebergTables(Tables):
         if snapshot_id is None:
             return ScanEstimate(files=0, rows=0, size_bytes=0)
         meta.find_snapshot(loaded.metadata, snapshot_id, table)
-        row_filter = row_range_filter(ranges) if ranges else AlwaysTrue()
-        with translate_errors():
-            try:
-                scan = loaded.scan(row_filter=row_filter, snapshot_id=snapshot_id)
-                # `plan_files` fails where there are equality deletes, which are not counted here.
-                entries = [entry for some in _planned_entries(loaded, scan) for entry in some]
-            except ValueError as error:
-                raise Unsupported(f"{table} cannot be scanned by {row_filter}: {error}") from error
-        files = [e.data_file for e in entries if e.data_file.content == DataFileContent.DATA]
-        return ScanEstimate(
-            files=len(files),
-            rows=sum(file.record_count for file in files),
-            size_bytes=sum(file.file_size_in_bytes for file in files),
-        )
+        view, read = view_of(self._catalog), partial(_scan_estimate, loaded, snapshot_id, ranges)
+        if view is None:
+            return read()
+        # Several products of a cascade read the same rows.
+        return view.facts.get(("estimate", table, snapshot_id, ranges), read)
 
     def scope_field(self, info: TableInfo, column: str) -> ScopeField:
         """Return the partition field of `column`; raises Unsupported without a usable field."""
@@ -274,32 +265,38 @@ class IcebergTables(Tables):
         return meta.describe_table(contract.table, load_table(self._catalog, contract.table))
 
 
-class _KnownManifest:
-    """A manifest whose entries are read once in a view of the catalog."""
-
-    def __init__(self, table: Table, manifest: ManifestFile) -> None:
-        self._table, self._manifest = table, manifest
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._manifest, name)
-
-    def fetch_manifest_entry(
-        self,
-        io: FileIO,
-        discard_deleted: bool = True,  # noqa: FBT001, FBT002 (the signature is PyIceberg's)
-    ) -> list[ManifestEntry]:
-        """Return the entries as PyIceberg's manifest does."""
-        read = partial(read_manifest_entries, io, self._manifest)
-        entries = known_entries(self._table, self._manifest, read)
-        return [entry for entry in entries if is_live_entry(entry) or not discard_deleted]
+def _resolve_in(loaded: Table, ref: TableRef) -> Snapshot:
+    metadata = loaded.metadata
+    if ref.at is None:
+        if metadata.current_snapshot_id is None:
+            raise NotFound(f"{ref.table} has no snapshot yet", fix="write to it first")
+        snapshot_id = metadata.current_snapshot_id
+    elif ref.at.isdigit():
+        snapshot_id = int(ref.at)
+    elif (instant := _parse_instant(ref.at)) is not None:
+        snapshot_id = _snapshot_id_at(loaded, ref, instant)
+    else:
+        snapshot_id = _snapshot_id_of_ref(loaded, ref)
+    snapshot = meta.find_snapshot(metadata, snapshot_id, ref.table)
+    return meta.describe_snapshot(metadata, snapshot)
 
 
-def _planned_entries(table: Table, scan: DataScan) -> Iterator[list[ManifestEntry]]:
-    snapshot = scan.snapshot()
-    if snapshot is None:
-        return iter(())
-    manifests = [_KnownManifest(table, manifest) for manifest in list_manifests(table, snapshot)]
-    return scan._manifest_planner.plan_manifest_entries(cast("list[ManifestFile]", manifests))
+def _scan_estimate(table: Table, snapshot_id: int, ranges: tuple[RowRange, ...]) -> ScanEstimate:
+    row_filter = row_range_filter(ranges) if ranges else AlwaysTrue()
+    with translate_errors():
+        try:
+            scan = table.scan(row_filter=row_filter, snapshot_id=snapshot_id)
+            # `plan_files` fails where there are equality deletes, which are not counted here.
+            entries = [entry for some in planned_entries(table, scan) for entry in some]
+        except ValueError as error:
+            name = ".".join(table.name())
+            raise Unsupported(f"{name} cannot be scanned by {row_filter}: {error}") from error
+    files = [e.data_file for e in entries if e.data_file.content == DataFileContent.DATA]
+    return ScanEstimate(
+        files=len(files),
+        rows=sum(file.record_count for file in files),
+        size_bytes=sum(file.file_size_in_bytes for file in files),
+    )
 
 
 _LOADED_AT_ONCE = 8
@@ -425,6 +422,8 @@ def _appended_files(table: Table, since_id: int, until_id: int) -> list[DataFile
 
 def _non_null_counts(file: DataFile, columns: dict[str, int]) -> dict[str, int]:
     """Count the non-null values of the columns whose null count is in the file's metadata."""
+    if not columns:
+        return {}
     nulls = file.null_value_counts or {}
     return {
         name: file.record_count - nulls[field_id]

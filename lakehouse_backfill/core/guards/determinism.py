@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from lakehouse_backfill.core.guards.python_source import PythonSource, Use, parse_job
 from lakehouse_backfill.core.guards.sql_source import (
@@ -386,8 +386,13 @@ def scan_code(texts: Mapping[str, str], transform: TransformRef) -> tuple[Findin
     python = {file: text for file, text in texts.items() if file.endswith(".py")}
     if transform.file not in python:
         return ()
-    source = parse_job(python, transform.file)
-    return scan_python(source, transform.name, transform.version, scan_sql)
+    return _scan_once(parse_job(python, transform.file), transform.name, transform.version)
+
+
+@lru_cache(maxsize=4)
+def _scan_once(source: PythonSource, name: str, version: str) -> tuple[Finding, ...]:
+    """Scan a parsed job: products of a cascade may share one."""
+    return scan_python(source, name, version, scan_sql)
 
 
 def judge_code(texts: Mapping[str, str], manifest: RunManifest) -> tuple[Finding, ...]:

@@ -72,7 +72,10 @@ def _shift_clamped(moment: datetime, by: timedelta) -> datetime:
 
 def range_covers_scope(pin: SourcePin, scope: Scope) -> bool:
     """Return whether the declared range of a source holds all that `scope` needs of it."""
-    window = needed_window(pin, scope)
+    return _range_covers(pin, needed_window(pin, scope))
+
+
+def _range_covers(pin: SourcePin, window: tuple[datetime, datetime] | None) -> bool:
     if pin.range is None or window is None:
         return True
     first, last = to_utc_instant(pin.range.from_), to_utc_instant(pin.range.to)
@@ -411,7 +414,7 @@ def check_input_ranges(
         if pin.range is None:
             continue
         window = needed_window(pin, wanted)
-        if window is not None and not range_covers_scope(pin, wanted):
+        if window is not None and not _range_covers(pin, window):
             raise ConfigError(
                 f"sources.{pin.name}.range is shorter than what the partitions need",
                 fix=(
@@ -444,12 +447,13 @@ def edge_labels(scope: Scope, count: int) -> dict[EdgeSide, tuple[str, ...]]:
         return {}
     before = walk_labels(scope, ordered[0], -1, count)
     after = walk_labels(scope, ordered[-1], 1, count)
-    chosen = set(scope.partitions) | set(before) | set(after)
+    own = frozenset(scope.partitions)
+    chosen = {*own, *before, *after}
     inside: list[str] = []
     for label in ordered:
         for step in (-1, 1):
             for near in walk_labels(scope, label, step, count):
-                if near in scope.partitions:
+                if near in own:
                     break
                 if near not in chosen:
                     chosen.add(near)

@@ -108,6 +108,19 @@ class LogHead:
             self.known[question] = answer
         return answer
 
+    def may_hold(self, column: str, value: str) -> bool:
+        """Return whether a row may have this value; a view knows it of all values by one read."""
+        if self.known is None or self.table is None:
+            return True
+        return value in self.once(("values", column), lambda: self._values(column))
+
+    def _values(self, column: str) -> frozenset[Any]:
+        if self.table is None or self.snapshot_id is None:
+            return frozenset()
+        with _translate_outages(self.table.name()[-1]):
+            found = log_files.read_rows(self.table, {}, {column})
+        return frozenset(found[column].unique().to_pylist())
+
     def iter_rows(
         self, where: Mapping[str, FilterValue] | None = None, columns: tuple[str, ...] = ("*",)
     ) -> Iterator[dict[str, Any]]:

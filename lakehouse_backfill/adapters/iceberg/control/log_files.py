@@ -23,11 +23,12 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, In, Refere
 from pyiceberg.expressions.literals import literal
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
+from lakehouse_backfill.adapters.iceberg.avro_files import read_manifest_entries, read_manifest_list
 from lakehouse_backfill.adapters.iceberg.control.schemas import LOG_ID, LOG_SEQ
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import commit_window
@@ -376,7 +377,8 @@ def _read_group(table: Table, parquet: Any, group: int, names: list[str]) -> pa.
 def _arrow_schema(table: Table, names: list[str]) -> pa.Schema:
     import pyarrow as pa
 
-    whole = table.schema().as_arrow()
+    name = f"{table.metadata.table_uuid} {table.metadata.current_schema_id}"
+    whole = _ARROW_SCHEMAS.get(name, lambda: table.schema().as_arrow())
     return pa.schema([whole.field(name) for name in names])
 
 
@@ -386,7 +388,7 @@ def _matching_files(table: Table, rows: BooleanExpression) -> list[DataFile] | N
     if snapshot is None:
         return []
     manifests = _MANIFEST_LISTS.get(
-        snapshot.manifest_list, lambda: tuple(snapshot.manifests(table.io))
+        snapshot.manifest_list, lambda: tuple(read_manifest_list(table.io, snapshot.manifest_list))
     )
     may_hold = _InclusiveMetricsEvaluator(table.schema(), rows).eval
     files: list[DataFile] = []
@@ -400,8 +402,8 @@ def _matching_files(table: Table, rows: BooleanExpression) -> list[DataFile] | N
 
 def _live_data_files(io: FileIO, manifest: ManifestFile) -> tuple[DataFile, ...]:
     def live() -> tuple[DataFile, ...]:
-        entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
-        return tuple(entry.data_file for entry in entries)
+        entries = read_manifest_entries(io, manifest)
+        return tuple(e.data_file for e in entries if e.status != ManifestEntryStatus.DELETED)
 
     return _MANIFESTS.get(f"{manifest.manifest_path} {manifest.manifest_length}", live)
 
@@ -436,5 +438,7 @@ _MANIFEST_LISTS: _ReadCache[tuple[ManifestFile, ...]] = _ReadCache(64)
 _MANIFESTS: _ReadCache[tuple[DataFile, ...]] = _ReadCache(160)
 #: Larger files are read each time, only the matching rows and columns of them.
 _CACHE_BELOW_BYTES = 32 * 1024
+#: By the table's UUID and the id of the schema: what they name never changes.
+_ARROW_SCHEMAS: _ReadCache[pa.Schema] = _ReadCache(32)
 #: The rows of small files: those of 500 runs would keep 20 megabytes, for 7 % less time.
 _FILE_ROWS: _ReadCache[pa.Table] = _ReadCache(128)

@@ -394,7 +394,7 @@ def _require_status(head: LogHead, run_id: str) -> RunStatus:
 
 def _find_status(head: LogHead, run_id: str) -> RunStatus | None:
     status = read_open_status(head, run_id)
-    if status is None:
+    if status is None and head.may_hold("run_id", run_id):
         rows = head.rows({"run_id": run_id}, STATUS_COLUMNS)
         status = status_from_row(rows[-1]) if rows else None
     return status

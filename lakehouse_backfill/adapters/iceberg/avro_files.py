@@ -1,0 +1,145 @@
+"""Manifest lists and manifests: Avro files, with readers that are made once for each schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, cast
+
+from pyiceberg.avro.decoder import new_decoder
+from pyiceberg.avro.file import META_SCHEMA, AvroFile, AvroFileHeader
+from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.resolver import construct_reader, resolve_reader
+from pyiceberg.io import FileIO, InputFile
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    DEFAULT_READ_VERSION,
+    MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    PartitionFieldSummary,
+    _inherit_from_manifest,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, Table
+from pyiceberg.table.snapshots import Snapshot
+
+from lakehouse_backfill.adapters.iceberg.metadata import known_entries, view_of
+
+
+def list_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """Return the manifests of a snapshot, read once in a view of the table's catalog."""
+    view, path = view_of(table.catalog), snapshot.manifest_list
+    if view is None:
+        return read_manifest_list(table.io, path)
+    return list(view.manifests.get(path, lambda: read_manifest_list(table.io, path)))
+
+
+class _RecordForm(NamedTuple):
+    """How records of a kind of Avro file are read: schema, and classes by field id."""
+
+    schema: Schema
+    types: dict[int, Callable[..., Any]]
+    enums: dict[int, Callable[..., Any]]
+
+
+_NEWEST_FORMAT = max(DATA_FILE_TYPE)
+_ENTRY_TYPES: dict[int, Callable[..., Any]] = {-1: ManifestEntry, 2: DataFile}
+_ENTRY_ENUMS: dict[int, Callable[..., Any]] = {
+    0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent,
+}  # fmt: skip
+_FORMS = {
+    "manifest list": _RecordForm(
+        MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
+        {-1: ManifestFile, 508: PartitionFieldSummary},
+        {517: ManifestContent},
+    ),
+    "data files": _RecordForm(
+        MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION], _ENTRY_TYPES, _ENTRY_ENUMS
+    ),
+    # PyIceberg reads them without the fields that identify deletion vectors.
+    "delete files": _RecordForm(MANIFEST_ENTRY_SCHEMAS[_NEWEST_FORMAT], _ENTRY_TYPES, _ENTRY_ENUMS),
+}
+
+
+def read_manifest_list(io: FileIO, path: str) -> list[ManifestFile]:
+    """Read the manifests that a manifest list names."""
+    with _KnownAvroFile(io.new_input(path), "manifest list") as reader:
+        return list(reader)
+
+
+def read_manifest_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    """Read all entries of a manifest, those of delete files with the fields of format 3."""
+    kind = "data files" if manifest.content == ManifestContent.DATA else "delete files"
+    with _KnownAvroFile(io.new_input(manifest.manifest_path), kind) as reader:
+        return [_inherit_from_manifest(entry, manifest) for entry in reader]
+
+
+class _KnownAvroFile(AvroFile[Any]):
+    """An Avro file whose reader is made once for all files of its schema.
+
+    PyIceberg makes it again for each file, which takes longer than reading a small one.
+    """
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, input_file: InputFile, kind: str) -> None:
+        form = _FORMS[kind]
+        super().__init__(input_file, form.schema, form.types, form.enums)
+        self._kind = kind
+
+    def __enter__(self) -> _KnownAvroFile:
+        """Read the file, and find the reader of its records."""
+        with self.input_file.open() as stream:
+            self.decoder = new_decoder(stream.read())
+        self.header = _header_reader().read(self.decoder)
+        self.reader = _record_reader(self.header.meta.get("avro.schema", ""), self._kind)
+        return self
+
+
+@lru_cache(maxsize=1)
+def _header_reader() -> Reader:
+    return construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+
+
+@lru_cache(maxsize=64)
+def _record_reader(avro_schema: str, kind: str) -> Reader:
+    """Make the reader of the records of a file; readers have no state of their own."""
+    header = AvroFileHeader(None, {"avro.schema": avro_schema} if avro_schema else {}, None)
+    return resolve_reader(header.get_schema(), *_FORMS[kind])
+
+
+class _KnownManifest:
+    """A manifest whose entries are read once in a view of the catalog."""
+
+    def __init__(self, table: Table, manifest: ManifestFile) -> None:
+        self._table, self._manifest = table, manifest
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manifest, name)
+
+    def fetch_manifest_entry(
+        self,
+        io: FileIO,
+        discard_deleted: bool = True,  # noqa: FBT001, FBT002 (the signature is PyIceberg's)
+    ) -> list[ManifestEntry]:
+        """Return the entries as PyIceberg's manifest does."""
+        read = partial(read_manifest_entries, io, self._manifest)
+        entries = known_entries(self._table, self._manifest, read)
+        removed = ManifestEntryStatus.DELETED
+        return [entry for entry in entries if not discard_deleted or entry.status != removed]
+
+
+def planned_entries(table: Table, scan: DataScan) -> Iterator[list[ManifestEntry]]:
+    """Yield the entries of files that a scan may read, by manifest."""
+    snapshot = scan.snapshot()
+    if snapshot is None:
+        return iter(())
+    manifests = [_KnownManifest(table, manifest) for manifest in list_manifests(table, snapshot)]
+    return scan._manifest_planner.plan_manifest_entries(cast("list[ManifestFile]", manifests))
