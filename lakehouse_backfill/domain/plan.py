@@ -5,7 +5,7 @@ Also holds the facts by which the write path of a table is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -17,7 +17,8 @@ from lakehouse_backfill.domain.contract import Consumer, Contract
 from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy, MaskKeyPin
 from lakehouse_backfill.domain.manifest import InputRange, RunManifest
-from lakehouse_backfill.domain.partitions import Chunk, Scope
+from lakehouse_backfill.domain.partitions import Chunk, Scope, describe_labels
+from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.serialization import Value, added_later, digest
 from lakehouse_backfill.domain.table import Column, SchemaChange, SpecPartitions
 
@@ -160,6 +161,10 @@ class ResolvedManifest(Value):
     )
 
     rehearses: str = added_later("", "For a rehearsal: the manifest hash of the real run.")
+    may_reuse: bool = added_later(
+        False,  # noqa: FBT003 (a default, not an argument)
+        "For a run of a cascade: partitions whose inputs turn out equal to live are kept.",
+    )
 
     @property
     def manifest_hash(self) -> str:
@@ -308,6 +313,21 @@ class CorruptionWindow(Value):
     is_closed: bool
 
 
+_BOUND_FIELDS = ("table", "snapshot_id")
+
+
+class ReusedPartition(Value):
+    """A partition whose live rows are kept: what it reads is equal to what they were made of.
+
+    `run_id` published them; `rows` and `checksum` are those that were accepted.
+    """
+
+    partition: str
+    run_id: str
+    rows: int
+    checksum: str
+
+
 class Plan(Value):
     """The plan that `plan` shows, `approve` binds to, and every later command reads."""
 
@@ -342,6 +362,45 @@ class Plan(Value):
         (), "Places of the job's code whose result may differ between two runs."
     )
     cascade: CascadeMembership | None = added_later(None, "The cascade that the run belongs to.")
+    reused: tuple[ReusedPartition, ...] = added_later(
+        (), "Partitions that are not computed, by the run's log."
+    )
+
+    def reused_of(self, labels: Iterable[str]) -> tuple[ReusedPartition, ...]:
+        """Return those of the partitions whose live rows are kept."""
+        wanted = frozenset(labels)
+        return tuple(one for one in self.reused if one.partition in wanted)
+
+    def rows_written(self, record: ChunkRecord) -> int:
+        """Return how many rows the commit of a chunk added, which are not those that are kept."""
+        return record.output_rows - sum(one.rows for one in self.reused_of(record.partitions))
+
+    def with_inputs(
+        self, bound: Mapping[str, Mapping[str, Any]], reused: tuple[ReusedPartition, ...] = ()
+    ) -> Plan:
+        """Return the plan with snapshots of its candidates, by input, and what it does not compute.
+
+        `reused` is said by a note, too. Without candidates the plan is returned as it is.
+        """
+        pins = tuple(
+            pin.model_copy(update={name: bound[pin.name][name] for name in _BOUND_FIELDS})
+            if pin.candidate is not None and pin.name in bound
+            else pin
+            for pin in self.resolved.sources
+        )
+        if pins == self.resolved.sources:
+            return self
+        kept: dict[str, list[str]] = {}
+        for one in reused:
+            kept.setdefault(one.run_id, []).append(one.partition)
+        notes = tuple(
+            f"{describe_labels(tuple(labels))} not computed: input partitions equal to live; "
+            f"skipped, the rows of {run_id} stay"
+            for run_id, labels in kept.items()
+        )
+        resolved = self.resolved.model_copy(update={"sources": pins})
+        update = {"resolved": resolved, "reused": reused, "notes": (*self.notes, *notes)}
+        return self.model_copy(update=update)
 
     def chunk_scope(self, chunk: Chunk) -> Scope:
         """Return the scope of a chunk's partitions alone."""

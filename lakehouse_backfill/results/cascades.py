@@ -10,6 +10,7 @@ from lakehouse_backfill.core.cascade.plan import publication_steps
 from lakehouse_backfill.core.cascade.steps import CascadeMember
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.domain.cascade.graph import CascadeNode
+from lakehouse_backfill.domain.partitions import describe_labels
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.results.base import Record, Result, optional
 
@@ -63,7 +64,10 @@ class CascadePlanResult(Result):
 
 
 class MemberLine(Record):
-    """A product of a cascade; without a run it is left out. `stale`: its input was staged again."""
+    """A product of a cascade; without a run it is left out. `stale`: its input was staged again.
+
+    `kept` are partitions that were not computed, as what they read is equal to live.
+    """
 
     product: str
     decision: str
@@ -73,6 +77,7 @@ class MemberLine(Record):
     partitions: tuple[str, ...]
     stale: tuple[str, ...]
     because: tuple[str, ...]
+    kept: tuple[str, ...] = ()
 
 
 S = RunState
@@ -127,7 +132,8 @@ class CascadeResult(Result):
                     else None,
                     partitions=member.node.partitions,
                     stale=member.stale,
-                    because=member.node.because,
+                    because=(*_kept(member), *member.node.because),
+                    kept=member.kept,
                 )
                 for member in members
             ),
@@ -136,6 +142,13 @@ class CascadeResult(Result):
             next_command=next_command,
             **more,
         )
+
+
+def _kept(member: CascadeMember) -> tuple[str, ...]:
+    if not member.kept:
+        return ()
+    shown = describe_labels(member.kept)
+    return (f"{shown} not computed: input partitions equal to live; skipped",)
 
 
 def _is_hidden(member: CascadeMember) -> bool:

@@ -50,6 +50,46 @@ def test_a_carried_partition_is_the_accepted_one_and_the_rest_is_the_new_base(da
     ]  # fmt: skip
 
 
+@pytest.mark.req("P4")
+def test_partitions_of_the_base_itself_are_kept_by_a_commit_that_changes_no_file(
+    days: Kit,
+) -> None:
+    before, base = days.rows(), days.head()
+    days.shadows.open(TARGET, base, "shadow.r2", {"lakehouse-backfill.run-id": "r2"})
+    days.shadows.fence("shadow.r2", 1)
+    request = _request_of_base(base)
+    found = IcebergPublisher(days.catalog).carry(request)
+    assert IcebergPublisher(days.catalog).carry(request) == found
+    assert (found.chunk_id, found.added_rows, found.snapshot_id) == (
+        "c0001", 0, days.head("shadow.r2"),
+    )  # fmt: skip
+    assert days.rows("shadow.r2") == before
+    files = [{str(one) for one in _paths(days, name)} for name in (TARGET, "shadow.r2")]
+    assert files[0] == files[1]
+    # Where all partitions of a followed product are kept, its publication changes no file either.
+    adopted = AdoptRequest(
+        target=TARGET, shadow="shadow.r2", base_snapshot_id=base, token="token-r2",
+        shadow_snapshot_id=found.snapshot_id, chunk_ids=("c0001",), scope=request.scope,
+        tags={"before": "lhb-before-r2", "after": "lhb-after-r2"},
+        properties={"lakehouse-backfill.run-id": "r2"},
+    )  # fmt: skip
+    days.publisher.adopt(adopted)
+    assert days.rows() == before
+    assert days.head() != base
+
+
+def _request_of_base(base: int | None) -> CarryRequest:
+    return CarryRequest(
+        shadow="shadow.r2", source=TARGET, source_snapshot_id=base, chunk_id="c0001", epoch=1,
+        scope=Scope(field=DAY, partitions=DAYS[:2]),
+        properties={"lakehouse-backfill.run-id": "r2"},
+    )  # fmt: skip
+
+
+def _paths(days: Kit, name: str) -> list[str]:
+    return [one.file.file_path for one in days.catalog.load_table(name).scan().plan_files()]
+
+
 @pytest.mark.req("X9")
 def test_a_driver_that_is_overtaken_on_the_way_carries_nothing_over(days: Kit) -> None:
     first = _revised(days)

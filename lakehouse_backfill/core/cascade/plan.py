@@ -22,6 +22,7 @@ from lakehouse_backfill.core.cascade.graph import (
     unread_upstreams,
 )
 from lakehouse_backfill.core.cascade.inputs import candidate_pins
+from lakehouse_backfill.core.cascade.reuse import REUSE_NOTE, may_reuse
 from lakehouse_backfill.core.evidence.inputs.rows import labels_with_rows
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
@@ -370,6 +371,7 @@ class _Work:
                         for one, found in zip(changing, reached, strict=True)
                         for text in _reasons(one, found, mapped)
                     ),
+                    *((REUSE_NOTE,) if plan.resolved.may_reuse else ()),
                     *_blocked_by(plan),
                 ),
             )
@@ -426,12 +428,15 @@ class _Work:
             ),
         )
         with self._files.locate(template.manifest_file):
-            return make_plan(self._context, declared, self._by, None, self._amend)
+            plan = make_plan(self._context, declared, self._by, None, self._amend)
+        notes = (REUSE_NOTE,) if plan.resolved.may_reuse else ()
+        return plan.model_copy(update={"notes": (*plan.notes, *notes)})
 
     def _amend(self, resolved: ResolvedManifest) -> ResolvedManifest:
         """Let the run read the candidates of this cascade, else what readers of inputs see."""
         pins = candidate_pins(self._context, self._graph, self.plans, resolved)
-        return resolved.model_copy(update={"sources": pins, "cascade_graph": self._version})
+        amended = resolved.model_copy(update={"sources": pins, "cascade_graph": self._version})
+        return amended.model_copy(update={"may_reuse": may_reuse(amended)})
 
 
 def _blocked_by(plan: Plan) -> tuple[str, ...]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.cascade.plan import Cascade, publication_steps
+from lakehouse_backfill.core.cascade.reuse import reusable_partitions
 from lakehouse_backfill.core.publication.catch_up import stage_and_validate
 from lakehouse_backfill.core.publication.publish import publish, publish_together
 from lakehouse_backfill.core.runs import lifecycle
@@ -41,6 +43,8 @@ class CascadeMember:
     status: RunStatus | None
     stale: tuple[str, ...] = ()
     is_visible: bool = False
+    #: Partitions that were not computed, as their inputs are equal to live.
+    kept: tuple[str, ...] = ()
 
 
 def cascade_members(context: Context, cascade: Cascade) -> tuple[CascadeMember, ...]:
@@ -53,7 +57,10 @@ def _member(context: Context, node: CascadeNode) -> CascadeMember:
         return CascadeMember(node, None)
     status = context.runs.status(node.run_id)
     is_seen = status.state in _AT_READERS and is_visible(context, node.product, node.run_id)
-    return CascadeMember(node, status, _stale(context, node.run_id), is_seen)
+    kept: tuple[str, ...] = ()
+    if status.state not in (S.PLANNED, S.APPROVED):
+        kept = tuple(one.partition for one in context.runs.plan(node.run_id).reused)
+    return CascadeMember(node, status, _stale(context, node.run_id), is_seen, kept)
 
 
 def _stale(context: Context, run_id: str) -> tuple[str, ...]:
@@ -108,15 +115,16 @@ def run_cascade(context: Context, cascade: Cascade, by: str) -> None:
 
 def _computed(context: Context, run_id: str, by: str) -> RunStatus:
     """Return the status of a run once it is staged and validated on the candidates before it."""
+    reuse = partial(reusable_partitions, context)
     plan, status = context.runs.plan(run_id), context.runs.status(run_id)
     if status.state in (S.PUBLISHING, S.PUBLISHED, S.ROLLED_BACK):
         return status
     if stale_candidates(context, plan) or _is_rejected_by_gates(context, status):
-        stage(context, run_id, by)
+        stage(context, run_id, by, find_reused=reuse)
         status = context.runs.status(run_id)
     if status.state in _COMPUTED:
         return status
-    status, _ = stage_and_validate(context, status, by)
+    status, _ = stage_and_validate(context, status, by, find_reused=reuse)
     return status
 
 

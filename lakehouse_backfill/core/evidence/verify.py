@@ -307,7 +307,7 @@ def _check_control_rows(subject: Verification) -> None:
         name = "commits of the chunks"
         with subject.missing_as_check(name):
             commits = context.shadows.chunks(plan.shadow_table)
-            expected = {chunk.chunk_id: [chunk.snapshot_id, chunk.output_rows] for chunk in records}
+            expected = {one.chunk_id: [one.snapshot_id, plan.rows_written(one)] for one in records}
             found = {chunk.chunk_id: [chunk.snapshot_id, chunk.added_rows] for chunk in commits}
             what = "chunks (snapshot, rows in its summary)"
             subject.checks.append(check_each_equal(name, expected, found, what))

@@ -359,7 +359,20 @@ def nothing_to_do_warnings(repeated: str, findings: tuple[Finding, ...]) -> tupl
     )
 
 
-def _recipe(resolved: ResolvedManifest) -> object:
+_SNAPSHOT_FIELDS = ("table", "snapshot_id", "schema_id", "mode", "candidate", "privacy")
+
+
+def recipe_of(resolved: ResolvedManifest) -> object:
+    """Return all that decides what is computed of a partition but the snapshots that are read.
+
+    Unique where rows are carried, so that it equals no other.
+    """
+    return _recipe(resolved, _SNAPSHOT_FIELDS), resolved.contract.lineage_columns
+
+
+def _recipe(
+    resolved: ResolvedManifest, left_out: tuple[str, ...] = ("requested", "privacy")
+) -> object:
     """Return all that decides what is computed of a partition; unique where rows are carried."""
     manifest, target = resolved.manifest, resolved.manifest.target
     is_whole = target.publish_mode in _WHOLE_MODES and not target.row_predicate
@@ -371,7 +384,7 @@ def _recipe(resolved: ResolvedManifest) -> object:
         resolved.lock_hash,
         manifest.transform,
         target.columns,
-        tuple(pin.model_dump(exclude={"requested", "privacy"}) for pin in resolved.sources),
+        tuple(pin.model_dump(exclude=set(left_out)) for pin in resolved.sources),
         resolved.contract.columns,
         resolved.mask_key,
     )

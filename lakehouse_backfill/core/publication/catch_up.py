@@ -30,6 +30,7 @@ from lakehouse_backfill.core.planning.target.catch_up import (
 )
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging.candidates import FindReused
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.validation.validate import validate
@@ -118,18 +119,22 @@ def carry_over_acceptance(context: Context, plan: Plan, by: str) -> RunStatus:
 
 
 def stage_and_validate(
-    context: Context, status: RunStatus, by: str, replayer: str | None = None
+    context: Context,
+    status: RunStatus,
+    by: str,
+    replayer: str | None = None,
+    find_reused: FindReused | None = None,
 ) -> tuple[RunStatus, dict[str, Any]]:
     """Stage and validate a run from where it stopped; return its status, and what was done.
 
     The stages of its plan say which of the two comes next. Finished work is not repeated. Starts
     Spark if it has to compute. `replayer`, by default who acts, needs the permission to replay the
-    input.
+    input. `find_reused` is handed to staging.
     """
     run_id, progress = status.run_id, dict[str, Any]()
     plan = context.runs.plan(run_id)
     if stages.next_phase(plan, status.state) == "staging":
-        _, progress = stage(context, run_id, by, replayer)
+        _, progress = stage(context, run_id, by, replayer, find_reused)
         # No process holds the lease between two steps: another one may have moved the run.
         status = context.runs.status(run_id)
     if stages.next_phase(plan, status.state) == "validation":

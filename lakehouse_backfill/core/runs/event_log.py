@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.domain import publication
-from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.plan import Plan, ReusedPartition
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunState, RunStatus
 from lakehouse_backfill.domain.serialization import canonical_json, digest
@@ -418,26 +418,24 @@ def open_plan(run_id: str, text: str, manifest_hash: str) -> Plan:
 
 #: The note of a run's log that says which snapshots its candidates are; its detail by input.
 BIND_VERB = "bind inputs"
+#: Its detail that names the partitions which are not computed.
+REUSED = "reused"
 
 
 def with_bound_inputs(plan: Plan, events: Iterable[Event]) -> Plan:
     """Return a plan whose candidates are the snapshots that the run's log names, the newest last.
 
-    Without a candidate, or before it is validated, the plan is returned as it is.
+    With them come the partitions that are not computed. Without a candidate, or before it is
+    validated, the plan is returned as it is.
     """
     bound: dict[str, dict[str, Any]] = {}
+    reused: tuple[ReusedPartition, ...] = ()
     for event in events:
         if event.verb == BIND_VERB:
             bound = event.detail["inputs"]
-    pins = tuple(
-        pin.model_copy(update={name: bound[pin.name][name] for name in ("table", "snapshot_id")})
-        if pin.candidate is not None and pin.name in bound
-        else pin
-        for pin in plan.resolved.sources
-    )
-    if pins == plan.resolved.sources:
-        return plan
-    return plan.model_copy(update={"resolved": plan.resolved.model_copy(update={"sources": pins})})
+            kept = event.detail.get(REUSED, ()) if plan.resolved.may_reuse else ()
+            reused = tuple(map(ReusedPartition.model_validate, kept))
+    return plan.with_inputs(bound, reused)
 
 
 def reads_candidates(plan: Plan) -> bool:

@@ -5,16 +5,16 @@ A run that reads candidates is staged once these are validated, and published wi
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.runs.event_log import BIND_VERB, reads_candidates
+from lakehouse_backfill.core.runs.event_log import BIND_VERB, REUSED, reads_candidates
 from lakehouse_backfill.domain.cascade.graph import CandidatePin
-from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.plan import Plan, ReusedPartition, SourcePin
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, Conflict
 
@@ -25,11 +25,18 @@ _NOTHING_COMPUTED = "nothing was computed; readers see what they saw before"
 _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before"
 
 
-def bind_candidates(context: Context, plan: Plan, by: str) -> Plan:
+#: Says which partitions of a run need not be computed, once its candidates are bound.
+FindReused = Callable[[Plan], tuple[ReusedPartition, ...]]
+
+
+def bind_candidates(
+    context: Context, plan: Plan, by: str, find_reused: FindReused | None = None
+) -> Plan:
     """Return the plan with the validated snapshots of its candidates, which the run's log names.
 
     When a candidate was staged again since, the run's shadow is dropped first, as its chunks were
-    computed from another input. The same again changes nothing. Raises Blocked when a candidate is
+    computed from another input. The same event names what `find_reused` finds, if the approved
+    intent allows it. The same again changes nothing. Raises Blocked when a candidate is
     not validated, Conflict when its run was planned again.
     """
     if not reads_candidates(plan):
@@ -43,7 +50,12 @@ def bind_candidates(context: Context, plan: Plan, by: str) -> Plan:
         return plan
     if any(pin.candidate and pin.is_bound for pin in plan.resolved.sources):
         context.shadows.retire(plan.shadow_table)
-    context.move(context.runs.status(plan.run_id), plan, BIND_VERB, by, inputs=bound)
+    detail: dict[str, Any] = {"inputs": bound}
+    if find_reused is not None and plan.resolved.may_reuse:
+        reused = find_reused(plan.with_inputs(bound))
+        if reused:
+            detail[REUSED] = [one.model_dump(mode="json") for one in reused]
+    context.move(context.runs.status(plan.run_id), plan, BIND_VERB, by, **detail)
     return context.runs.plan(plan.run_id)
 
 

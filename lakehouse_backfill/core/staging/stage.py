@@ -5,10 +5,10 @@ A revision carries chunks over from the shadow of the run that it revises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from lakehouse_backfill.core.approval import decisions, signatures
@@ -22,13 +22,14 @@ from lakehouse_backfill.core.planning.stages import Stage, chunk_stages, has_sta
 from lakehouse_backfill.core.planning.target import publish_modes, write_path
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
-from lakehouse_backfill.core.staging.candidates import bind_candidates
+from lakehouse_backfill.core.staging.candidates import FindReused, bind_candidates
 from lakehouse_backfill.core.staging.checks import ChunkChecks, judge_inputs
 from lakehouse_backfill.core.staging.determinism import PlanJudge
 from lakehouse_backfill.core.staging.pause import CUT_OFF, require_not_paused, stop_error
 from lakehouse_backfill.core.staging.rejects import record_rejects
 from lakehouse_backfill.core.staging.schedule import ChunkSchedule, ChunkWork
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
+from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import (
     Plan,
@@ -108,7 +109,11 @@ def _carry_request(plan: Plan, chunk: Chunk, source: CarriedChunk, epoch: int) -
 
 
 def stage(
-    context: Context, run_id: str, by: str, replayer: str | None = None
+    context: Context,
+    run_id: str,
+    by: str,
+    replayer: str | None = None,
+    find_reused: FindReused | None = None,
 ) -> tuple[RunStatus, dict[str, Any]]:
     """Stage what is not staged yet; chunks that the shadow already holds are not redone.
 
@@ -116,17 +121,20 @@ def stage(
     by the next call. Raises ApprovalMissing (also when the code is not what was approved),
     ChecksFailed (the input, or a chunk), RunMoved (another process drives the run), NotAllowed
     (`replayer`, by default who acts, may not replay the input), Blocked (an input is staged by a
-    run that is not validated), RunPaused (also when it is paused meanwhile).
+    run that is not validated), RunPaused (also when it is paused meanwhile). `find_reused` is asked
+    once for the partitions that need not be computed, when candidates are bound.
     """
     plan = context.runs.plan(run_id)
     publish_modes.require_job_writer(plan)
     require_not_paused(context, context.runs.status(run_id))
-    plan = bind_approved_candidates(context, plan, by)
+    plan = bind_approved_candidates(context, plan, by, find_reused)
     committed = partial(context.shadows.chunks, plan.shadow_table)
     return stage_run(context, plan, by, committed, replayer)
 
 
-def bind_approved_candidates(context: Context, plan: Plan, by: str) -> Plan:
+def bind_approved_candidates(
+    context: Context, plan: Plan, by: str, find_reused: FindReused | None = None
+) -> Plan:
     """Return the plan with the validated snapshots of its candidates, once its intent is approved.
 
     Raises ApprovalMissing, RunMoved (another process drives the run), and as `bind_candidates`.
@@ -136,7 +144,7 @@ def bind_approved_candidates(context: Context, plan: Plan, by: str) -> Plan:
         roles.require_approval(decisions.trusted_events(context, status), plan)
         lifecycle.require_legal_move(status, "begin staging")
         context.require_no_other_driver(status)
-    return bind_candidates(context, plan, by)
+    return bind_candidates(context, plan, by, find_reused)
 
 
 def stage_run(
@@ -270,7 +278,8 @@ def _stage_chunks(
     work = [
         ChunkWork(
             each,
-            each.kind == "carry_chunk" or each.chunk_id not in committed,
+            each.kind == "carry_chunk"
+            or (each.chunk_id not in committed and not _is_reused(plan, each.chunk)),
             _StageAttempts(
                 partial(_stage_chunk, context, plan, session, each),
                 committed.get(each.chunk_id), recorded.get(each.chunk_id),
@@ -329,7 +338,8 @@ def _judge_first_plan(context: Context, plan: Plan, session: StagingSession) -> 
     """Judge the plan of the first chunk before the shadow is made, if it is to be computed."""
     first = chunk_stages(plan)[0]
     known = {record.chunk_id for record in context.runs.chunks(plan.run_id)}
-    if first.chunk_id not in known and first.kind != "carry_chunk":
+    is_carried = first.kind == "carry_chunk" or _is_reused(plan, first.chunk)
+    if first.chunk_id not in known and not is_carried:
         session.plans.judge(first.chunk)
 
 
@@ -348,19 +358,66 @@ def _stage_chunk(
     if stage.kind == "carry_chunk" and source is not None:
         carried = carry_chunk(context, plan, chunk, source, known, epoch)
         return carried if carried is known else _with_earlier_rejects(context, session, carried)
+    if _is_reused(plan, chunk):
+        return carry_chunk(context, plan, chunk, _live_chunk(plan, chunk), known, epoch)
     journal = context.journal.bind(**plan.labels)
     if commit is None:
+        left = {one.partition for one in plan.reused_of(chunk.partitions)}
+        computed = tuple(label for label in chunk.partitions if label not in left)
+        chunk = chunk.model_copy(update={"partitions": computed})
         scope = plan.resolved.scope.model_copy(update={"partitions": chunk.partitions})
         window = resolve.input_window(plan, scope)
         source_range = window and f"{window[0].isoformat()}..{window[1].isoformat()}"
         with journal.span("stage chunk", chunk_id=chunk.chunk_id, source_range=source_range):
             session.plans.judge(chunk)
-            return staging.stage(plan, chunk, epoch)
+            return _with_reused(plan, stage.chunk, staging.stage(plan, chunk, epoch))
     if known is not None and known.snapshot_id == commit.snapshot_id:
         return known
     # The chunk landed, its ledger row did not: a crash in between.
     journal.log("chunk found in the shadow", chunk_id=chunk.chunk_id)
     return staging.remeasure(plan, chunk, commit.snapshot_id, epoch)
+
+
+def _is_reused(plan: Plan, chunk: Chunk) -> bool:
+    """Return whether no partition of a chunk is computed: the live rows of all are kept."""
+    return len(plan.reused_of(chunk.partitions)) == len(chunk.partitions)
+
+
+def _live_chunk(plan: Plan, chunk: Chunk) -> CarriedChunk:
+    """Return where the rows of a chunk are that is not computed: in the base of the run."""
+    target, reused = plan.resolved.target, plan.reused_of(chunk.partitions)
+    if target.snapshot_id is None:
+        raise ValueError(f"{target.table} has no rows to keep")
+    return CarriedChunk(
+        chunk_id=chunk.chunk_id,
+        run_id=", ".join(dict.fromkeys(one.run_id for one in reused)),
+        shadow_table=target.table,
+        shadow_snapshot_id=target.snapshot_id,
+        rows=sum(one.rows for one in reused),
+        checksum=_sum_checksums(one.checksum for one in reused),
+        inputs={pin.name: pin.snapshot_id for pin in plan.resolved.sources},
+    )
+
+
+def _with_reused(plan: Plan, chunk: Chunk, record: ChunkRecord) -> ChunkRecord:
+    """Return the row of a chunk of which a part was computed, with the rows that are kept."""
+    reused = plan.reused_of(chunk.partitions)
+    if not reused:
+        return record
+    texts = (record.checksum, *(one.checksum for one in reused))
+    update = {
+        "partitions": chunk.partitions,
+        "output_rows": record.output_rows + sum(one.rows for one in reused),
+        "checksum": _sum_checksums(texts),
+    }
+    return record.model_copy(update=update)
+
+
+def _sum_checksums(texts: Iterable[str]) -> str:
+    """Add checksums up; those of no rows have no shape to compare."""
+    found = [Checksum.parse(text) for text in texts]
+    filled = [one for one in found if one.rows] or found[:1]
+    return reduce(Checksum.__add__, filled).text
 
 
 def _with_earlier_rejects(

@@ -116,7 +116,7 @@ def _accepted_since_pin(context: Context, pin: SourcePin) -> tuple[ChangedInput,
     return (ChangedInput("reference data", text),)
 
 
-def _published_candidate(context: Context, pin: SourcePin) -> SourcePin | tuple[ChangedInput, ...]:
+def published_candidate(context: Context, pin: SourcePin) -> SourcePin | tuple[ChangedInput, ...]:
     """Return what to compare with now: of a followed candidate, its table as it was published.
 
     Of a pinned one, what its later versions restated. Any other pin is returned as it is.
@@ -168,7 +168,7 @@ class InputReader:
         column = pin.range.column if pin.range else ""
         key = pin.requested, pin.table, pin.snapshot_id, column
         if key not in self._changes:
-            published = _published_candidate(self.context, pin)
+            published = published_candidate(self.context, pin)
             self._changes[key] = (
                 self._read_changes(published, column)
                 if isinstance(published, SourcePin)
@@ -183,7 +183,7 @@ class InputReader:
                 text = f"{pin.table} does not exist any more"
                 return (ChangedInput("unknown", text),)
             head = self._head(pin, info)
-            return () if head == pin.snapshot_id else self._changes_until(pin, column, head)
+            return () if head == pin.snapshot_id else self.changes_until(pin, column, head)
         except HistoryGone as error:
             return (ChangedInput("unknown", error.problem),)
         except TargetChanged as error:
@@ -191,9 +191,13 @@ class InputReader:
         except NotFound as error:
             return (ChangedInput("unknown", f"what it read is gone: {error.problem}"),)
 
-    def _changes_until(
+    def changes_until(
         self, pin: SourcePin, column: str, head: int | None
     ) -> tuple[ChangedInput, ...]:
+        """Return what changed of an input between its pin and a later snapshot.
+
+        Raises TargetChanged (its history is missing too), NotFound.
+        """
         source = self.source_field(pin, column) if column else None
         if source is not None:
             with suppress(Unsupported):
