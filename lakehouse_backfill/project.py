@@ -288,30 +288,44 @@ class Project:
         )
 
     def land(
-        self, source: str, from_: str | None = None, to: str | None = None
+        self,
+        source: str,
+        from_: str | None = None,
+        to: str | None = None,
+        *,
+        reconcile: bool = False,
     ) -> sources.LandResult:
         """Bring what is new in a source into its raw table, each row once, as a pinned snapshot.
 
-        A landing that was cut off is continued. Raises NotFound, ConfigError, Blocked (the source
-        is incomplete), Conflict (another process lands it), SourceDown.
+        With `reconcile` an API is read whole, or the whole range of it: what it does not have any
+        more is landed as deletions, what it changed silently as corrections. A landing that was cut
+        off is continued. Raises NotFound, ConfigError, Blocked (the source is incomplete), Conflict
+        (another process lands it), SourceDown.
         """
         from lakehouse_backfill.config.sources import find_source, landing_request
         from lakehouse_backfill.core.landing.land import land
         from lakehouse_backfill.wiring.sources import landing_ports
 
-        declared, request = find_source(self.folder, source), landing_request(from_, to)
+        declared = find_source(self.folder, source)
+        request = landing_request(from_, to, reconcile=reconcile)
         done = land(landing_ports(self.wiring, declared, looks=False), declared, request)
         return results.sources.LandResult.of(declared, done)
 
     def preview_landing(
-        self, source: str, from_: str | None = None, to: str | None = None
+        self,
+        source: str,
+        from_: str | None = None,
+        to: str | None = None,
+        *,
+        reconcile: bool = False,
     ) -> sources.LandPreviewResult:
         """Return what `land` would read; nothing is changed."""
         from lakehouse_backfill.config.sources import find_source, landing_request
         from lakehouse_backfill.core.landing.land import preview_landing
         from lakehouse_backfill.wiring.sources import landing_ports
 
-        declared, request = find_source(self.folder, source), landing_request(from_, to)
+        declared = find_source(self.folder, source)
+        request = landing_request(from_, to, reconcile=reconcile)
         ports = landing_ports(self.wiring, declared, looks=True)
         survey = preview_landing(ports, declared, request)
         return results.sources.LandPreviewResult.of(declared, survey)
@@ -463,6 +477,7 @@ class Project:
             publish_cascade(context, found, resolve_actor(by))
         linked = self._pages.add_links(self._cascade_result(cascade), *runs)
         self._keep_heads(*runs, products=(plan.product for plan in found.plans))
+        self._record_accepted_files(*runs)
         return linked
 
     def rollback_cascade(
@@ -638,6 +653,7 @@ class Project:
         linked = self._pages.add_links(self._noted(found, run), found.run_id)
         if found.state == "published":
             self._keep_heads(found.run_id, products=(found.product,))
+            self._record_accepted_files(found.run_id)
         return linked
 
     def preview_run(self, run: str) -> runs.RunPreviewResult:
@@ -1058,6 +1074,7 @@ class Project:
         command = self._close_with_note(done, by, note)
         linked = self._pages.add_links(replace(found, note_command=command), done)
         self._keep_heads(done, products=(published.publication.product,))
+        self._record_accepted_files(done)
         return linked
 
     def publish_together(
@@ -1085,6 +1102,7 @@ class Project:
             results.publications.PublishTogetherResult(published=tuple(found)), *runs
         )
         self._keep_heads(*done, products=(one.publication.product for one in done.values()))
+        self._record_accepted_files(*done)
         return linked
 
     def versions(self, product: str) -> publications.VersionsResult:
@@ -1370,6 +1388,12 @@ class Project:
         return results.proof.AuditGuaranteesResult.of(
             audit_guarantees(self.wiring.context, product, resolve_actor(by))
         )
+
+    def _record_accepted_files(self, *runs: str) -> None:
+        """Name published runs in the ledger of the files whose rows they read."""
+        from lakehouse_backfill.wiring.sources import record_accepted_files
+
+        record_accepted_files(self.wiring, runs)
 
     def _keep_heads(self, *runs: str, products: Iterable[str] = ()) -> None:
         """Keep the heads of logs outside the lake, where the profile names an anchor."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date, datetime, timezone
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.faults import closest_name, display_path, load_model, suggest_name
 from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
 from lakehouse_backfill.domain.sources.declaration import (
+    API_COLUMNS,
     FILE_COLUMNS,
     LANDING_COLUMNS,
     SourceDeclaration,
@@ -25,6 +27,17 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 def list_sources(project: Path) -> tuple[str, ...]:
     """List the sources that have a file."""
     return tuple(sorted(path.stem for path in (project / SOURCES_FOLDER).glob("*.yaml")))
+
+
+def file_sources(project: Path) -> dict[str, str]:
+    """Return the sources of files by raw table; a declaration that is wrong is left out."""
+    found = {}
+    for name in list_sources(project):
+        with suppress(ConfigError):
+            source = find_source(project, name)
+            if source.kind == "files":
+                found[source.table] = source.source
+    return found
 
 
 def find_source(project: Path, name: str) -> SourceDeclaration:
@@ -50,7 +63,9 @@ def find_source(project: Path, name: str) -> SourceDeclaration:
     return source
 
 
-def landing_request(from_: str | None, to: str | None) -> LandingRequest:
+def landing_request(
+    from_: str | None, to: str | None, *, reconcile: bool = False
+) -> LandingRequest:
     """Read the range of a landing; raises ConfigError for what is no date or instant."""
     first, stop = (_moment(name, text) for name, text in (("--from", from_), ("--to", to)))
     if first is not None and stop is not None and type(first) is not type(stop):
@@ -59,7 +74,7 @@ def landing_request(from_: str | None, to: str | None) -> LandingRequest:
         raise ConfigError(
             f"--from {first} is not before --to {stop}", fix="write the earlier first"
         )
-    return LandingRequest(from_=first, to=stop)
+    return LandingRequest(from_=first, to=stop, reconcile=reconcile)
 
 
 def _moment(name: str, text: str | None) -> date | datetime | None:
@@ -80,6 +95,8 @@ def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
     kind = document.get("kind")
     if kind == "files" and document.get("files") is None:
         yield document.fault(("kind",), "is files, and nothing says where they are", "add `files:`")
+    if kind == "api" and document.get("api") is None:
+        yield document.fault(("kind",), "is api, and nothing says where it is", "add `api:`")
     yield from _column_faults(document)
     yield from _pattern_faults(document)
 
@@ -88,7 +105,8 @@ def _column_faults(document: YamlDocument) -> Iterator[Fault]:
     columns = document.get("columns")
     if not isinstance(columns, list):
         return
-    added = {name for name, _, _ in (*FILE_COLUMNS, *LANDING_COLUMNS)}
+    own = API_COLUMNS if document.get("kind") == "api" else FILE_COLUMNS
+    added = {name for name, _, _ in (*own, *LANDING_COLUMNS)}
     seen: set[str] = set()
     for position, column in enumerate(columns):
         name = column.get("name") if isinstance(column, dict) else None

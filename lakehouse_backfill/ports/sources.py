@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.domain.sources.declaration import SourceDeclaration
 from lakehouse_backfill.domain.sources.landings import (
     FileDelivery,
@@ -108,6 +109,18 @@ class RawTables(Protocol):
     @side_effect
     def seal(self, table: str, state: LandingState, keep_days: int) -> LandedSnapshot:
         """Mark the landing as complete, and tag its snapshot, in one commit."""
+        ...
+
+    def rows(
+        self, table: str, where: Mapping[str, str], columns: tuple[str, ...]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows with these values, in no order."""
+        ...
+
+    def deliveries(
+        self, table: str, snapshot_id: int, ranges: tuple[RowRange, ...]
+    ) -> frozenset[tuple[str, int]]:
+        """Return file and attempt of the rows in these ranges that a snapshot holds."""
         ...
 
     def pinned(self, table: str, landing_id: str) -> LandedSnapshot:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.config.profiles import is_embedded
+from lakehouse_backfill.config.sources import file_sources
 from lakehouse_backfill.core.landing.land import LandingPorts
 from lakehouse_backfill.domain.sources.declaration import SourceDeclaration
 from lakehouse_backfill.errors import ConfigError, NotFound
@@ -12,9 +14,7 @@ from lakehouse_backfill.fault_points import watch_ports_if_hooked
 from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from lakehouse_backfill.ports.sources import SourceReader
+    from lakehouse_backfill.ports.sources import RawTables, SourceReader
     from lakehouse_backfill.ports.system import Clock
 
 
@@ -44,12 +44,35 @@ def landing_ports(wiring: Adapters, source: SourceDeclaration, *, looks: bool) -
     ports = LandingPorts(
         raw_tables=raw_tables,
         imports=imports,
-        reader=_reader(wiring, source, IcebergRawTables.record_schema(source), clock),
+        reader=_reader(wiring, source, raw_tables, clock),
         clock=clock,
         journal=JsonJournal(wiring.folder),
         progress=wiring.progress,
     )
     return watch_ports_if_hooked(ports)
+
+
+def record_accepted_files(wiring: Adapters, runs: Iterable[str]) -> None:
+    """Name published runs in the ledger of the files whose rows they could read.
+
+    A project without sources of files is left at once. The same again records nothing.
+    """
+    files = file_sources(wiring.folder)
+    if not files:
+        return
+    from lakehouse_backfill.adapters.iceberg.control.imports import IcebergImportLedger
+    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+    from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
+    from lakehouse_backfill.core.landing.accepted import name_accepted_run
+    from lakehouse_backfill.core.planning.resolve import input_row_ranges
+
+    control = ControlTables(wiring.catalog, wiring.profile.control_namespace)
+    tables = IcebergRawTables(wiring.catalog), IcebergImportLedger(control)
+    for run in runs:
+        for pin in wiring.context.runs.plan(run).resolved.sources:
+            if pin.table in files:
+                read = pin.table, pin.snapshot_id, input_row_ranges(pin)
+                name_accepted_run(tables, files[pin.table], read, run)
 
 
 class _NoLake:
@@ -64,8 +87,21 @@ class _NoLake:
 
 
 def _reader(
-    wiring: Adapters, source: SourceDeclaration, schema: pa.Schema, clock: Clock
+    wiring: Adapters, source: SourceDeclaration, raw_tables: RawTables, clock: Clock
 ) -> SourceReader:
+    from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
+
+    schema = IcebergRawTables.record_schema(source)
+    if source.kind == "api" and source.api is not None:
+        from lakehouse_backfill.adapters.sources.api.client import ApiClient
+        from lakehouse_backfill.adapters.sources.api.config import ApiEndpoint
+        from lakehouse_backfill.adapters.sources.api.ledger import ResponseLedger
+        from lakehouse_backfill.adapters.sources.api.reader import ApiReader
+        from lakehouse_backfill.domain.sources.declaration import ResponseDeclaration
+
+        client = ApiClient(ApiEndpoint.open(source.api), clock)
+        ledger = ResponseLedger(raw_tables, ResponseDeclaration.of(source))
+        return ApiReader(source, schema, client, ledger, raw_tables, clock)
     from lakehouse_backfill.adapters.sources.files.config import FilePlaces
     from lakehouse_backfill.adapters.sources.files.reader import FileReader
 

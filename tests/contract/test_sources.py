@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,38 @@ import pytest
 from lakehouse_backfill.errors import Conflict
 from lakehouse_backfill.project import Project
 from tests.support.sources import case as cases
+from tests.support.sources.api import ApiCase, Vendor, serving
 from tests.support.sources.case import SourceCase, land, require_each_row_once
 from tests.support.sources.files import FileCase, trips
 
+CaseMaker = Callable[[Path], AbstractContextManager[SourceCase]]
+
+
+@contextmanager
+def _api(folder: Path, paging: str) -> Iterator[SourceCase]:
+    vendor = Vendor(paging)
+    with serving(vendor):
+        yield ApiCase(folder, vendor)
+
+
 #: How each kind is made; a new kind is one more line.
-KINDS: dict[str, Callable[[Path], SourceCase]] = {
-    "csv": FileCase,
-    "json": lambda folder: FileCase(folder, "json"),
-    "parquet in place": lambda folder: FileCase(folder, "parquet", ""),
+KINDS: dict[str, CaseMaker] = {
+    "csv": lambda folder: nullcontext(FileCase(folder)),
+    "json": lambda folder: nullcontext(FileCase(folder, "json")),
+    "parquet in place": lambda folder: nullcontext(FileCase(folder, "parquet", "")),
+    "api, cursor": lambda folder: _api(folder, "cursor"),
+    "api, whole": lambda folder: _api(folder, "whole"),
+    "api, id range": lambda folder: _api(folder, "id_range"),
+    "api, export": lambda folder: _api(folder, "export"),
 }
 #: The kinds that differ in what they do between two commits.
-KILLED = {"csv": FileCase}
+KILLED = ("csv", "api, cursor")
 
 
 @pytest.fixture(params=KINDS)
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> SourceCase:
-    return KINDS[request.param](tmp_path / "project")
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SourceCase]:
+    with KINDS[request.param](tmp_path / "project") as made:
+        yield made
 
 
 def test_each_record_is_landed_once_and_the_snapshot_is_pinned(case: SourceCase) -> None:
@@ -44,12 +61,15 @@ def test_each_record_is_landed_once_and_the_snapshot_is_pinned(case: SourceCase)
     second = land(case)
     assert second.rows == 5
     again = land(case)
-    assert (again.landing_id, again.snapshot_id) == (None, second.snapshot_id)
+    assert again.rows == 0
+    if isinstance(case, FileCase):
+        assert (again.landing_id, again.snapshot_id) == (None, second.snapshot_id)
     require_each_row_once(case)
     table = Project.open(case.project).wiring.catalog.load_table(case.table)
     assert table.metadata.refs[str(first.tag)].snapshot_id == first.snapshot_id
     pinned = table.scan(snapshot_id=table.metadata.refs[str(first.tag)].snapshot_id)
     assert pinned.to_arrow().num_rows == 5
+    case.require_settled()
     assert set(table.scan().to_arrow()["landing_id"].to_pylist()) == {
         first.landing_id, second.landing_id,
     }  # fmt: skip
@@ -59,7 +79,11 @@ def test_each_record_is_landed_once_and_the_snapshot_is_pinned(case: SourceCase)
 def test_a_landing_that_was_killed_anywhere_is_continued_without_losing_or_doubling_a_row(
     kind: str, tmp_path: Path
 ) -> None:
-    case = KILLED[kind](tmp_path / "project")
+    with KINDS[kind](tmp_path / "project") as case:
+        require_no_kill_matters(case)
+
+
+def require_no_kill_matters(case: SourceCase) -> None:
     ids = itertools.count(1, 2)
 
     def deliver() -> None:
@@ -74,6 +98,7 @@ def test_a_landing_that_was_killed_anywhere_is_continued_without_losing_or_doubl
     deliver()
     reached = cases.points_of(case)
     moments = different_moments(reached)
+    assert {"RawTables.commit:committed 3"} < set(moments)
     assert len(moments) >= 10
     for moment in moments:
         deliver()
@@ -87,14 +112,14 @@ def test_a_landing_that_was_killed_anywhere_is_continued_without_losing_or_doubl
 def different_moments(reached: list[str]) -> list[str]:
     """Return `POINT COUNT` for each point between which and the one before it something happens.
 
-    Of each point the first three count, so that later checkpoints and the end are among them.
+    Of each commit the first six count, so that later checkpoints and the end are among them.
     """
     seen: Counter[str] = Counter()
     moments = []
     for before, point in itertools.pairwise(["", *reached]):
         seen[point] += 1
         is_same = point.endswith(":before") or before.endswith(":committed")
-        if not is_same and seen[point] <= 3:
+        if not is_same and seen[point] <= (6 if point.startswith("RawTables.commit:c") else 2):
             moments.append(f"{point} {seen[point]}")
     return moments
 

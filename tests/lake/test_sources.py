@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
+from lakehouse_backfill.adapters.iceberg.control.imports import IcebergImportLedger
+from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
+from lakehouse_backfill.domain.sources.landings import FileDelivery
+from tests.support.sources.api import SECRET, VARIABLE, Vendor, serving
 from tests.support.spark.lake import Lake
 from tests.support.spark.modes import LakeProject
 
@@ -55,10 +60,31 @@ class FileKind:
         (self.inbox / name).write_text("\n".join(["d,k,v", *lines, ""]))
 
 
-KINDS: dict[str, Callable[[Path], FileKind]] = {"files": FileKind}
+class ApiKind:
+    """An HTTP API on this machine that answers with everything."""
+
+    def __init__(self, _folder: Path) -> None:
+        os.environ[VARIABLE] = SECRET
+        self.vendor = Vendor("export")
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        declared = {
+            "url": self.vendor.url, "records": "data.items", "id": "n",
+            "credentials": {"env": VARIABLE},
+        }  # fmt: skip
+        return {"kind": "api", "api": declared}
+
+    def deliver(self, records: Records) -> None:
+        for d, k, v in records:
+            number = len(self.vendor.records)
+            self.vendor.records.append({"n": number, "d": d, "k": k, "v": v})
 
 
-@pytest.mark.req("S4")
+KINDS: dict[str, Callable[[Path], FileKind | ApiKind]] = {"files": FileKind, "api": ApiKind}
+
+
+@pytest.mark.req("S4", "S5")
 @pytest.mark.parametrize("kind", KINDS)
 def test_raw_input_is_landed_and_published_and_a_later_landing_does_not_change_the_run(
     kind: str, lake: Lake
@@ -66,6 +92,21 @@ def test_raw_input_is_landed_and_published_and_a_later_landing_does_not_change_t
     product = LandedTotals(lake, JOB, COLUMNS)
     lake.create("out", (*COLUMNS, *LINEAGE_COLUMNS))
     source = KINDS[kind](lake.project)
+    if isinstance(source, ApiKind):
+        with serving(source.vendor):
+            require_published(product, source)
+    else:
+        require_published(product, source)
+
+
+def ledger(product: LandedTotals) -> list[FileDelivery]:
+    wiring = product.project.wiring
+    control = ControlTables(wiring.catalog, wiring.profile.control_namespace)
+    return list(IcebergImportLedger(control).deliveries("src"))
+
+
+def require_published(product: LandedTotals, source: FileKind | ApiKind) -> None:
+    lake = product.lake
     declared = {
         "api_version": "lakehouse-backfill/v1", "source": "src", "table": lake.table("src"),
         "columns": [{"name": name, "type": kind_} for name, kind_ in COLUMNS], **source.fields,
@@ -79,6 +120,12 @@ def test_raw_input_is_landed_and_published_and_a_later_landing_does_not_change_t
     product.project.run(run, "ann")
     product.project.accept(run, by="lead")
     product.project.publish(run, by="lead")
+    if isinstance(source, FileKind):
+        # Each file names the run that read it; the second one was landed too late.
+        named = [(one.path, one.accepted_run_id) for one in ledger(product)]
+        assert named == [("0.csv", None), ("1.csv", None), ("0.csv", run)]
+        product.project.publish(run, by="lead")
+        assert len(ledger(product)) == 3
     rows = product.project.accepted(product.product).select(["d", "k", "v"]).to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == [
         (date(2024, 1, 2), 1, 15), (date(2024, 1, 3), 2, 7),

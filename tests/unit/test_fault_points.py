@@ -71,7 +71,7 @@ READING = {
     "CloneCommitter": {"fence", "set_columns", "write_clone"},
     "Progress": {"advance", "count", "finish", "say", "start"},
     "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},
-    "RawTables": {"pinned", "state"},
+    "RawTables": {"deliveries", "pinned", "rows", "state"},
     "RowReader": {"by_key", "compare_query", "deleted_rows", "golden", "tombstoned_rows"},
     "RowRewriter": {"require_equal"},
     "Runs": {"chunks", "code_of", "events", "fenced", "list", "plan", "recorded", "status"},

@@ -20,6 +20,12 @@ def land(
         str | None, typer.Option(metavar="DATE", help="First one that is not landed any more.")
     ] = None,
     *,
+    reconcile: Annotated[
+        bool,
+        typer.Option(
+            "--reconcile", help="Read an API whole: find deletions and silent corrections."
+        ),
+    ] = False,
     dry_run: DryRunOption = False,
 ) -> Result:
     """Bring a source into the lake as a pinned snapshot.
@@ -31,8 +37,9 @@ def land(
       lakehouse-backfill land trips --dry-run
       lakehouse-backfill land trips
       lakehouse-backfill land trips --from 2026-01-01 --to 2026-02-01
+      lakehouse-backfill land orders --from 2026-01-01 --to 2026-02-01 --reconcile
     """
     project = current_project()
     if dry_run:
-        return project.preview_landing(source, from_, to)
-    return project.land(source, from_, to)
+        return project.preview_landing(source, from_, to, reconcile=reconcile)
+    return project.land(source, from_, to, reconcile=reconcile)

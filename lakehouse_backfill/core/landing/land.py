@@ -9,7 +9,6 @@ snapshot. A landing that was cut off between any two of them is continued by the
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 
 from lakehouse_backfill.domain.sources.declaration import SourceDeclaration
@@ -20,6 +19,7 @@ from lakehouse_backfill.domain.sources.landings import (
     LandingState,
     LandingSurvey,
     new_landing_id,
+    next_state,
 )
 from lakehouse_backfill.errors import Blocked, Conflict, RejectedInput, Unsupported
 from lakehouse_backfill.ports.sources import (
@@ -164,10 +164,7 @@ class _Steps:
         return tuple(file for file in checkpoint.replaces if file in landed)
 
     def _next(self, **changes: object) -> LandingState:
-        links = {
-            "step": self.state.step + 1, "follows": self.state.token, "token": uuid.uuid4().hex,
-        }  # fmt: skip
-        return self.state.model_copy(update={**changes, **links})
+        return next_state(self.state, **changes)
 
     def _ensure(self) -> None:
         if not self._is_table_there:

@@ -104,6 +104,15 @@ def _bound_instant(row: RowRange, side: str) -> datetime:
 TIME_TYPES = ("date", "timestamp", "timestamptz")
 
 
+def input_row_ranges(pin: SourcePin) -> tuple[RowRange, ...]:
+    """Return the rows of an input that a run may read; of reference data all."""
+    kinds = {column.name: column.type for column in pin.columns}
+    if pin.range is None or pin.range.column not in kinds:
+        return (RowRange("", is_everything=True),)
+    first, last = to_utc_instant(pin.range.from_), to_utc_instant(pin.range.to)
+    return window_row_ranges(kinds[pin.range.column], pin.range.column, first, last)
+
+
 def window_row_ranges(
     column_type: str, column: str, first: datetime, last: datetime
 ) -> tuple[RowRange, ...]:

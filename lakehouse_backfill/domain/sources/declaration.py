@@ -12,7 +12,7 @@ from pydantic import Field
 from lakehouse_backfill.domain.contract import ContractColumn, ContractPartition
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value
 
-SourceKind = Literal["files"]
+SourceKind = Literal["files", "api"]
 DuplicatePolicy = Literal["ignore", "reprocess", "correction", "reject"]
 
 #: Columns that a landing adds to those of each source: name, Iceberg type, meaning.
@@ -26,6 +26,24 @@ FILE_COLUMNS = (
     ("source_row", "long", "Number of the row in its file, from 1."),
     ("source_attempt", "int", "Which delivery of the file it is: 1, 2, 3 …"),
     ("business_date", "date", "The business date of the file; null: it has none."),
+)
+#: Columns that a landing of an API adds.
+API_COLUMNS = (
+    ("record_id", "string", "Id of the record, as text."),
+    ("change", "string", "insert, update, correction (same version, other content) or deletion."),
+    ("record_hash", "string", "SHA-256 of the record's canonical JSON."),
+    ("record", "string", "The whole record as JSON, as it was received."),
+    ("page", "long", "Number of the response in its landing; null for a deletion."),
+    ("sequence", "long", "Order of the rows of this table: of a record the highest counts."),
+)
+#: Columns of the table of raw responses, TABLE_responses.
+RESPONSE_COLUMNS = (
+    ("page", "long", "Number of the response in its landing, from 1."),
+    ("request", "string", "Where the request stood, as JSON; without credentials."),
+    ("status", "int", "HTTP status."),
+    ("body", "string", "The response as it was received."),
+    ("body_hash", "string", "SHA-256 of the body."),
+    ("received_at", "timestamptz", "When it was received."),
 )
 
 
@@ -81,6 +99,78 @@ class FileSource(Value):
     files_per_commit: int = Field(64, ge=1, le=1000, description="Files in one commit at most.")
 
 
+class CursorPaging(Value):
+    """Each response names the next one."""
+
+    by: Literal["cursor"]
+    parameter: Text = Field(description="Query parameter that takes the cursor.")
+    next: Text = Field(description="Where a response holds the next cursor, e.g. meta.next.")
+    continues: bool = Field(
+        default=False,
+        description="Whether a later landing goes on from the last cursor, as in a feed of "
+        "changes; else each landing reads everything and lands what is new.",
+    )
+
+
+class WindowPaging(Value):
+    """Requests for half-open windows of time; a window may have several pages."""
+
+    by: Literal["window"]
+    from_: Text = Field(alias="from", description="Query parameter of the first instant.")
+    to: Text = Field(description="Query parameter of the first instant after the window.")
+    column: Name = Field(description="Column of a record that holds its instant or date.")
+    hours: int = Field(24, ge=1, description="Length of a window.")
+    cursor: Text | None = Field(None, description="Query parameter of the next page in a window.")
+    next: Text | None = Field(None, description="Where a response holds the next cursor.")
+
+
+class IdRangePaging(Value):
+    """Requests for records with ids after the last one; responses are in the order of ids."""
+
+    by: Literal["id_range"]
+    parameter: Text = Field(description="Query parameter that takes the last id that was read.")
+    first: str = Field("0", description="Id to begin after.")
+
+
+class ApiCredentials(Value):
+    """A secret header; its value is read from the environment and stored nowhere."""
+
+    header: Text = Field("Authorization", description="Name of the header.")
+    prefix: str = Field("Bearer ", description="What stands before the secret.")
+    env: Text = Field(description="Environment variable that holds the secret.")
+
+
+class ApiSource(Value):
+    """An HTTP API that answers with pages of JSON records."""
+
+    url: Text = Field(description="http:// or https:// address of the records.")
+    parameters: dict[str, str] = Field(
+        default_factory=dict, description="Further query parameters, e.g. {limit: 500}."
+    )
+    headers: dict[str, str] = Field(default_factory=dict, description="Headers without secrets.")
+    credentials: ApiCredentials | None = Field(None, description="A secret header.")
+    records: str = Field("", description="Where a response holds its records; '' : it is the list.")
+    id: Name = Field(description="Field that identifies a record.")
+    version: Name | None = Field(
+        None,
+        description="Field that the vendor raises with every change; other content with the same "
+        "version is a silent correction.",
+    )
+    paging: (
+        Annotated[CursorPaging | WindowPaging | IdRangePaging, Field(discriminator="by")] | None
+    ) = Field(None, description="None: one response holds everything (a snapshot export).")
+    requests_per_second: float = Field(10, gt=0, description="At most.")
+    retries: int = Field(6, ge=0, le=100, description="Of one request.")
+    timeout_s: float = Field(60, gt=0, description="Of one request.")
+    longest_wait_s: float = Field(
+        900, ge=0, description="Longest pause that the server may ask for."
+    )
+    retention_days: int | None = Field(
+        None, ge=1, description="How far back the vendor keeps records; earlier ranges are refused."
+    )
+    pages_per_commit: int = Field(10, ge=1, le=1000, description="Responses in one commit.")
+
+
 class SourceDeclaration(Value):
     """One source: its kind, and the raw table that it is landed in."""
 
@@ -100,11 +190,13 @@ class SourceDeclaration(Value):
         90, ge=1, le=36500, description="How long the tag of a landing keeps its snapshot."
     )
     files: FileSource | None = Field(None, description="For kind files.")
+    api: ApiSource | None = Field(None, description="For kind api.")
 
     @property
     def added_columns(self) -> tuple[tuple[str, str, str], ...]:
         """Columns of the raw table beside those of a record: name, type, meaning."""
-        return (*FILE_COLUMNS, *LANDING_COLUMNS)
+        own = {"files": FILE_COLUMNS, "api": API_COLUMNS}
+        return (*own[self.kind], *LANDING_COLUMNS)
 
     @property
     def all_columns(self) -> tuple[ContractColumn, ...]:
@@ -114,3 +206,32 @@ class SourceDeclaration(Value):
             for name, kind, meaning in self.added_columns
         )
         return (*self.columns, *added)
+
+    @property
+    def response_table(self) -> str:
+        """The table of raw responses of an API."""
+        return f"{self.table}_responses"
+
+
+class ResponseDeclaration(SourceDeclaration):
+    """The table of raw responses of an API, declared like a raw table."""
+
+    @staticmethod
+    def of(source: SourceDeclaration) -> ResponseDeclaration:
+        """Return the declaration of the responses of a source."""
+        return ResponseDeclaration(
+            api_version=source.api_version,
+            source=source.source,
+            kind=source.kind,
+            table=source.response_table,
+            description=f"Raw responses of the source {source.source}.",
+            columns=tuple(
+                ContractColumn(name=name, type=kind, description=meaning)
+                for name, kind, meaning in RESPONSE_COLUMNS
+            ),
+        )
+
+    @property
+    def added_columns(self) -> tuple[tuple[str, str, str], ...]:
+        """Columns beside those of a response."""
+        return LANDING_COLUMNS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, time, timezone
 from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
 from pydantic import Field
 
@@ -64,6 +65,7 @@ class LandingRequest(Value):
 
     from_: date | datetime | None = None
     to: date | datetime | None = None
+    reconcile: bool = False
 
     def holds(self, day: date | None) -> bool:
         """Return whether a business date is in the range; without a range all are."""
@@ -76,8 +78,29 @@ class LandingRequest(Value):
             or (self.to is not None and day >= _day(self.to))
         )
 
+    def covers(self, moment: date | datetime) -> bool:
+        """Return whether an instant or a day lies in the range; without a range all do."""
+        found, first, stop = (
+            None if one is None else _as_instant(one) for one in (moment, self.from_, self.to)
+        )
+        if found is None:
+            return False
+        return (first is None or first <= found) and (stop is None or found < stop)
+
 
 LandingState.model_rebuild()
+
+
+def _as_instant(moment: date | datetime) -> datetime:
+    if not isinstance(moment, datetime):
+        moment = datetime.combine(moment, time())
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def next_state(state: LandingState, **changes: Any) -> LandingState:
+    """Return the state after the next commit: it names the commit that it follows."""
+    links = {"step": state.step + 1, "follows": state.token, "token": uuid4().hex}
+    return state.model_copy(update={**changes, **links})
 
 
 def _day(moment: date | datetime) -> date:

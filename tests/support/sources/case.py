@@ -92,7 +92,9 @@ def points_of(case: SourceCase) -> list[str]:
     return seen
 
 
-def _land_until(folder: str, name: str, moment: str) -> None:
+def _land_until(folder: str, name: str, moment: str, environment: dict[str, str]) -> None:
+    # The process is forked from one that may be older than a variable of the test.
+    os.environ.update(environment)
     seen: Counter[str] = Counter()
 
     def kill(point: str) -> None:
@@ -107,7 +109,7 @@ def _land_until(folder: str, name: str, moment: str) -> None:
 def kill_while_landing(case: SourceCase, moment: str) -> None:
     """Land in a process of its own that dies at a moment, `POINT COUNT`."""
     child: multiprocessing.process.BaseProcess = FORKS.Process(
-        target=_land_until, args=(str(case.project), case.name, moment)
+        target=_land_until, args=(str(case.project), case.name, moment, dict(os.environ))
     )
     child.start()
     child.join(60)

@@ -31,10 +31,11 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "session stop": ("stop_session", ()),
     "session status": ("session_status", ()),
     "product add silver.a --owner ana": ("add_product", ("silver.a", "ana")),
-    "land trips": ("land", ("trips", None, None)),
+    "land trips": ("land", ("trips", None, None, False)),
+    "land trips --reconcile": ("land", ("trips", None, None, True)),
     "land trips --from 2026-01-01 --to 2026-02-01 --dry-run": (
         "preview_landing",
-        ("trips", "2026-01-01", "2026-02-01"),
+        ("trips", "2026-01-01", "2026-02-01", False),
     ),
     "new silver.a --from 1 --to 2 --reason why --reason-code late_data --by ana": (
         "new_manifest",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from lakehouse_backfill.adapters.iceberg.control.log import ControlTables, LogAppend, LogHead
@@ -26,8 +27,9 @@ class IcebergImportLedger:
 
         def change(head: LogHead) -> LogAppend[None]:
             rows = _rows_of(head, sources)
-            known = {(row["source"], row["file_id"], row["attempt"]) for row in rows}
-            new = [one for one in deliveries if (one.source, one.file_id, one.attempt) not in known]
+            key = itemgetter("source", "file_id", "attempt", "accepted_run_id")
+            known = set(map(key, rows))
+            new = [one for one in deliveries if key(dict(one)) not in known]
             return LogAppend(result=None, rows=tuple(map(FILE_IMPORT_LEDGER.row, new)))
 
         if deliveries:

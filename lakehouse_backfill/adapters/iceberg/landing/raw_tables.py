@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import In
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table import update as updates
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
+from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.declaration import LANDING_COLUMNS, SourceDeclaration
 from lakehouse_backfill.domain.sources.landings import LandedSnapshot, LandingState
@@ -101,6 +103,39 @@ class IcebergRawTables:
         """Mark the landing as complete, and tag its snapshot, in one commit."""
         age_ms = timedelta(days=keep_days) // timedelta(milliseconds=1)
         return self._land(table, _LandingCommit(state, tag_age_ms=age_ms))
+
+    def rows(
+        self, table: str, where: Mapping[str, str], columns: tuple[str, ...]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows with these values, in no order."""
+        loaded = catalogs.load_table_or_none(self.catalog, table)
+        if loaded is None or loaded.current_snapshot() is None:
+            return
+        wanted: BooleanExpression = AlwaysTrue()
+        for name, value in where.items():
+            wanted = And(wanted, EqualTo(term=name, value=value))
+        with catalogs.translate_errors():
+            found = loaded.scan(row_filter=wanted, selected_fields=columns).to_arrow_batch_reader()
+        for batch in found:
+            yield from batch.to_pylist()
+
+    def deliveries(
+        self, table: str, snapshot_id: int, ranges: tuple[RowRange, ...]
+    ) -> frozenset[tuple[str, int]]:
+        """Return file and attempt of the rows in these ranges that a snapshot holds."""
+        import pyarrow as pa
+
+        names = ("source_file", "source_attempt")
+        found: set[tuple[str, int]] = set()
+        loaded = catalogs.load_table(self.catalog, table)
+        with catalogs.translate_errors():
+            scan = loaded.scan(
+                row_range_filter(ranges), selected_fields=names, snapshot_id=snapshot_id
+            )
+            for batch in scan.to_arrow_batch_reader():
+                distinct = pa.Table.from_batches([batch]).group_by(list(names)).aggregate([])
+                found.update((row[names[0]], row[names[1]]) for row in distinct.to_pylist())
+        return frozenset(found)
 
     def pinned(self, table: str, landing_id: str) -> LandedSnapshot:
         """Return the snapshot that the landing is pinned at, with its tag."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.sources.files.errors import bad_file, unparsable_file
+from lakehouse_backfill.adapters.sources.formats import read_json_lines
 from lakehouse_backfill.domain.sources.declaration import FileSource
 
 if TYPE_CHECKING:
@@ -81,28 +82,7 @@ def _parse_csv(declared: FileSource, content: bytes, schema: pa.Schema) -> pa.Ta
 
 
 def _parse_json(declared: FileSource, content: bytes, schema: pa.Schema) -> pa.Table:  # noqa: ARG001 (one signature for all parsers)
-    import pyarrow as pa
-    from pyarrow import json
-
-    if not content.strip():
-        return schema.empty_table()
-    plain = pa.schema([pa.field(field.name, _json_type(field.type)) for field in schema])
-    return json.read_json(
-        io.BytesIO(content),
-        read_options=json.ReadOptions(block_size=max(1 << 20, min(len(content), 1 << 26))),
-        parse_options=json.ParseOptions(
-            explicit_schema=plain, unexpected_field_behavior="error", newlines_in_values=True
-        ),
-    )
-
-
-def _json_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type that the JSON parser knows; the rest is a cast."""
-    import pyarrow as pa
-
-    if pa.types.is_large_string(kind) or pa.types.is_date(kind):
-        return pa.string()
-    return kind
+    return read_json_lines(content, schema)
 
 
 def _parse_parquet(declared: FileSource, content: bytes, schema: pa.Schema) -> pa.Table:  # noqa: ARG001 (one signature for all parsers)

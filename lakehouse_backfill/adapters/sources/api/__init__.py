@@ -1,0 +1,1 @@
+"""HTTP APIs that answer with pages of JSON."""

@@ -1,0 +1,55 @@
+"""JSON values as Arrow columns; files and pages of APIs share it."""
+
+from __future__ import annotations
+
+import io
+import json as text_json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_json_lines(content: bytes, schema: pa.Schema, *, unexpected: str = "error") -> pa.Table:
+    """Return the rows of JSON lines in types that a cast to `schema` finishes.
+
+    `unexpected`: what is done with fields that the schema lacks, `error` or `ignore`.
+    """
+    import pyarrow as pa
+    from pyarrow import json
+
+    if not content.strip():
+        return schema.empty_table()
+    plain = pa.schema([pa.field(field.name, _json_type(field.type)) for field in schema])
+    return json.read_json(
+        io.BytesIO(content),
+        read_options=json.ReadOptions(block_size=max(1 << 20, min(len(content), 1 << 26))),
+        parse_options=json.ParseOptions(
+            explicit_schema=plain, unexpected_field_behavior=unexpected, newlines_in_values=True
+        ),
+    )
+
+
+def from_json_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return decoded JSON objects as a table; fields that the schema lacks are left out."""
+    import pyarrow as pa
+
+    exact = {field.name for field in schema if pa.types.is_decimal(field.type)}
+    lines = []
+    for row in rows:
+        own = {name: row.get(name) for name in schema.names}
+        for name in exact:
+            own[name] = None if own[name] is None else str(own[name])
+        lines.append(text_json.dumps(own, default=float))
+    found = read_json_lines("\n".join(lines).encode(), schema)
+    return found.select(schema.names).cast(schema)
+
+
+def _json_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type that the JSON parser knows; the rest is a cast."""
+    import pyarrow as pa
+
+    if pa.types.is_large_string(kind) or pa.types.is_date(kind):
+        return pa.string()
+    return kind

@@ -1,0 +1,59 @@
+"""Records of an API: what is landed of them, and which were deleted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehouse_backfill.core.landing.records import (
+    JudgedRecord,
+    KnownRecord,
+    deleted_ids,
+    judge_record,
+)
+
+RECORDS = st.builds(
+    lambda key, value, version: {"id": key, "v": value, "version": version},
+    st.integers(1, 4), st.integers(1, 3), st.integers(1, 3),
+)  # fmt: skip
+
+
+@given(st.lists(st.lists(RECORDS, max_size=6), max_size=5))
+def test_the_newest_landed_rows_are_the_newest_states_and_no_state_is_landed_twice_in_a_row(
+    readings: list[list[dict[str, Any]]],
+) -> None:
+    known: dict[str, KnownRecord] = {}
+    landed: list[JudgedRecord] = []
+    newest: dict[str, dict[str, Any]] = {}
+    for reading in readings:
+        seen = set()
+        for record in reading:
+            seen.add(str(record["id"]))
+            newest[str(record["id"])] = record
+            judged = judge_record(record, "id", "version", known)
+            landed += [judged] if judged is not None else []
+        for gone in deleted_ids(known, list(known), frozenset(seen)):
+            landed.append(JudgedRecord(gone, "deletion", known[gone].record_hash, {}))
+            known[gone] = known[gone]._replace(is_deleted=True)
+            del newest[gone]
+    state: dict[str, JudgedRecord] = {}
+    for row in landed:
+        before = state.get(row.record_id)
+        is_live = before is not None and before.change != "deletion"
+        assert (row.change == "insert") is not is_live
+        if before is not None and is_live and row.change != "deletion":
+            assert before.record_hash != row.record_hash
+            is_same_version = before.record["version"] == row.record["version"]
+            assert row.change == ("correction" if is_same_version else "update")
+        state[row.record_id] = row
+    live = {one: dict(row.record) for one, row in state.items() if row.change != "deletion"}
+    assert live == newest
+
+
+def test_without_a_version_every_change_is_an_update() -> None:
+    known: dict[str, KnownRecord] = {}
+    for value, wanted in ((1, "insert"), (1, None), (2, "update")):
+        judged = judge_record({"id": 1, "v": value}, "id", None, known)
+        assert (judged.change if judged else None) == wanted
