@@ -171,10 +171,13 @@ def _check_session(wiring: Adapters) -> str:
 
 
 def _check_java(_: Adapters) -> str:
+    from lakehouse_backfill.adapters.spark.session.class_archive import ClassArchives
     from lakehouse_backfill.adapters.spark.session.java import require_java
 
     found = require_java()
-    return f"Java {found.version} at {found.home} ({found.source})"
+    archives = ClassArchives.of_user(os.environ)
+    classes = archives.describe() if archives else "archives of classes are switched off"
+    return f"Java {found.version} at {found.home} ({found.source}); {classes}"
 
 
 def _check_jars(wiring: Adapters) -> str:

@@ -49,8 +49,13 @@ def shim_folder(env: Mapping[str, str], clone: Path | None) -> Path:
     """Return the shim's folder: in the clone that was set up, else in the user's cache."""
     if clone is not None and (clone / ".tools").is_dir() and os.access(clone, os.W_OK):
         return clone / ".tools" / "java"
+    return user_cache(env) / "java"
+
+
+def user_cache(env: Mapping[str, str]) -> Path:
+    """Return the folder of what can be made again; it need not exist."""
     cache = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME", "~")).expanduser() / ".cache")
-    return Path(cache) / "lakehouse-backfill" / "java"
+    return Path(cache) / "lakehouse-backfill"
 
 
 def is_shim(home: Path) -> bool:

@@ -1,37 +1,33 @@
 """Opens the one Spark session of this process: local, on a cluster, or on a Spark Connect server.
 
-With `commits/java_api.py` and `warm_jvm.py` the only module that uses the Spark context or its
-gateway. A Spark Connect server is started by others: settings that it takes only at its start are
-not sent to it.
+`jvm.py` starts the JVM. With it, `commits/java_api.py` and `warm_jvm.py` the only module that uses
+the Spark context or its gateway. A Spark Connect server is started by others: settings that it
+takes only at its start are not sent to it.
 """
 
 from __future__ import annotations
 
-import os
+import atexit
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from subprocess import TimeoutExpired
+from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.guard.environment_gate import SECRETS
-from lakehouse_backfill.adapters.spark.session.java import JavaRuntime, require_java
+from lakehouse_backfill.adapters.spark.session.jvm import StartingJvm, begin_jvm
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
     SparkSettings,
     is_secret,
     loud_executor_settings,
-    may_hold_secret,
 )
 from lakehouse_backfill.adapters.spark.session.spark_errors import (
     last_lines,
-    open_log,
     silence_query_loggers,
     spark_errors,
 )
@@ -45,7 +41,7 @@ from lakehouse_backfill.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -144,23 +140,10 @@ def _require_settings_applied(address: str, session: SparkSession, wanted: dict[
         )
 
 
-_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
-#: Variables that another Spark on the machine may set; each makes ours start the wrong program.
-_STALE = (
-    "PYSPARK_DRIVER_PYTHON",
-    "PYSPARK_DRIVER_PYTHON_OPTS",
-    "PYSPARK_GATEWAY_PORT",
-    "PYSPARK_GATEWAY_SECRET",
-    "PYSPARK_SUBMIT_ARGS",
-    "SPARK_API_MODE",
-    "SPARK_CONNECT_MODE_ENABLED",
-    "SPARK_DIST_CLASSPATH",
-    "SPARK_ENV_LOADED",
-    "SPARK_REMOTE",
-    "SPARK_TESTING",
-)
 _LOCK = threading.Lock()
 _OPEN_SESSIONS: dict[str, SparkSession] = {}
+#: How long a JVM that does not answer may take to end.
+_END_S = 0.5
 _sessions_opened = 0
 
 
@@ -193,10 +176,8 @@ def open_session(
     with _LOCK:
         session = _OPEN_SESSIONS.get("session")
         if session is None:
-            silence_query_loggers()
-            for name in _STALE:
-                os.environ.pop(name, None)
-            start = partial(_start, meanwhile=meanwhile)
+            may_archive = few_rows and not hides_values and settings.is_local
+            start = partial(_start, meanwhile=meanwhile, may_archive=may_archive)
             own = start if settings.remote is None else connect_to_server
             session = (attach or own)(settings)
             _OPEN_SESSIONS["session"] = session
@@ -258,83 +239,49 @@ def _stop_java() -> None:
         SparkContext._jvm = None
 
 
-def _start(settings: SparkSettings, meanwhile: Callable[[], None] | None) -> SparkSession:
-    java = require_java()
-    set_python(settings)
-    os.environ["JAVA_HOME"] = str(java.home)
-    log = open_log()
+def _start(
+    settings: SparkSettings, meanwhile: Callable[[], None] | None, *, may_archive: bool
+) -> SparkSession:
+    jvm = begin_jvm(settings, may_archive=may_archive)
     try:
-        return _launch(_with_logging(settings, java), log, meanwhile)
-    except BackfillError:
-        raise
+        return _open_in(jvm, meanwhile)
     except Exception as error:
+        with suppress(TimeoutExpired):
+            jvm.process.wait(_END_S)
+        if jvm.archive.blame(jvm.process.poll()):
+            # The archive of classes that it has read is gone: the next JVM starts without.
+            forget_jvm()
+            return _start(settings, None, may_archive=False)
+        if isinstance(error, BackfillError):
+            raise
         raise EnvironmentDown(
             f"Spark did not start: {error}\n{last_lines()}",
             fix="lakehouse-backfill doctor",
         ) from error
 
 
-def _launch(
-    options: dict[str, str], log: IO[bytes], meanwhile: Callable[[], None] | None
-) -> SparkSession:
-    """Start the JVM, then the session; what may hold a secret is set over the gateway.
+def _open_in(jvm: StartingJvm, meanwhile: Callable[[], None] | None) -> SparkSession:
+    """Open the session in a JVM that has begun to start; call `meanwhile` before it is waited for.
 
-    The command line of a process, and the JVM's performance data, are readable by other users.
+    What may hold a secret is set over the gateway.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    public = {key: text for key, text in options.items() if not may_hold_secret(key)}
-    private = [(key, text) for key, text in options.items() if key not in public]
-    conf = SparkConf(loadDefaults=False).setAll(list(public.items()))
-    # Java and its Python workers inherit these files: their warnings never reach the terminal. In a
-    # session of its own, nothing that is typed in the terminal reaches them; they end with us.
-    process = {"stdout": log, "stderr": log, "start_new_session": True}
-    gateway = launch_jvm(conf, process, meanwhile=meanwhile)
-    own = SparkConf(loadDefaults=True, _jvm=gateway.jvm).setAll(private)
-    context = SparkContext(conf=own, gateway=gateway)
-    context.setLogLevel(options.get("spark.log.level", "ERROR"))
-    end_jobs_on_interrupt(context)
-    return SparkSession.builder.getOrCreate()
-
-
-def launch_jvm(
-    conf: SparkConf | None,
-    process: dict[str, Any],
-    patience_s: float | None = None,
-    meanwhile: Callable[[], None] | None = None,
-) -> Any:
-    """Return the gateway to a new JVM; Ctrl-C ends the wait for it, and the JVM too.
-
-    `meanwhile` is called while it starts.
-    PySpark waits in a thread that nothing interrupts: cut off, it takes away the folder in which
-    the JVM announces itself, and a JVM without that folder never ends.
-    """
-    from pyspark.java_gateway import launch_gateway
-
-    launched: Future[Any] = Future()
-
-    def launch() -> None:
-        try:
-            launched.set_result(launch_gateway(conf, process))  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001 (raised where somebody waits)
-            launched.set_exception(error)
-
-    threading.Thread(target=launch, name="launch-jvm", daemon=True).start()
+    silence_query_loggers()
     try:
         if meanwhile is not None:
             meanwhile()
-        return launched.result(patience_s)
+        gateway = jvm.connect()
     except BaseException:
-        # A JVM ends when its input does, which is also when this process ends.
-        launched.add_done_callback(_end_jvm)
+        jvm.end()
         raise
-
-
-def _end_jvm(launched: Future[Any]) -> None:
-    # One that another process started is not ours to end.
-    if launched.exception() is None and launched.result().proc is not None:
-        launched.result().proc.stdin.close()
+    atexit.register(lambda: jvm.archive.blame(jvm.process.poll()))
+    own = SparkConf(loadDefaults=True, _jvm=gateway.jvm).setAll(list(jvm.private.items()))
+    context = SparkContext(conf=own, gateway=gateway)
+    context.setLogLevel(jvm.settings.options.get("spark.log.level", "ERROR"))
+    end_jobs_on_interrupt(context)
+    return SparkSession.builder.getOrCreate()
 
 
 def end_jobs_on_interrupt(context: SparkContext) -> None:
@@ -443,28 +390,6 @@ def _refuse_other_catalog(session: SparkSession, settings: SparkSettings) -> Non
                 f"this process already has a Spark session on another catalog ({key} differs)",
                 fix="use one project and one profile in a process",
             )
-
-
-def set_python(settings: SparkSettings) -> None:
-    """Make PySpark find itself, and the Python of its workers."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise EnvironmentDown("pyspark is not installed", fix="pip install 'pyspark>=4.1,<4.2'")
-    os.environ["SPARK_HOME"] = str(Path(spec.origin).parent)
-    if settings.is_local:
-        # The machine's name may not resolve; a cluster's defaults do not apply to this session.
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ.pop("SPARK_CONF_DIR", None)
-    else:
-        os.environ["PYSPARK_PYTHON"] = settings.options.get("spark.pyspark.python", "python3")
-
-
-def _with_logging(settings: SparkSettings, java: JavaRuntime) -> dict[str, str]:
-    key = "spark.driver.extraJavaOptions"
-    quiet = f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"
-    parts = (quiet, *java.options, settings.options.get(key, ""))
-    return {**settings.options, key: " ".join(filter(None, parts))}
 
 
 def analysed_plan(frame: DataFrame) -> Any | None:

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from lakehouse_backfill.adapters.spark.session import session as own_session
 from lakehouse_backfill.adapters.spark.session import spark_errors
+from lakehouse_backfill.adapters.spark.session.jvm import connect_gateway, set_python
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.adapters.spark.session.warm_session import (
     Connection,
@@ -51,9 +52,9 @@ def attach(warm: WarmSession, settings: SparkSettings) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    own_session.set_python(settings)
+    set_python(settings)
     try:
-        gateway = _connect(warm.connection.port, warm.connection.token, _ANSWER_S)
+        gateway = connect_gateway(warm.connection.port, warm.connection.token, _ANSWER_S)
         base = _require_usable(gateway)
         _remove_leftovers(gateway, base)
         java_api = gateway.jvm.org.apache.spark.api.java.JavaSparkContext
@@ -89,16 +90,6 @@ def is_jvm_alive() -> bool:
 
     gateway: Any = SparkContext._gateway
     return gateway is not None and gateway.proc.poll() is None
-
-
-def _connect(port: int, token: str, patience_s: float) -> Any:
-    """Return a gateway to a JVM of another process; raises TimeoutError when it does not answer."""
-    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(port), token
-    try:
-        return own_session.launch_jvm(None, {}, patience_s)
-    finally:
-        for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
-            os.environ.pop(name, None)
 
 
 def _require_usable(gateway: Any) -> Any:
