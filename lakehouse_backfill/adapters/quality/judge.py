@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
 from io import StringIO
 from pathlib import Path
 from threading import Thread
@@ -182,6 +185,29 @@ _GX_MODULE = "great_expectations"
 # What it imports of Spark, and takes as not installed when that import fails.
 _SPARK_MODULES = ("pyspark.sql", "pyspark.ml.feature", "pyspark.sql.connect.session")
 _IMPORT_THREADS: list[Thread] = []
+#: What it imports for a few expectations, and for pages of results: a third of its time.
+_LATE_MODULES = frozenset({"altair", "scipy.stats"})
+
+
+class _LateFinder:
+    """Finder for imports that lets a late module be loaded when something of it is first used."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, *_: Any) -> ModuleSpec | None:
+        if name not in _LATE_MODULES:
+            return None
+        found = PathFinder.find_spec(name, path)
+        if found is not None and found.loader is not None:
+            found.loader = LazyLoader(found.loader)
+        return found
+
+
+def _import_gx() -> None:
+    sys.meta_path.insert(0, _LateFinder)
+    try:
+        import_module(_GX_MODULE)
+    finally:
+        sys.meta_path.remove(_LateFinder)
 
 
 class ExpectationsJudge:
@@ -324,9 +350,7 @@ def start_gx_import() -> None:
     """
     if not _IMPORT_THREADS:
         _load_spark_modules()
-        _IMPORT_THREADS.append(
-            Thread(target=import_module, args=(_GX_MODULE,), name="import-gx", daemon=True)
-        )
+        _IMPORT_THREADS.append(Thread(target=_import_gx, name="import-gx", daemon=True))
         _IMPORT_THREADS[0].start()
 
 
@@ -383,7 +407,7 @@ def _quiet_library() -> Iterator[None]:
             warnings.simplefilter("ignore")
             for thread in _IMPORT_THREADS:
                 thread.join()
-            import_module(_GX_MODULE)
+            _import_gx()
             yield
     finally:
         logger.setLevel(before)
