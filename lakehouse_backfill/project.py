@@ -32,6 +32,7 @@ from lakehouse_backfill.fault_points import forget_commits
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.results.base import complete_commands
 from lakehouse_backfill.wiring.adapters import STATE_FOLDER, Adapters
+from lakehouse_backfill.wiring.engine import end_run, remember_rows
 
 if TYPE_CHECKING:
     from lakehouse_backfill import results
@@ -583,7 +584,10 @@ class Project:
         """Approve the intent; the decision is bound to the manifest hash."""
         from lakehouse_backfill.core.approval import decisions
 
-        return self._decided(decisions.approve, run, by, reason, is_page_new=False)
+        decided = self._decided(decisions.approve, run, by, reason, is_page_new=False)
+        plan = self.wiring.context.runs.plan(decided.run_id)
+        remember_rows(self.wiring, decided.run_id, plan.estimate.input_rows)
+        return decided
 
     def stage(self, run: str, by: str, *, take_over: bool = False) -> runs.StageResult:
         """Compute the chunks that are not staged yet into the run's shadow table."""
@@ -646,6 +650,7 @@ class Project:
         self._load_engine(run)
         with self._pages.written_on_error(run), self._anchored_on_error(run):
             done = run_until_decision(self._context(take_over=take_over), run, resolve_actor(by))
+        end_run(self.wiring, run)
         found = results.runs.RunProgressResult(**done)
         if found.run_id != run:
             self._pages.update_existing(run)
@@ -1461,7 +1466,7 @@ class Project:
     def _load_engine(self, run: str | None = None) -> None:
         self.wiring.require_java()
         if run is not None and self.wiring.is_one_command:
-            from lakehouse_backfill.wiring.warm_session import expect_run
+            from lakehouse_backfill.wiring.engine import expect_run
 
             expect_run(self.wiring, run)
         self.wiring.preload_suites()

@@ -111,7 +111,8 @@ class Adapters:
         self.signing_key: str | None = os.environ.get(SIGNING_KEY_VARIABLE) or None
         #: Whether the process ends with one command, so that a session is made for its run alone.
         self.is_one_command = False
-        self.has_few_rows = False
+        #: The input rows of the run at hand, where it is known and the session is made for it.
+        self.expected_rows: int | None = None
         self.judges_rows = False
 
     @staticmethod
@@ -146,7 +147,7 @@ class Adapters:
     @cached_property
     def spark(self) -> Any:
         """The Spark session of the profile; starts a JVM."""
-        from lakehouse_backfill.wiring.warm_session import open_engine
+        from lakehouse_backfill.wiring.engine import open_engine
 
         return open_engine(self)
 

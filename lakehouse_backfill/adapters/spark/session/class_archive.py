@@ -21,7 +21,7 @@ import struct
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from lakehouse_backfill.adapters.spark.session.java import user_cache
@@ -47,8 +47,18 @@ class ArchiveUse:
     options: tuple[str, ...] = ()
     #: Held by the JVM as long as it may write; to be passed to its process.
     lock: int | None = None
-    #: The file that it reads.
-    reads: Path | None = field(default=None)
+    #: The file that it reads, or writes.
+    reads: Path | None = None
+    writes: Path | None = None
+
+    def keep(self) -> None:
+        """Have what the JVM writes at its end read by later ones: it has done a whole run.
+
+        One that was stopped early has loaded too little.
+        """
+        if self.writes is not None:
+            with suppress(OSError):
+                self.writes.with_suffix(".keep").touch()
 
     def release(self) -> None:
         """Leave the lock to the JVM, once it has started."""
@@ -124,7 +134,7 @@ class ClassArchives:
             self._remove_others(file)
             return _reading(file)
         if may_write:
-            return ArchiveUse((f"-XX:ArchiveClassesAtExit={fresh}",), lock)
+            return ArchiveUse((f"-XX:ArchiveClassesAtExit={fresh}",), lock, writes=fresh)
         os.close(lock)
         return ArchiveUse()
 
@@ -162,14 +172,14 @@ def _reading(file: Path) -> ArchiveUse:
 
 
 def _is_taken_over(fresh: Path, file: Path) -> bool:
-    """Give a whole new archive its name, remove what is none; return whether there is one."""
-    if not _is_whole(file) and _is_whole(fresh):
+    """Give a new archive that is to be kept its name, else remove it; return if there is one."""
+    keep = fresh.with_suffix(".keep")
+    if not _is_whole(file) and _is_whole(fresh) and keep.exists():
         fresh.replace(file)
-    if _is_whole(file):
-        return True
-    for left in (file, fresh):
+    is_there = _is_whole(file)
+    for left in (fresh, keep) if is_there else (file, fresh, keep):
         left.unlink(missing_ok=True)
-    return False
+    return is_there
 
 
 def _make_own_folder(folder: Path) -> None:

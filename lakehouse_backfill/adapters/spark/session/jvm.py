@@ -6,6 +6,7 @@ waits for its answer. What is done between them costs no time of its own.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,11 +60,18 @@ class StartingJvm:
     """A JVM that has begun to start for `settings`."""
 
     settings: SparkSettings
-    #: Spark's options that are set over the gateway: the command line is readable by other users.
-    private: Mapping[str, str]
     process: subprocess.Popen[bytes]
     archive: ArchiveUse
     _answer: Path
+
+    @property
+    def private(self) -> dict[str, str]:
+        """Return the options that are set over the gateway, as others can read a command line."""
+        return {key: text for key, text in self.settings.options.items() if may_hold_secret(key)}
+
+    def serves(self, settings: SparkSettings) -> bool:
+        """Return whether a session with these settings would have the same command line."""
+        return _public(self.settings.options) == _public(settings.options)
 
     def connect(self) -> Any:
         """Return the gateway once the JVM answers; Ctrl-C ends the wait for it, and the JVM too.
@@ -76,6 +84,7 @@ class StartingJvm:
             self.end()
             raise
         gateway.proc = self.process
+        _connected.append(self.archive)
         shutil.rmtree(self._answer.parent, ignore_errors=True)
         return gateway
 
@@ -91,13 +100,50 @@ class StartingJvm:
         return port, content[8 : 8 + length].decode()
 
     def end(self) -> None:
-        """End the process, however far it has come; wait for nothing."""
+        """End the process, which has done nothing yet; wait for nothing."""
         with suppress(ProcessLookupError, PermissionError):
-            # Of a session of its own: the shell that starts Java, and Java.
-            os.killpg(self.process.pid, signal.SIGTERM)
+            # Of a session of its own: the shell that starts Java, and Java, which would still write
+            # an archive if it were only asked to end.
+            os.killpg(self.process.pid, signal.SIGKILL)
         if self.process.stdin is not None:
             self.process.stdin.close()
         shutil.rmtree(self._answer.parent, ignore_errors=True)
+
+
+_connected: list[ArchiveUse] = []
+
+
+def keep_classes() -> None:
+    """Let later JVMs read the archive of classes that this process's JVM writes when it ends."""
+    for archive in _connected:
+        archive.keep()
+
+
+#: A JVM that no session uses yet.
+_early: list[StartingJvm] = []
+
+
+def begin_early(settings: SparkSettings, *, may_archive: bool) -> None:
+    """Start a JVM for the session that this process opens later; it ends with it, if it does not.
+
+    A session whose command line would differ gets a JVM of its own.
+    """
+    if not _early:
+        _early.append(begin_jvm(settings, may_archive=may_archive))
+        atexit.register(_end_early)
+
+
+def take_early(settings: SparkSettings) -> StartingJvm | None:
+    """Return the JVM that was started early, if it fits these settings; else end it."""
+    if _early and _early[0].process.poll() is None and _early[0].serves(settings):
+        return replace(_early.pop(), settings=settings)
+    _end_early()
+    return None
+
+
+def _end_early() -> None:
+    while _early:
+        _early.pop().end()
 
 
 def begin_jvm(settings: SparkSettings, *, may_archive: bool = False) -> StartingJvm:
@@ -112,12 +158,9 @@ def begin_jvm(settings: SparkSettings, *, may_archive: bool = False) -> Starting
     set_python(settings)
     os.environ["JAVA_HOME"] = str(java.home)
     archive = _archive(settings, java, may_archive=may_archive)
-    options = _with_java_options(settings, java, archive)
-    public = {key: text for key, text in options.items() if not may_hold_secret(key)}
-    private = {key: text for key, text in options.items() if key not in public}
     home = Path(os.environ["SPARK_HOME"])
     command = [str(home / "bin" / "spark-submit")]
-    for key, text in public.items():
+    for key, text in _public(_with_java_options(settings, java, archive)).items():
         command += ["--conf", f"{key}={text}"]
     folder = Path(tempfile.mkdtemp(prefix="lakehouse-backfill-jvm-"))
     env = {
@@ -135,7 +178,11 @@ def begin_jvm(settings: SparkSettings, *, may_archive: bool = False) -> Starting
             start_new_session=True, pass_fds=[] if archive.lock is None else [archive.lock],
         )  # fmt: skip
     archive.release()
-    return StartingJvm(settings, private, process, archive, folder / "answer")
+    return StartingJvm(settings, process, archive, folder / "answer")
+
+
+def _public(options: Mapping[str, str]) -> dict[str, str]:
+    return {key: text for key, text in options.items() if not may_hold_secret(key)}
 
 
 def _archive(settings: SparkSettings, java: JavaRuntime, *, may_archive: bool) -> ArchiveUse:

@@ -19,7 +19,7 @@ from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.guard.environment_gate import SECRETS
-from lakehouse_backfill.adapters.spark.session.jvm import StartingJvm, begin_jvm
+from lakehouse_backfill.adapters.spark.session.jvm import StartingJvm, begin_jvm, take_early
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
     SparkSettings,
@@ -153,30 +153,28 @@ def open_session(
     attach: Callable[[SparkSettings], SparkSession] | None = None,
     *,
     hides_values: bool = False,
-    few_rows: bool = False,
+    expected_rows: int | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> SparkSession:
     """Return this process's Spark session, started on the first call, or made by `attach`.
 
     `hides_values` starts it for restricted columns; the caller calls `hide_values`, too.
-    `few_rows` starts it sooner, at the price of slower work on many rows. `meanwhile` is called
+    With few `expected_rows` it starts sooner, and is slower on many. `meanwhile` is called
     once the JVM of a new session has begun to start.
     Spark's output goes to a log file, so that only results reach the terminal. Raises JavaMissing
     without Java 17 or 21, EnvironmentDown when Spark does not start or answer, and ConfigError when
     the process already has a session on another catalog.
     """
     global _sessions_opened  # One session at a time; objects of an earlier session are invalid.
-    settings = SparkSettings.from_profile(profile, project)
-    if hides_values and settings.remote is None:
-        settings = settings.without_values()
-    if few_rows:
-        settings = settings.for_few_rows()
+    settings = SparkSettings.for_session(
+        profile, project, hides_values=hides_values, rows=expected_rows
+    )
     SECRETS.declared |= frozenset(profile.secret_variables)
     SECRETS.settings |= {key: text for key, text in settings.options.items() if is_secret(key)}
     with _LOCK:
         session = _OPEN_SESSIONS.get("session")
         if session is None:
-            may_archive = few_rows and not hides_values and settings.is_local
+            may_archive = settings.may_archive(hides_values=hides_values, rows=expected_rows)
             start = partial(_start, meanwhile=meanwhile, may_archive=may_archive)
             own = start if settings.remote is None else connect_to_server
             session = (attach or own)(settings)
@@ -242,7 +240,7 @@ def _stop_java() -> None:
 def _start(
     settings: SparkSettings, meanwhile: Callable[[], None] | None, *, may_archive: bool
 ) -> SparkSession:
-    jvm = begin_jvm(settings, may_archive=may_archive)
+    jvm = take_early(settings) or begin_jvm(settings, may_archive=may_archive)
     try:
         return _open_in(jvm, meanwhile)
     except Exception as error:

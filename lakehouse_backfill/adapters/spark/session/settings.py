@@ -229,9 +229,23 @@ _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 _SILENT_EXECUTORS = {"spark.log.level": "OFF", "spark.executor.syncLogLevel.enabled": "true"}
 #: Shuffles and spills are rows, and stay on the disk when a process is killed.
 _ENCRYPTED_SCRATCH = {"spark.io.encryption.enabled": "true"}
+#: An estimate, not measured: with so many input rows the start still weighs more than the work.
+_FEW_ROWS = 200_000
 #: Few rows: the second compiler of Java costs several times what it saves. By default, the first
 #: one alone has room for 48 MB of code, which Spark fills.
 _FEW_ROWS_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+#: Threads that collect garbage beside the work take its cores, and a small heap is collected all
+#: the time. Only where the profile says nothing: Java refuses two collectors.
+_FEW_ROWS_HEAP = "-XX:+UseSerialGC -Xmn400m"
+#: With so many input rows, making Java code for a query takes longer than to interpret it, and
+#: planning it anew between its stages longer than its tasks. An estimate, too.
+_TINY_ROWS = 20_000
+_TINY = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
 #: Session-wide write-audit-publish settings would redirect every write (pitfall 22).
 _REFUSED = ("spark.wap.branch", "spark.wap.id")
 
@@ -264,17 +278,37 @@ class SparkSettings:
         options = {key: f"{own.get(key, '')} {end}".strip() for key, end in ends.items()}
         return SparkSettings(catalog=self.catalog, options={**own, **options})
 
-    def for_few_rows(self) -> SparkSettings:
-        """Return the settings of a session that starts soonest; many rows take it longer.
+    def for_rows(self, rows: int) -> SparkSettings:
+        """Return the settings of a session that starts soonest for so few rows; else these.
 
-        Options of the profile for the driver's Java win. A cluster's settings stay as they are.
+        What the profile sets wins, unless it is our own default. A cluster's settings stay as they
+        are.
         """
-        if not self.is_local:
+        if not (self.is_local and has_few_rows(rows)):
             return self
         key = "spark.driver.extraJavaOptions"
+        options = dict(self.options)
+        for name, text in _TINY.items() if rows <= _TINY_ROWS else ():
+            ours = {**_DEFAULTS, **_LOCAL_DEFAULTS}.get(name)
+            if options.get(name, ours) == ours:
+                options[name] = text
         # Of two options, Java takes the last.
-        own = f"{_FEW_ROWS_JAVA} {self.options.get(key, '')}".strip()
-        return SparkSettings(catalog=self.catalog, options={**self.options, key: own})
+        options[key] = f"{_few_rows_java(options)} {options.get(key, '')}".strip()
+        return SparkSettings(catalog=self.catalog, options=options)
+
+    @staticmethod
+    def for_session(
+        profile: Profile, project: Path, *, hides_values: bool, rows: int | None = None
+    ) -> SparkSettings:
+        """Return the settings of a session for restricted columns, or for a number of rows."""
+        settings = SparkSettings.from_profile(profile, project)
+        if hides_values and settings.remote is None:
+            settings = settings.without_values()
+        return settings if rows is None else settings.for_rows(rows)
+
+    def may_archive(self, *, hides_values: bool, rows: int | None) -> bool:
+        """Return whether the JVM of the session may keep its classes when it ends."""
+        return self.is_local and not hides_values and has_few_rows(rows)
 
     @staticmethod
     def from_profile(profile: Profile, project: Path) -> SparkSettings:
@@ -303,6 +337,19 @@ class SparkSettings:
         if settings.is_local:
             options = {**_LOCAL_DEFAULTS, **options}
         return SparkSettings(catalog=name, options=options)
+
+
+def _few_rows_java(options: Mapping[str, str]) -> str:
+    java = options.get("spark.driver.extraJavaOptions", "")
+    is_our_heap = options["spark.driver.memory"] == _DEFAULTS["spark.driver.memory"]
+    if is_our_heap and not re.search(r"-XX:[+-]Use\w+GC|-Xm|HeapSize|NewSize|NewRatio", java):
+        return f"{_FEW_ROWS_JAVA} {_FEW_ROWS_HEAP}"
+    return _FEW_ROWS_JAVA
+
+
+def has_few_rows(rows: int | None) -> bool:
+    """Return whether a start of Spark weighs more than the work on so many rows."""
+    return rows is not None and rows <= _FEW_ROWS
 
 
 def is_local_master(master: str) -> bool:

@@ -43,8 +43,7 @@ _NAMED = 3
 
 def spark_settings(profile: Profile, project: Path, *, hides_values: bool) -> SparkSettings:
     """Return the settings with which a session of the profile starts."""
-    settings = SparkSettings.from_profile(profile, project)
-    return settings.without_values() if hides_values and settings.remote is None else settings
+    return SparkSettings.for_session(profile, project, hides_values=hides_values)
 
 
 def session_facts(settings: SparkSettings, environ: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from lakehouse_backfill.errors import ConfigError
 from lakehouse_backfill.onboarding import run_doctor
 from lakehouse_backfill.results.proof import DoctorCheck
 from lakehouse_backfill.wiring.adapters import Adapters
-from lakehouse_backfill.wiring.warm_session import start_spark
+from lakehouse_backfill.wiring.engine import start_spark
 
 WAIT = "?busy_timeout=30000&journal_mode=WAL"
 CASES = [
@@ -380,11 +380,34 @@ def test_a_local_session_for_few_rows_has_one_compiler_unless_the_profile_says_o
     key, own = "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=4"
     profile = Profile(catalog=POSTGRESQL, spark={"spark.master": master, key: own})
     plain = SparkSettings.from_profile(profile, tmp_path)
-    few = plain.for_few_rows()
+    few = plain.for_rows(200_000)
+    assert plain.for_rows(200_001) == plain
     if master.startswith("spark:"):
-        assert few == plain
+        assert few == plain.for_rows(1) == plain
         return
-    ours = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+    ours = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xmn400m"
     # Of two options, Java takes the last.
     assert dict(few.options) == {**plain.options, key: f"{ours} {plain.options[key]}"}
     assert own in plain.options[key]
+
+
+@pytest.mark.parametrize(
+    "own", [{"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, {"spark.driver.memory": "512m"},
+            {"spark.driver.extraJavaOptions": "-Xmn1g"}],
+)  # fmt: skip
+def test_the_heap_of_a_profile_is_left_as_it_is(own: dict[str, str], tmp_path: Path) -> None:
+    profile = Profile(catalog=POSTGRESQL, spark={"spark.master": "local[2]", **own})
+    few = SparkSettings.from_profile(profile, tmp_path).for_rows(1).options
+    assert "SerialGC" not in few["spark.driver.extraJavaOptions"]
+    assert "-Xmn400m" not in few["spark.driver.extraJavaOptions"]
+
+
+def test_tiny_queries_are_interpreted_unless_the_profile_says_otherwise(tmp_path: Path) -> None:
+    own = {"spark.sql.codegen.wholeStage": "true", "spark.sql.shuffle.partitions": "3"}
+    profile = Profile(catalog=POSTGRESQL, spark={"spark.master": "local[2]", **own})
+    plain = SparkSettings.from_profile(profile, tmp_path)
+    assert "spark.sql.codegen.factoryMode" not in plain.for_rows(20_001).options
+    tiny = plain.for_rows(20_000).options
+    assert tiny["spark.sql.codegen.factoryMode"] == "NO_CODEGEN"
+    assert tiny["spark.sql.adaptive.enabled"] == "false"
+    assert {key: tiny[key] for key in own} == own

@@ -43,15 +43,23 @@ def test_the_first_jvm_writes_what_a_later_one_reads_once_it_has_ended(folder: P
     # It lives, and may be about to write.
     keep(folder, "k.new")
     assert archives.use("k", may_write=True) == ArchiveUse()
+    first.keep()
     first.release()
     second = archives.use("k", may_write=True)
     assert (second.options, second.lock) == ((f"-XX:SharedArchiveFile={folder / 'k.jsa'}",), None)
     assert archives.use("other", may_write=False) == ArchiveUse()
 
 
-@pytest.mark.parametrize("left", [b"", b"\0\0\0\0 Java was killed while it wrote"])
-def test_what_java_has_not_written_to_its_end_is_written_again(folder: Path, left: bytes) -> None:
+@pytest.mark.parametrize(
+    ("left", "is_kept"),
+    [(b"", True), (b"\0\0\0\0 Java was killed while it wrote", True), (WHOLE, False)],
+)
+def test_what_java_has_not_written_to_its_end_or_after_a_whole_run_is_written_again(
+    folder: Path, left: bytes, is_kept: bool
+) -> None:
     keep(folder, "k.new", left)
+    if is_kept:
+        keep(folder, "k.keep")
     found = ClassArchives(folder).use("k", may_write=True)
     assert found.reads is None
     assert "ArchiveClassesAtExit" in found.options[0]
@@ -180,12 +188,13 @@ def test_after_a_crash_spark_starts_again_without_the_archive(
 
 
 @pytest.mark.parametrize(
-    ("few", "hides", "master", "expected"),
-    [(True, False, "local[2]", True), (False, False, "local[2]", False),
-     (True, True, "local[2]", False), (True, False, "spark://host:7077", False)],
+    ("rows", "hides", "master", "expected"),
+    [(200_000, False, "local[2]", True), (200_001, False, "local[2]", False),
+     (10, True, "local[2]", False), (10, False, "spark://host:7077", False),
+     (None, False, "local[2]", False)],
 )  # fmt: skip
 def test_only_a_short_local_run_without_restricted_columns_writes_an_archive(
-    monkeypatch, tmp_path: Path, few: bool, hides: bool, master: str, expected: bool
+    monkeypatch, tmp_path: Path, rows: int | None, hides: bool, master: str, expected: bool
 ) -> None:
     asked: list[bool] = []
 
@@ -197,7 +206,7 @@ def test_only_a_short_local_run_without_restricted_columns_writes_an_archive(
     monkeypatch.setattr(session, "_OPEN_SESSIONS", {})
     profile = Profile(catalog=LAKE, spark={"spark.master": master})
     with pytest.raises(InterruptedError):
-        session.open_session(profile, tmp_path, hides_values=hides, few_rows=few)
+        session.open_session(profile, tmp_path, hides_values=hides, expected_rows=rows)
     assert asked == [expected]
 
 
@@ -212,6 +221,7 @@ def test_java_itself_writes_such_an_archive_and_goes_on_without_a_broken_one(fol
         return subprocess.run(command, pass_fds=inherited, capture_output=True).returncode
 
     assert start(writes) == 0
+    writes.keep()
     writes.release()
     reads = archives.use("k", may_write=True)
     assert start(reads) == 0
