@@ -118,7 +118,7 @@ def start_spark(
         from lakehouse_backfill.wiring.warm_session import WarmSessions
 
         warm = WarmSessions(folder, whole, "", state, hides_values=hides_values)
-        session = warm.open_session(progress)
+        session = warm.open_session(progress, expected_rows)
         if session is not None:
             return session
     progress.start(describe_start(whole, folder), 0, "")

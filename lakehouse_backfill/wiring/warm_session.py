@@ -73,8 +73,11 @@ class WarmSessions:
         self._project, self._profile, self._name = project, profile, profile_name
         self._folder, self._hides_values = SessionFolder(state / FOLDER), hides_values
 
-    def open_session(self, progress: Progress) -> Any:
-        """Open a Spark session in the JVM of the warm session; None, once the reason is said."""
+    def open_session(self, progress: Progress, expected_rows: int | None = None) -> Any:
+        """Open a Spark session in the JVM of the warm session; None, once the reason is said.
+
+        Of few rows, its queries are interpreted.
+        """
         found = self._folder.take(self._facts())
         if not isinstance(found, str):
             progress.start("using the warm session", 0, "")
@@ -84,7 +87,7 @@ class WarmSessions:
 
                 return open_session(
                     self._profile, self._project, partial(attach, found),
-                    hides_values=self._hides_values,
+                    hides_values=self._hides_values, expected_rows=expected_rows,
                 )  # fmt: skip
             except EnvironmentDown as error:
                 found.release()

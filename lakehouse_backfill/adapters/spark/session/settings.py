@@ -240,7 +240,7 @@ _FEW_ROWS_HEAP = "-XX:+UseSerialGC -Xmn400m"
 #: With so many input rows, making Java code for a query takes longer than to interpret it, and
 #: planning it anew between its stages longer than its tasks. An estimate, too.
 _TINY_ROWS = 20_000
-_TINY = {
+TINY_QUERIES = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -288,7 +288,7 @@ class SparkSettings:
             return self
         key = "spark.driver.extraJavaOptions"
         options = dict(self.options)
-        for name, text in _TINY.items() if rows <= _TINY_ROWS else ():
+        for name, text in TINY_QUERIES.items() if rows <= _TINY_ROWS else ():
             ours = {**_DEFAULTS, **_LOCAL_DEFAULTS}.get(name)
             if options.get(name, ours) == ours:
                 options[name] = text

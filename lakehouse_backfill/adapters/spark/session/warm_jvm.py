@@ -21,7 +21,7 @@ from uuid import uuid4
 from lakehouse_backfill.adapters.spark.session import session as own_session
 from lakehouse_backfill.adapters.spark.session import spark_errors
 from lakehouse_backfill.adapters.spark.session.jvm import connect_gateway, set_python
-from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
+from lakehouse_backfill.adapters.spark.session.settings import TINY_QUERIES, SparkSettings
 from lakehouse_backfill.adapters.spark.session.warm_session import (
     Connection,
     SessionFolder,
@@ -65,6 +65,7 @@ def attach(warm: WarmSession, settings: SparkSettings) -> SparkSession:
         )
         context.environment[COMMAND_VARIABLE] = uuid4().hex
         session = SparkSession(context, base.newSession())
+        set_queries(session, settings)
     except Exception as error:
         own_session.forget_jvm()
         problem = error.problem if isinstance(error, BackfillError) else str(error)
@@ -74,6 +75,12 @@ def attach(warm: WarmSession, settings: SparkSettings) -> SparkSession:
     spark_errors.follow_log(Path(warm.connection.log))
     own_session.end_jobs_on_interrupt(context)
     return session
+
+
+def set_queries(session: SparkSession, settings: SparkSettings) -> None:
+    """Have the queries of one command run as its settings say; the JVM's are of its start."""
+    for name in TINY_QUERIES.keys() & settings.options.keys():
+        session.conf.set(name, settings.options[name])
 
 
 def _jvm_address() -> tuple[int, str]:

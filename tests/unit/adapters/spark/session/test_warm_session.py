@@ -7,6 +7,8 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -91,6 +93,21 @@ def test_a_new_host_forgets_the_killed_one_before_it_starts_a_jvm(
     with pytest.raises(EnvironmentDown, match="no JVM"):
         warm_jvm.keep_session(host, lambda: True, lambda: None)
     assert found == [None]
+
+
+def test_queries_of_few_rows_are_interpreted_in_the_session_of_their_command(
+    tmp_path: Path,
+) -> None:
+    plain = SparkSettings.from_profile(profile(), tmp_path)
+    for settings, is_adaptive, codegen in (
+        (plain, "true", None),
+        (plain.for_rows(10), "false", "NO_CODEGEN"),
+    ):
+        conf: dict[str, str] = {}
+        session: Any = SimpleNamespace(conf=SimpleNamespace(set=conf.__setitem__))
+        warm_jvm.set_queries(session, settings)
+        assert conf["spark.sql.adaptive.enabled"] == is_adaptive
+        assert conf.get("spark.sql.codegen.factoryMode") == codegen
 
 
 def profile() -> Profile:
