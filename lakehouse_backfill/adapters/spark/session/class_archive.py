@@ -28,6 +28,8 @@ from lakehouse_backfill.adapters.spark.session.java import user_cache
 
 #: `off` neither reads nor writes archives.
 ARCHIVE_VARIABLE = "LAKEHOUSE_BACKFILL_CLASS_ARCHIVE"
+#: Java would report each class that it leaves out.
+_NO_REPORT = "-Xlog:cds*=off"
 #: First four bytes of a whole archive: Java writes them last.
 _MAGIC = 0xF00BABA8
 #: Space, quotes and the like would be split or replaced where Spark reads Java's options.
@@ -134,7 +136,8 @@ class ClassArchives:
             self._remove_others(file)
             return _reading(file)
         if may_write:
-            return ArchiveUse((f"-XX:ArchiveClassesAtExit={fresh}",), lock, writes=fresh)
+            options = (_NO_REPORT, f"-XX:ArchiveClassesAtExit={fresh}")
+            return ArchiveUse(options, lock, writes=fresh)
         os.close(lock)
         return ArchiveUse()
 

@@ -39,7 +39,7 @@ def keep(folder: Path, name: str, content: bytes = WHOLE) -> Path:
 def test_the_first_jvm_writes_what_a_later_one_reads_once_it_has_ended(folder: Path) -> None:
     archives = ClassArchives(folder)
     first = archives.use("k", may_write=True)
-    assert first.options == (f"-XX:ArchiveClassesAtExit={folder / 'k.new'}",)
+    assert first.options[-1] == f"-XX:ArchiveClassesAtExit={folder / 'k.new'}"
     # It lives, and may be about to write.
     keep(folder, "k.new")
     assert archives.use("k", may_write=True) == ArchiveUse()
@@ -62,7 +62,7 @@ def test_what_java_has_not_written_to_its_end_or_after_a_whole_run_is_written_ag
         keep(folder, "k.keep")
     found = ClassArchives(folder).use("k", may_write=True)
     assert found.reads is None
-    assert "ArchiveClassesAtExit" in found.options[0]
+    assert "ArchiveClassesAtExit" in found.options[-1]
     assert not (folder / "k.new").exists()
     found.release()
 
