@@ -91,10 +91,13 @@ class ClassArchives:
 
     @staticmethod
     def of_user(environ: Mapping[str, str]) -> ClassArchives | None:
-        """Return the archives in the user's cache; None where they are switched off."""
+        """Return the archives in the user's cache; None where they are off, or there is no home."""
         if environ.get(ARCHIVE_VARIABLE, "").lower() in ("off", "0", "no", "false"):
             return None
-        return ClassArchives(user_cache(environ) / "classes")
+        try:
+            return ClassArchives(user_cache(environ) / "classes")
+        except RuntimeError:
+            return None
 
     def describe(self) -> str:
         """Say which archives there are, or why none is used."""

@@ -95,6 +95,7 @@ def test_nothing_in_the_way_fails_a_command(tmp_path: Path) -> None:
         found = ClassArchives(tmp_path / "c").use("k", may_write=True, options=own)
         assert found == ArchiveUse()
     assert ClassArchives.of_user({class_archive.ARCHIVE_VARIABLE: "off"}) is None
+    assert ClassArchives.of_user({"HOME": "~nobody-of-this-name"}) is None
 
 
 def test_doctor_says_why_no_archive_is_used(folder: Path) -> None:
