@@ -6,16 +6,15 @@ pipe of the session's host.
 
 from __future__ import annotations
 
-import atexit
 import os
 import pkgutil
 import sys
-import threading
 from importlib import import_module
 from pathlib import Path
 
 from lakehouse_backfill.adapters.system.command_channel import CommandAddress
 from lakehouse_backfill.adapters.system.command_server import CommandServer
+from lakehouse_backfill.cli.entry import end_process
 
 #: What only some commands need, or what loads much for it.
 _LEFT_OUT = ("lakehouse_backfill.demo", __spec__.name if __spec__ else __name__)
@@ -40,26 +39,6 @@ def main(session_folder: str, folder: str) -> None:
         except SystemExit as ended:
             end_process(ended)
             raise
-
-
-def end_process(ended: SystemExit) -> None:
-    """End a forked process as Python ends, but do not take apart what the server has loaded.
-
-    That would copy all its memory, which takes longer than most commands. Does nothing for an exit
-    code that is a text.
-    """
-    if not isinstance(ended.code, int | None):
-        return
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    code = ended.code or 0
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            # What Python exits with when it cannot flush.
-            code = 120
-    os._exit(code & 0xFF)
 
 
 def load_libraries() -> None:

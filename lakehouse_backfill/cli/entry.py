@@ -5,8 +5,10 @@ Loads the libraries only when the command runs in this process.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 
 from lakehouse_backfill.adapters.system.command_channel import (
     EndUnknown,
@@ -25,7 +27,31 @@ def run() -> None:
         sys.exit(code)
     from lakehouse_backfill.cli.main import run as run_here
 
-    run_here()
+    try:
+        run_here()
+    except SystemExit as ended:
+        end_process(ended)
+        raise
+
+
+def end_process(ended: SystemExit) -> None:
+    """End the process as Python ends, but do not take apart what it has loaded.
+
+    That is a fifth of a short command's processor time; in a process that a command server forked
+    it would copy all the server's memory. Does nothing for an exit code that is a text.
+    """
+    if not isinstance(ended.code, int | None):
+        return
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    code = ended.code or 0
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # What Python exits with when it cannot flush.
+            code = 120
+    os._exit(code & 0xFF)
 
 
 def _run_in_session(words: SplitArguments) -> int | None:

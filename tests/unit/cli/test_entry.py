@@ -53,6 +53,25 @@ def test_without_a_session_nothing_is_loaded_before_the_program(tmp_path: Path) 
     }
 
 
+def test_a_command_ends_in_order_but_takes_nothing_apart(tmp_path: Path) -> None:
+    program = """
+import atexit, sys
+import lakehouse_backfill.cli.entry as entry
+class Kept:
+    def __del__(self):
+        sys.stderr.write("taken apart")
+entry.kept = Kept()
+atexit.register(lambda: sys.stdout.write("in order"))
+entry.run()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--version"], cwd=tmp_path, capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("in order")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
