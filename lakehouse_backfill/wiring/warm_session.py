@@ -191,8 +191,6 @@ class WarmSessions:
 
 def warm_sessions(wiring: Adapters) -> WarmSessions:
     """Return what acts on the warm session of a project."""
-    from lakehouse_backfill.wiring.adapters import STATE_FOLDER
-
     whole = with_pyiceberg_settings(wiring.profile)
     hides = may_restrict_columns(wiring.folder)
     state = wiring.folder / STATE_FOLDER
