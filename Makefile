@@ -15,12 +15,14 @@ MEMORY := $(shell test -w /dev/shm && df -Pk /dev/shm 2>/dev/null | awk 'END {ex
 ON_DISK := $(RUN) pytest --durations=12 --durations-min=5
 PYTEST := $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY) )$(ON_DISK)
 # The tests of `make test`, the longest first; those with Spark as two, each with a session.
-PARTS := lake-a-i lake-j-z contract-a-l contract-m-z unit
+UNIT := unit-core unit-rest
+PARTS := lake-a-i contract-m-z contract-a-l lake-j-z $(UNIT)
 FILES_lake-a-i := $(wildcard tests/lake/test_[a-i]*.py)
 FILES_lake-j-z := $(wildcard tests/lake/test_[j-z]*.py)
 FILES_contract-a-l := $(wildcard tests/contract/test_[a-l]*.py)
 FILES_contract-m-z := $(wildcard tests/contract/test_[m-z]*.py)
-FILES_unit := tests/unit
+FILES_unit-core := tests/unit/core tests/unit/report
+FILES_unit-rest := $(filter-out $(FILES_unit-core) %/__pycache__,$(wildcard tests/unit/*))
 # Folders with tests that are marked `long`.
 LONG := lake contract
 # What each part proved, until all are judged together.
@@ -52,7 +54,7 @@ test: setup ## tests that need no server and no root, but for the long ones
 	@$(if $(ARGS),,echo "side by side, each prints when it ends: $(PARTS)")
 	$(if $(ARGS),$(PYTEST) tests/unit tests/contract tests/lake --req-report $(ARGS),$(BY_TWO) $(addprefix part-,$(PARTS)))
 
-$(addprefix part-,$(filter-out unit,$(PARTS))): part-%: setup
+$(addprefix part-,$(filter-out $(UNIT),$(PARTS))): part-%: setup
 	$(PYTEST) $(FILES_$*) $(if $(ARGS),$(ARGS),-m "not long" --req-keep $(PROOFS)/$*)
 
 # The tests of the same files that are marked `long`, for `make test-rest`.
@@ -60,15 +62,15 @@ $(addprefix long-,$(LONG)): long-%: setup
 	$(PYTEST) tests/$* -m long --req-keep $(PROOFS)/long-$*
 
 # `make check` and `make test` both need these; on files that have not changed since, once is enough.
-part-unit: setup
+$(addprefix part-,$(UNIT)): part-%: setup
 	@files=$$(git ls-files -coz --exclude-standard 2>/dev/null | xargs -0 cat 2>/dev/null | cksum); \
-	if [ -z "$(ARGS)" ] && [ -d .git ] && [ "$$files" = "$$(cat $(PROOFS)/unit.files 2>/dev/null)" ]; then \
-	  echo "unit: passed on exactly these files; make clean forgets it"; \
+	if [ -z "$(ARGS)" ] && [ -d .git ] && [ "$$files" = "$$(cat $(PROOFS)/$*.files 2>/dev/null)" ]; then \
+	  echo "$*: passed on exactly these files; make clean forgets it"; \
 	else \
-	  rm -f $(PROOFS)/unit.files; \
-	  echo $(PYTEST) $(FILES_unit) $(if $(ARGS),$(ARGS),--req-keep $(PROOFS)/unit); \
-	  $(PYTEST) $(FILES_unit) $(if $(ARGS),$(ARGS),--req-keep $(PROOFS)/unit) || exit 1; \
-	  [ -n "$(ARGS)" ] || echo "$$files" > $(PROOFS)/unit.files; \
+	  rm -f $(PROOFS)/$*.files; \
+	  echo $(PYTEST) $(FILES_$*) $(if $(ARGS),$(ARGS),--req-keep $(PROOFS)/$*); \
+	  $(PYTEST) $(FILES_$*) $(if $(ARGS),$(ARGS),--req-keep $(PROOFS)/$*) || exit 1; \
+	  [ -n "$(ARGS)" ] || echo "$$files" > $(PROOFS)/$*.files; \
 	fi
 
 lint: setup ## style, types, layers and house rules
@@ -79,13 +81,13 @@ lint: setup ## style, types, layers and house rules
 	.venv/bin/python tools/check_house.py
 
 check: setup ## lint, and the tests that need neither Spark nor a catalog; no network
-	$(BY_TWO) lint part-unit
+	$(BY_TWO) $(addprefix part-,$(UNIT)) lint
 
 test-all: test test-rest ## all tests: also the set-up in fresh copies, servers, faults
 
 # Last, what all parts proved is judged: the requirements that finished issues have closed.
 test-rest: servers
-	$(BY_TWO) long-lake test-races test-kills test-servers test-setup long-contract
+	$(BY_TWO) long-lake test-servers test-races test-kills test-setup long-contract
 	$(RUN) tests.req_plugin $(addprefix $(PROOFS)/,$(PARTS) $(addprefix long-,$(LONG)))
 
 test-chaos: test-kills test-races

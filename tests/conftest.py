@@ -8,16 +8,17 @@ from threading import Event
 import pytest
 
 from lakehouse_backfill import errors, fault_points
-from tests.support.quick_transactions import remember_metadata
+from tests.support.quick_commands import build_once
+from tests.support.quick_pyiceberg import make_quick
 
 pytest_plugins = ["pytester", "tests.gate_plugin", "tests.req_plugin"]
 
 
 def pytest_collection_finish() -> None:
-    """Make PyIceberg's transactions quick, where they are loaded. Users' programs keep them."""
-    loaded = sys.modules.get("pyiceberg.table")
-    if loaded is not None:
-        remember_metadata(loaded.Transaction)
+    """Make PyIceberg and typer quick, where they are loaded. Users' programs keep them."""
+    build_once()
+    if "pyiceberg.table" in sys.modules:
+        make_quick()
 
 
 @pytest.fixture(autouse=True)

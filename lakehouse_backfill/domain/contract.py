@@ -410,6 +410,7 @@ class Profile(Value):
     )
     control_namespace: Name = "lakehouse_backfill"
     shadow_namespace: Name = "lakehouse_backfill_shadow"
+    isolation: Literal["clone", "branch"] = "clone"
     prices: Prices = Field(default_factory=Prices)
     lease_seconds: int = Field(
         300,

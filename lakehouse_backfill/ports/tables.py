@@ -199,17 +199,20 @@ class Pins(Protocol):
 
 
 class Shadows(Protocol):
-    """Zero-copy clones that runs write into."""
+    """What runs write into: zero-copy clones, or branches of the target. The name says which."""
 
-    def list(self) -> tuple[str, ...]:
-        """Return the shadows in the catalog, but for those that are marked as retired."""
+    def list(self, targets: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the shadows in the catalog, but for those that are marked as retired.
+
+        Those on branches are looked for in the tables `targets`.
+        """
         ...
 
     @side_effect
     def open(
         self, target: str, snapshot_id: int | None, shadow: str, properties: dict[str, str]
     ) -> TableInfo:
-        """Clone `target` at the snapshot as table `shadow` by one metadata file, and verify it.
+        """Clone `target` at the snapshot as `shadow` by one metadata file, or branch off from it.
 
         Returns an existing shadow with that base unchanged. Raises Unsupported when the catalog
         does not keep what was registered.
@@ -220,9 +223,9 @@ class Shadows(Protocol):
     def fence(self, shadow: str, epoch: int) -> None:
         """Allow only writers of `epoch` and later to commit to the shadow from now on; one commit.
 
-        A writer that loaded the shadow earlier cannot commit any more, even in the middle of a
-        write. The same epoch again does nothing. Raises RunMoved when a later epoch has fenced the
-        shadow.
+        What a writer that loaded the shadow earlier still commits is refused, even in the middle of
+        a write, or lands where nobody reads. The same epoch again does nothing. Raises RunMoved
+        when a later epoch has fenced the shadow.
         """
         ...
 
@@ -250,7 +253,7 @@ class Shadows(Protocol):
 
     @side_effect
     def retire(self, shadow: str) -> None:
-        """Drop the shadow from the catalog; its files stay."""
+        """Drop the shadow from the catalog, or the branches; files stay."""
         ...
 
 

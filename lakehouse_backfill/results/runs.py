@@ -27,7 +27,7 @@ from lakehouse_backfill.domain.checks import (
 )
 from lakehouse_backfill.domain.guards.outside import HookCall
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
-from lakehouse_backfill.domain.table import TableInfo
+from lakehouse_backfill.domain.table import TableInfo, parse_branch_shadow
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Record, Result, RunResult, optional
 from lakehouse_backfill.results.comparison import DiffResult
@@ -62,7 +62,7 @@ class ShadowOpenResult(RunResult):
         """Describe the open shadow of a run."""
         return cls(
             **run_fields(status),
-            table=table.table,
+            table=_written_table(table),
             location=table.location,
             base_snapshot_id=plan.resolved.target.snapshot_id,
             scope_column=plan.resolved.scope.field.column,
@@ -70,6 +70,15 @@ class ShadowOpenResult(RunResult):
             lineage=publish_modes.expected_lineage(plan),
             next=command_line("shadow", "close", plan.run_id),
         )
+
+
+def _written_table(shadow: TableInfo) -> str:
+    """Return what the other engine is to name; a branch as Spark names it."""
+    branches = parse_branch_shadow(shadow.table)
+    if branches is None:
+        return shadow.table
+    epoch = int(shadow.properties.get("lakehouse-backfill.epoch", 0))
+    return f"{branches.target}.`branch_{branches.branch(epoch)}`"
 
 
 def run_fields(status: RunStatus) -> dict[str, Any]:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.core.runs.context import Context
     from lakehouse_backfill.ports.compute import ComputePorts, Views
     from lakehouse_backfill.ports.system import Anchor, Identity
+    from lakehouse_backfill.ports.tables import Shadows
 
 
 SIGNING_KEY_VARIABLE = "LAKEHOUSE_BACKFILL_SIGNING_KEY"
@@ -157,7 +158,6 @@ class Adapters:
         from lakehouse_backfill.adapters.iceberg.commit.corrections import IcebergCorrections
         from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
         from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
-        from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
         from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
         from lakehouse_backfill.adapters.system.hooks import LocalHooks
@@ -169,7 +169,7 @@ class Adapters:
         ports = Context(
             tables=IcebergTables(catalog),
             pins=IcebergPins(catalog, writers),
-            shadows=IcebergShadows(catalog, profile.shadow_namespace, writers),
+            shadows=_shadows_port(catalog, profile, writers),
             publisher=IcebergPublisher(catalog, writers=writers),
             choose_write_path=writers.choose,
             **control_ports(catalog, profile),
@@ -282,7 +282,7 @@ class Adapters:
         self.judges_rows = True
 
     def _spark_tables(self) -> SparkTables:
-        return spark_tables(self.spark, self.profile)
+        return spark_tables(self.spark, self.profile, lambda: self.catalog)
 
     def _make_compute_ports(self) -> ComputePorts:
         tables = self._spark_tables()
@@ -460,8 +460,26 @@ def _spark_for_views(wiring: Adapters) -> Any:
     return wiring.spark
 
 
-def spark_tables(session: Any, profile: Profile) -> SparkTables:
-    """Make what reads the tables of the profile's catalog through a session of Spark."""
+def _shadows_port(catalog: Any, profile: Profile, writers: TableWriters) -> Shadows:
+    from lakehouse_backfill.adapters.iceberg.shadow.branches import BranchShadows, IsolatedShadows
+    from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+
+    clones = IcebergShadows(catalog, profile.shadow_namespace, writers)
+    return IsolatedShadows(clones, BranchShadows(catalog))
+
+
+def spark_tables(
+    session: Any, profile: Profile, catalog: Callable[[], Any] | None = None
+) -> SparkTables:
+    """Make what reads the tables of the profile's catalog through a session of Spark.
+
+    With PyIceberg's catalog also shadows that are branches.
+    """
     from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 
-    return SparkTables(session, profile.catalog["name"])
+    name = profile.catalog["name"]
+    if catalog is None:
+        return SparkTables(session, name)
+    from lakehouse_backfill.adapters.iceberg.shadow.branches import find_newest_branch
+
+    return SparkTables(session, name, lambda shadow: find_newest_branch(catalog(), shadow))

@@ -105,10 +105,17 @@ class PlainEngine:
                     shadow.overwrite(rows, where, snapshot_properties=marks)
             except Exception:
                 if not self._landed(plan.shadow_table, marks[f"{MARK}attempt-id"]):
+                    self._require_newest(plan, epoch)
                     raise
+            # A branch refuses no commit of an epoch that is over.
+            self._require_newest(plan, epoch)
         head = self._catalog.load_table(plan.shadow_table).current_snapshot()
         assert head is not None
         return self.remeasure(plan, chunk, head.snapshot_id, epoch)
+
+    def _require_newest(self, plan: Plan, epoch: int) -> None:
+        now = self._catalog.load_table(plan.shadow_table).properties.get(f"{MARK}epoch", "0")
+        event_log.require_current_epoch(plan.run_id, epoch, int(now))
 
     def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
         """Give a row for each chunk of a run that may reject some; others declare none."""

@@ -12,10 +12,9 @@ import importlib
 import pkgutil
 
 from pydantic import BaseModel
-from pyiceberg.table import Transaction
 
 from tests.chaos import worker
-from tests.support.quick_transactions import remember_metadata
+from tests.support.quick_pyiceberg import make_quick
 
 #: `pytest.__main__` is what every child imports as its own main module.
 _LIBRARIES = (
@@ -60,7 +59,7 @@ for _layer in _LAYERS:
     _load(f"lakehouse_backfill.{_layer}")
 _build(BaseModel)
 worker.command()
-remember_metadata(Transaction)
+make_quick()
 # Else each child's first collection would copy all of this, page by page.
 gc.collect()
 gc.freeze()

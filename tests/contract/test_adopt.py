@@ -333,7 +333,7 @@ def test_an_outcome_that_nobody_can_tell_is_said_so_and_nothing_is_deleted(days)
         days.publisher.adopt(request)
 
     assert unknown.value.fix == "repeat the same command: it looks at the table first"
-    assert [row[3] for row in days.rows("shadow.r1")] == ["old", "new", "old"]
+    assert [row[3] for row in days.rows(days.shadow_of())] == ["old", "new", "old"]
     fresh = IcebergPublisher(catalog_of(days.root))
     assert fresh.find(TARGET, request.token) is None
     fresh.adopt(request)
@@ -498,7 +498,7 @@ def test_a_shadow_that_changed_other_partitions_is_refused(days):
 
 def test_a_file_to_adopt_that_is_missing_is_refused(days):
     request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
-    files = days.tables.files("shadow.r1", request.shadow_snapshot_id, DAY)
+    files = days.tables.files(days.shadow_of(), request.shadow_snapshot_id, DAY)
     path = next(file.path for file in files if file.partition == DAYS[1])
     days.live.load_table(TARGET).io.delete(path)
 
@@ -508,7 +508,7 @@ def test_a_file_to_adopt_that_is_missing_is_refused(days):
 
 def test_a_file_to_adopt_of_another_size_is_refused(days):
     request = days.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
-    files = days.tables.files("shadow.r1", request.shadow_snapshot_id, DAY)
+    files = days.tables.files(days.shadow_of(), request.shadow_snapshot_id, DAY)
     path = next(file.path for file in files if file.partition == DAYS[1])
     write_text(days.live.load_table(TARGET), path, "PAR1")
 

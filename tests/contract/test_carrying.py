@@ -14,10 +14,10 @@ from lakehouse_backfill.errors import RunMoved, TargetChanged, Unsupported
 from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
 
 
-def _request(first: AdoptRequest, **changes: Any) -> CarryRequest:
+def _request(days: Kit, first: AdoptRequest, **changes: Any) -> CarryRequest:
     """Carry the first day over into the shadow of the revision."""
     fields: dict[str, Any] = {
-        "shadow": "shadow.r2", "source": first.shadow,
+        "shadow": days.shadow_of("r2"), "source": first.shadow,
         "source_snapshot_id": first.shadow_snapshot_id, "chunk_id": "c0001", "epoch": 1,
         "scope": Scope(field=DAY, partitions=DAYS[:1]),
         "properties": {"lakehouse-backfill.run-id": "r2"},
@@ -26,15 +26,17 @@ def _request(first: AdoptRequest, **changes: Any) -> CarryRequest:
 
 
 def _carry(days: Kit, first: AdoptRequest, **changes: Any) -> ChunkCommit:
-    return IcebergPublisher(days.catalog).carry(_request(first, **changes))
+    return IcebergPublisher(days.catalog).carry(_request(days, first, **changes))
 
 
 def _revised(days: Kit) -> AdoptRequest:
     """A run over two days, a live commit in the second, and the shadow of a revision."""
     first = days.stage(DAY, {DAYS[0]: [row(0, DAYS[0], "new")], DAYS[1]: [row(1, DAYS[1], "new")]})
     days.append(row(9, DAYS[1], "live"))
-    days.shadows.open(TARGET, days.head(), "shadow.r2", {"lakehouse-backfill.run-id": "r2"})
-    days.shadows.fence("shadow.r2", 1)
+    days.shadows.open(
+        TARGET, days.head(), days.shadow_of("r2"), {"lakehouse-backfill.run-id": "r2"}
+    )
+    days.shadows.fence(days.shadow_of("r2"), 1)
     return first
 
 
@@ -42,9 +44,9 @@ def _revised(days: Kit) -> AdoptRequest:
 def test_a_carried_partition_is_the_accepted_one_and_the_rest_is_the_new_base(days: Kit) -> None:
     first = _revised(days)
     found = _carry(days, first)
-    assert [item.chunk_id for item in days.shadows.chunks("shadow.r2")] == ["c0001"]
-    assert (found.snapshot_id, found.added_rows) == (days.head("shadow.r2"), 1)
-    assert days.rows("shadow.r2") == [
+    assert [item.chunk_id for item in days.shadows.chunks(days.shadow_of("r2"))] == ["c0001"]
+    assert (found.snapshot_id, found.added_rows) == (days.head(days.shadow_of("r2")), 1)
+    assert days.rows(days.shadow_of("r2")) == [
         (0, DAYS[0], "EU", "new"), (1, DAYS[1], "EU", "old"), (2, DAYS[2], "EU", "old"),
         (9, DAYS[1], "EU", "live"),
     ]  # fmt: skip
@@ -93,15 +95,15 @@ def _paths(days: Kit, name: str) -> list[str]:
 @pytest.mark.req("X9")
 def test_a_driver_that_is_overtaken_on_the_way_carries_nothing_over(days: Kit) -> None:
     first = _revised(days)
-    days.before_commit(lambda: Kit(days.root).shadows.fence("shadow.r2", 2))
+    days.before_commit(lambda: Kit(days.root).shadows.fence(days.shadow_of("r2"), 2))
     with pytest.raises(RunMoved):
         _carry(days, first)
-    assert days.shadows.chunks("shadow.r2") == ()
+    assert days.shadows.chunks(days.shadow_of("r2")) == ()
 
 
 def test_files_are_not_carried_into_a_table_with_other_columns(days: Kit) -> None:
     first = _revised(days)
-    days.evolve(lambda update: update.rename_column("v", "value"), "shadow.r2")
+    days.evolve(lambda update: update.rename_column("v", "value"), days.shadow_of("r2"))
     with pytest.raises(TargetChanged, match="its columns changed: v, value"):
         _carry(days, first)
 
@@ -119,10 +121,10 @@ def test_a_revision_lands_what_the_first_run_could_not(days: Kit) -> None:
         days.publisher.adopt(first)
     base = days.head()
     _carry(days, first)
-    days.write_chunk("shadow.r2", DAY, DAYS[1], [row(1, DAYS[1], "again")], "c0002")
+    days.write_chunk(days.shadow_of("r2"), DAY, DAYS[1], [row(1, DAYS[1], "again")], "c0002")
     update = {
-        "shadow": "shadow.r2", "base_snapshot_id": base, "token": "token-r2",
-        "shadow_snapshot_id": days.head("shadow.r2"), "chunk_ids": ("c0001", "c0002"),
+        "shadow": days.shadow_of("r2"), "base_snapshot_id": base, "token": "token-r2",
+        "shadow_snapshot_id": days.head(days.shadow_of("r2")), "chunk_ids": ("c0001", "c0002"),
         "tags": {"before": "lhb-before-r2", "after": "lhb-after-r2"},
     }  # fmt: skip
     days.publisher.adopt(first.model_copy(update=update))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,45 @@ pytestmark = pytest.mark.req("U12")
 SHORT = "keep_versions: {count: 2, days: 0}\n"
 
 
+class SavedLake(RetentionLake):
+    """A lake in one folder for all tests; what many of them begin from is made once."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / "lake")
+        self._states = root / "states"
+        self._found: dict[str, Any] = {}
+
+    def once(self, state: str, make: Callable[[], Any]) -> Any:
+        """Go to a state of a new lake that `make` brings about; give what `make` gave."""
+        state = f"{state} {len(self.contract)}"
+        if state not in self._found:
+            self._found[state] = make()
+            self.save(self._states / state)
+        else:
+            self.restore(self._states / state)
+        return self._found[state]
+
+    def begin(self) -> None:
+        """Be a new lake again, at the time of this machine."""
+        self.keep("")
+        self.clock.ahead = timedelta()
+        self.once("new", lambda: None)
+
+    @property
+    def contract(self) -> str:
+        """What the contract says."""
+        return (self.lab.folder / f"catalog/contracts/{TARGET}.yaml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedLake:
+    return SavedLake(tmp_path_factory.mktemp("retention"))
+
+
 @pytest.fixture
-def lake(tmp_path: Path) -> RetentionLake:
-    return RetentionLake(tmp_path)
+def lake(saved: SavedLake) -> SavedLake:
+    saved.begin()
+    return saved
 
 
 def at(point: str, act: Callable[[], None]) -> None:
@@ -39,16 +76,39 @@ def at(point: str, act: Callable[[], None]) -> None:
     fault_points.install_hook(hook)
 
 
-def three_versions(lake: RetentionLake) -> list[str]:
+def published(lake: SavedLake) -> str:
+    """A run that is published."""
+    run: str = lake.once("published", lake.published)
+    return run
+
+
+def rolled_back(lake: SavedLake) -> str:
+    """A run that was published and rolled back."""
+
+    def make() -> str:
+        run = published(lake)
+        lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+        return run
+
+    run: str = lake.once("rolled back", make)
+    return run
+
+
+def three_versions(lake: SavedLake) -> list[str]:
     """Three runs of the same days, each published."""
-    runs = []
-    for _ in range(3):
-        runs.append(lake.published())
-        lake.feed()
+
+    def make() -> list[str]:
+        runs = []
+        for _ in range(3):
+            runs.append(lake.published())
+            lake.feed()
+        return runs
+
+    runs: list[str] = lake.once("three versions", make)
     return runs
 
 
-def three_old_versions(lake: RetentionLake) -> None:
+def three_old_versions(lake: SavedLake) -> None:
     """Of three versions two are kept, a month after the last one."""
     lake.keep(SHORT)
     three_versions(lake)
@@ -56,9 +116,9 @@ def three_old_versions(lake: RetentionLake) -> None:
 
 
 def test_a_run_keeps_everything_while_its_lease_lasts_and_nothing_after(
-    lake: RetentionLake,
+    lake: SavedLake,
 ) -> None:
-    run = lake.published()
+    run = published(lake)
     before, files = lake.maintain(), lake.files()
     assert before["retired"] == []
     assert {item["owner"] for item in before["kept"] if item["kind"] == "pin"} == {"ana"}
@@ -76,7 +136,7 @@ def test_a_run_keeps_everything_while_its_lease_lasts_and_nothing_after(
 
 
 @pytest.mark.req("D5")
-def test_a_run_whose_scratch_table_went_can_still_be_published(lake: RetentionLake) -> None:
+def test_a_run_whose_scratch_table_went_can_still_be_published(lake: SavedLake) -> None:
     run = lake.accepted()
     (shadow,) = lake.shadows()
     left = f"{shadow}__again_0123abcd"
@@ -89,7 +149,7 @@ def test_a_run_whose_scratch_table_went_can_still_be_published(lake: RetentionLa
     assert lake.project.publish(run, WHO).version == 1
 
 
-def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: RetentionLake) -> None:
+def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: SavedLake) -> None:
     three_versions(lake)
     lake.later(31)
     assert lake.maintain()["retired"]
@@ -102,7 +162,7 @@ def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: RetentionLake)
 
 @pytest.mark.parametrize("state", ["planned", "staged", "accepted", "rejected"])
 def test_an_open_run_keeps_its_pins_and_shadow_however_old_it_is(
-    lake: RetentionLake, state: str
+    lake: SavedLake, state: str
 ) -> None:
     if state == "planned":
         lake.project.plan(lake.lab.manifest("a.yaml", DAYS[1], DAYS[3]), by=WHO)
@@ -117,7 +177,7 @@ def test_an_open_run_keeps_its_pins_and_shadow_however_old_it_is(
 
 
 def test_a_version_that_was_let_go_cannot_be_gone_back_to_and_rollback_says_why(
-    lake: RetentionLake,
+    lake: SavedLake,
 ) -> None:
     three_old_versions(lake)
     done = lake.maintain()
@@ -132,10 +192,9 @@ def test_a_version_that_was_let_go_cannot_be_gone_back_to_and_rollback_says_why(
 
 
 def test_a_rolled_back_run_whose_shadow_was_let_go_says_so_when_it_is_published_again(
-    lake: RetentionLake,
+    lake: SavedLake,
 ) -> None:
-    run = lake.published()
-    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    run = rolled_back(lake)
     lake.later(31)
     lake.maintain()
     with pytest.raises(Blocked, match=f"{run} cannot be published again: ana let go on"):
@@ -143,9 +202,8 @@ def test_a_rolled_back_run_whose_shadow_was_let_go_says_so_when_it_is_published_
     assert lake.project.status(run).runs[0].state == "rolled_back"
 
 
-def test_publishing_again_right_before_a_run_is_told_keeps_everything(lake: RetentionLake) -> None:
-    run = lake.published()
-    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+def test_publishing_again_right_before_a_run_is_told_keeps_everything(lake: SavedLake) -> None:
+    run = rolled_back(lake)
     lake.later(31)
     shadows, other = lake.shadows(), lake.open()
     at("Runs.append:before", lambda: other.publish(run, WHO))
@@ -155,7 +213,7 @@ def test_publishing_again_right_before_a_run_is_told_keeps_everything(lake: Rete
     assert lake.project.status(run).runs[0].state == "published"
 
 
-def test_a_rollback_right_before_versions_are_let_go_keeps_them(lake: RetentionLake) -> None:
+def test_a_rollback_right_before_versions_are_let_go_keeps_them(lake: SavedLake) -> None:
     three_old_versions(lake)
     tags, other = lake.tags(), lake.open()
     at("Versions.move:before", lambda: other.rollback(TARGET, 1, reason="wrong", by=WHO))
@@ -165,7 +223,7 @@ def test_a_rollback_right_before_versions_are_let_go_keeps_them(lake: RetentionL
     assert lake.project.versions(TARGET).versions[0].version == 1
 
 
-def test_versions_that_go_while_a_rollback_is_worked_out_stop_it(lake: RetentionLake) -> None:
+def test_versions_that_go_while_a_rollback_is_worked_out_stop_it(lake: SavedLake) -> None:
     three_old_versions(lake)
     other = lake.open()
     at("Versions.move:before", lambda: drop_hook_and(lambda: other.maintain(WHO)))
@@ -179,10 +237,10 @@ def drop_hook_and(act: Callable[[], Any]) -> None:
     act()
 
 
-def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: RetentionLake) -> None:
+def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: SavedLake) -> None:
     """Also where the commit takes snapshots out: it is worked out again with the new pin."""
     lake.keep(SHORT)
-    lake.republished()
+    lake.once("republished", lake.republished)
     lake.later(200)
     oldest = lake.catalog.load_table(TARGET).metadata.snapshots[0].snapshot_id
     pins = lake.project.wiring.context.pins
@@ -197,9 +255,9 @@ def test_a_pin_that_is_made_between_decision_and_commit_survives(lake: Retention
     assert oldest not in [s.snapshot_id for s in lake.catalog.load_table(TARGET).metadata.snapshots]
 
 
-def test_a_tombstone_that_is_younger_than_the_tables_own_history_waits(lake: RetentionLake) -> None:
+def test_a_tombstone_that_is_younger_than_the_tables_own_history_waits(lake: SavedLake) -> None:
     lake.keep(SHORT)
-    lake.republished()
+    lake.once("republished", lake.republished)
     days = {"history.expire.max-snapshot-age-ms": str(300 * 24 * 3600 * 1000)}
     with lake.catalog.load_table(TARGET).transaction() as change:
         change.set_properties(days)
@@ -216,7 +274,7 @@ def test_a_tombstone_that_is_younger_than_the_tables_own_history_waits(lake: Ret
 
 
 def test_an_erasure_lets_all_but_the_accepted_version_go_at_once_and_for_the_record(
-    lake: RetentionLake,
+    lake: SavedLake,
 ) -> None:
     runs = three_versions(lake)
     with pytest.raises(NotAllowed):
@@ -233,8 +291,8 @@ def test_an_erasure_lets_all_but_the_accepted_version_go_at_once_and_for_the_rec
     assert lake.project.audit_verify().intact
 
 
-def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: RetentionLake) -> None:
-    lake.published()
+def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: SavedLake) -> None:
+    published(lake)
     lake.feed()
     run = lake.staged(name="b")
     done = lake.project.maintain(WHO, TARGET, "request 4711")
@@ -244,7 +302,7 @@ def test_an_erasure_leaves_open_runs_alone_and_names_them(lake: RetentionLake) -
     assert len(lake.shadows()) == 1
 
 
-def test_fences_of_closed_runs_go_and_no_property_of_them_is_left(lake: RetentionLake) -> None:
+def test_fences_of_closed_runs_go_and_no_property_of_them_is_left(lake: SavedLake) -> None:
     run = lake.staged()
     context = lake.project.wiring.context
     context.runs.fence(run, 5)
@@ -261,7 +319,7 @@ def test_fences_of_closed_runs_go_and_no_property_of_them_is_left(lake: Retentio
 
 
 def test_pins_have_leases_before_they_are_made_and_those_of_a_plan_that_died_end(
-    lake: RetentionLake,
+    lake: SavedLake,
 ) -> None:
     file = lake.lab.manifest("a.yaml", DAYS[1], DAYS[3])
     with lake.killed_at("Pins.pin:before"):
@@ -312,10 +370,9 @@ def _state(lake: RetentionLake) -> dict[str, Any]:
 
 
 def test_doctor_warns_of_a_snapshot_that_lost_its_tag_and_whose_expiry_would_cost_live_files(
-    lake: RetentionLake,
+    lake: SavedLake,
 ) -> None:
-    run = lake.published()
-    lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    run = rolled_back(lake)
     assert history(lake)["ok"]
     tags = lake.tags()
     (snapshot_id,) = [held for name, held in tags.items() if name.startswith("lhb-v1-")]
@@ -334,15 +391,15 @@ def test_doctor_warns_of_a_snapshot_that_lost_its_tag_and_whose_expiry_would_cos
     assert run
 
 
-def history(lake: RetentionLake, name: str = "history") -> dict[str, Any]:
+def history(lake: SavedLake, name: str = "history") -> dict[str, Any]:
     """What doctor says of the tables' histories, or of something else."""
     return next(one.to_dict() for one in lake.project.doctor().checks if one.name == name)
 
 
 def test_doctor_warns_of_many_files_of_control_tables_that_no_snapshot_reaches(
-    lake: RetentionLake,
+    lake: SavedLake,
 ) -> None:
-    lake.published()
+    published(lake)
     folder = next(lake.lab.folder.glob("**/lakehouse_backfill/run_event/metadata"))
     for number in range(2001):
         path = folder / f"left-{number}.avro"

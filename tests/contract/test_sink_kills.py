@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,48 +14,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-#: Sends one message of one run in a process of its own; prints how that ended.
-SENDER = """
-import dataclasses, json, os, signal, sys
-from pathlib import Path
-from lakehouse_backfill.adapters.system.hooks import LocalHooks
-from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.core.guards.outside.effect_log import recorded_messages
-from lakehouse_backfill.core.staging.sinks import RunSinks
-from lakehouse_backfill.errors import BackfillError
-from lakehouse_backfill.fault_points import install_hook, watch_ports
-from tests.support.fakes.context import context, contract, declared, lake
-from tests.support.lakes.catalogs import catalog_of
-from tests.support.lakes.control import control_ports
-
-folder, address, is_idempotent, moment, reason = json.loads(sys.argv[1])
-sink = {"name": "crm", "type": "ticket", "webhook": address, "idempotent": is_idempotent}
-found = context(
-    lake(), hooks=LocalHooks(Path(folder)),
-    evidence=control_ports(catalog_of(Path(folder))).evidence,
-)
-plans = []
-for name in ("first", "second"):  # the runs are the same ones in each process
-    wanted = declared(
-        contract=contract(sinks=[sink], roles={"approve": ["ana"]}),
-        safety={"sinks": {"crm": "dedupe"}}, run={"reason": name},
-    )
-    plans.append(register_plan(found, make_plan(found, wanted, "bob", None), "bob")[0])
-plan = plans[0] if reason == "first" else plans[1]
-seen = []
-def kill(point):
-    seen.append(point)
-    if f"{point} {seen.count(point)}" == moment:
-        os.kill(os.getpid(), signal.SIGKILL)
-install_hook(kill)
-try:
-    RunSinks(watch_ports(found), plan, 0).send("crm", "order-1", {"text": "late"})
-    ended = "done"
-except BackfillError as error:
-    ended = error.code
-print(json.dumps([ended, [one["outcome"] for one in recorded_messages(found, plan.run_id)]]))
-"""
+from tests.contract.sink_sender import send_message
+from tests.support.forks import FORKS
 
 
 class Receiver:
@@ -97,17 +55,16 @@ def send(
     folder: Path, receiver: Receiver, *, idempotent: bool, moment: str = "", run: str = "first"
 ) -> Any:
     """Send from a process of its own; return how it ended, None when it was killed."""
-    said = json.dumps([str(folder), receiver.address, idempotent, moment, run])
-    process = subprocess.Popen(
-        [sys.executable, "-c", SENDER, said], stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    receiver.sender = process.pid
-    out, _ = process.communicate(timeout=120)
-    if process.returncode == -signal.SIGKILL:
+    said = folder / "said.json"
+    work = (folder, receiver.address, idempotent, moment, run, said)
+    process = FORKS.Process(target=send_message, args=work)
+    process.start()
+    receiver.sender = process.pid or 0
+    process.join(120)
+    if process.exitcode == -signal.SIGKILL:
         return None
-    assert process.returncode == 0
-    return json.loads(out)
+    assert process.exitcode == 0
+    return json.loads(said.read_text(encoding="utf-8"))
 
 
 @pytest.mark.req("E1")

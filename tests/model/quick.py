@@ -24,7 +24,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from tests.model.lake import CONTROL
-from tests.support.quick_transactions import remember_metadata
+from tests.support.quick_pyiceberg import remember_metadata
 
 #: So many parsed files are remembered, then all are forgotten.
 MOST = 20_000

@@ -117,6 +117,7 @@ READING = {
 
 #: Calls of PyIceberg that change a catalog or a file of a table.
 ICEBERG_COMMITS = {
+    "_commit_branches",
     "_do_commit", "commit_table", "commit_transaction", "create_namespace",
     "create_namespace_if_not_exists", "create_table", "drop_namespace", "drop_table",
     "manage_snapshots", "purge_table", "register_table", "rename_table", "table_metadata",
@@ -128,6 +129,8 @@ SPARK_WRITES = {
 }  # fmt: skip
 #: `doctor` writes a throw-away table to try the catalog out; nothing depends on it.
 TRIALS = {"_CapabilityProbe", "probe_capabilities"}
+#: What hands a commit on: those who call it stand between two points, as the commits they call.
+HANDED_ON = {"BranchTable", "_commit_branches"}
 
 
 def protocols() -> dict[str, type[Any]]:
@@ -226,7 +229,7 @@ def _is_known(call: ast.Call) -> bool:
 def _bare(tree: ast.AST, commits: set[str], *, covered: bool = False) -> Iterator[ast.Call]:
     """Find the calls of `commits` that stand in no `with commit_window(...)`."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in TRIALS:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in TRIALS | HANDED_ON:
             continue
         inside = covered
         if isinstance(node, ast.With):

@@ -36,6 +36,7 @@ from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg.metadata import view_of
+from lakehouse_backfill.adapters.iceberg.shadow.branch_table import see_branches
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.table import is_table_name
 
@@ -106,6 +107,7 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
                 raise _configuration_error(name, properties, error) from error
             raise
     vars(catalog)["purge_table"] = _refuse_purge
+    see_branches(catalog)
     return catalog
 
 

@@ -20,9 +20,11 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
 )
 from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import snapshot_summary
-from lakehouse_backfill.core.planning.target.write_path import choose_write_path
+from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT, choose_write_path
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, TableFacts
+from lakehouse_backfill.domain.table import parse_branch_shadow
+from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.tables import (
     CloneCommitter,
     RowRewriter,
@@ -49,7 +51,20 @@ class TableWriters:
         return choose_write_path(survey_table(self.catalog, table, scope), self.jvm_state())
 
     def swap_committer(self, table: str, scope: Scope | None = None) -> SwapCommitter | None:
-        """Return what commits swaps and tags on the table."""
+        """Return what commits swaps and tags on the table.
+
+        Raises Unsupported for a branch of a table whose rows only Java can account for.
+        """
+        if parse_branch_shadow(table):
+            facts = survey_table(self.catalog, table, scope)
+            if facts and (facts.equality_deletes or facts.format_version > MAX_WRITTEN_FORMAT):
+                raise Unsupported(
+                    f"{table} is a branch, and its table needs Iceberg's Java API: format "
+                    f"{facts.format_version}, {facts.equality_deletes} equality delete files",
+                    state="nothing was committed",
+                    fix="use isolation: clone for this run",
+                )
+            return None
         chosen = self.choose(table, scope).way
         if chosen == "pyiceberg":
             return None

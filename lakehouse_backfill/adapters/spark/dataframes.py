@@ -5,7 +5,7 @@ Names and columns are always quoted, never pasted into SQL unquoted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
@@ -38,7 +38,13 @@ from lakehouse_backfill.domain.partitions import (
     partition_label,
     scope_row_ranges,
 )
-from lakehouse_backfill.domain.table import SchemaChange, renamed_columns, widened_columns
+from lakehouse_backfill.domain.table import (
+    BranchHead,
+    SchemaChange,
+    parse_branch_shadow,
+    renamed_columns,
+    widened_columns,
+)
 
 
 def quote_identifier(name: str) -> str:
@@ -205,6 +211,8 @@ def _balanced_or(parts: list[Column]) -> Column:
     return parts[0]
 
 
+#: On a shadow, and in the summary of a chunk's commit: the epoch of the driver that may write.
+EPOCH_PROPERTY = "lakehouse-backfill.epoch"
 #: Error text of a write to a table that was committed to since it was read.
 TABLE_MOVED_MARKER = "LHB_TABLE_MOVED"
 #: Messages of Iceberg and Spark when a table has another UUID than the loaded one.
@@ -283,14 +291,23 @@ class SparkTables:
 
     spark: SparkSession
     catalog: str
+    #: Finds the newest branch of a shadow that is a branch of its target.
+    newest_branch: Callable[[str], BranchHead] | None = None
 
     def __post_init__(self) -> None:
         """Let `bucket_number` find the catalog's functions."""
         _function_catalog[:] = [self.catalog]
 
     def quoted_name(self, table: str) -> str:
-        """Return the quoted three-part name of `namespace.table` in the catalog."""
-        return self.quote(*table.split("."))
+        """Return the quoted name of `namespace.table` in the catalog; of a branch, its table's."""
+        shadow = parse_branch_shadow(table)
+        return self.quote(*(shadow.target if shadow else table).split("."))
+
+    def branch_of(self, table: str) -> BranchHead | None:
+        """Return the newest branch of a shadow as it is now; None for a table of its own."""
+        if self.newest_branch is None or parse_branch_shadow(table) is None:
+            return None
+        return self.newest_branch(table)
 
     def quote(self, *parts: str) -> str:
         """Return a quoted name in the catalog, e.g. of a namespace."""
@@ -303,6 +320,8 @@ class SparkTables:
 
         Later commits are not visible. Raises NotFound.
         """
+        branch = self.branch_of(table) if snapshot_id is None else None
+        snapshot_id = branch.head_id if branch else snapshot_id
         with spark_errors(f"reading {table}"):
             reader = self.spark.read.options(**(options or {}))
             if snapshot_id is not None:
@@ -339,6 +358,11 @@ class SparkTables:
 
     def properties(self, table: str) -> dict[str, str]:
         """Return the table's properties and its head, as `current-snapshot-id`."""
+        if branch := self.branch_of(table):
+            return {
+                EPOCH_PROPERTY: str(branch.epoch),
+                "current-snapshot-id": str(branch.head_id),
+            }
         # A command on the driver: the `refs` table would start a job.
         command = f"SHOW TBLPROPERTIES {self.quoted_name(table)}"
         with spark_errors(f"reading {table}"), write_guard.allow_own_writes():
@@ -355,6 +379,8 @@ class SparkTables:
         TABLE_MOVED_MARKER.
         """
         opened = self.spark.table(self.quoted_name(table))
+        if parse_branch_shadow(table):
+            return opened.limit(0)  # The branch's name is the fence; others commit to the table.
         if type(self.spark).__module__.startswith("pyspark.sql.connect"):
             return self._fail_if_committed(table, opened)
         return opened.limit(0)
@@ -383,9 +409,14 @@ class SparkTables:
     ) -> Any:
         """Return a writer whose commit fails when the table's rows changed since `head_id`.
 
-        None: the table has no snapshot. The commit's snapshot gets the properties.
+        None: the table has no snapshot. The commit's snapshot gets the properties. A shadow that is
+        a branch is written on the branch of the epoch that they name, also when that is overtaken.
         """
-        writer = frame.writeTo(self.quoted_name(table))
+        name = self.quoted_name(table)
+        if shadow := parse_branch_shadow(table):
+            branch = shadow.branch(int(properties.get(EPOCH_PROPERTY, 0)))
+            name = f"{name}.{quote_identifier(f'branch_{branch}')}"
+        writer = frame.writeTo(name)
         writer = writer.option("isolation-level", "serializable")
         if head_id is not None:
             writer = writer.option("validate-from-snapshot-id", str(head_id))

@@ -28,6 +28,7 @@ from lakehouse_backfill.core.planning.target import (
     advice,
     catch_up,
     column_scope,
+    isolation,
     publish_modes,
     row_changes,
     schema_changes,
@@ -295,10 +296,11 @@ def _complete_plan(
     estimate, table = found.estimate, resolved.target.table
     warnings = estimates.estimate_warnings(context, resolved, found) + warnings
     notes = _advice(context, resolved, found.rows_there) + notes
+    notes += isolation.isolation_notes(context, resolved)
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     chosen = context.choose_write_path(table, resolved.scope)
     write_path.require_fitting_write_path(resolved.manifest, table, chosen)
-    manifest_hash, name = resolved.manifest_hash, resolved.contract.table.rpartition(".")[2]
+    manifest_hash = resolved.manifest_hash
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     _require_changed_intent(context, run_id, revise, declared.manifest_file)
     repeated = find_repeated_run(context, resolved)
@@ -321,7 +323,7 @@ def _complete_plan(
         warnings=nothing_to_do_warnings(repeated, findings) + warnings,
         manifest_file=declared.manifest_file,
         findings=findings,
-        shadow_table=f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}",
+        shadow_table=isolation.shadow_name(context, resolved, run_id),
     )
 
 

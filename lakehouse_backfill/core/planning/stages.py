@@ -22,6 +22,7 @@ from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.domain.serialization import Value
+from lakehouse_backfill.domain.table import parse_branch_shadow
 from lakehouse_backfill.errors import BackfillError, NotFound, Tampered
 
 Phase = Literal[
@@ -177,14 +178,17 @@ def _staging(plan: Plan) -> Iterator[Stage]:
     if target.uuid is None:
         yield Stage(kind="create_target", phase="staging", text=f"creates {target.table}, empty")
     base = "which is empty" if target.snapshot_id is None else f"at {target.snapshot_id}"
+    branch = parse_branch_shadow(plan.shadow_table)
+    made = f"branches {branch.branch_pattern} off" if branch else "clones"
+    made = f"{made} {target.table} {base}" + ("" if branch else f" as {plan.shadow_table}")
     yield Stage(
-        kind="open_shadow", phase="staging",
-        text=f"clones {target.table} {base} as {plan.shadow_table}; no data file is copied",
+        kind="open_shadow", phase="staging", text=f"{made}; no data file is copied",
     )  # fmt: skip
     if is_external:
         yield Stage(
             kind="write_shadow", phase="staging", by="engine",
-            text=f"writes {plan.shadow_table}, then `shadow close` shuts it out",
+            text=f"writes {branch.branch_pattern if branch else plan.shadow_table}, then "
+            "`shadow close` shuts it out",
         )  # fmt: skip
     catch_up = resolved.catch_up
     for chunk in resolved.chunks:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from lakehouse_backfill.core.planning.target.isolation import is_on_branch
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.versions import pointer
@@ -23,7 +24,7 @@ from lakehouse_backfill.domain import catch_up, publication
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import Column, TableInfo, TableRef
+from lakehouse_backfill.domain.table import Column, TableInfo, TableRef, branch_shadow
 from lakehouse_backfill.errors import BackfillError, NotFound, TargetChanged, Unsupported
 
 _EXCLUDED_REASON = "rows that were deleted since are left out"
@@ -220,6 +221,8 @@ def plan_rewrites(context: Context, contract: Contract, way: RollbackTarget) -> 
 
 def rollback_shadow_name(context: Context, row: publication.Publication) -> str:
     """Return the name of the rollback's shadow: each process derives the same from the token."""
+    if is_on_branch(context):
+        return branch_shadow(row.table, f"rollback-{row.token[:12]}").name
     name = row.table.rpartition(".")[2]
     return f"{context.profile.shadow_namespace}.{name}__rollback_{row.token[:12]}"
 

@@ -30,6 +30,7 @@ from lakehouse_backfill.domain.rollout import (
     RetentionItem,
     RunFacts,
 )
+from lakehouse_backfill.domain.table import parse_branch_shadow
 from lakehouse_backfill.errors import BackfillError, Conflict, NotFound, RunMoved, Unsupported
 
 
@@ -43,6 +44,10 @@ def gather_facts(
     leases, shadows = context.evidence.active_leases(), context.shadows.list()
     fences = context.runs.fenced()
     stored = context.audit.describe_runs()
+    # Of a run that is planned meanwhile nothing is known, so its branch is kept.
+    targets = {run["target"] for run in stored.values() if parse_branch_shadow(run["shadow"])}
+    if targets:
+        shadows = tuple(dict.fromkeys((*shadows, *context.shadows.list(sorted(targets)))))
     named = {run_id for run_id, run in stored.items() if run["shadow"] in shadows}
     looked_at = named | {lease.run_id for lease in leases} | set(fences)
     runs = _run_facts(context, stored, looked_at)
@@ -53,7 +58,9 @@ def gather_facts(
         )
         for name, found in products.items()
     }
+    # Tags of a branch are those of its table.
     tables = {lease.table for lease in leases} | set(shadows)
+    tables -= {name for name in shadows if parse_branch_shadow(name)}
     tables |= {contract.table for contract in contracts.values()}
     tables |= _version_tables(context, keeping.values())
     tags = {table: context.pins.tags(table) for table in sorted(tables)}

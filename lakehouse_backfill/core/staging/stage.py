@@ -38,6 +38,7 @@ from lakehouse_backfill.domain.plan import (
 )
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import ChunkRecord, RunState, RunStatus
+from lakehouse_backfill.domain.table import parse_branch_shadow
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, RunMoved
 from lakehouse_backfill.ports.compute import ComputePorts
 
@@ -446,7 +447,8 @@ def open_shadow(context: Context, plan: Plan, epoch: int) -> None:
     contract = plan.resolved.contract
     if contract.restricted_columns:
         properties |= masks.metrics_properties(contract, context.tables.describe(target.table))
-    if plan.resolved.manifest.compute.staging_location == "under_target":
+    location = plan.resolved.manifest.compute.staging_location
+    if location == "under_target" and parse_branch_shadow(plan.shadow_table) is None:
         info = context.tables.describe(target.table)
         if info is not None:
             properties[write_path.DATA_PATH_PROPERTY] = write_path.staging_folder(info, plan.run_id)

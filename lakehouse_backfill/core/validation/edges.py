@@ -31,7 +31,7 @@ from lakehouse_backfill.domain.manifest import Validation
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import Event
-from lakehouse_backfill.domain.table import CatalogMovements
+from lakehouse_backfill.domain.table import CatalogMovements, parse_branch_shadow
 from lakehouse_backfill.ports.compute import Staging
 
 MAX_PROBED_PARTITIONS = 64
@@ -267,9 +267,10 @@ def movements_since_staging(context: Context, plan: Plan) -> CatalogMovements:
     began = next(
         event.at for event in context.runs.events(plan.run_id) if event.verb == "begin staging"
     )
-    first = dict.fromkeys(
-        [plan.shadow_table, plan.resolved.target.table, *(p.table for p in plan.resolved.sources)]
-    )
+    named = [plan.shadow_table, plan.resolved.target.table]
+    named += [pin.table for pin in plan.resolved.sources]
+    # What is committed to a branch is in the history of its table.
+    first = dict.fromkeys(name for name in named if parse_branch_shadow(name) is None)
     own = {context.profile.control_namespace, context.profile.shadow_namespace}
     return context.tables.movements(began, first, own, MAX_TABLES)
 

@@ -275,7 +275,7 @@ class FakeLake:
         return {}
 
     # Shadows
-    def list(self) -> tuple[str, ...]:
+    def list(self, targets: Any = ()) -> tuple[str, ...]:
         mark = "lakehouse-backfill.base-snapshot-id"
         return tuple(name for name, table in self.tables.items() if mark in table.properties)
 

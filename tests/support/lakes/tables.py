@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In
@@ -33,10 +33,12 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
+from lakehouse_backfill.adapters.iceberg.shadow.branches import BranchShadows, IsolatedShadows
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField, partition_row_range
+from lakehouse_backfill.domain.table import branch_shadow
 from tests.support.lakes.catalogs import catalog_of
 
 TARGET = "silver.t"
@@ -48,6 +50,7 @@ SCHEMA = Schema(
     NestedField(5, "v", StringType()),
 )
 Row = dict[str, Any]
+Isolation = Literal["clone", "branch"]
 
 
 def row(key: int, day: str | None, v: str = "old", region: str | None = "EU", hour: int = 7) -> Row:
@@ -79,14 +82,22 @@ def _filter_of(table: Table, rows: RowRange) -> BooleanExpression:
 class Kit:
     """The adapters over one folder, and live writers beside them."""
 
-    def __init__(self, root: Path, budget_s: float = 30.0) -> None:
+    def __init__(self, root: Path, budget_s: float = 30.0, isolation: Isolation = "clone") -> None:
         self.root = root
+        self.isolation = isolation
         self.catalog = catalog_of(root)
         self.live = catalog_of(root)
         self.tables = IcebergTables(self.catalog)
         self.pins = IcebergPins(self.catalog)
-        self.shadows = IcebergShadows(self.catalog, "shadow")
+        clones = IcebergShadows(self.catalog, "shadow")
+        self.shadows = IsolatedShadows(clones, BranchShadows(self.catalog))
         self.publisher = IcebergPublisher(self.catalog, budget_s)
+
+    def shadow_of(self, run: str = "r1", target: str = TARGET) -> str:
+        """Name the shadow of a run: a table of its own, or a branch of the target."""
+        if self.isolation == "branch":
+            return branch_shadow(target, run).name
+        return f"shadow.{run}"
 
     def create(self, *partitioning: tuple[str, str], version: int = 2, name: str = TARGET) -> Table:
         fields = [
@@ -160,7 +171,7 @@ class Kit:
     ) -> publication.AdoptRequest:
         """Open a shadow at the head and overwrite each label's partition by its rows."""
         base = self.head(name)
-        shadow = f"shadow.{run}"
+        shadow = self.shadow_of(run, name)
         if base is not None:
             self.pins.pin(name, base, f"lhb-base-{run}")
         self.shadows.open(name, base, shadow, {"lakehouse-backfill.run-id": run})

@@ -20,6 +20,7 @@ from lakehouse_backfill.adapters.iceberg.schema import SchemaEvolution, verify_s
 from lakehouse_backfill.command_lines import RUN_PLACEHOLDER, plan_command
 from lakehouse_backfill.domain.partitions import Scope, describe_labels, label_sort_key
 from lakehouse_backfill.domain.publication import AdoptRequest
+from lakehouse_backfill.domain.table import table_of_snapshots
 
 _NOTHING_PUBLISHED = "nothing was published; readers see what they saw before; the shadow is kept"
 
@@ -48,7 +49,9 @@ class ShadowCandidate:
     def source(self) -> tuple[str, int] | None:
         """The table and snapshot that list the files; None: there are none."""
         snapshot_id = self._request.shadow_snapshot_id
-        return None if snapshot_id is None else (self._request.shadow, snapshot_id)
+        if snapshot_id is None:
+            return None
+        return table_of_snapshots(self._request.shadow), snapshot_id
 
     @property
     def columns(self) -> metadata.ColumnIds:

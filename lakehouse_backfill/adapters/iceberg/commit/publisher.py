@@ -35,6 +35,7 @@ from lakehouse_backfill.domain import publication
 from lakehouse_backfill.domain.catch_up import CarryRequest, Drift
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import AdoptRequest, CommitResult, RevertRequest
+from lakehouse_backfill.domain.table import table_of_snapshots
 from lakehouse_backfill.errors import OutcomeUnknown, TargetChanged, Unsupported
 from lakehouse_backfill.ports.tables import Publisher, SwapCommitter
 
@@ -134,8 +135,8 @@ class IcebergPublisher(Publisher):
             # If the shadow was fenced since it was loaded, another process drives the run.
             self._load_own_shadow(request)
             raise
-        table = catalogs.load_table(self._catalog, request.shadow)
-        committed = _find_chunk_commit(table, request.chunk_id)
+        # It may be fenced by now: then nobody reads what landed on a branch of an earlier epoch.
+        committed = _find_chunk_commit(self._load_own_shadow(request), request.chunk_id)
         if committed is None:
             raise OutcomeUnknown(
                 f"{request.chunk_id} was committed to {request.shadow}, but is not in its log",
@@ -153,7 +154,7 @@ class IcebergPublisher(Publisher):
     def _carry_swap(self, table: Table, request: CarryRequest, cache: ManifestCache) -> Swap:
         """Swap in the source's files of the partitions; they get new sequence numbers."""
         source = catalogs.load_table(self._catalog, request.source)
-        origin = (request.source, request.source_snapshot_id)
+        origin = (table_of_snapshots(request.source), request.source_snapshot_id)
         with catalogs.translate_errors():
             state = metadata.find_snapshot(
                 source.metadata, request.source_snapshot_id, request.source

@@ -35,6 +35,7 @@ from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels
 from lakehouse_backfill.core.planning.target.write_path import DATA_PATH_PROPERTY
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.rollout import TRIAL_TABLE, StagedFiles, StagedShadow
+from lakehouse_backfill.domain.table import parse_branch_shadow
 from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.control import RunFiles
@@ -48,7 +49,12 @@ class IcebergRunFiles(RunFiles):
     _namespace: str
 
     def describe(self, shadow: str) -> dict[str, Any] | None:
-        """Return location, metadata file and size of a shadow; None when there is none."""
+        """Return location, metadata file and size of a shadow; None when there is none.
+
+        None for a branch: its files are its table's, whose own expiry removes what nothing needs.
+        """
+        if parse_branch_shadow(shadow):
+            return None
         table = load_table_or_none(self._catalog, shadow)
         if table is None:
             return None

@@ -5,6 +5,7 @@ A fence refuses commits of writers that loaded the shadow before a later lease b
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
@@ -69,7 +70,7 @@ class IcebergShadows(Shadows):
     #: For tables that PyIceberg cannot write.
     writers: TableWriters | None = None
 
-    def list(self) -> tuple[str, ...]:
+    def list(self, targets: Collection[str] = ()) -> tuple[str, ...]:  # noqa: ARG002
         """Return the shadows in the catalog, but for those that are marked as retired."""
         names = list_table_names(self.catalog, self.shadow_namespace)
         return tuple(filter(self._is_shadow, names))

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import (
+    EPOCH_PROPERTY,
     SparkTables,
     quote_identifier,
     quoted_column,
@@ -22,7 +23,6 @@ from lakehouse_backfill.adapters.spark.dataframes import (
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
-    EPOCH_PROPERTY,
     FENCE_UUID_PROPERTY,
 )
 from lakehouse_backfill.domain import partitions

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse_backfill.adapters.spark import dataframes
-from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+from lakehouse_backfill.adapters.spark.dataframes import EPOCH_PROPERTY, SparkTables
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import (
     spark_errors,
@@ -33,7 +33,6 @@ from lakehouse_backfill.fault_points import commit_window
 PROPERTY_PREFIX = "lakehouse-backfill."
 CHUNK_ID_PROPERTY = f"{PROPERTY_PREFIX}chunk-id"
 ATTEMPT_ID_PROPERTY = f"{PROPERTY_PREFIX}attempt-id"
-EPOCH_PROPERTY = f"{PROPERTY_PREFIX}epoch"
 FENCE_UUID_PROPERTY = f"{PROPERTY_PREFIX}fence-uuid"
 
 
@@ -140,7 +139,10 @@ class ShadowWriter:
             failure = error
         if failure is not None and dataframes.TABLE_MOVED_MARKER in str(failure):
             raise self._concurrent_commit_error(shadow, epoch) from failure
-        return self._resolve_outcome(shadow, properties[ATTEMPT_ID_PROPERTY], failure)
+        commit = self._resolve_outcome(shadow, properties[ATTEMPT_ID_PROPERTY], failure)
+        # Nothing refuses a commit to the branch of an epoch that is over; nobody reads it.
+        self._require_newest_branch(shadow, epoch)
+        return commit
 
     def _require_epoch(self, shadow: str, epoch: int) -> int | None:
         """Return the head (None: no snapshot); raise RunMoved when a later epoch has fenced it."""
@@ -152,6 +154,20 @@ class ShadowWriter:
             )
         head = properties["current-snapshot-id"]
         return None if head == "none" else int(head)
+
+    def _require_newest_branch(self, shadow: str, epoch: int) -> None:
+        """Raise RunMoved when another epoch has a branch by now. Raises OutcomeUnknown."""
+        try:
+            branch = self._tables.branch_of(shadow)
+        except BackfillError as error:
+            raise OutcomeUnknown(
+                f"whether the chunk landed on the newest branch of {shadow} is unknown: "
+                f"{error.problem}",
+                state="the shadow may hold the chunk; nothing was published",
+                fix="run the step again: it looks before it writes",
+            ) from error
+        if branch is not None and branch.epoch != epoch:
+            raise _taken_over_error(shadow, "it was fenced during the write")
 
     def _concurrent_commit_error(self, shadow: str, epoch: int) -> BackfillError:
         """Return the error for a commit between inspection and write; nothing was written."""

@@ -1,0 +1,136 @@
+"""Kills and overtaken drivers where the run writes to a branch of its target (X12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.chaos.faults import Kill, Stop
+from tests.chaos.lab import BY, PROFILES, SCOPE, TARGET, Lab
+from tests.chaos.oracle import facts
+
+pytestmark = pytest.mark.req("X12")
+_STAGE, _PUBLISH = ("stage", "RUN"), ("publish", "RUN")
+_BACK = ("rollback", TARGET, "--to", "0", "--reason", "wrong", *BY)
+
+
+class BranchLab(Lab):
+    """A lake whose profile asks for branches."""
+
+    def profiles(self) -> str:
+        return PROFILES.replace("environment: dev", "environment: dev\n    isolation: branch")
+
+    def refs(self) -> dict[str, int]:
+        """Give the references of the target."""
+        return {name: ref.snapshot_id for name, ref in self.oracle.table(TARGET).refs().items()}
+
+    def finish(self) -> None:
+        """Go on to the end, whatever was reached."""
+        state = self.must("status", self.run).data["runs"][0]["state"]
+        if state in ("approved", "staging", "failed"):
+            self.must("stage", self.run, *BY)
+        if state not in ("accepted", "publishing", "published"):
+            self.must("validate", self.run, *BY)
+            self.must("accept", self.run, *BY)
+        if state != "published":
+            self.must("publish", self.run, *BY)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> BranchLab:
+    lab = BranchLab(tmp_path_factory.mktemp("branches"))
+    lab.make()
+    run = lab.run = lab.must("plan", lab.manifest("a.yaml", SCOPE[0], "2024-01-05"), *BY).data[
+        "run_id"
+    ]
+    lab.must("approve", run, *BY)
+    lab.save("approved")
+    lab.must("stage", run, *BY)
+    lab.must("validate", run, *BY)
+    lab.must("accept", run, *BY)
+    lab.save("accepted")
+    return lab
+
+
+def require_published(lab: BranchLab) -> None:
+    """Look at what readers see, and that there is one version and each chunk once."""
+    found: dict[str, Any] = facts(lab.oracle, TARGET, lab.run)
+    assert found["runs"] == {"RUN": "published"}
+    assert found["versions"] == [[0, "baseline"], [1, "publish"]]
+    assert len(found["ledger"]) == len(SCOPE)
+    factors = {day: {v // k for d, k, v in lab.oracle.rows(TARGET) if d == day} for day in SCOPE}
+    assert factors == {day: {10} for day in SCOPE}
+    others = {v // k for d, k, v in lab.oracle.rows(TARGET) if d not in SCOPE}
+    assert others == {100}
+    assert lab.must("recover", "--all", *BY).data["actions"] == []
+
+
+@pytest.mark.req("T3", "X9")
+@pytest.mark.parametrize(
+    ("state", "command", "point", "nth"),
+    [
+        ("approved", _STAGE, "Shadows.register:committing", 1),
+        ("approved", _STAGE, "Shadows.register:committed", 1),
+        ("approved", _STAGE, "Shadows.fence:committed", 1),
+        ("approved", _STAGE, "Spark.overwrite:committed", 2),
+        ("accepted", _PUBLISH, "Publisher.swap:committing", 1),
+        ("accepted", _PUBLISH, "Publisher.swap:committed", 1),
+    ],
+)  # fmt: skip
+def test_what_was_killed_comes_to_the_same_result(
+    saved: BranchLab, state: str, command: tuple[str, ...], point: str, nth: int
+) -> None:
+    saved.restore(state)
+    saved.killed(*saved.typed(command), hook=Kill(point, nth))
+    saved.finish()
+    require_published(saved)
+
+
+@pytest.mark.req("X9")
+@pytest.mark.parametrize(
+    ("state", "command", "point", "nth"),
+    [
+        ("approved", _STAGE, "Shadows.fence:committing", 1),
+        ("approved", _STAGE, "Spark.overwrite:committing", 2),
+        ("accepted", _PUBLISH, "Publisher.swap:committing", 1),
+    ],
+)  # fmt: skip
+def test_a_stopped_driver_that_was_overtaken_changes_nothing_that_anybody_reads(
+    saved: BranchLab, state: str, command: tuple[str, ...], point: str, nth: int
+) -> None:
+    saved.restore(state)
+    zombie = saved.start(*saved.typed(command), hook=Stop(point, nth))
+    zombie.wait_until_stopped()
+    saved.finish()
+    require_published(saved)
+    before = _what_is_read(saved)
+    zombie.go_on()
+    ended = zombie.end()
+    assert ended.code in (0, 4), ended
+    assert _what_is_read(saved) == before
+    require_published(saved)
+
+
+def _what_is_read(lab: BranchLab) -> tuple[Any, ...]:
+    """Give all references but those of epochs that are over, the control tables and the rows."""
+    epochs = sorted(int(name.rpartition("-e")[2]) for name in lab.refs() if "-e" in name)
+    over = {f"lhb-{lab.run}-e{epoch}" for epoch in epochs[:-1]}
+    control = [one for one in lab.oracle.catalog() if one[1] != "silver"]
+    refs = {name: at for name, at in lab.refs().items() if name not in over}
+    return refs, control, lab.oracle.rows(TARGET)
+
+
+@pytest.mark.req("U12", "U15")
+def test_it_is_rolled_back_and_its_branches_are_dropped_when_its_lease_ends(
+    saved: BranchLab,
+) -> None:
+    saved.restore("accepted")
+    wrong = saved.oracle.rows(TARGET)
+    saved.must("publish", saved.run, *BY)
+    saved.must("verify", saved.run)
+    saved.must(*_BACK)
+    assert saved.oracle.rows(TARGET) == wrong
+    kept = saved.must("maintain", "--dry-run", *BY).data["kept"]
+    shadow = f"{TARGET}.branch_lhb_{saved.run.replace('-', '_')}"
+    assert [one["run_id"] for one in kept if one["name"] == shadow] == [saved.run]
