@@ -13,6 +13,7 @@ import pkgutil
 
 from pydantic import BaseModel
 
+from lakehouse_backfill.report import html
 from tests.chaos import worker
 from tests.support.quick_pyiceberg import make_quick
 
@@ -60,6 +61,9 @@ for _layer in _LAYERS:
 _build(BaseModel)
 worker.command()
 make_quick()
+_templates = html._environment()
+for _name in _templates.list_templates(extensions=["html"]):
+    _templates.get_template(_name)
 # Else each child's first collection would copy all of this, page by page.
 gc.collect()
 gc.freeze()

@@ -48,7 +48,7 @@ def make(catalog: SqlCatalog) -> Maker:
     return Maker(catalog, f"n{next(_numbers)}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return published(tmp_path_factory.mktemp("published"))
 
