@@ -125,6 +125,10 @@ class CheckResult(Value):
         description="Whether an expectation of a suite was judged by counting the rows that break "
         "it; otherwise Great Expectations judged it.",
     )
+    engine: Literal["", "pandas"] = added_later(
+        default="",
+        description="`pandas`: Great Expectations judged few rows in the process, not on Spark.",
+    )
 
     @property
     def is_judged(self) -> bool:

@@ -56,9 +56,11 @@ def judge(
 
 
 @pytest.mark.req("Q3")
+@pytest.mark.parametrize(("most", "engine"), [(50_000, "pandas"), (0, "")])
 def test_each_expectation_gives_one_result_in_the_order_of_the_file(
-    flights: DataFrame, tmp_path: Path
+    flights: DataFrame, tmp_path: Path, most: int, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lakehouse_backfill.adapters.quality.few_rows.MAX_ROWS", most)
     found = judge(tmp_path, flights, IN_SET, NOT_NULL, UNIQUE, FEW, ROWS, known=["ATL", "BQN"])
     expected = [
         ("expect_column_values_to_be_in_set(dest)", False, 2,
@@ -73,7 +75,7 @@ def test_each_expectation_gives_one_result_in_the_order_of_the_file(
     assert found == tuple(
         CheckResult(
             name=name, group="quality", passed=passed, detail=detail, observed=observed,
-            limit=limit, blocking="between(flights)" not in name,
+            limit=limit, blocking="between(flights)" not in name, engine=engine,
         )
         for name, passed, observed, detail, limit in expected
     )  # fmt: skip

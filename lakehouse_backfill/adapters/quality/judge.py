@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.adapters.quality.few_rows import FewRows
 from lakehouse_backfill.adapters.quality.suite_files import LoadedSuite, load_suite
 from lakehouse_backfill.adapters.quality.translation import translate_expectation
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult, SuiteEntry
@@ -94,6 +95,7 @@ def to_check_result(
         observed=to_json_value(_observed_value(found)),
         limit=_declared_limit(entry["kwargs"], parameters),
         blocking=entry.get("severity", "critical") == "critical",
+        engine=result.get("engine", ""),
     )
 
 
@@ -270,7 +272,8 @@ class ExpectationsJudge:
             part = replace(suite, expectations=tuple(suite.expectations[one] for one in chosen))
             # For single rows few jobs over plain files are enough: nothing is cached.
             selected = _select_columns(frame, part.columns_to_read(columns))
-            results = _judge_suite(part, selected, parameters, group, redaction)
+            few = FewRows.of(selected) if chosen else None
+            results = _judge_suite(part, selected, parameters, group, redaction, few)
             return dict(zip(chosen, results, strict=True))
 
     def judge_all(
@@ -296,10 +299,11 @@ class ExpectationsJudge:
             # (files, joins) runs once.
             selected.persist()
             try:
+                few = FewRows.of(selected)
                 return tuple(
                     check
                     for suite, given in loaded
-                    for check in _judge_suite(suite, selected, given, group, redaction)
+                    for check in _judge_suite(suite, selected, given, group, redaction, few)
                 )
             finally:
                 selected.unpersist()
@@ -311,16 +315,41 @@ def _judge_suite(
     parameters: dict[str, list[Any]],
     group: CheckGroup,
     redaction: Redaction,
+    few: FewRows | None,
 ) -> tuple[CheckResult, ...]:
-    results = _run_expectations(suite, range(len(suite.expectations)), frame, parameters, 0)
+    """Judge all on a frame; what has the same verdict there, on its `few` rows with pandas."""
+    entries = [entry for _, entry in suite.expectations]
+    near = [at for at, one in enumerate(entries) if few and few.judges(one, parameters)]
+    far = [at for at in range(len(entries)) if at not in near]
+    results: dict[int, dict[str, Any]] = {}
+    if near and few:
+        results = _run_near(suite, near, few, parameters)
+    if far:
+        results |= _run_expectations(suite, far, frame, parameters, 0)
     # Fetching examples costs a Spark job each, so only those that failed are asked.
-    failed = [number for number, each in results.items() if not each["success"]]
+    failed = [at for at in far if not results[at]["success"]]
     if failed:
         results |= _run_expectations(suite, failed, frame, parameters, _MAX_EXAMPLES)
     return tuple(
-        to_check_result(entry, results[number], group, parameters, redaction)
-        for number, (_, entry) in enumerate(suite.expectations)
+        to_check_result(entry, results[at], group, parameters, redaction)
+        for at, entry in enumerate(entries)
     )
+
+
+def _run_near(
+    suite: LoadedSuite, chosen: Sequence[int], few: FewRows, parameters: dict[str, Any]
+) -> dict[int, dict[str, Any]]:
+    near = replace(
+        suite, expectations=tuple((few.rewritten(one), entry) for one, entry in suite.expectations)
+    )
+    found = _run_expectations(near, chosen, few.frame, few.parameters(parameters), _MAX_EXAMPLES)
+    for at, result in found.items():
+        result["engine"] = "pandas"
+        examples = (result.get("result") or {}).get("partial_unexpected_list")
+        if examples:
+            shown = few.shown(suite.expectations[at][1], examples)
+            result["result"]["partial_unexpected_list"] = shown
+    return found
 
 
 def _select_columns(frame: Frame, columns: tuple[str, ...]) -> Frame:
@@ -357,16 +386,21 @@ def start_gx_import() -> None:
 def _run_expectations(
     suite: LoadedSuite,
     chosen: Sequence[int],
-    frame: Frame,
+    frame: Any,
     parameters: dict[str, Any],
     examples: int,
 ) -> dict[int, dict[str, Any]]:
-    """Judge the chosen expectations; gives the results by their number in the file."""
+    """Judge the chosen expectations on a frame of Spark or pandas; gives results by number."""
     import great_expectations as gx
+    import pandas as pd
 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}  # type: ignore[assignment]
-    source = context.data_sources.add_spark("spark", persist=False)
+    sources = context.data_sources
+    near = isinstance(frame, pd.DataFrame)
+    source: Any = (
+        sources.add_pandas("pandas") if near else sources.add_spark("spark", persist=False)
+    )
     batch = source.add_dataframe_asset("frame").add_batch_definition_whole_dataframe("whole")
     wanted = gx.ExpectationSuite(name=suite.name)
     for number in chosen:

@@ -30,7 +30,7 @@ _Rule = RowRule | RowCount | None
 _WHOLE_NUMBERS = ("int", "long")
 _NUMBERS = (*_WHOLE_NUMBERS, "float", "double")
 #: Types whose equal values are one value for every engine; floats (NaN, -0.0) are not.
-_EXACT_TYPES = (*_WHOLE_NUMBERS, "string", "date", "timestamp", "timestamptz")
+EXACT_TYPES = (*_WHOLE_NUMBERS, "string", "date", "timestamp", "timestamptz")
 _NESTED_TYPES = ("struct", "list", "map")
 _BOUNDS = ("min_value", "max_value", "strict_min", "strict_max")
 
@@ -211,7 +211,7 @@ def is_plain_pattern(pattern: str) -> bool:
 
 def _unique(arguments: _Arguments, types: _Types) -> _Rule:
     column = arguments.get("column", "")
-    return Unique(column) if types.get(column) in _EXACT_TYPES else None
+    return Unique(column) if types.get(column) in EXACT_TYPES else None
 
 
 def _pair_greater(arguments: _Arguments, types: _Types) -> _Rule:
@@ -221,7 +221,7 @@ def _pair_greater(arguments: _Arguments, types: _Types) -> _Rule:
         return None
     first, second = (types[name] for name in names)
     are_numbers = {first, second} <= set(_WHOLE_NUMBERS)
-    if not are_numbers and (first != second or first not in (*_EXACT_TYPES, "float", "double")):
+    if not are_numbers and (first != second or first not in (*EXACT_TYPES, "float", "double")):
         return None
     return Greater(names[0], names[1], bool(or_equal))
 

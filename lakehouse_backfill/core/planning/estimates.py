@@ -283,14 +283,14 @@ def _require_deadline(manifest: RunManifest, found: Estimate, now: datetime) -> 
             fix="agree on a later run.deadline",
             field="run.deadline",
         )
-    duration = found.duration_s if found.duration_s is not None else found.floor_s
+    duration = pace.duration_under_limits(manifest, found, now)
     end = expected_end(now, duration or 0.0)
     if end > deadline:
         least = "about" if found.duration_s is not None else "at least"
         raise LimitExceeded(
             f"the run takes {least} {duration:,.1f} s, until {end.isoformat(timespec='seconds')}; "
             f"run.deadline is {deadline.isoformat()}",
-            fix="restate fewer partitions, or agree on a later run.deadline",
+            fix="restate fewer partitions, agree on a later run.deadline, or widen its limits",
             field="run.deadline",
         )
     window = manifest.safety.publish_window
@@ -317,14 +317,15 @@ _MAX_DURATION_S = 3_155_760_000.0
 
 def deadline_warnings(manifest: RunManifest, found: Estimate, now: datetime) -> tuple[str, ...]:
     """Describe a deadline that the slower runs would miss; empty without one."""
-    deadline, history = manifest.run.deadline, found.history
-    if deadline is None or history is None:
+    deadline = manifest.run.deadline
+    if deadline is None or found.history is None:
         return ()
-    late = expected_end(now, history.duration_s.p90)
+    slow_s = pace.duration_under_limits(manifest, found, now, is_slow=True) or 0.0
+    late = expected_end(now, slow_s)
     if late <= deadline.astimezone(now.tzinfo):
         return ()
     return (
-        f"one run of ten takes {history.duration_s.p90:,.1f} s or more and would end at "
+        f"one run of ten takes {slow_s:,.1f} s or more and would end at "
         f"{late.isoformat(timespec='seconds')}, after run.deadline {deadline.isoformat()}",
     )
 

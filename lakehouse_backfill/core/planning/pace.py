@@ -16,6 +16,7 @@ from statistics import fmean
 
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.guards.limits import WINDOW_MINUTES, ChunkAmounts, earliest_end
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import Estimate, History, ResolvedManifest, Spread
 from lakehouse_backfill.domain.run import ChunkRecord, Event
@@ -245,10 +246,6 @@ def _days(now: datetime, then: datetime) -> float:
     return round(max(0.0, (now - then).total_seconds()) / 86_400, 2)
 
 
-#: Limits a minute are kept over any span of so many minutes.
-_LIMIT_MINUTES = 5
-
-
 def chunk_sizes(found: Estimate, chunk_count: int) -> dict[str, tuple[int, int]]:
     """Return, by chunk, the rows that it reads or writes and its input bytes, as far as known.
 
@@ -268,12 +265,38 @@ def require_passable_chunks(manifest: RunManifest, found: Estimate) -> None:
         if limit is None or not sizes:
             continue
         chunk_id, size = max(sizes.items(), key=lambda one: one[1][place])
-        if size[place] > limit * _LIMIT_MINUTES:
-            least = math.ceil(size[place] / _LIMIT_MINUTES)
+        if size[place] > limit * WINDOW_MINUTES:
+            least = math.ceil(size[place] / WINDOW_MINUTES)
             raise LimitExceeded(
                 f"chunk {chunk_id} has about {size[place]:,} {unit}; limits.{unit}_per_minute "
-                f"{limit:,} lets {limit * _LIMIT_MINUTES:,} through in {_LIMIT_MINUTES} minutes",
+                f"{limit:,} lets {limit * WINDOW_MINUTES:,} through in {WINDOW_MINUTES} minutes",
                 fix=f"set limits.{unit}_per_minute to {least:,} or more, or cut smaller chunks "
                 "with limits.partitions_per_chunk",
                 field=f"limits.{unit}_per_minute",
             )
+
+
+def duration_under_limits(
+    manifest: RunManifest, found: Estimate, now: datetime, *, is_slow: bool = False
+) -> float | None:
+    """Estimate the seconds of a run that starts now, its limits and allowed hours counted.
+
+    With `is_slow`, those that one run of ten takes at least. None without a history, a floor, and
+    a limit that makes chunks wait.
+    """
+    history = found.history
+    known = found.duration_s if found.duration_s is not None else found.floor_s
+    staging_s, later_s = found.floor_s or 0.0, 0.0
+    if history is not None:
+        known = history.duration_s.p90 if is_slow else known
+        staging_s = history.staging_s.p90 if is_slow else history.staging_s.p50
+        after = [one for one in (history.validation_s, history.publication_s) if one is not None]
+        later_s = sum(one.p90 if is_slow else one.p50 for one in after)
+    sizes = chunk_sizes(found, len(found.by_chunk)).values()
+    if not sizes:
+        return known
+    # Without a limit, what earlier runs took counts: they had the same chunks side by side.
+    each_s = staging_s * manifest.limits.parallel / len(sizes)
+    end = earliest_end(manifest.limits, (ChunkAmounts(*size, each_s) for size in sizes), now)
+    paced_s = (end - now).total_seconds()
+    return known if paced_s <= staging_s else max(known or 0.0, paced_s + later_s)

@@ -17,14 +17,9 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import NamedTuple
 
+from lakehouse_backfill.domain.guards.limits import TICK, WINDOW, WINDOW_MINUTES, commit_allowance
 from lakehouse_backfill.domain.guards.safety import PaceLimits, next_opening
 
-#: Limits hold over any span of this length.
-WINDOW = timedelta(minutes=5)
-_WINDOW_MINUTES = 5
-_WINDOWS_PER_HOUR = 12
-#: A moment after the end of a span.
-_TICK = timedelta(milliseconds=1)
 _LONGEST_BACKOFF_S = 300
 #: A chunk is slow when it takes so many times what chunks of its size took, and some seconds.
 _SLOW_FACTOR, _SLOW_S = 3.0, 5.0
@@ -120,13 +115,6 @@ def _waits_for_hours(limits: PaceLimits, now: datetime) -> list[Wait]:
     return [Wait(opening, f"limits.hours: {hours.from_} to {hours.to} UTC")]
 
 
-def commit_allowance(per_hour: int) -> tuple[int, timedelta]:
-    """Return how many commits may lie in any span of which length, so that an hour has its most."""
-    if per_hour >= _WINDOWS_PER_HOUR:
-        return per_hour // _WINDOWS_PER_HOUR, WINDOW
-    return 1, timedelta(hours=1) / per_hour
-
-
 def _waits_for_commits(limits: PaceLimits, pace: Pace, now: datetime) -> list[Wait]:
     if limits.commits_per_hour is None:
         return []
@@ -138,7 +126,7 @@ def _waits_for_commits(limits: PaceLimits, pace: Pace, now: datetime) -> list[Wa
         return []
     if excess > len(recent):
         return [Wait(None, reason)]
-    return [Wait(recent[excess - 1] + span + _TICK, reason)]
+    return [Wait(recent[excess - 1] + span + TICK, reason)]
 
 
 def _waits_for_amount(
@@ -150,7 +138,7 @@ def _waits_for_amount(
     recent = sorted(one for one in pace.landed if now - one.at <= WINDOW)
     in_work = sum(each[position] for _, each in pace.in_work)
     excess = sum(one.size[position] for one in recent) + in_work + size[position]
-    excess -= limit * _WINDOW_MINUTES
+    excess -= limit * WINDOW_MINUTES
     reason = f"{limit:,} {unit} a minute"
     if excess <= 0:
         return []
@@ -158,7 +146,7 @@ def _waits_for_amount(
         excess -= one.size[position]
         # A chunk that is larger than the limit alone starts when nothing else counts.
         if excess <= 0 or (one is recent[-1] and not pace.in_work):
-            return [Wait(one.at + WINDOW + _TICK, reason)]
+            return [Wait(one.at + WINDOW + TICK, reason)]
     return [Wait(None, reason)] if pace.in_work else []
 
 

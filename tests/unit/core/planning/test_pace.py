@@ -16,6 +16,7 @@ from lakehouse_backfill.core.planning.estimates import (
     Learned,
     Outputs,
     check_limits,
+    deadline_warnings,
     estimate_from_files,
     estimate_outputs,
 )
@@ -23,7 +24,8 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Prices, Profile
 from lakehouse_backfill.domain.guards.safety import PublishWindow
-from lakehouse_backfill.domain.plan import Estimate, Plan
+from lakehouse_backfill.domain.manifest import Limits
+from lakehouse_backfill.domain.plan import ChunkEstimate, Estimate, Plan
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import LimitExceeded
 from tests.support.examples.paces import a_sample
@@ -283,6 +285,41 @@ def test_a_plan_that_misses_its_deadline_is_refused_with_both_times(
         check_limits(manifest, estimate, NOON)
     assert refused.value.field == "run.deadline"
     assert deadline.isoformat() in refused.value.problem
+
+
+#: Four chunks of 10 rows; without its limit, the run of 60 s makes its deadline.
+PACED = {
+    "rows a minute": ({"rows_per_minute": 2}, 900, "takes about 960.0"),
+    "rows that fit at once": ({"rows_per_minute": 8}, 1_000, ""),
+    "commits an hour": ({"commits_per_hour": 2}, 3_600, "takes about 5,460.0"),
+    "a pause": ({"pause_seconds": 600}, 1_800, "takes about 1,860.0 s"),
+    "closed hours": (
+        {"hours": PublishWindow(from_="20:00", to="22:00")}, 3_600, "until 2026-03-01T20:01",
+    ),
+    "open hours": ({"hours": PublishWindow(from_="11:00", to="13:00")}, 3_600, ""),
+}  # fmt: skip
+
+
+@pytest.mark.req("P1", "X3")
+@pytest.mark.parametrize(("limits", "left_s", "problem"), PACED.values(), ids=PACED)
+def test_what_limits_make_a_run_wait_counts_towards_its_deadline(limits, left_s, problem) -> None:
+    chunks = tuple(
+        ChunkEstimate(chunk_id=f"c{number}", files=1, rows=10, size_bytes=10) for number in range(4)
+    )
+    estimate = estimated(60.0).model_copy(update={"by_chunk": chunks})
+    manifest = with_fields(
+        a_plan().resolved.manifest,
+        run__deadline=NOON + timedelta(seconds=left_s),
+        limits=Limits(**limits),
+    )
+    if not problem:
+        check_limits(manifest, estimate, NOON)
+        assert deadline_warnings(manifest, estimate, NOON) == ()
+        return
+    with pytest.raises(LimitExceeded, match=problem):
+        check_limits(manifest, estimate, NOON)
+    (warning,) = deadline_warnings(manifest, estimate, NOON)
+    assert "one run of ten takes" in warning
 
 
 @pytest.mark.req("P1")

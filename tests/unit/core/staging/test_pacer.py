@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.core.staging import pacer
 from lakehouse_backfill.core.staging.pacer import Break, Go, Landed, Pace, Size, Wait
+from lakehouse_backfill.domain.guards.limits import ChunkAmounts, commit_allowance, earliest_end
 from lakehouse_backfill.domain.guards.safety import PaceLimits, PublishWindow, next_opening
 
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -161,6 +162,21 @@ def test_a_driver_that_goes_on_keeps_what_the_one_before_it_used(
         assert most_in_any(FIVE_MINUTES, landed, None) <= max(1, hourly / 12)
 
 
+@pytest.mark.req("P1", "X3")
+@given(LIMITS, CHUNKS)
+def test_what_a_plan_expects_of_its_limits_is_what_the_pacer_does_when_nothing_fails(
+    limits: PaceLimits, chunks: list[Planned]
+) -> None:
+    smooth = [replace(one, failures=0) for one in chunks]
+    expected = earliest_end(limits, [ChunkAmounts(*one.size, one.seconds) for one in smooth], BEGIN)
+    found = simulate(limits, smooth)
+    if limits.parallel == 1:
+        assert expected == found.ended
+    else:
+        # Side by side come more chunks only after the first ones were good.
+        assert expected <= found.ended
+
+
 def test_nothing_waits_without_limits() -> None:
     chunks = [Planned(Size(10**9, 10**12), 1.0, 0)] * 5
     found = simulate(PaceLimits(), chunks)
@@ -220,4 +236,4 @@ def test_the_circuit_breaks_after_failures_in_a_row_and_not_before() -> None:
 
 @pytest.mark.parametrize(("hourly", "most", "minutes"), [(1, 1, 60), (11, 1, 60 / 11), (40, 3, 5)])
 def test_commits_an_hour_are_spread_evenly(hourly: int, most: int, minutes: float) -> None:
-    assert pacer.commit_allowance(hourly) == (most, timedelta(minutes=minutes))
+    assert commit_allowance(hourly) == (most, timedelta(minutes=minutes))
