@@ -25,6 +25,7 @@ from lakehouse_backfill.config.faults import CONTRACTS_FOLDER
 from lakehouse_backfill.config.manifests import check_range
 from lakehouse_backfill.config.project_files import newest_transform
 from lakehouse_backfill.config.scaffold import write_new_file
+from lakehouse_backfill.core.planning.target.isolation import choose_isolation
 from lakehouse_backfill.core.retention.maintain import CONTROL_FILES_GRACE
 from lakehouse_backfill.domain.labels.values import width_of
 from lakehouse_backfill.domain.table import Capabilities, TableInfo, is_table_name
@@ -33,7 +34,7 @@ from lakehouse_backfill.results import proof
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.evidence.staleness import ProductStatus
-    from lakehouse_backfill.domain.contract import Contract
+    from lakehouse_backfill.domain.contract import Contract, Isolation
     from lakehouse_backfill.wiring.adapters import Adapters
 
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _CheckSpec = tuple[str, "Callable[[Adapters], str]", str]
 #: What a run cannot do without, and what to do where it is missing.
 _REQUIRED_CAPABILITIES = {
-    "new_uuid": "stage on a catalog that changes a table's UUID: docs/catalogs.md",
+    "new_uuid": "write isolation: auto (or branch) in the profile: docs/catalogs.md",
     "tags": "pin sources as lease_only; rolled-back partitions are rewritten: docs/catalogs.md",
 }
 
@@ -68,16 +69,23 @@ def run_doctor(wiring: Adapters, *, with_spark: bool = False) -> proof.DoctorRes
     rows = [_run_check(wiring, *check) for check in checks]
     if not found:
         return proof.DoctorResult(checks=_without_repeats((*rows, tried)), capabilities=None)
-    return proof.DoctorResult(checks=(*rows, *_capability_checks(found[0])), capabilities=found[0])
+    rows += _capability_checks(found[0])
+    rows.append(_isolation_check(found[0], wiring.profile.isolation, tried))
+    return proof.DoctorResult(checks=tuple(rows), capabilities=found[0])
 
 
 _PROBE_FIX = "give the account the right to make and drop tables in the namespace of shadows"
 
 
 def _probe_catalog(wiring: Adapters, found: list[Capabilities]) -> str:
-    from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
+    from lakehouse_backfill.adapters.iceberg.capabilities import (
+        keep_capabilities,
+        probe_capabilities,
+    )
 
-    found.append(probe_capabilities(wiring.catalog, wiring.profile.shadow_namespace))
+    namespace = wiring.profile.shadow_namespace
+    found.append(probe_capabilities(wiring.catalog, namespace))
+    keep_capabilities(wiring.catalog, namespace, found[0])
     return ""
 
 
@@ -91,6 +99,19 @@ def _capability_checks(found: Capabilities) -> list[proof.DoctorCheck]:
             proof.DoctorCheck(name=name, ok=is_there, detail=text, fix="" if is_there else fix)
         )
     return checks
+
+
+def _isolation_check(
+    found: Capabilities, setting: Isolation, tried: proof.DoctorCheck
+) -> proof.DoctorCheck:
+    """Describe where runs of this profile write, why, and what that costs."""
+    chosen = choose_isolation(setting, found)
+    detail, fix = f"isolation: {setting}, so runs write to a {chosen.kind}: {chosen.why}", ""
+    if not tried.ok:
+        detail, fix = f"{detail}; not kept for `plan`: {tried.detail}", tried.fix
+    elif chosen.kind == "clone" and not found.clones:
+        fix = "write isolation: auto in the profile, on a catalog with branch_commits"
+    return proof.DoctorCheck(name="isolation", ok=not fix, detail=detail, fix=fix)
 
 
 def _shadow_check(found: Capabilities) -> proof.DoctorCheck:

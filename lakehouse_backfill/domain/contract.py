@@ -379,6 +379,7 @@ class AnchorPlace(Value):
     )
 
 
+Isolation = Literal["clone", "branch", "auto"]
 Switch = Literal["publish", "waivers", "hooks", "catch_up"]
 
 
@@ -410,7 +411,7 @@ class Profile(Value):
     )
     control_namespace: Name = "lakehouse_backfill"
     shadow_namespace: Name = "lakehouse_backfill_shadow"
-    isolation: Literal["clone", "branch"] = "clone"
+    isolation: Isolation = "clone"
     prices: Prices = Field(default_factory=Prices)
     lease_seconds: int = Field(
         300,
@@ -443,7 +444,6 @@ class Profile(Value):
     anchor: AnchorPlace | None = Field(
         None, description="Where heads of logs are kept, so that a rewritten history is found."
     )
-
     secret_variables: tuple[Name, ...] = Field(
         (),
         description="Environment variables that job code must not see, besides those whose names "

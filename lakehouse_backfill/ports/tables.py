@@ -29,6 +29,7 @@ from lakehouse_backfill.domain.publication import (
 )
 from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.domain.table import (
+    Capabilities,
     CatalogMovements,
     ColumnSpan,
     LiveFile,
@@ -207,6 +208,10 @@ class Shadows(Protocol):
         Those on branches are looked for in the tables `targets`.
         """
         ...
+
+    def capabilities(self) -> Capabilities | None:
+        """Return what `doctor` found last of this catalog; None when that is not known here."""
+        return None
 
     @side_effect
     def open(

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
+from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
 from lakehouse_backfill.adapters.iceberg.shadow.branches import BranchShadows, find_newest_branch
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
+from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.table import branch_shadow
 from lakehouse_backfill.errors import RunMoved
@@ -101,3 +103,27 @@ class Overtaken(SparkTables):
         branch: Branch = self.branch  # type: ignore[attr-defined]
         branch.shadows.fence(branch.plan.shadow_table, 5)
         return super().writer(*args)
+
+
+def test_published_rows_stay_when_the_branch_is_dropped_and_everything_expires(
+    branch: Branch, lake: Lake
+) -> None:
+    plan, shadow = branch.plan, branch.plan.shadow_table
+    branch.shadows.fence(shadow, 3)
+    for chunk in plan.resolved.chunks:
+        branch.staging().stage(plan, chunk, 3)
+    head = branch.shadows.chunks(shadow)[-1].snapshot_id
+    request = publish_modes.adopt_request(plan, head, token="t", tags={}, properties={})
+    IcebergPublisher(branch.catalog).adopt(request)
+    branch.shadows.retire(shadow)
+    seen = lake.rows("out")
+    target = lake.table("out")
+    lake.sql(
+        f"CALL {lake.name}.system.expire_snapshots(table => '{target}', "
+        "older_than => TIMESTAMP '2100-01-01', retain_last => 1)"
+    )
+    assert len(lake.snapshots("out")) == 1
+    assert lake.rows("out") == seen
+    assert [row[2] for row in seen if str(row[0]) in DAYS[4:6]] == [
+        row[2] for row in lake.rows("src") if str(row[0]) in DAYS[4:6]
+    ]

@@ -76,7 +76,7 @@ READING = {
     "RowRewriter": {"require_equal"},
     "Runs": {"chunks", "code_of", "events", "fenced", "list", "plan", "recorded", "status"},
     "Secrets": {"read"},
-    "Shadows": {"chunks", "list"},
+    "Shadows": {"capabilities", "chunks", "list"},
     "SourcePart": {"batches", "landed", "rejected"},
     "SourceReader": {"checkpoints", "survey"},
     "Staging": {

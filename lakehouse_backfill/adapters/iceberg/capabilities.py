@@ -15,7 +15,11 @@ from pyiceberg.table.update import AssertTableUUID, AssignUUIDUpdate
 from pyiceberg.types import LongType, NestedField
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
-from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY, NEVER_EXPIRES_MS
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    BUILT_BECAUSE_PROPERTY,
+    CAPABILITIES_PROPERTY,
+    NEVER_EXPIRES_MS,
+)
 from lakehouse_backfill.adapters.iceberg.shadow.clone import BuiltClone, build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.views import build_view_version
@@ -42,6 +46,16 @@ def probe_capabilities(catalog: Catalog, shadow_namespace: str) -> Capabilities:
         return probe.probe_all()
     finally:
         probe.clean_up()
+
+
+def keep_capabilities(catalog: Catalog, shadow_namespace: str, found: Capabilities) -> None:
+    """Keep what was found on the namespace of shadows, where `plan` reads it.
+
+    Without the catalog's answers: SQL catalogs keep 1000 characters. Raises CatalogDown.
+    """
+    text = found.model_dump_json(exclude={"seen"})
+    with catalogs.translate_errors():
+        catalog.update_namespace_properties(shadow_namespace, updates={CAPABILITIES_PROPERTY: text})
 
 
 class _CapabilityProbe:

@@ -51,6 +51,9 @@ RETIRED_PROPERTY = PROPERTY_PREFIX + "retired"
 EPOCH_PROPERTY = PROPERTY_PREFIX + "epoch"
 FENCE_UUID_PROPERTY = PROPERTY_PREFIX + "fence-uuid"
 
+#: On the namespace of shadows: what `doctor` found of the catalog.
+CAPABILITIES_PROPERTY = PROPERTY_PREFIX + "capabilities"
+
 #: A tag without an age expires by `history.expire.max-ref-age-ms`, counted from its snapshot's
 #: timestamp. So only an explicit age that never passes makes a pin.
 NEVER_EXPIRES_MS = 2**63 - 1

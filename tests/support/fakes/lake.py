@@ -22,6 +22,7 @@ from lakehouse_backfill.domain.publication import (
 )
 from lakehouse_backfill.domain.rollout import ExpirationResult
 from lakehouse_backfill.domain.table import (
+    Capabilities,
     CatalogMovements,
     Column,
     ColumnSpan,
@@ -90,6 +91,8 @@ class FakeLake:
     calls: list[str] = field(default_factory=list)
     #: chunks that were carried from one shadow to another
     carried: list[str] = field(default_factory=list)
+    #: what `doctor` found of the catalog
+    found: Capabilities | None = None
 
     def add(self, name: str, **content: str) -> FakeTable:
         """Make a table with one snapshot: label=file name."""
@@ -275,6 +278,9 @@ class FakeLake:
         return {}
 
     # Shadows
+    def capabilities(self) -> Capabilities | None:
+        return self.found
+
     def list(self, targets: Any = ()) -> tuple[str, ...]:
         mark = "lakehouse-backfill.base-snapshot-id"
         return tuple(name for name, table in self.tables.items() if mark in table.properties)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError
 from pyiceberg.table import Table, update
 from pyiceberg.table.metadata import TableMetadata
 
@@ -38,10 +39,12 @@ from lakehouse_backfill.adapters.iceberg.shadow.branch_table import (
     set_branch_update,
     stored_marks,
 )
+from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.table import (
     BranchHead,
     BranchShadow,
+    Capabilities,
     SchemaChange,
     TableInfo,
     parse_branch_shadow,
@@ -234,8 +237,23 @@ class BranchShadows(Shadows):
 class IsolatedShadows(Shadows):
     """Shadows of both kinds: the name of each says which it is."""
 
-    clones: Shadows
+    clones: IcebergShadows
     branches: BranchShadows
+
+    def capabilities(self) -> Capabilities | None:
+        """Return what `doctor` found last of this catalog; None when it never looked.
+
+        What another release kept in another form counts as none. Raises CatalogDown.
+        """
+        with translate_errors():
+            try:
+                kept = self.branches.catalog.load_namespace_properties(self.clones.shadow_namespace)
+            except NoSuchNamespaceError:
+                return None
+        try:
+            return Capabilities.model_validate_json(kept.get(meta.CAPABILITIES_PROPERTY, ""))
+        except ValidationError:
+            return None
 
     def list(self, targets: Collection[str] = ()) -> tuple[str, ...]:
         """Return the clones in the catalog, and the shadows on branches of the targets."""

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import BadRequestError, CommitFailedException, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    TableAlreadyExistsError,
+)
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
@@ -57,7 +61,7 @@ def _uuid_unchanged_error(shadow: str) -> Unsupported:
         f"the catalog does not give {shadow} a new UUID, so that a process which was overtaken "
         "could still write into it",
         state="no chunk was written; nothing was published",
-        fix="use a catalog that changes a table's UUID; lakehouse-backfill doctor tries it out",
+        fix="write isolation: auto in the profile; lakehouse-backfill doctor tries it out",
     )
 
 

@@ -5,12 +5,15 @@ A branch needs no new table UUID, no data path and no rights outside of the targ
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.core.planning.target.publish_modes import stays_in_shadow
 from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.contract import Isolation
 from lakehouse_backfill.domain.plan import ResolvedManifest
-from lakehouse_backfill.domain.table import TableInfo, branch_shadow, is_table_name
+from lakehouse_backfill.domain.table import Capabilities, TableInfo, branch_shadow, is_table_name
 from lakehouse_backfill.errors import Unsupported
 
 
@@ -20,7 +23,7 @@ def shadow_name(context: Context, resolved: ResolvedManifest, run_id: str) -> st
     Raises Unsupported when the profile asks for a branch and the run cannot use one.
     """
     target = resolved.contract.table
-    if not is_on_branch(context):
+    if not is_on_branch(context, resolved):
         name = target.rpartition(".")[2]
         return f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}"
     if problem := branch_problem(resolved, context.tables.describe(target)):
@@ -33,9 +36,57 @@ def shadow_name(context: Context, resolved: ResolvedManifest, run_id: str) -> st
     return branch_shadow(target, run_id).name
 
 
-def is_on_branch(context: Context) -> bool:
-    """Return whether runs of this lake write to a branch of their target."""
-    return context.profile.isolation == "branch"
+class ChosenIsolation(NamedTuple):
+    """Where runs write, and why."""
+
+    kind: Literal["clone", "branch"]
+    why: str
+
+
+def choose_isolation(
+    setting: Isolation, found: Capabilities | None, *, is_under_target: bool = False
+) -> ChosenIsolation:
+    """Choose by what `doctor` found of the catalog, never by its name; a clone wherever it works.
+
+    `is_under_target`: the manifest wants staged files under the target's prefix. `found` is None
+    when `doctor` has not looked.
+    """
+    if setting != "auto":
+        return ChosenIsolation(setting, "the profile says so")
+    if found is None:
+        return ChosenIsolation("clone", "`doctor` has not looked at this catalog yet")
+    lacking = "" if found.new_uuid else "a table takes no new UUID, which fences a clone"
+    if not (found.register_table or found.built_clones):
+        lacking = "no table can be made that shares another's files"
+    elif is_under_target and not found.data_path:
+        lacking = (
+            lacking or "a table keeps no write.data.path, and files are to lie under the target"
+        )
+    if not lacking:
+        return ChosenIsolation(
+            "clone", "the catalog can make and fence them, at no price for writers"
+        )
+    if not found.branches:
+        return ChosenIsolation("clone", f"{lacking}, and no branch is kept: nothing can be staged")
+    price = "live writers try again more often"
+    if not found.branch_commits:
+        price = (
+            "a live writer fails when a chunk is committed beside it, and must repeat its commit"
+        )
+    return ChosenIsolation("branch", f"{lacking}; {price}")
+
+
+def chosen_isolation(context: Context, *, is_under_target: bool = False) -> ChosenIsolation:
+    """Return where runs of this lake write; asks the catalog only for `isolation: auto`."""
+    setting = context.profile.isolation
+    found = context.shadows.capabilities() if setting == "auto" else None
+    return choose_isolation(setting, found, is_under_target=is_under_target)
+
+
+def is_on_branch(context: Context, resolved: ResolvedManifest | None = None) -> bool:
+    """Return whether a run of this lake writes to a branch of its target."""
+    place = resolved.manifest.compute.staging_location if resolved else "shadow"
+    return chosen_isolation(context, is_under_target=place == "under_target").kind == "branch"
 
 
 def branch_problem(resolved: ResolvedManifest, target: TableInfo | None) -> str:
@@ -62,11 +113,14 @@ def branch_problem(resolved: ResolvedManifest, target: TableInfo | None) -> str:
 
 def isolation_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
     """Describe what a branch costs those who write and keep the table; nothing for a clone."""
-    if not is_on_branch(context):
+    place = resolved.manifest.compute.staging_location
+    chosen = chosen_isolation(context, is_under_target=place == "under_target")
+    if chosen.kind == "clone":
         return ()
     chunks, table = len(resolved.chunks), resolved.contract.table
     return (
-        f"the run writes to a branch of {table}: its files lie among the table's own. Each of its "
+        f"the run writes to a branch of {table} ({chosen.why}): its files lie among the table's "
+        f"own. Each of its "
         f"{chunks} chunks is one more commit to the table, and a live writer that commits at the "
         "same time has to try again (docs/catalogs.md). Until the branch is dropped, expiry keeps "
         "the history that it comes from",

@@ -1,0 +1,64 @@
+"""On a catalog that refuses new UUIDs and data paths, runs write to branches (X12)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakehouse_backfill.adapters.iceberg.capabilities import keep_capabilities, probe_capabilities
+from lakehouse_backfill.adapters.iceberg.catalog import load_table
+from lakehouse_backfill.core.planning.target.isolation import choose_isolation
+from lakehouse_backfill.errors import Unsupported
+from tests.support.lakes.refusing import refuse_as_lakekeeper
+from tests.support.lakes.tables import DAY, DAYS, TARGET, Kit, row
+
+pytestmark = pytest.mark.req("X12")
+
+
+def test_the_probes_find_it_and_a_branch_is_chosen(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    assert kit.shadows.capabilities() is None
+    refused = refuse_as_lakekeeper(kit.catalog)
+    found = probe_capabilities(kit.catalog, "shadow")
+    # The 409 is no lost race: each is asked for once.
+    assert refused == ["uuid", "data path"]
+    assert (found.new_uuid, found.data_path, found.clones) == (False, False, False)
+    assert (found.register_table, found.branches) == (True, True)
+    keep_capabilities(kit.catalog, "shadow", found)
+    kept = Kit(tmp_path).shadows.capabilities()
+    assert kept == found.model_copy(update={"seen": {}})
+    assert choose_isolation("auto", kept).kind == "branch"
+
+
+def test_a_run_is_published_and_rolled_back_there(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, isolation="branch")
+    kit.create_days()
+    before = kit.rows()
+    refused = refuse_as_lakekeeper(kit.catalog)
+    request = kit.stage(DAY, {DAYS[1]: [row(7, DAYS[1], "new")]})
+    kit.shadows.fence(request.shadow, 1)
+    kit.append(row(8, DAYS[2], "live"))
+    swap = kit.publisher.adopt(request)
+    assert [one[0] for one in kit.rows()] == [0, 2, 7, 8]
+    kit.publisher.revert(kit.revert_request(swap, request.scope))
+    assert kit.rows() == [*before, kit.rows()[-1]]
+    kit.shadows.retire(request.shadow)
+    assert refused == []
+    location = load_table(kit.catalog, TARGET).location()
+    assert all(path.startswith(location) for path in _data_files(kit))
+
+
+def _data_files(kit: Kit) -> list[str]:
+    found = load_table(kit.catalog, TARGET).inspect.all_files().to_pylist()
+    return [str(one["file_path"]) for one in found]
+
+
+def test_a_clone_there_is_refused_before_a_chunk_is_written(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.create_days()
+    refuse_as_lakekeeper(kit.catalog)
+    kit.shadows.open(TARGET, kit.head(), "shadow.r1", {})
+    with pytest.raises(Unsupported, match="new UUID") as refusal:
+        kit.shadows.fence("shadow.r1", 1)
+    assert "isolation: auto" in refusal.value.fix

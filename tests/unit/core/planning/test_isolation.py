@@ -1,0 +1,103 @@
+"""Clone or branch: what decides, what a branch cannot do, and what the plan says of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.core.planning.target.isolation import branch_problem, choose_isolation
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.table import Capabilities
+from lakehouse_backfill.errors import Unsupported
+from tests.support.fakes import context as fake
+
+pytestmark = pytest.mark.req("X12")
+
+
+def found(**lacking: bool) -> Capabilities:
+    """What `doctor` finds of a catalog that can do everything but these."""
+    every = {name: True for name in Capabilities.model_fields if name != "seen"}
+    return Capabilities(**(every | lacking))
+
+
+LAKEKEEPER = {"new_uuid": False, "data_path": False}
+CASES: list[tuple[str, Capabilities | None, bool, str, str]] = [
+    ("clone", found(**LAKEKEEPER), False, "clone", "the profile says so"),
+    ("branch", found(), False, "branch", "the profile says so"),
+    ("auto", None, False, "clone", "has not looked"),
+    ("auto", found(), False, "clone", "at no price"),
+    ("auto", found(**LAKEKEEPER), False, "branch", "no new UUID, .* try again more often"),
+    ("auto", found(register_table=False), False, "clone", "at no price"),
+    ("auto", found(register_table=False, built_clones=False), False, "branch", "no table can be"),
+    ("auto", found(data_path=False), False, "clone", "at no price"),
+    ("auto", found(data_path=False), True, "branch", r"write\.data\.path"),
+    ("auto", found(**LAKEKEEPER, branch_commits=False), False, "branch", "a live writer fails"),
+    ("auto", found(**LAKEKEEPER, branches=False), False, "clone", "nothing can be staged"),
+]
+
+
+@pytest.mark.parametrize(("setting", "seen", "is_under", "kind", "why"), CASES)
+def test_the_probes_decide_and_say_why(
+    setting: Any, seen: Capabilities | None, is_under: bool, kind: str, why: str
+) -> None:
+    chosen = choose_isolation(setting, seen, is_under_target=is_under)
+    assert (chosen.kind, bool(re.search(why, chosen.why))) == (kind, True), chosen.why
+
+
+def planned(setting: str, seen: Capabilities | None = None, **changes: Any) -> Plan:
+    lake = fake.lake()
+    lake.found = seen
+    profile = Profile.model_validate({"catalog": {"name": "lake"}, "isolation": setting})
+    return make_plan(fake.context(lake, profile=profile), fake.declared(**changes), "bob", None)
+
+
+def test_a_plan_on_a_branch_names_it_and_its_price() -> None:
+    plan = planned("auto", found(**LAKEKEEPER))
+    assert plan.shadow_table == f"{fake.PRODUCT}.branch_lhb_{plan.run_id.replace('-', '_')}"
+    (note,) = [text for text in plan.notes if "branch" in text]
+    assert "no new UUID" in note
+    assert "2 chunks is one more commit" in note
+    clone = planned("auto", found())
+    assert clone.shadow_table.startswith("lakehouse_backfill_shadow.")
+    assert not [text for text in clone.notes if "branch" in text]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"target": {"schema_change": [{"add": "n", "type": "int"}]}},
+            "new columns would be the target's at once",
+        ),
+        (
+            {
+                "contract": fake.contract(publication="pinned"),
+                "target": {"publish_mode": "pointer_swap"},
+            },
+            "tables of their own",
+        ),
+    ],
+)
+def test_what_a_branch_cannot_do_is_refused_before_anything_is_made(
+    changes: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(Unsupported, match=problem) as refused:
+        planned("branch", **changes)
+    assert "isolation: clone" in refused.value.fix
+
+
+def test_formats_and_bounds_that_a_branch_cannot_keep_are_named() -> None:
+    resolved = planned("clone").resolved
+    info = fake.context(fake.lake()).tables.describe(fake.PRODUCT)
+    assert info is not None
+    assert branch_problem(resolved, info) == ""
+    assert "format 3" in branch_problem(resolved, info.model_copy(update={"format_version": 3}))
+    contract = fake.contract(privacy={"columns": {"amount": {"classification": "restricted"}}})
+    restricted = resolved.model_copy(update={"contract": contract})
+    assert "write.metadata.metrics.column.amount = counts" in branch_problem(restricted, info)
+    kept = {"write.metadata.metrics.column.amount": "counts"}
+    assert branch_problem(restricted, info.model_copy(update={"properties": kept})) == ""
