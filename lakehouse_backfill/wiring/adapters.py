@@ -112,8 +112,7 @@ class Adapters:
         self.signing_key: str | None = os.environ.get(SIGNING_KEY_VARIABLE) or None
         #: Whether the process ends with one command, so that a session is made for its run alone.
         self.is_one_command = False
-        #: The input rows of the run at hand, where it is known and the session is made for it.
-        self.expected_rows: int | None = None
+        self.expected_rows: int | None = None  # The input rows of the run at hand, if known.
         self.judges_rows = False
 
     @staticmethod
