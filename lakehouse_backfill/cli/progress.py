@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.domain.run import format_duration
 from lakehouse_backfill.ports.system import Progress
 
 #: Seconds between two lines in a log file.
@@ -300,17 +301,3 @@ def row_rate_text(rows: int, seconds: float) -> str:
 def seconds_left(done: int, total: int, seconds: float) -> float | None:
     """Estimate from the units done so far; None before the first."""
     return seconds / done * (total - done) if done else None
-
-
-def format_duration(seconds: float | None) -> str:
-    """Describe a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
-    if seconds is None:
-        return "unknown time"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

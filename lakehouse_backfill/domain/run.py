@@ -254,3 +254,18 @@ class ChunkCounts(Value):
     def __add__(self, other: ChunkCounts) -> ChunkCounts:
         own, added = self.known, other.known
         return ChunkCounts(**{name: own.get(name, 0) + added.get(name, 0) for name in own | added})
+
+
+def format_duration(seconds: float | None) -> str:
+    """Describe a duration: `0.4 s`, `12 s`, `5 min`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds is None:
+        return "unknown time"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"

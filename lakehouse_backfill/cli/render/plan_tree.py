@@ -11,7 +11,6 @@ from rich.text import Text
 from rich.tree import Tree
 
 from lakehouse_backfill.cli.group import clean_text
-from lakehouse_backfill.cli.progress import format_duration
 from lakehouse_backfill.cli.render.page import (
     BAD,
     STRONG,
@@ -21,6 +20,7 @@ from lakehouse_backfill.cli.render.page import (
     format_moment,
     format_size,
 )
+from lakehouse_backfill.domain.run import format_duration
 
 if TYPE_CHECKING:
     from lakehouse_backfill.core.planning.stages import Stage

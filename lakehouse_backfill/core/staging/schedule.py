@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 
 from lakehouse_backfill.command_lines import command_line
@@ -24,7 +24,7 @@ from lakehouse_backfill.core.staging import pacer
 from lakehouse_backfill.core.staging.pacer import Break, Go, Landed, Pace, Size
 from lakehouse_backfill.domain.guards.safety import PaceLimits
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.domain.run import ChunkRecord, format_duration
 from lakehouse_backfill.errors import (
     BackfillError,
     Conflict,
@@ -193,7 +193,7 @@ class ChunkSchedule:
         left_s = (until - self.context.clock.now()).total_seconds()
         if left_s >= _SHOWN_S:
             self._shown_until = until
-            text = f"waits {describe_wait(left_s)}: {reason}"
+            text = f"waits {format_duration(left_s)}: {reason}"
             self.context.progress.start(text, 0, "")
             self.context.journal.bind(**self.plan.labels).log(
                 "staging waits", reason=reason, until=until.isoformat()
@@ -238,12 +238,3 @@ class ChunkSchedule:
         row_bytes = estimate.input_bytes / estimate.input_rows if estimate.input_rows else 0.0
         rows = max(record.input_rows, record.output_rows)
         return Landed(at, Size(rows, round(record.input_rows * row_bytes)))
-
-
-def describe_wait(seconds: float) -> str:
-    """Write a wait as people read it: `40 s`, `12 min`, `3 h 20 min`."""
-    minutes = timedelta(seconds=round(seconds)) // timedelta(minutes=1)
-    if minutes < 2:
-        return f"{round(seconds)} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

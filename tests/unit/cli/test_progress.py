@@ -19,11 +19,11 @@ from lakehouse_backfill.cli.progress import (
     BarProgress,
     Heartbeat,
     LineProgress,
-    format_duration,
     make_progress,
     row_rate_text,
     seconds_left,
 )
+from lakehouse_backfill.domain.run import format_duration
 from tests.support.fakes.project import FakeProject
 from tests.support.fakes.screen import Screen
 
@@ -258,7 +258,10 @@ def test_what_is_shown_follows_the_stream_and_the_wish_for_silence(
         (format_duration(None), "unknown time"),
         (format_duration(0.42), "0.4 s"),
         (format_duration(59.4), "59 s"),
+        (format_duration(40.2), "40 s"),
         (format_duration(200), "3 min 20 s"),
+        (format_duration(300), "5 min"),
+        (format_duration(12_000), "3 h 20 min"),
         (format_duration(7500), "2 h 5 min"),
         (row_rate_text(0, 3), ""),
         (row_rate_text(10, 0), ""),
