@@ -17,6 +17,7 @@ from statistics import fmean
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.guards.limits import WINDOW_MINUTES, ChunkAmounts, earliest_end
+from lakehouse_backfill.domain.guards.safety import PaceLimits
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import Estimate, History, ResolvedManifest, Spread
 from lakehouse_backfill.domain.run import ChunkRecord, Event
@@ -295,8 +296,9 @@ def duration_under_limits(
     sizes = chunk_sizes(found, len(found.by_chunk)).values()
     if not sizes:
         return known
-    # Without a limit, what earlier runs took counts: they had the same chunks side by side.
-    each_s = staging_s * manifest.limits.parallel / len(sizes)
-    end = earliest_end(manifest.limits, (ChunkAmounts(*size, each_s) for size in sizes), now)
-    paced_s = (end - now).total_seconds()
-    return known if paced_s <= staging_s else max(known or 0.0, paced_s + later_s)
+    side_by_side = manifest.limits.parallel
+    chunks = [ChunkAmounts(*size, staging_s * side_by_side / len(sizes)) for size in sizes]
+    end = earliest_end(manifest.limits, chunks, now)
+    if end <= earliest_end(PaceLimits(parallel=side_by_side), chunks, now):
+        return known  # Nothing waits: what earlier runs took counts.
+    return max(known or 0.0, (end - now).total_seconds() + later_s)
