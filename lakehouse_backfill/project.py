@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill import results
     from lakehouse_backfill.core.cascade.plan import Cascade
     from lakehouse_backfill.core.comparison.diff import DiffOptions, TableSides
+    from lakehouse_backfill.core.planning.plan import DeclaredRun
     from lakehouse_backfill.core.runs.context import Context
     from lakehouse_backfill.core.versions.pointer import RollbackTarget
     from lakehouse_backfill.domain.contract import Contract
@@ -362,7 +363,7 @@ class Project:
         dry_runs.require_subset(subset, revise)
         manifest_file = self._file_to_plan(manifest_file, revise)
         span = windows.planned_window(context, window, revise)
-        declared = self.wiring.load_declaration(Path(manifest_file))
+        declared = self._declared(manifest_file)
         with locate_errors(self.folder / declared.manifest_file, self.folder), self._one_view():
             amend = partial(dry_runs.restrict_to_dry_run, labels=subset) if subset else None
             plan = stage.make_plan(context, declared, who, revise, amend)
@@ -381,6 +382,14 @@ class Project:
         if dry_run or not plan.revises:
             return done
         return self._pages.add_existing_link(done, plan.revises)
+
+    def _declared(self, manifest_file: str | Path) -> DeclaredRun:
+        """Read a manifest; what is computed for it is computed where it says."""
+        from lakehouse_backfill.wiring.places import expect_place
+
+        declared = self.wiring.load_declaration(Path(manifest_file))
+        expect_place(self.wiring, declared.manifest.compute)
+        return declared
 
     def _one_view(self) -> AbstractContextManager[None]:
         """Load each table once until the block ends; commits to control tables stay fresh."""
@@ -545,7 +554,7 @@ class Project:
         from lakehouse_backfill.core.planning.plan import make_plan
 
         who, context = resolve_actor(by), self.wiring.context
-        declared = self.wiring.load_declaration(Path(manifest_file))
+        declared = self._declared(manifest_file)
         with locate_errors(self.folder / declared.manifest_file, self.folder):
             plan = make_plan(context, declared, who, None)
         self._load_engine()
@@ -1360,7 +1369,7 @@ class Project:
         """Execute a run's archived code on its pinned inputs again; compare checksums."""
         from lakehouse_backfill.core.evidence.reproduce import reproduce
 
-        self.wiring.require_java()
+        self._load_engine(run)
         return results.proof.ReproduceResult.of(
             reproduce(self.wiring.context, run, resolve_actor(by))
         )
@@ -1464,11 +1473,11 @@ class Project:
             return compute(self._context(take_over=take_over), run, resolve_actor(by))
 
     def _load_engine(self, run: str | None = None) -> None:
-        self.wiring.require_java()
-        if run is not None and self.wiring.is_one_command:
+        if run is not None:
             from lakehouse_backfill.wiring.engine import expect_run
 
             expect_run(self.wiring, run)
+        self.wiring.require_java()
         self.wiring.preload_suites()
 
     def _sides(self, old: str, new: str) -> TableSides:

@@ -11,9 +11,10 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.cascade.graph import CascadeTemplate, Upstream
+from lakehouse_backfill.domain.guards.compute import ComputePlaces
 from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
-from lakehouse_backfill.domain.guards.safety import PaceLimits
+from lakehouse_backfill.domain.guards.safety import PaceLimits, Switch, Switches
 from lakehouse_backfill.domain.monitoring.metrics import Monitoring
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, added_later
 
@@ -380,23 +381,6 @@ class AnchorPlace(Value):
 
 
 Isolation = Literal["clone", "branch", "auto"]
-Switch = Literal["publish", "waivers", "hooks", "catch_up"]
-
-
-class Switches(Value):
-    """What may be done at all; absent: as the profile says for all products, else yes."""
-
-    publish: bool | None = Field(
-        None, description="Publications may begin. One that has begun is finished in any case."
-    )
-    waivers: bool | None = Field(
-        None, description="Failed gates, and rules of a manifest, may be waived."
-    )
-    hooks: bool | None = Field(None, description="Hooks of contracts are called.")
-    catch_up: bool | None = Field(
-        None,
-        description="Runs may follow live commits by themselves, where their manifest says so.",
-    )
 
 
 class Profile(Value):
@@ -461,6 +445,10 @@ class Profile(Value):
     )
     pilot: tuple[TableName, ...] | None = Field(
         None, description="Only these products may be published; all if absent."
+    )
+    compute: ComputePlaces = Field(
+        default_factory=ComputePlaces,
+        description="Pools and scratch places that runs may name, and those of live jobs.",
     )
 
     def is_on(self, switch: Switch, product: str) -> bool:

@@ -285,15 +285,22 @@ class Compute(Value):
 
     pool: Text = Field(
         "default",
-        description="Compute pool; only the Spark of the profile is built.",
+        description="Pool that computes: one of `compute.pools` of the profile; `default` is the "
+        "profile's Spark.",
     )
     scratch: Text = Field(
         "default",
-        description="Place for temporary data; only that of the profile's Spark is built.",
+        description="Place for temporary data: one of `compute.scratch` of the profile; `default` "
+        "is what its Spark uses.",
     )
     staging_location: Literal["shadow", "under_target"] = Field(
         "shadow", description="Where staged files lie: beside the target, or under its prefix."
     )
+
+    @property
+    def named_place(self) -> Compute:
+        """The pool and the scratch place alone."""
+        return Compute(pool=self.pool, scratch=self.scratch)
 
 
 class SpotCheck(Value):
@@ -411,12 +418,6 @@ NOT_YET_SUPPORTED = (
         ("safety", "on_deletions"),
         "block",
         "write block; leave partitions that shall lose all rows out with target.partitions.except",
-    ),
-    NotYetSupported(
-        ("compute", "pool"), "default", "write default, and choose the Spark with --profile NAME"
-    ),
-    NotYetSupported(
-        ("compute", "scratch"), "default", "write default, and set spark.local.dir in the profile"
     ),
 )
 

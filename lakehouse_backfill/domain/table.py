@@ -259,6 +259,7 @@ class LiveFile(Value):
     values: dict[str, int] = Field(default_factory=dict)
     hidden: dict[str, int] = added_later({}, "Rows that position delete files name, by file.")
     vector_rows: int | None = added_later(None, "Rows that its deletion vector hides.")
+    place: str = added_later("", "Tells partitions of one label apart, by their other fields.")
 
     def is_in(self, labels: Collection[str]) -> bool:
         """Return whether all of the file's rows are in the partitions."""

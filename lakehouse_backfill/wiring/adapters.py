@@ -47,9 +47,11 @@ from lakehouse_backfill.config.previous_code import resolve_previous_code
 from lakehouse_backfill.config.profiles import choose_profile, load_profiles
 from lakehouse_backfill.config.project_files import file_hash, find_file_hash, hash_run_files
 from lakehouse_backfill.domain.contract import Contract, Profile
+from lakehouse_backfill.domain.manifest import Compute
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported, attach_error_field
 from lakehouse_backfill.fault_points import watch_ports_if_hooked
 from lakehouse_backfill.ports.system import Progress
+from lakehouse_backfill.wiring import places
 
 if TYPE_CHECKING:
     from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
@@ -113,6 +115,7 @@ class Adapters:
         #: Whether the process ends with one command, so that a session is made for its run alone.
         self.is_one_command = False
         self.expected_rows: int | None = None  # The input rows of the run at hand, if known.
+        self.place = Compute()  # Where the run computes that the next session is opened for.
         self.judges_rows = False
 
     @staticmethod
@@ -164,7 +167,8 @@ class Adapters:
         from lakehouse_backfill.core.runs.context import Context
 
         catalog, profile = self.catalog, self.profile
-        writers = table_writers(catalog, profile, lambda: self.spark)
+        is_connect = partial(places.is_connect, self)
+        writers = table_writers(catalog, profile, lambda: self.spark, is_connect)
         ports = Context(
             tables=IcebergTables(catalog),
             pins=IcebergPins(catalog, writers),
@@ -187,7 +191,8 @@ class Adapters:
             progress=self.progress,
             profile=profile,
             driver=this_driver(),
-            cores=self._configured_cores,
+            cores=partial(places.place_cores, self),
+            place=lambda: self.place,
             check_files=profile.environment == "prod",
             is_alive=is_driver_alive,
             code_hash=lambda file: file_hash(self.folder, file),
@@ -195,11 +200,6 @@ class Adapters:
             file_text=lambda file: (self.folder / file).read_bytes().decode("utf-8", "replace"),
         )
         return watch_ports_if_hooked(ports)
-
-    def _configured_cores(self) -> int | None:
-        from lakehouse_backfill.adapters.spark.session.settings import configured_cores
-
-        return configured_cores(self.profile.spark)
 
     def contract(self, product: str) -> Contract:
         """Load the contract of a product; raises NotFound, ConfigError."""
@@ -273,7 +273,7 @@ class Adapters:
         """
         from lakehouse_backfill.adapters.spark.session.java import require_java
 
-        if "spark.remote" not in self.profile.spark:
+        if not places.is_connect(self):
             require_java()
 
     def preload_suites(self) -> None:
@@ -341,17 +341,19 @@ class Adapters:
         raise ConfigError(f"no engine {engine!r}", fix="choose auto, local or spark")
 
 
-def table_writers(catalog: Any, profile: Profile, spark: Callable[[], Any]) -> TableWriters:
+def table_writers(
+    catalog: Any, profile: Profile, spark: Callable[[], Any], is_connect: Callable[[], bool]
+) -> TableWriters:
     """Make what chooses the writer of a table; `spark` starts a JVM, when a table needs it."""
     from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
     from lakehouse_backfill.domain.plan import JvmState
 
-    name, is_connect = profile.catalog["name"], "spark.remote" in profile.spark
+    name = profile.catalog["name"]
 
     def jvm_state() -> JvmState:
         from lakehouse_backfill.adapters.spark.session.session import is_session_open
 
-        return JvmState(is_up=is_session_open(), is_connect=is_connect)
+        return JvmState(is_up=is_session_open(), is_connect=is_connect())
 
     def java() -> JavaCommits:
         from lakehouse_backfill.adapters.spark.commits.java_api import JavaApi

@@ -15,6 +15,7 @@ from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.errors import BackfillError, NotFound
 from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.wiring.adapters import STATE_FOLDER
+from lakehouse_backfill.wiring.places import engine_profile, expect_place
 
 if TYPE_CHECKING:
     from lakehouse_backfill.wiring.adapters import Adapters
@@ -44,15 +45,20 @@ def remember_rows(wiring: Adapters, run_id: str, rows: int) -> None:
 
 
 def expect_run(wiring: Adapters, run_id: str) -> None:
-    """Have Spark started for this run alone: of few rows, it starts sooner.
+    """Have Spark started where this run computes, and if alone for it, by its rows.
 
-    For a process that ends with its command: a session that lives on may meet many rows later.
-    Where its rows are remembered, its JVM is started at once, while the lake is opened.
+    Of few rows, it starts sooner. Only for a process that ends with its command: a session that
+    lives on may meet many rows later. Where its rows are remembered, its JVM is started at once,
+    while the lake is opened; a run of another place than the profile's own gets another one.
     """
-    _begin_early(wiring, run_id)
+    if wiring.is_one_command:
+        _begin_early(wiring, run_id)
     # That there is no such run is told where the run is looked for.
     with suppress(NotFound):
-        wiring.expected_rows = wiring.context.runs.plan(run_id).estimate.input_rows
+        plan = wiring.context.runs.plan(run_id)
+        expect_place(wiring, plan.resolved.manifest.compute)
+        if wiring.is_one_command:
+            wiring.expected_rows = plan.estimate.input_rows
 
 
 def _begin_early(wiring: Adapters, run_id: str) -> None:
@@ -76,7 +82,7 @@ def open_engine(wiring: Adapters) -> Any:
     """Return the session of the wiring's profile, with values hidden where contracts ask for it."""
     hides = may_restrict_columns(wiring.folder)
     session = start_spark(
-        wiring.profile, wiring.folder, wiring.progress,
+        engine_profile(wiring), wiring.folder, wiring.progress,
         hides_values=hides, expected_rows=wiring.expected_rows,
         meanwhile=_load_suites if wiring.judges_rows else None,
     )  # fmt: skip

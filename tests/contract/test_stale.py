@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import yaml
 from pyiceberg.catalog import Catalog
@@ -31,6 +32,7 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.errors import ConfigError, NotFound
+from lakehouse_backfill.histories import EventHistory
 from tests.contract.test_stored_lake import PLACE, StoredLake, stored
 from tests.contract.test_stored_lake import PRODUCT as STORED_PRODUCT
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
@@ -223,6 +225,35 @@ def test_exactly_the_right_partitions_are_stale_after_every_step(catalog, seed):
         history.step()
         found = {one.partition: one.state for one in history.status().partitions}
         assert found == history.truth(), (seed, number)
+
+
+@pytest.mark.req("P5", "T12")
+def test_late_events_make_stale_what_was_computed_before_they_came(catalog):
+    """Each day's arrivals are a commit; what they are rows of is known of the generator."""
+    events = EventHistory(
+        events=300, seed=4, start=date(2020, 1, 1), days=8, accounts=9, late=0.06, gaps=0,
+        skewed=0.2,
+    )  # fmt: skip
+    truth, delivered = events.truth(), events.table()
+    history, seen = History(catalog, 104), set[str]()
+    for arrived in [date.fromisoformat(day) for day in DAYS]:
+        first = datetime.combine(arrived, time(), timezone.utc)
+        rows = delivered.filter(
+            (pc.field("arrived_at") >= first) & (pc.field("arrived_at") < first + timedelta(days=1))
+        )
+        ids = pc.add(rows["event_id"], 10_000)
+        columns = {"day": rows["occurred_at"].cast(pa.date32()), "id": ids, "amount": ids}
+        catalog.load_table(history.raw).append(pa.table(columns, SCHEMA.as_arrow()))
+        for day in {str(of) for at, of in truth.arrivals if at == arrived} & set(DAYS):
+            history.ids[day].append(history.number())
+            history.rows[day] = history.number()
+        if arrived == date(2020, 1, 3):
+            history.publish_days(DAYS[:3])
+        if history.made:
+            found = {one.partition: one.state for one in history.status().partitions}
+            assert found == history.truth(), arrived
+            seen |= set(found.values())
+    assert seen == {"complete", "stale", "missing"}
 
 
 def test_rows_that_delete_files_hide_make_their_partitions_stale_and_no_others(catalog):

@@ -26,6 +26,13 @@ SPARK = """\
       spark.sql.codegen.factoryMode: NO_CODEGEN
       spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
+#: The live job computes where the profile's own Spark does.
+PLACES = """\
+    compute:
+      pools: {{backfill: {{spark.master: "local[2,1]"}}}}
+      scratch: {{spare: "{spare}"}}
+      live: [{{name: ingest, spark: {{spark.master: "local[2]"}}}}]
+"""
 #: Works for a while, then fails on the row whose value is 2.
 JOB = """
 import time
@@ -127,17 +134,28 @@ def interrupt(command: subprocess.Popen[str], jvm: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.req("X3")
 def test_ctrl_c_ends_in_one_sentence_and_the_run_goes_on_to_what_its_job_raises(
     tmp_path: Path,
 ) -> None:
-    terminal = Terminal(tmp_path)
+    terminal, spare = Terminal(tmp_path), tmp_path / "spare"
+    spare.mkdir()
+    with (terminal.lab.folder / "catalog" / "profiles.yaml").open("a", encoding="utf-8") as file:
+        file.write(PLACES.format(spare=spare))
     manifest = terminal.lab.manifest("run.yaml", "2024-01-02", "2024-01-03")
+    with (terminal.lab.folder / manifest).open("a", encoding="utf-8") as file:
+        file.write("compute: {pool: backfill, scratch: spare}\n")
     run_id = re.findall(r"bf-[0-9a-f]{10}", terminal.do("plan", manifest, "--by", "ana")[1])[0]
     assert terminal.do("approve", run_id, "--by", "ana")[0] == 0
 
     for moment in (jvm_of, working_jvm_of):
         command = terminal.start("run", run_id, "--by", "ana")
-        interrupt(command, wait_for(moment, command))
+        jvm = wait_for(moment, command)
+        if moment == working_jvm_of:
+            used = {path.name.split("-")[0] for path in spare.glob("*/*")}
+            assert {"blockmgr", "spark"} <= used
+        interrupt(command, jvm)
+    left = set(spare.iterdir())
     assert "state    staging" in terminal.do("status", run_id)[1]
 
     code, text = terminal.do("run", run_id, "--by", "ana")
@@ -146,6 +164,7 @@ def test_ctrl_c_ends_in_one_sentence_and_the_run_goes_on_to_what_its_job_raises(
     log = " ".join(terminal.do("log", run_id)[1].split())
     assert "ZeroDivisionError" in log
     assert "jobs/tenfold.py:11" in log
+    assert set(spare.iterdir()) == left, "what a JVM left that was interrupted as it started"
 
     for file in ("jobs/tenfold.py", manifest):
         path = terminal.lab.folder / file

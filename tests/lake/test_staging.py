@@ -128,6 +128,7 @@ def test_the_snapshot_says_which_run_made_it_from_what(lake: Lake, daily: Daily)
         f"{prefix}processing-mode": "backfill",
         f"{prefix}reference-data-version": f"out={lake.head('out')}",
         f"{prefix}restatement-reason": "a bug",
+        f"{prefix}distribution": "hash",
     }
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from hashlib import blake2s
 from typing import Any, NamedTuple, TypeVar
 
 from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
@@ -44,6 +45,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
 )
 from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels, row_range_filter
 from lakehouse_backfill.domain.partitions import (
+    WHOLE_TABLE_LABEL,
     Scope,
     describe_labels,
     label_sort_key,
@@ -87,14 +89,24 @@ class Listing(NamedTuple):
 def describe_live_file(labels: PartitionLabels, listing: Listing, **more: Any) -> LiveFile:
     """Return the domain value of a listing, with further fields in `more`."""
     file = listing.entry.data_file
+    label = labels.file_label(file)
     return LiveFile(
         path=listing.path,
         spec_id=file.spec_id,
-        partition=labels.file_label(file),
+        partition=label,
         rows=file.record_count,
         size_bytes=file.file_size_in_bytes,
+        place=_place_digest(label, file),
         **{"deletes": tuple(sorted(listing.deletes)), **more},
     )
+
+
+def _place_digest(label: str | None, file: DataFile) -> str:
+    """Name a file's partition where its label alone does not; a digest, as values may be secret."""
+    values = [file.partition[at] for at in range(len(file.partition))]
+    if not values or (len(values) == 1 and label != WHOLE_TABLE_LABEL):
+        return ""
+    return blake2s(repr((file.spec_id, values)).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)

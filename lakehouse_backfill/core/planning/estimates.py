@@ -95,7 +95,7 @@ class Learned(NamedTuple):
 def learn_from_ledger(context: Context, resolved: ResolvedManifest, found: Inputs) -> Learned:
     """Read what earlier runs of the same code took on this engine; else a floor of others."""
     own, samples = pace.read_samples(context, resolved)
-    engine, now = pace.engine_name(context), context.clock.now()
+    engine, now = pace.engine_name(context, resolved), context.clock.now()
     computed, share = _computed(resolved)
     history = pace.learn(own, round(found.rows * share), computed, now, engine)
     floor = None if history else pace.floor_s(samples, round(found.size_bytes * share))

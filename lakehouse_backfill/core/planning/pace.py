@@ -9,19 +9,20 @@ new run is scaled by the rows to read; what a start costs is not. All times are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
 
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.guards import compute
 from lakehouse_backfill.domain.guards.limits import WINDOW_MINUTES, ChunkAmounts, earliest_end
 from lakehouse_backfill.domain.guards.safety import PaceLimits
-from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.manifest import Compute, RunManifest
 from lakehouse_backfill.domain.plan import Estimate, History, ResolvedManifest, Spread
 from lakehouse_backfill.domain.run import ChunkRecord, Event
-from lakehouse_backfill.errors import LimitExceeded
+from lakehouse_backfill.errors import Blocked, LimitExceeded
 from lakehouse_backfill.ports.control import RecordedRun
 
 #: In the event `begin staging`: the engine profile that computes from then on.
@@ -33,18 +34,52 @@ _SIMILAR = 3.0
 _DEFAULT_MASTER = "local[*]"
 
 
-def engine_name(context: Context) -> str:
+def engine_name(context: Context, resolved: ResolvedManifest | None = None) -> str:
     """Return the engine profile by which times are comparable: its master and cores."""
-    spark: Mapping[str, str] = context.profile.spark
+    return _engine_of(context, resolved.manifest.compute.pool if resolved else compute.DEFAULT)
+
+
+def _engine_of(context: Context, pool: str) -> str:
+    profile = context.profile
+    spark = compute.pool_settings(profile.spark, profile.compute, pool)
     remote = spark.get("spark.remote", "").partition(";")[0]
     cores = context.cores()
     amount = "an unknown number of cores" if cores is None else f"{cores} cores"
     return f"{remote or spark.get('spark.master', _DEFAULT_MASTER)} with {amount}"
 
 
-def engine_detail(context: Context) -> dict[str, str]:
-    """Return what the event `begin staging` records of the engine."""
-    return {ENGINE_DETAIL: engine_name(context)}
+def engine_detail(context: Context, place: Compute) -> dict[str, str]:
+    """Return what the event `begin staging` records of the engine, and of a place by its name."""
+    names = {"pool": place.pool, "scratch": place.scratch}
+    named = {key: name for key, name in names.items() if name != compute.DEFAULT}
+    return {ENGINE_DETAIL: _engine_of(context, place.pool), **named}
+
+
+def place_notes(context: Context, manifest: RunManifest) -> tuple[str, ...]:
+    """Return what a plan says of where its run computes.
+
+    Raises Blocked where a declared live job computes, ConfigError for a name that is not known.
+    """
+    profile, place = context.profile, manifest.compute
+    if manifest.transform.writer == "external":
+        return ()
+    return compute.plan_notes(profile.spark, profile.compute, place.pool, place.scratch)
+
+
+def require_place(context: Context, manifest: RunManifest) -> None:
+    """Raise Blocked unless this process computes in the place that the run names.
+
+    Also where a live job computes by now, and ConfigError for a name that is not known any more.
+    """
+    place_notes(context, manifest)
+    place, own = manifest.compute, context.place()
+    if manifest.transform.writer == "job" and own != place.named_place:
+        raise Blocked(
+            f"the run names pool {place.pool} and scratch place {place.scratch}, and this process "
+            f"computes in pool {own.pool}, scratch place {own.scratch}",
+            state="nothing was computed; readers see what they saw before",
+            fix="give the command in a process of its own, e.g. lakehouse-backfill run",
+        )
 
 
 @dataclass(frozen=True)
@@ -143,7 +178,7 @@ def _span_s(
 
 def read_samples(context: Context, resolved: ResolvedManifest) -> tuple[list[Sample], list[Sample]]:
     """Return the samples of the same code on this engine profile, and those of any code on it."""
-    transform, engine = resolved.manifest.transform, engine_name(context)
+    transform, engine = resolved.manifest.transform, engine_name(context, resolved)
     own: list[Sample] = []
     others: list[Sample] = []
     for recorded in context.runs.recorded(transform.name, _RUNS_READ):

@@ -19,6 +19,7 @@ from lakehouse_backfill.core.planning import (
     checklist,
     estimates,
     job_code,
+    pace,
     pins,
     reference_versions,
     resolve,
@@ -478,6 +479,7 @@ def _target_notes(
     notes += _privacy_notes(context, resolved, base)
     waivers = resolved.manifest.safety.waivers
     notes += roles.check_plan(context.profile, resolved.manifest.product, waivers)
+    notes += pace.place_notes(context, resolved.manifest)
     return (*notes, *table.schema_change_notes(change, resolved.contract))
 
 

@@ -31,9 +31,10 @@ from lakehouse_backfill.domain.contract import (
     Contract,
     Profile,
     Roles,
-    Switch,
 )
+from lakehouse_backfill.domain.guards.compute import DEFAULT
 from lakehouse_backfill.domain.guards.outside import Sink, SinkPolicy
+from lakehouse_backfill.domain.guards.safety import Switch
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.run import RunState
@@ -97,13 +98,16 @@ def require_publishable(plan: Plan) -> None:
 def rehearsal_manifest(contract: Contract, manifest: RunManifest) -> RunManifest:
     """Return the manifest with no message to a real receiver, and no wait for a publish window.
 
+    It computes in the default pool of the other lake's profile, which may not have the same names.
+
     Raises ConfigError for a sink that would be reached and has neither sandbox nor answers.
     """
     policies = {sink.name: _harmless(contract, sink, manifest) for sink in contract.sinks}
     safety = manifest.safety.model_copy(
         update={"sinks": {**manifest.safety.sinks, **policies}, "publish_window": None}
     )
-    return manifest.model_copy(update={"safety": safety})
+    compute = manifest.compute.model_copy(update={"pool": DEFAULT, "scratch": DEFAULT})
+    return manifest.model_copy(update={"safety": safety, "compute": compute})
 
 
 def _harmless(contract: Contract, sink: Sink, manifest: RunManifest) -> SinkPolicy:

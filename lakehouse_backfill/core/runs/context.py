@@ -15,6 +15,7 @@ from typing import Any
 from lakehouse_backfill.core.runs import lifecycle, signers
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.domain.guards.privacy import Redaction
+from lakehouse_backfill.domain.manifest import Compute
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.publication import Publication
@@ -81,6 +82,8 @@ class Context:
     take_over: bool = False
     #: Whether `publish` hashes the staged files before it makes them visible.
     check_files: bool = False
+    #: The pool and scratch place in which this process computes.
+    place: Callable[[], Compute] = Compute
 
     def redaction(self, contract: Contract | None) -> Redaction:
         """Return what reports on a product hide.

@@ -20,7 +20,8 @@ from lakehouse_backfill.command_lines import (
     plan_command,
 )
 from lakehouse_backfill.core.runs import event_log
-from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract, Profile, Switch
+from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract, Profile
+from lakehouse_backfill.domain.guards.safety import Switch
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ApprovalMissing, Blocked, NotAllowed

@@ -16,7 +16,7 @@ from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import masks, rules
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import require_approved_files
-from lakehouse_backfill.core.planning.pace import engine_detail
+from lakehouse_backfill.core.planning.pace import engine_detail, require_place
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
 from lakehouse_backfill.core.planning.stages import Stage, chunk_stages, has_stage
 from lakehouse_backfill.core.planning.target import publish_modes, write_path
@@ -198,8 +198,10 @@ def staging_session(
     require_pinned_snapshots(context, plan)
     masks.require_same_key(plan, context.secrets)
     rules.require_permission_now(context, plan, replayer or by)
+    require_place(context, plan.resolved.manifest)
     # By its times on this engine, later plans are estimated; another engine is not measured.
-    engine = {} if publish_modes.is_externally_written(plan) else engine_detail(context)
+    is_external = publish_modes.is_externally_written(plan)
+    engine = {} if is_external else engine_detail(context, plan.resolved.manifest.compute)
     status = context.drive(status, plan, "begin staging", by, **engine)
     try:
         interruption = _Interruption(context, plan)
@@ -216,7 +218,7 @@ def staging_session(
                 compute.staging.beside(plan),
                 effect_log.record_attempts(context, plan.run_id, lease.epoch),
             ):
-                if not publish_modes.is_externally_written(plan):
+                if not is_external:
                     session.compute.staging.load(plan)
                 judge_inputs(context, session.compute, plan, lease.epoch, session.waived)
                 yield session

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from lakehouse_backfill.core.planning.target import file_sizes
 from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import CheckResult, Diff, MeasureTotal, PartitionBalance
@@ -22,11 +23,7 @@ from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkRecord
 from lakehouse_backfill.domain.serialization import show_amount, to_json_value
 from lakehouse_backfill.domain.table import LiveFile, SchemaChange, TableInfo
 
-#: Iceberg's default of write.target-file-size-bytes.
-DEFAULT_FILE_BYTES = 512 * 1024 * 1024
 _REASONS_SHOWN = 5
-#: A partition may have this many files, however small.
-ALWAYS_ALLOWED_FILES = 8
 #: Lineage columns that are never null in a row that a run made.
 REQUIRED_LINEAGE = tuple(
     name
@@ -125,25 +122,37 @@ def check_outside_unchanged(
 
 
 def check_file_sizes(plan: Plan, files: list[LiveFile], shadow: TableInfo) -> CheckResult:
-    """Check that no restated partition has many more files than its size needs."""
-    target = int(shadow.properties.get("write.target-file-size-bytes", DEFAULT_FILE_BYTES))
-    scope, sizes = set(plan.resolved.scope.partitions), defaultdict[str, list[int]](list)
+    """Check that no restated partition has many more files than its size needs.
+
+    The detail has the numbers: files, their mean size beside the table's target, and the partition
+    that has most more than it may.
+    """
+    target = file_sizes.target_file_bytes(shadow.properties)
+    scope = set(plan.resolved.scope.partitions)
+    sizes = defaultdict[tuple[str, str], list[int]](list)
     for file in files:
         if file.partition in scope:
-            sizes[file.partition or ""].append(file.size_bytes)
-    fragmented = [
-        label
-        for label, file_sizes in sizes.items()
-        if len(file_sizes) > max(ALWAYS_ALLOWED_FILES, 2 * -(-sum(file_sizes) // target))
-    ]
-    max_files = max((len(file_sizes) for file_sizes in sizes.values()), default=0)
+            sizes[file.partition or "", file.place].append(file.size_bytes)
+    over = {
+        place: len(own) - file_sizes.allowed_files(sum(own), target) for place, own in sizes.items()
+    }
+    fragmented = [place for place, excess in over.items() if excess > 0]
+    max_files = max((len(own) for own in sizes.values()), default=0)
+    number, total = sum(map(len, sizes.values())), sum(map(sum, sizes.values()))
+    detail = f"at most {max_files:,} files in a partition"
+    if number:
+        detail += f"; {number:,} files, {total // number:,} bytes on average, target {target:,}"
+    if fragmented:
+        worst = max(fragmented, key=lambda place: over[place])
+        held = len(sizes[worst])
+        detail += f"; {worst[0]} has {held:,}, and may have {held - over[worst]:,}"
+        detail += f" (so {len(fragmented):,} partitions)" if len(fragmented) > 1 else ""
     return gate_registry.gate_result(
         "files have a sensible size",
         passed=not fragmented,
-        detail=f"at most {max_files:,} files in a partition"
-        + (f"; too many small ones in {fragmented[0]}" if fragmented else ""),
+        detail=detail,
         observed=max_files,
-        limit=ALWAYS_ALLOWED_FILES,
+        limit=file_sizes.ALWAYS_ALLOWED_FILES,
     )
 
 

@@ -162,3 +162,22 @@ class PaceLimits(Value):
         ge=1,
         le=100,
     )
+
+
+Switch = Literal["publish", "waivers", "hooks", "catch_up"]
+
+
+class Switches(Value):
+    """What may be done at all; absent: as the profile says for all products, else yes."""
+
+    publish: bool | None = Field(
+        None, description="Publications may begin. One that has begun is finished in any case."
+    )
+    waivers: bool | None = Field(
+        None, description="Failed gates, and rules of a manifest, may be waived."
+    )
+    hooks: bool | None = Field(None, description="Hooks of contracts are called.")
+    catch_up: bool | None = Field(
+        None,
+        description="Runs may follow live commits by themselves, where their manifest says so.",
+    )

@@ -183,14 +183,6 @@ UNBUILT = {
         ("validation:\n", "safety: {on_deletions: allow}\nvalidation:\n"),
         (27, "safety.on_deletions", "allow is not built yet", "target.partitions.except"),
     ),
-    "pool": (
-        ("validation:\n", "compute: {pool: nightly}\nvalidation:\n"),
-        (27, "compute.pool", "nightly is not built yet", "--profile NAME"),
-    ),
-    "scratch": (
-        ("validation:\n", "compute: {scratch: /mnt/fast}\nvalidation:\n"),
-        (27, "compute.scratch", "/mnt/fast is not built yet", "set spark.local.dir"),
-    ),
 }
 WRONG["a window that is no time of day"] = (
     ("validation:\n", 'safety: {publish_window: {from: "25:00", to: "04:00"}}\nvalidation:\n'),

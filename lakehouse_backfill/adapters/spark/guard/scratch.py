@@ -19,10 +19,13 @@ PREFIX = "lakehouse-backfill-scratch-"
 _LEAST_AGE_S = 3600
 
 
-def make_held() -> Path:
-    """Make a folder for this process, and return it; remove those that killed processes left."""
-    _remove_left()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
+def make_held(parent: str | None = None) -> Path:
+    """Make a folder for this process, and return it; remove those that killed processes left.
+
+    It lies in `parent`, which must exist, else where temporary files do.
+    """
+    _remove_left(parent or tempfile.gettempdir())
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)).resolve()
     hold(str(folder))
     return folder
 
@@ -53,8 +56,8 @@ def let_go(folder: str, held: int) -> None:
         os.close(held)
 
 
-def _remove_left() -> None:
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+def _remove_left(parent: str) -> None:
+    for path in Path(parent).glob(f"{PREFIX}*"):
         try:
             found = path.lstat()
             is_old = found.st_mtime < time.time() - _LEAST_AGE_S

@@ -19,6 +19,7 @@ from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.guard.environment_gate import SECRETS
+from lakehouse_backfill.adapters.spark.session import place
 from lakehouse_backfill.adapters.spark.session.jvm import StartingJvm, begin_jvm, take_early
 from lakehouse_backfill.adapters.spark.session.settings import (
     ICEBERG_EXTENSIONS,
@@ -177,11 +178,14 @@ def open_session(
             may_archive = settings.may_archive(hides_values=hides_values, rows=expected_rows)
             start = partial(_start, meanwhile=meanwhile, may_archive=may_archive)
             own = start if settings.remote is None else connect_to_server
-            session = (attach or own)(settings)
+            with place.own_scratch(settings) as placed:
+                session = (attach or own)(placed)
             _OPEN_SESSIONS["session"] = session
+            place.keep_names(settings)
             _sessions_opened += 1
         else:
             _refuse_other_catalog(session, settings)
+            place.refuse_other(settings)
         return session
 
 
@@ -207,6 +211,7 @@ def close_session() -> None:
     elif session is not None:
         session.stop()
         _stop_java()
+    place.drop_scratch()
 
 
 def _is_attached() -> bool:

@@ -6,7 +6,8 @@ columns, in its rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -23,7 +24,8 @@ from lakehouse_backfill.adapters.spark.session.spark_errors import (
     translate_spark_error,
 )
 from lakehouse_backfill.core.planning import resolve
-from lakehouse_backfill.core.planning.target import publish_modes
+from lakehouse_backfill.core.planning.target import file_sizes, publish_modes
+from lakehouse_backfill.core.planning.target.file_sizes import WriteDistribution
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan, reference_data_version
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
@@ -33,6 +35,7 @@ from lakehouse_backfill.fault_points import commit_window
 PROPERTY_PREFIX = "lakehouse-backfill."
 CHUNK_ID_PROPERTY = f"{PROPERTY_PREFIX}chunk-id"
 ATTEMPT_ID_PROPERTY = f"{PROPERTY_PREFIX}attempt-id"
+DISTRIBUTION_PROPERTY = f"{PROPERTY_PREFIX}distribution"
 FENCE_UUID_PROPERTY = f"{PROPERTY_PREFIX}fence-uuid"
 
 
@@ -108,32 +111,63 @@ class ShadowCommit:
     added_rows: int
 
 
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_TASK_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+#: By default, Spark rather gives each core a task than tasks their size.
+_PARALLELISM_FIRST = "spark.sql.adaptive.coalescePartitions.parallelismFirst"
+
+
+def _spread(frame: DataFrame, distribution: WriteDistribution) -> DataFrame:
+    """Return the rows in as many tasks as there shall be files; Iceberg spreads by partitions."""
+    if distribution.task_bytes is not None:
+        return frame.hint("rebalance")
+    return frame if distribution.tasks is None else frame.repartition(distribution.tasks)
+
+
 class ShadowWriter:
     """Commits chunks to shadow tables and finds the commits in the snapshot log."""
 
     def __init__(self, tables: SparkTables) -> None:
         self._tables = tables
+        self._partitioned: dict[str, bool] = {}
 
     def overwrite(
-        self, frame: DataFrame, shadow: str, rows: Column, properties: Mapping[str, str], epoch: int
+        self,
+        frame: DataFrame,
+        shadow: str,
+        rows: Column,
+        properties: Mapping[str, str],
+        epoch: int,
+        expected_bytes: int | None = None,
     ) -> ShadowCommit:
         """Replace the shadow's rows where `rows` is true by those of `frame`, which may be empty.
 
         `frame` must not contain other rows: Spark would append them. The commit is validated with
         isolation level serializable from the head that is read here, so a concurrent write to the
         same rows is a conflict. After an error, the snapshot log shows whether this attempt was
-        committed.
+        committed. Files reach the table's target size: `file_sizes`; the snapshot tells by which
+        distribution. `expected_bytes` is what the rows that are replaced have now.
 
         Raises RunMoved, and commits nothing, when a later epoch has fenced the shadow. The
         shadow's property shows this before the write, its UUID during the write.
         """
         with spark_errors(f"reading {shadow}"):
             identity = self._tables.pin_identity(shadow)
-        head = self._require_epoch(shadow, epoch)
-        writer = self._tables.writer(frame.unionByName(identity), shadow, head, properties)
+        found = self._tables.properties(shadow)
+        head = self._require_epoch(shadow, found, epoch)
+        distribution = self._distribution(shadow, found, expected_bytes)
+        properties = {**properties, DISTRIBUTION_PROPERTY: distribution.mode}
+        spread = _spread(frame, distribution).unionByName(identity)
+        writer = self._tables.writer(spread, shadow, head, properties)
+        if distribution.mode == "hash":
+            writer = writer.option("distribution-mode", "hash")
         failure: Exception | None = None
         try:
-            with write_guard.allow_own_writes(), commit_window("Spark.overwrite"):
+            with (
+                self._sized_tasks(distribution),
+                write_guard.allow_own_writes(),
+                commit_window("Spark.overwrite"),
+            ):
                 writer.overwrite(rows)
         except Exception as error:  # noqa: BLE001 (the table's snapshots decide below)
             failure = error
@@ -144,9 +178,45 @@ class ShadowWriter:
         self._require_newest_branch(shadow, epoch)
         return commit
 
-    def _require_epoch(self, shadow: str, epoch: int) -> int | None:
+    def _distribution(
+        self, shadow: str, properties: Mapping[str, str], expected_bytes: int | None
+    ) -> WriteDistribution:
+        """Choose how the rows are spread; the shadow's partition spec never changes."""
+        if shadow not in self._partitioned:
+            with spark_errors(f"reading {shadow}"):
+                listed = self._tables.spark.table(f"{self._tables.quoted_name(shadow)}.partitions")
+                self._partitioned[shadow] = "partition" in listed.columns
+        adaptive = self._tables.spark.conf.get(_ADAPTIVE, "true")
+        return file_sizes.choose_distribution(
+            properties,
+            has_partitions=self._partitioned[shadow],
+            is_adaptive=str(adaptive).lower() == "true",
+            expected_bytes=expected_bytes,
+        )
+
+    @contextmanager
+    def _sized_tasks(self, distribution: WriteDistribution) -> Iterator[None]:
+        """Have Spark make tasks of the distribution's size while the block runs.
+
+        Of a table without partitions there is one chunk, so that no other write sees the settings.
+        """
+        if distribution.task_bytes is None:
+            yield
+            return
+        conf = self._tables.spark.conf
+        wanted = {_TASK_BYTES: str(distribution.task_bytes), _PARALLELISM_FIRST: "false"}
+        before = {key: conf.get(key, None) for key in wanted}
+        for key, value in wanted.items():
+            conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key, old in before.items():
+                conf.unset(key) if old is None else conf.set(key, old)
+
+    @staticmethod
+    def _require_epoch(shadow: str, properties: Mapping[str, str], epoch: int) -> int | None:
         """Return the head (None: no snapshot); raise RunMoved when a later epoch has fenced it."""
-        properties = self._tables.properties(shadow)
         fence_epoch = int(properties.get(EPOCH_PROPERTY, 0))
         if fence_epoch > epoch:
             raise _taken_over_error(

@@ -322,8 +322,9 @@ class SparkStaging:
         properties = shadow_writer.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
         properties |= composed.counts.properties
         commit = self._writer.overwrite(
-            written, plan.shadow_table, dataframes.range_filter(rows), properties, epoch
-        )
+            written, plan.shadow_table, dataframes.range_filter(rows), properties, epoch,
+            expected_bytes=plan.estimate.output_bytes,
+        )  # fmt: skip
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             counted = _observed_chunk(observation, composed.rows.schema)
             if counted is None or counted.checksum.rows != commit.added_rows:

@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_backfill.core.monitoring import alerts
 from lakehouse_backfill.core.planning.plan import make_plan, register_plan
-from lakehouse_backfill.domain.contract import Switches
+from lakehouse_backfill.domain.guards.safety import Switches
 from lakehouse_backfill.domain.monitoring.metrics import AlertLimits
 from lakehouse_backfill.domain.run import RunState, RunStatus
 from tests.support.examples.plans import NOON

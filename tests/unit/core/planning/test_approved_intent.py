@@ -250,9 +250,8 @@ def test_lineage_columns_are_on_for_new_tables_and_off_for_existing_ones(
     [
         {"safety": {"side_effects": True}},
         {"safety": {"on_deletions": "allow"}},
-        {"compute": {"scratch": "/fast"}},
     ],
-    ids=["side effects", "deletions", "scratch"],
+    ids=["side effects", "deletions"],
 )
 def test_what_is_not_built_is_refused_when_planned_also_without_a_file(changes: Any) -> None:
     where = lake()

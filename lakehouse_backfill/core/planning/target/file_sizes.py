@@ -1,0 +1,72 @@
+"""How staged rows are spread over files, and how many files a partition may have.
+
+A chunk is written so that its files reach the table's target size: `choose_distribution`. What was
+written is counted by `allowed_files`, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+#: Iceberg's default of write.target-file-size-bytes.
+DEFAULT_FILE_BYTES: Final = 512 * 1024 * 1024
+#: A partition of few rows may still have so many files.
+ALWAYS_ALLOWED_FILES: Final = 8
+TARGET_SIZE_PROPERTY: Final = "write.target-file-size-bytes"
+MODE_PROPERTY: Final = "write.distribution-mode"
+#: How many bytes of a shuffle make one byte of a Parquet file, as Iceberg takes it by default.
+_SHUFFLE_RATIO: Final = 3
+#: Spark's default of the size of a task behind a shuffle.
+_LEAST_TASK_BYTES: Final = 64 * 1024 * 1024
+
+
+class WriteDistribution(NamedTuple):
+    """How the rows of a chunk are brought together before they are written.
+
+    `mode` is Iceberg's: rows of a partition go to one task (hash), or are sorted over all tasks
+    (range). `rebalance`: Iceberg has no mode for tables without partitions, so that Spark makes
+    tasks of `task_bytes`; where it cannot measure them, of the number `tasks`.
+    """
+
+    mode: Literal["hash", "range", "rebalance", "none"]
+    task_bytes: int | None = None
+    tasks: int | None = None
+
+
+def choose_distribution(
+    properties: Mapping[str, str],
+    *,
+    has_partitions: bool,
+    is_adaptive: bool,
+    expected_bytes: int | None,
+) -> WriteDistribution:
+    """Return how a chunk is written so that it leaves no small files.
+
+    `properties` are those of the shadow, which has them from the target: a declared `none` leaves
+    as many files in each partition as there are tasks, so that it is not followed. A declared
+    order of rows is. `expected_bytes` is what the partitions hold now; None: nobody knows.
+    """
+    is_sorted = "sort-order" in properties or properties.get(MODE_PROPERTY) == "range"
+    if is_sorted and properties.get(MODE_PROPERTY, "range") == "range":
+        return WriteDistribution("range")
+    if has_partitions:
+        return WriteDistribution("hash")
+    target = target_file_bytes(properties)
+    if is_adaptive:
+        return WriteDistribution(
+            "rebalance", task_bytes=max(_SHUFFLE_RATIO * target, _LEAST_TASK_BYTES)
+        )
+    if expected_bytes is None:
+        return WriteDistribution("none")
+    return WriteDistribution("rebalance", tasks=max(1, -(-expected_bytes // target)))
+
+
+def target_file_bytes(properties: Mapping[str, str]) -> int:
+    """Return the size that a table's files shall have, in bytes."""
+    return int(properties.get(TARGET_SIZE_PROPERTY, DEFAULT_FILE_BYTES))
+
+
+def allowed_files(size_bytes: int, target_bytes: int) -> int:
+    """Return how many files a partition of this size may have: twice what it needs, or a few."""
+    return max(ALWAYS_ALLOWED_FILES, 2 * -(-size_bytes // target_bytes))

@@ -1,0 +1,113 @@
+"""Staged files reach the table's target size, whatever tasks a job leaves; many small ones fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+
+import pytest
+from pyspark.sql import functions as F
+
+from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
+from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
+    ATTEMPT_ID_PROPERTY,
+    DISTRIBUTION_PROPERTY,
+    ShadowWriter,
+)
+from lakehouse_backfill.core.validation.gates import check_file_sizes
+from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD
+from lakehouse_backfill.domain.plan import Plan
+from tests.support.spark.lake import DAYS, Lake, PlanMaker, copy_job
+
+pytestmark = [pytest.mark.lake, pytest.mark.req("X10")]
+
+#: Rows of each day in all of twelve tasks.
+MANY_TASKS = copy_job(
+    'return src.select("d", "v", F.explode(F.sequence(F.lit(0), F.lit(23))).alias("n"))'
+    '.selectExpr("d", "n AS k", "v").repartition(12, "k")'
+)
+
+
+def judged(lake: Lake, plan: Plan) -> CheckResult:
+    """Judge the files of the shadow as they are."""
+    tables, head = IcebergTables(lake.catalog), lake.head("shadow")
+    shadow = tables.describe(plan.shadow_table)
+    assert shadow is not None
+    return check_file_sizes(
+        plan, tables.files(plan.shadow_table, head, plan.resolved.scope.field), shadow
+    )
+
+
+@contextmanager
+def setting(lake: Lake, key: str, value: str) -> Iterator[None]:
+    before = lake.spark.conf.get(key)
+    lake.spark.conf.set(key, value)
+    yield
+    lake.spark.conf.set(key, before)
+
+
+def test_a_partition_gets_one_file_though_its_rows_are_in_twelve_tasks(
+    lake: Lake, daily: Callable[..., PlanMaker]
+) -> None:
+    plan = daily(MANY_TASKS, partitions=DAYS[4:7]).make()
+    lake.sql("ALTER TABLE {ns}.shadow SET TBLPROPERTIES ('write.distribution-mode'='none')")
+    lake.stage(plan)
+    fields = plan.resolved.scope.field
+    found = IcebergTables(lake.catalog).files(plan.shadow_table, lake.head("shadow"), fields)
+    staged = [file for file in found if file.partition in DAYS[4:7]]
+    assert Counter(file.partition for file in staged) == dict.fromkeys(DAYS[4:7], 1)
+    assert lake.snapshots("shadow")[-1][DISTRIBUTION_PROPERTY] == "hash"
+    mean = sum(file.size_bytes for file in staged) // 3
+    assert (check := judged(lake, plan)).passed
+    assert check.detail == (
+        f"at most 1 files in a partition; 3 files, {mean:,} bytes on average, target 536,870,912"
+    )
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_rows_of_a_table_without_partitions_are_brought_together(lake: Lake, adaptive: str) -> None:
+    """Spark's own tasks would leave 12 files; what was set for the write is as before then."""
+    lake.sql("CREATE TABLE {ns}.whole (n bigint)")
+    lake.sql("INSERT INTO {ns}.whole VALUES (-1)")
+    frame, size = lake.spark.range(0, 3000, 1, 12).toDF("n"), "spark.sql.adaptive.advisoryPartition"
+    name = f"{size}SizeInBytes"
+    before = lake.spark.conf.get(name)
+    with setting(lake, "spark.sql.adaptive.enabled", adaptive):
+        commit = ShadowWriter(lake.tables).overwrite(
+            frame, lake.table("whole"), F.lit(True), {ATTEMPT_ID_PROPERTY: "a"}, 1, 10_000
+        )
+    assert (commit.added_rows, len(lake.files("whole"))) == (3000, 1)
+    assert lake.snapshots("whole")[-1][DISTRIBUTION_PROPERTY] == "rebalance"
+    assert lake.spark.conf.get(name) == before
+
+
+def test_many_small_files_of_one_partition_fail_the_technical_check(
+    lake: Lake, daily: Callable[..., PlanMaker]
+) -> None:
+    plan = daily().make()
+    lake.stage(plan)
+    for number in range(8):
+        lake.append("shadow", (date(2024, 1, 5), 100 + number, 1))
+    check = judged(lake, plan)
+    assert (check.passed, check.observed) == (False, 9)
+    assert check.detail.endswith("; 2024-01-05 has 9, and may have 8")
+
+
+def test_files_of_buckets_of_one_day_are_not_files_of_one_partition(
+    lake: Lake, daily: Callable[..., PlanMaker]
+) -> None:
+    """A day of a table that has 16 buckets as well has at least 16 files."""
+    plan = daily(MANY_TASKS).make()
+    lake.sql("DROP TABLE {ns}.shadow")
+    lake.sql(
+        "CREATE TABLE {ns}.shadow (d date, k bigint, v bigint) PARTITIONED BY (d, bucket(16, k))"
+    )
+    lake.stage(plan)
+    assert len(lake.files("shadow")) > 2 * 8
+    assert judged(lake, plan).detail.startswith("at most 1 files in a partition; ")
+    tables, head = IcebergTables(lake.catalog), lake.head("shadow")
+    found = tables.files(plan.shadow_table, head, WHOLE_TABLE_FIELD)
+    assert len({file.place for file in found}) == len(found)

@@ -1,0 +1,63 @@
+"""How rows are spread over files, by what a table declares; how many a partition may have."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehouse_backfill.core.planning.target.file_sizes import (
+    ALWAYS_ALLOWED_FILES,
+    WriteDistribution,
+    allowed_files,
+    choose_distribution,
+)
+
+MIB = 1024 * 1024
+MODE, SIZE = "write.distribution-mode", "write.target-file-size-bytes"
+SORTED = {"sort-order": "k ASC NULLS FIRST"}
+HASH, RANGE = WriteDistribution("hash"), WriteDistribution("range")
+REBALANCE = partial(WriteDistribution, "rebalance")
+PARTS = {"has_partitions": True}
+
+
+@pytest.mark.req("X10")
+@pytest.mark.parametrize(
+    ("properties", "facts", "chosen"),
+    [
+        pytest.param({}, PARTS, HASH, id="nothing declared"),
+        pytest.param({MODE: "hash"}, PARTS, HASH, id="hash declared"),
+        pytest.param({MODE: "none"}, PARTS, HASH, id="none leaves a file for each task"),
+        pytest.param({MODE: "range"}, PARTS, RANGE, id="range declared"),
+        pytest.param(SORTED, PARTS, RANGE, id="sorted"),
+        pytest.param(SORTED | {MODE: "none"}, PARTS, HASH, id="sorted inside of tasks only"),
+        pytest.param(SORTED, {}, RANGE, id="sorted, no partitions"),
+        pytest.param({}, {}, REBALANCE(3 * 512 * MIB), id="no partitions"),
+        pytest.param({SIZE: str(MIB)}, {}, REBALANCE(64 * MIB), id="small files"),
+        pytest.param(
+            {SIZE: str(MIB)},
+            {"is_adaptive": False, "expected_bytes": 5 * MIB + 1},
+            REBALANCE(tasks=6),
+            id="tasks that Spark cannot measure",
+        ),
+        pytest.param(
+            {}, {"is_adaptive": False, "expected_bytes": 0}, REBALANCE(tasks=1),
+            id="nothing expected",
+        ),
+        pytest.param({}, {"is_adaptive": False}, WriteDistribution("none"), id="nothing known"),
+    ],
+)  # fmt: skip
+def test_a_chunk_is_written_with_the_distribution_that_fits_its_table(
+    properties: dict[str, str], facts: dict[str, Any], chosen: WriteDistribution
+) -> None:
+    known = {"has_partitions": False, "is_adaptive": True, "expected_bytes": None} | facts
+    assert choose_distribution(properties, **known) == chosen
+
+
+@given(st.integers(0, 10**13), st.integers(1, 10**10))
+def test_files_of_at_least_half_the_target_are_never_too_many(size: int, target: int) -> None:
+    at_half_size = -(-2 * size // target)
+    assert allowed_files(size, target) >= max(at_half_size, ALWAYS_ALLOWED_FILES)
