@@ -46,7 +46,7 @@ READING = {
     "Clock": {"now", "sleep"},
     "Corrections": {"find"},
     "Differ": {"diff", "differing", "preview"},
-    "Evidence": {"active_leases", "document", "find_fingerprints", "newest", "newest_of"},
+    "Evidence": {"active_leases", "all_of", "document", "find_fingerprints", "newest", "newest_of"},
     "Hooks": set(),
     "Identity": {"check", "describe", "has_signer", "sign"},
     "ImportLedger": {"deliveries"},
