@@ -37,7 +37,7 @@ if server.serve(Path(sys.argv[2]), lambda: print("ready", flush=True)) is not No
 CLIENT = """
 import sys
 from pathlib import Path
-from lakehouse_backfill.adapters.system import command_client as client
+from lakehouse_backfill.adapters.system import command_channel as client
 from lakehouse_backfill.adapters.system.command_channel import CommandAddress
 try:
     ended = client.run_in_server(CommandAddress(Path(sys.argv.pop())))
