@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lakehouse_backfill.domain.manifest import InputRange
+from lakehouse_backfill.domain.plan import SourcePin
+from lakehouse_backfill.domain.table import Column
 from lakehouse_backfill.errors import Blocked, Conflict, RejectedInput, SourceDown, Unsupported
 from lakehouse_backfill.project import Project
+from lakehouse_backfill.wiring.sources import record_accepted_files
 from tests.support.sources.case import land as land_case
 from tests.support.sources.case import landed_rows
 from tests.support.sources.files import ARCHIVE, FileCase, trips
@@ -114,6 +120,9 @@ def test_a_delivery_is_landed_once_it_is_as_its_landing_manifest_says(tmp_path: 
 @pytest.mark.req("S4")
 def test_a_range_lands_the_files_of_its_business_dates_only(tmp_path: Path) -> None:
     case = case_of(tmp_path, DATED)
+    declared = case.project / "catalog/sources/trips.yaml"
+    partitioned = "partitioning: [{column: business_date}, {column: id, transform: 'bucket[4]'}]"
+    declared.write_text(f"{declared.read_text()}{partitioned}\n")
     for day in (1, 2, 3):
         case.write(f"t-2026-01-0{day}", trips(day, 1))
     case.write("undated", trips(9, 1))
@@ -179,3 +188,36 @@ def test_what_cannot_be_landed_is_refused_and_changes_nothing(tmp_path: Path) ->
     case.inbox.rmdir()
     with pytest.raises(SourceDown, match="is no folder"):
         Project.open(case.project).preview_landing("trips")
+
+
+@pytest.mark.req("S4")
+def test_a_run_is_named_in_the_ledger_of_the_files_whose_rows_it_could_read(
+    tmp_path: Path,
+) -> None:
+    case = case_of(tmp_path, DATED)
+    for day in (1, 2):
+        case.write(f"t-2026-01-0{day}", trips(day, 1))
+    pinned = land_case(case).snapshot_id
+    case.write("late-2026-01-01", trips(7, 1))
+    land_case(case)
+    assert pinned is not None
+    wiring = Project.open(case.project).wiring
+    day = Column(field_id=1, name="business_date", type="date")
+    pin = SourcePin(
+        name="trips", role="source", table="bronze.trips", requested="", snapshot_id=pinned,
+        mode="tag", columns=(day,),
+        range=InputRange(column="business_date", from_=date(2026, 1, 1), to=date(2026, 1, 2)),
+    )  # fmt: skip
+    pins = {"bf-1": pin, "bf-2": pin.model_copy(update={"range": None, "role": "reference"})}
+    runs = SimpleNamespace(
+        plan=lambda run: SimpleNamespace(resolved=SimpleNamespace(sources=(pins[run],)))
+    )
+    wiring.__dict__["context"] = SimpleNamespace(runs=runs)
+    for run in ("bf-1", "bf-1", "bf-2"):
+        record_accepted_files(wiring, (run,))
+    named = [(one.path, one.accepted_run_id) for one in case.ledger() if one.accepted_run_id]
+    assert named == [
+        ("t-2026-01-01.csv", "bf-1"), ("t-2026-01-01.csv", "bf-2"), ("t-2026-01-02.csv", "bf-2"),
+    ]  # fmt: skip
+    # The further rows are no deliveries: nothing is landed again.
+    assert land_case(case).landing_id is None
