@@ -45,6 +45,9 @@ class LandedTotals(LakeProject):
 class FileKind:
     """CSV files in a folder of the project."""
 
+    #: The lake, and so the ledger, is shared by all kinds.
+    name = "totals_by_files"
+
     fields: ClassVar[dict[str, Any]] = {
         "kind": "files",
         "files": {"location": "inbox", "pattern": "*.csv", "format": "csv"},
@@ -62,6 +65,8 @@ class FileKind:
 
 class ApiKind:
     """An HTTP API on this machine that answers with everything."""
+
+    name = "totals_by_api"
 
     def __init__(self, _folder: Path) -> None:
         os.environ[VARIABLE] = SECRET
@@ -102,21 +107,21 @@ def test_raw_input_is_landed_and_published_and_a_later_landing_does_not_change_t
 def ledger(product: LandedTotals) -> list[FileDelivery]:
     wiring = product.project.wiring
     control = ControlTables(wiring.catalog, wiring.profile.control_namespace)
-    return list(IcebergImportLedger(control).deliveries("src"))
+    return list(IcebergImportLedger(control).deliveries(FileKind.name))
 
 
 def require_published(product: LandedTotals, source: FileKind | ApiKind) -> None:
     lake = product.lake
     declared = {
-        "api_version": "lakehouse-backfill/v1", "source": "src", "table": lake.table("src"),
+        "api_version": "lakehouse-backfill/v1", "source": source.name, "table": lake.table("src"),
         "columns": [{"name": name, "type": kind_} for name, kind_ in COLUMNS], **source.fields,
     }  # fmt: skip
-    lake.job(yaml.safe_dump(declared), "catalog/sources/src.yaml")
+    lake.job(yaml.safe_dump(declared), f"catalog/sources/{source.name}.yaml")
     source.deliver(FIRST)
-    landed = product.project.land("src")
+    landed = product.project.land(source.name)
     run = product.plan(source={"at": landed.tag})
     source.deliver(SECOND)
-    assert product.project.land("src").rows == 1
+    assert product.project.land(source.name).rows == 1
     product.project.run(run, "ann")
     product.project.accept(run, by="lead")
     product.project.publish(run, by="lead")
