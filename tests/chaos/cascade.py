@@ -97,6 +97,12 @@ class CascadeLab(Lab):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
+    def add_source_row(self, day: str, value: int) -> None:
+        """Append a late row to the source."""
+        catalog = self.catalog()
+        catalog.load_table(SOURCE).append(_arrow([(date.fromisoformat(day), 3, value)]))
+        catalog.engine.dispose()
+
     def plan(self) -> str:
         """Plan the cascade from the root; give its id."""
         return str(self.must("plan", "jobs/r.yaml", "--cascade", *BY).data["cascade_id"])
