@@ -46,6 +46,9 @@ def end_process(ended: SystemExit) -> None:
     atexit._run_exitfuncs()
     code = ended.code or 0
     for stream in (sys.stdout, sys.stderr):
+        # None: the process was started without it.
+        if stream is None or stream.closed:
+            continue
         try:
             stream.flush()
         except OSError:

@@ -72,6 +72,19 @@ entry.run()
     assert done.stdout.endswith("in order")
 
 
+@pytest.mark.parametrize(("closed", "code"), [("2>&-", 0), (">&-", 3)])
+def test_a_command_without_a_stream_has_its_own_exit_code(
+    tmp_path: Path, closed: str, code: int
+) -> None:
+    program = f"import lakehouse_backfill.cli.entry as it; it.end_process(SystemExit({code}))"
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, program], cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
