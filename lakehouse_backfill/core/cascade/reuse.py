@@ -12,7 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
-from lakehouse_backfill.core.evidence.inputs.changes import InputReader, published_candidate
+from lakehouse_backfill.core.evidence.inputs.changes import (
+    InputReader,
+    published_candidate,
+    unseen_windows,
+)
 from lakehouse_backfill.core.evidence.inputs.rows import RowSpans
 from lakehouse_backfill.core.evidence.lineage import PartitionOrigins
 from lakehouse_backfill.core.planning import resolve
@@ -28,6 +32,7 @@ from lakehouse_backfill.domain.plan import (
     ReusedPartition,
     SourcePin,
 )
+from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.errors import BackfillError
 
 #: The rows of an input that differ: ranges of them; None: any may.
@@ -129,14 +134,14 @@ class _Comparison:
             return
         if any(one.rejected_rows is not None for one in self._context.runs.chunks(run_id)):
             return
-        accepted = self._validation(made)
-        if accepted is None or not self._is_unchanged(run_id, labels):
+        accepted, unchanged = self._validation(made), self._unchanged(run_id, labels)
+        if accepted is None or not unchanged:
             return
         before = {pin.name: pin for pin in made.resolved.sources}
         pins = [(pin, self._differences(before[pin.name], pin)) for pin in mine.sources]
-        untouched = untouched_labels(mine.scope, labels, pins)
+        untouched = untouched_labels(mine.scope, unchanged, pins)
         balances = {one.partition: one for one in accepted.balances}
-        for label in labels:
+        for label in unchanged:
             one = balances.get(label)
             if label in untouched and one is not None:
                 yield ReusedPartition(
@@ -149,21 +154,31 @@ class _Comparison:
         logged = logged_validation(self._context, events, plan.run_id)
         return logged[1] if logged else None
 
-    def _is_unchanged(self, run_id: str, labels: list[str]) -> bool:
-        """Return whether the base of the run holds what a run published of these partitions."""
+    def _unchanged(self, run_id: str, labels: list[str]) -> list[str]:
+        """Return the partitions of which the base of the run holds what a run published."""
         target, history = self._plan.resolved.target, self._origins.history
         if publish_modes.is_pinned_product(self._plan):
             newest = history[0] if history else None
-            return newest is not None and (newest.table, newest.snapshot_id) == (
+            is_base = newest is not None and (newest.table, newest.snapshot_id) == (
                 target.table, target.snapshot_id,
             )  # fmt: skip
-        row = next(one for one in history if (one.run_id, one.action) == (run_id, "publish"))
-        if row.table != target.table or row.snapshot_id is None:
+            return labels if is_base else []
+        found, left = list[str](), labels
+        # A run that published step by step has a row for each step: live commits lie in between.
+        for row in history:
+            if (row.run_id, row.action) == (run_id, "publish") and row.scope is not None:
+                own = tuple(one for one in left if one in row.scope.partitions)
+                left = [one for one in left if one not in own]
+                found += own if self._is_unchanged_since(row, own) else ()
+        return found
+
+    def _is_unchanged_since(self, row: Publication, labels: tuple[str, ...]) -> bool:
+        target, until = self._plan.resolved.target.table, self._plan.resolved.target.snapshot_id
+        if row.table != target or row.snapshot_id is None or not labels:
             return False
-        scope = Scope(field=self._plan.resolved.scope.field, partitions=tuple(labels))
-        since, until = row.snapshot_id, target.snapshot_id
-        return since == until or not self._context.publisher.drifts(
-            target.table, scope, since, until
+        scope = Scope(field=self._plan.resolved.scope.field, partitions=labels)
+        return row.snapshot_id == until or not self._context.publisher.drifts(
+            target, scope, row.snapshot_id, until
         )
 
     def _differences(self, before: SourcePin, now: SourcePin) -> Differences:
@@ -179,10 +194,14 @@ class _Comparison:
         published = published_candidate(self._context, before)
         if not isinstance(published, SourcePin) or published.table != base[0]:
             return (None,)
-        if published.snapshot_id == base[1]:
-            return ()
         column = published.range.column if published.range else ""
-        return tuple(one.span for one in self._inputs.changes_until(published, column, base[1]))
+        windows = [*unseen_windows(self._context, before), (published, base[1])]
+        return tuple(
+            one.span
+            for pin, until in windows
+            if pin.snapshot_id != until
+            for one in self._inputs.changes_until(pin, column, until)
+        )
 
     def _of_candidate(self, pin: SourcePin) -> Differences:
         """Return the rows of a candidate that are not proven equal to the live ones."""

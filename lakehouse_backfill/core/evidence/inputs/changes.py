@@ -145,6 +145,25 @@ def published_candidate(context: Context, pin: SourcePin) -> SourcePin | tuple[C
     return tuple(found)
 
 
+def unseen_windows(context: Context, pin: SourcePin) -> Iterator[tuple[SourcePin, int]]:
+    """Yield between which snapshots others wrote to the table of a followed candidate.
+
+    From the plan of its run to its publication: who reads the candidate does not see that.
+    """
+    if pin.candidate is None:
+        return
+    table, run_id = pin.product_table, pin.candidate.run_id
+    since: int | None = pin.candidate.snapshot_id
+    for row in reversed(pointer.accepted_rows(context.versions.history(pin.candidate.product))):
+        if (row.run_id, row.action, row.table) != (run_id, "publish", table):
+            continue
+        until = row.before_snapshot_id
+        if since is not None and until is not None and since != until:
+            at = {"table": table, "snapshot_id": since, "candidate": None}
+            yield pin.model_copy(update=at), until
+        since = row.snapshot_id
+
+
 @dataclass
 class InputReader:
     """Reads changes of inputs; what was read of a table is kept, as many runs pin the same.
@@ -169,20 +188,23 @@ class InputReader:
         key = pin.requested, pin.table, pin.snapshot_id, column
         if key not in self._changes:
             published = published_candidate(self.context, pin)
-            self._changes[key] = (
-                self._read_changes(published, column)
-                if isinstance(published, SourcePin)
-                else published
-            )
+            found = [published] if not isinstance(published, SourcePin) else [
+                self._read_changes(*window, column)
+                for window in (*unseen_windows(self.context, pin), (published, None))
+            ]  # fmt: skip
+            self._changes[key] = tuple(change for changes in found for change in changes)
         return self._changes[key]
 
-    def _read_changes(self, pin: SourcePin, column: str) -> tuple[ChangedInput, ...]:
+    def _read_changes(
+        self, pin: SourcePin, until: int | None, column: str
+    ) -> tuple[ChangedInput, ...]:
+        """Return what changed until a snapshot, by default the one that is read by now."""
         try:
             info = self.context.tables.describe(pin.table)
             if info is None:
                 text = f"{pin.table} does not exist any more"
                 return (ChangedInput("unknown", text),)
-            head = self._head(pin, info)
+            head = self._head(pin, info) if until is None else until
             return () if head == pin.snapshot_id else self.changes_until(pin, column, head)
         except HistoryGone as error:
             return (ChangedInput("unknown", error.problem),)

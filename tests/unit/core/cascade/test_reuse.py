@@ -19,12 +19,14 @@ from lakehouse_backfill.core.cascade.reuse import (
     differing_labels,
     untouched_labels,
 )
+from lakehouse_backfill.core.evidence.inputs.changes import InputReader
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import PartitionBalance
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.partitions import RowRange, Scope, partition_row_range
 from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.rollout import Progressive
 from lakehouse_backfill.domain.run import RunState
 from tests.support.fakes.lake import DAY
 from tests.unit.core.cascade.test_cascades import World
@@ -164,6 +166,53 @@ def test_what_is_not_proven_is_computed(
 ) -> None:
     world = Restated(publication)
     change(world)
+    assert world.kept(world.run_again())["s.a"] == ()
+
+
+def test_what_landed_upstream_while_the_cascade_was_open_is_a_difference() -> None:
+    """Its rows are older than the publication, and no row of the downstream run has seen them."""
+
+    class Late(Restated):
+        def declare(self, file: str) -> Any:
+            found = super().declare(file)
+            (name, source), *_ = found.manifest.sources.items()
+            days = 1 if file == "s.a.yaml" else 0
+            sources = {name: source.model_copy(update={"warm_up_days": days})}
+            manifest = found.manifest.model_copy(update={"sources": sources})
+            return dataclasses.replace(found, manifest=manifest)
+
+        def accepted(self) -> Cascade:
+            found = super().accepted()
+            # Before both days, so that only the warm-up of the first one reads it.
+            self.lake.write("s.r", "2020-01-01", "late")
+            return found
+
+    world = Late("follow", a={"mapping": "window", "partitions_before": 1})
+    made = world.context.runs.plan(world.first.run_ids[1])
+    changes = InputReader(world.context).changes_since_pin(made, made.resolved.sources[0])
+    assert [(one.kind, one.label) for one in changes] == [("changed rows", "2020-01-01")]
+    assert world.kept(world.run_again())["s.a"] == ()
+
+
+def test_live_rows_between_two_steps_of_a_publication_are_computed_again() -> None:
+    class Stepwise(Restated):
+        progressive: Progressive | None = Progressive(pause_seconds=1)
+
+        def declare(self, file: str) -> Any:
+            found = super().declare(file)
+            target = found.manifest.target.model_copy(update={"progressive": self.progressive})
+            manifest = found.manifest.model_copy(update={"target": target})
+            return dataclasses.replace(found, manifest=manifest)
+
+        def accepted(self) -> Cascade:
+            found = super().accepted()
+            between = lambda _: self.lake.write("s.a", SAME, "same", "live")  # noqa: E731
+            vars(self.context.clock)["sleep"] = between
+            return found
+
+    world = Stepwise("follow")
+    assert len(world.lake.tables["s.a"].content(world.lake.tables["s.a"].head)[SAME]) == 2
+    world.progressive = None
     assert world.kept(world.run_again())["s.a"] == ()
 
 
