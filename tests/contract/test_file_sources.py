@@ -11,10 +11,22 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill import fault_points
+from lakehouse_backfill.adapters.sources.files.config import FilePlaces
+from lakehouse_backfill.adapters.sources.files.ledger import archive_files
+from lakehouse_backfill.config.sources import find_source
 from lakehouse_backfill.domain.manifest import InputRange
 from lakehouse_backfill.domain.plan import SourcePin
+from lakehouse_backfill.domain.sources.landings import LandingState
 from lakehouse_backfill.domain.table import Column
-from lakehouse_backfill.errors import Blocked, Conflict, RejectedInput, SourceDown, Unsupported
+from lakehouse_backfill.errors import (
+    Blocked,
+    ConfigError,
+    Conflict,
+    RejectedInput,
+    SourceDown,
+    Unsupported,
+)
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.sources import record_accepted_files
 from tests.support.sources.case import land as land_case
@@ -78,6 +90,66 @@ def test_a_replacement_that_is_bad_leaves_the_rows_that_were_landed(tmp_path: Pa
     assert [path.parent.parent.name for path in there] == ["accepted", "accepted", "rejected"]
 
 
+@pytest.mark.req("S4")
+def test_the_archive_takes_only_the_content_that_was_landed(tmp_path: Path) -> None:
+    case = case_of(tmp_path, ARCHIVE + "  on_duplicate: correction\n")
+    path = case.write("t", trips(1, 1))
+    other = path.read_text().replace("city 1", "town 9")
+
+    def deliver_again(point: str) -> None:
+        if point == "RawTables.commit:committed":
+            fault_points.install_hook(None)
+            path.write_text(other)  # of the same size
+
+    fault_points.install_hook(deliver_again)
+    try:
+        land_case(case)
+    finally:
+        fault_points.install_hook(None)
+    assert path.read_text() == other
+    land_case(case)
+    assert sorted(landed_rows(case, "city, source_attempt")) == [("city 1", 1), ("town 9", 2)]
+    assert not path.exists()
+
+
+def test_a_copy_into_the_archive_that_was_cut_off_is_completed(tmp_path: Path) -> None:
+    case = case_of(tmp_path, ARCHIVE)
+    declared = find_source(case.project, "trips").files
+    assert declared is not None
+    places = FilePlaces.open(declared, case.project)
+    path = case.write("t", trips(1, 1))
+    land_case(case)
+    (moved,) = (case.project / "archive/accepted").rglob("t.csv")
+    path.write_bytes(moved.read_bytes())
+    state = Project.open(case.project).wiring.catalog.load_table("bronze.trips").properties
+    landing = LandingState.model_validate_json(state["lakehouse-backfill.landing"])
+    landing = landing.model_copy(update={"deliveries": case.ledger()})
+    archive_files(places, landing)
+    assert not path.exists()
+    # Another delivery of the path to the same landing gets a name of its own.
+    case.write("t", trips(5, 1))
+    again = landing.deliveries[0].model_copy(
+        update={"attempt": 2, "content_hash": hashlib.sha256(path.read_bytes()).hexdigest()}
+    )
+    archive_files(places, landing.model_copy(update={"deliveries": (again,)}))
+    there = sorted(one.name for one in (case.project / "archive/accepted").rglob("t.csv*"))
+    assert there == ["t.csv", "t.csv.2"]
+
+
+@pytest.mark.parametrize("accepted", ["inbox", ".", "archive/../inbox"])
+def test_an_archive_that_would_hide_the_files_is_refused(accepted: str, tmp_path: Path) -> None:
+    case = case_of(tmp_path, f"  archive: {{accepted: {accepted}, rejected: archive}}\n")
+    case.write("t", trips(1, 1))
+    with pytest.raises(ConfigError, match=r"files\.archive\.accepted is the folder of the files"):
+        Project.open(case.project).preview_landing("trips")
+
+
+def test_a_name_without_the_optional_group_has_no_business_date(tmp_path: Path) -> None:
+    case = case_of(tmp_path, "  business_date: 't(?:-(\\d{8}))?'\n")
+    case.write("t", trips(1, 1))
+    assert Project.open(case.project).preview_landing("trips").parts[0].action == "import"
+
+
 def listed(case: FileCase, *paths: Path, **facts: Any) -> None:
     files = [
         {"path": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **facts}
@@ -138,8 +210,6 @@ def test_a_range_lands_the_files_of_its_business_dates_only(tmp_path: Path) -> N
 
 
 def test_a_landing_that_was_cut_off_is_continued_with_its_own_range(tmp_path: Path) -> None:
-    from lakehouse_backfill import fault_points
-
     case = case_of(tmp_path, DATED)
     for day in (1, 2, 3, 4):
         case.write(f"t-2026-01-0{day}", trips(day, 1))
@@ -202,10 +272,10 @@ def test_a_run_is_named_in_the_ledger_of_the_files_whose_rows_it_could_read(
     land_case(case)
     assert pinned is not None
     wiring = Project.open(case.project).wiring
-    day = Column(field_id=1, name="business_date", type="date")
+    dated = Column(field_id=1, name="business_date", type="date")
     pin = SourcePin(
         name="trips", role="source", table="bronze.trips", requested="", snapshot_id=pinned,
-        mode="tag", columns=(day,),
+        mode="tag", columns=(dated,),
         range=InputRange(column="business_date", from_=date(2026, 1, 1), to=date(2026, 1, 2)),
     )  # fmt: skip
     pins = {"bf-1": pin, "bf-2": pin.model_copy(update={"range": None, "role": "reference"})}

@@ -21,6 +21,10 @@ def read_json_lines(content: bytes, schema: pa.Schema, *, unexpected: str = "err
 
     if not content.strip():
         return schema.empty_table()
+    try:  # the parser itself takes any bytes for text
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError("JSON is no UTF-8") from error
     plain = pa.schema([pa.field(field.name, _json_type(field.type)) for field in schema])
     return json.read_json(
         io.BytesIO(content),
@@ -47,9 +51,16 @@ def from_json_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.T
 
 
 def _json_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type that the JSON parser knows; the rest is a cast."""
+    """Return a type that the JSON parser knows; the rest is a cast.
+
+    The cast of a text to an instant demands its zone; the parser would take UTC for one.
+    """
     import pyarrow as pa
 
-    if pa.types.is_large_string(kind) or pa.types.is_date(kind):
+    if pa.types.is_large_string(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return pa.string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_json_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _json_type(field.type)) for field in kind])
     return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -27,14 +28,22 @@ class DeliveryVerdict(NamedTuple):
 
 
 class KnownDeliveries:
-    """The ledger of one source, by path and by content."""
+    """The ledger of one source, by path and by content; rows that name a run are no deliveries."""
 
     def __init__(self, deliveries: Iterable[FileDelivery]) -> None:
         self.by_path: dict[str, list[FileDelivery]] = {}
         self.landed_content: dict[str, list[FileDelivery]] = {}
+        present: dict[str, list[FileDelivery]] = {}
         for one in deliveries:
+            if one.accepted_run_id is not None:
+                continue
             self.by_path.setdefault(one.file_id, []).append(one)
             if one.is_landed:
+                # An import replaces what was landed of its path; a correction stands beside it.
+                kept = present.get(one.file_id, []) if one.status == "correction" else []
+                present[one.file_id] = [*kept, one]
+        for landed in present.values():
+            for one in landed:
                 self.landed_content.setdefault(one.content_hash, []).append(one)
 
     def landed(self, path: str) -> FileDelivery | None:
@@ -123,16 +132,18 @@ def check_landing_manifest(
     A listed file that was landed before may be gone; a file that was landed before may be there.
     """
     expected = {one.path: one for one in manifest.files}
-    missing, faults = [], []
+    missing: list[str] = []
+    counted = Counter(one.path for one in manifest.files)
+    faults = [f"{path} is listed {count} times" for path, count in counted.items() if count > 1]
     for path, one in expected.items():
         file, landed = files.get(path), known.landed(path)
         if file is None:
-            if landed is None or (one.sha256 or landed.content_hash) != landed.content_hash:
+            if landed is None or (one.content_hash or landed.content_hash) != landed.content_hash:
                 missing.append(path)
             continue
         if one.size_bytes is not None and one.size_bytes != file.size_bytes:
             faults.append(f"{path} has {file.size_bytes} bytes, not {one.size_bytes}")
-        elif one.sha256 is not None and one.sha256 != file.content_hash:
+        elif one.content_hash is not None and one.content_hash != file.content_hash:
             faults.append(f"{path} has another SHA-256 than the one listed")
     extra = [
         path

@@ -59,7 +59,7 @@ class CsvFormat(Value):
 class LandingManifestRef(Value):
     """The list of expected files that the producer delivers beside them."""
 
-    file: Text = Field(description="Path of the list, relative to the folder; JSON or YAML.")
+    file: Text = Field(description="Path of the list, relative to the folder; JSON.")
     required: bool = Field(default=True, description="Whether nothing is landed without it.")
 
 

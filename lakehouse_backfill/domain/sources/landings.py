@@ -177,6 +177,11 @@ class ExpectedFile(Value):
     produced_at: datetime | None = None
     schema_version: str | None = None
 
+    @property
+    def content_hash(self) -> str | None:
+        """The SHA-256 as this package writes it: tools differ in the case of its letters."""
+        return None if self.sha256 is None else self.sha256.strip().lower()
+
 
 class LandingManifest(Value):
     """The producer's list of the files of one delivery."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.sources.files.errors import source_down, translate_store_errors
@@ -42,12 +43,17 @@ class FilePlaces:
     @staticmethod
     def open(declared: FileSource, project: Path) -> FilePlaces:
         """Open the folders; raises ConfigError for a location that is none."""
-        archive = declared.archive
-        return FilePlaces(
-            inbox=_open_folder(declared.location, project),
-            accepted=_open_folder(archive.accepted, project) if archive else None,
-            rejected=_open_folder(archive.rejected, project) if archive else None,
-        )
+        archive, inbox = declared.archive, _open_folder(declared.location, project)
+        names = {"accepted": archive.accepted, "rejected": archive.rejected} if archive else {}
+        folders = {name: _open_folder(location, project) for name, location in names.items()}
+        for name, folder in folders.items():
+            if f"{inbox.root}/".startswith(f"{folder.root}/"):
+                raise ConfigError(
+                    f"files.archive.{name} is the folder of the files, or holds it",
+                    fix="name a folder beside it, or one within it",
+                    field=f"files.archive.{name}",
+                )
+        return FilePlaces(inbox, folders.get("accepted"), folders.get("rejected"))
 
     @property
     def keeps_files(self) -> bool:
@@ -93,7 +99,7 @@ def _open_folder(location: str, project: Path) -> StoreFolder:
     if not _SCHEME.match(location):
         folder = Path(location).expanduser()
         root = folder if folder.is_absolute() else project / folder
-        return StoreFolder(LocalFileSystem(), PurePosixPath(root).as_posix())
+        return StoreFolder(LocalFileSystem(), os.path.normpath(root))
     try:
         store, root = FileSystem.from_uri(location)
     except (ValueError, OSError, NotImplementedError) as error:
@@ -102,4 +108,4 @@ def _open_folder(location: str, project: Path) -> StoreFolder:
             fix="write a folder, or a URI such as s3://bucket/inbox",
             field="files.location",
         ) from error
-    return StoreFolder(store, root)
+    return StoreFolder(store, root.rstrip("/") or root)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from lakehouse_backfill.errors import RejectedInput, SourceDown
 
 _FIX = "check the folder and the rights to read it, then give the command again"
-#: Parts of a parser's text that quote values of the file.
-_VALUES = re.compile(r"'[^']*'?|\"[^\"]*\"?|(?<=got \d:).*|(?<=got \d\d:).*", re.DOTALL)
+#: The part of a parser's text from its first quote of the file on: a value can hold quotes itself.
+_VALUES = re.compile(r"['\"].*|(?<=got \d:).*|(?<=got \d\d:).*|(?<=: )-?\d.*", re.DOTALL)
 _MAX_REASON = 300
 
 

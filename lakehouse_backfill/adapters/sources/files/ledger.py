@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +16,7 @@ from lakehouse_backfill.domain.sources.landings import (
     LandingState,
 )
 
+_HASHED_AT_ONCE = 8 * 1024 * 1024
 _STATUS: dict[str, FileStatus] = {
     "import": "imported",
     "replace": "imported",
@@ -61,7 +63,7 @@ def archive_files(places: FilePlaces, state: LandingState) -> None:
     """Move the files of a commit into the archive of accepted or rejected ones.
 
     Each landing has a folder of its own there. A file that was moved already is left alone, and so
-    is one that was replaced in the folder since it was read.
+    is one that was replaced in the folder since it was read: it has another hash.
     """
     if places.accepted is None or places.rejected is None:
         return
@@ -70,16 +72,33 @@ def archive_files(places: FilePlaces, state: LandingState) -> None:
         _move(places.inbox, folder, one, f"{state.landing_id}/{one.path}")
 
 
+def hash_of(folder: StoreFolder, name: str) -> str:
+    """Return the SHA-256 of a file; raises SourceDown."""
+    path, hashed = folder.path(name), hashlib.sha256()
+    with (
+        translate_store_errors(path),
+        folder.store.open_input_stream(path, compression=None) as file,
+    ):
+        while chunk := file.read(_HASHED_AT_ONCE):
+            hashed.update(chunk)
+    return hashed.hexdigest()
+
+
 def _move(inbox: StoreFolder, archive: StoreFolder, one: FileDelivery, name: str) -> None:
     from pyarrow.fs import FileType
 
     source, target = inbox.path(one.path), archive.path(name)
     with translate_store_errors(source):
         found = inbox.store.get_file_info(source)
-        if found.type != FileType.File or int(found.size) != one.size_bytes:
+        if found.type != FileType.File or hash_of(inbox, one.path) != one.content_hash:
             return
         if archive.store.get_file_info(target).type == FileType.File:
-            return
+            if hash_of(archive, name) == one.content_hash:
+                # A copy that was cut off before its last step.
+                inbox.store.delete_file(source)
+                return
+            # An earlier delivery of the path to the same landing.
+            target = f"{target}.{one.attempt}"
         archive.store.create_dir(target.rpartition("/")[0], recursive=True)
         if inbox.store.equals(archive.store):
             try:
@@ -95,7 +114,7 @@ def _copy_then_delete(inbox: StoreFolder, archive: StoreFolder, source: str, tar
     with inbox.store.open_input_stream(source, compression=None) as reader:
         unfinished = f"{target}.partial"
         with archive.store.open_output_stream(unfinished, compression=None) as writer:
-            while chunk := reader.read(8 * 1024 * 1024):
+            while chunk := reader.read(_HASHED_AT_ONCE):
                 writer.write(chunk)
     archive.store.move(unfinished, target)
     inbox.store.delete_file(source)

@@ -16,7 +16,7 @@ from lakehouse_backfill.adapters.sources.files import formats
 from lakehouse_backfill.adapters.sources.files.capabilities import FILES
 from lakehouse_backfill.adapters.sources.files.config import FilePlaces
 from lakehouse_backfill.adapters.sources.files.errors import bad_file, translate_store_errors
-from lakehouse_backfill.adapters.sources.files.ledger import JudgedFile, archive_files
+from lakehouse_backfill.adapters.sources.files.ledger import JudgedFile, archive_files, hash_of
 from lakehouse_backfill.core.landing import deliveries
 from lakehouse_backfill.domain.sources.declaration import FileSource, SourceDeclaration
 from lakehouse_backfill.domain.sources.landings import (
@@ -34,8 +34,6 @@ from lakehouse_backfill.ports.sources import SourceCheckpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_HASHED_AT_ONCE = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -163,18 +161,15 @@ class FileReader:
         listed: ExpectedFile | None,
         manifest: LandingManifest | None,
     ) -> FoundFile:
-        path, hashed = self.places.inbox.path(name), hashlib.sha256()
-        store = self.places.inbox.store
-        with translate_store_errors(path), store.open_input_stream(path, compression=None) as file:
-            while chunk := file.read(_HASHED_AT_ONCE):
-                hashed.update(chunk)
-            changed_at = store.get_file_info(path).mtime
+        path, content_hash = self.places.inbox.path(name), hash_of(self.places.inbox, name)
+        with translate_store_errors(path):
+            changed_at = self.places.inbox.store.get_file_info(path).mtime
         if changed_at is not None and changed_at.tzinfo is None:
             changed_at = changed_at.replace(tzinfo=timezone.utc)
         return FoundFile(
             path=name,
             size_bytes=size,
-            content_hash=hashed.hexdigest(),
+            content_hash=content_hash,
             produced_at=(listed.produced_at if listed else None) or changed_at,
             business_date=day,
             manifest_id=manifest.id if manifest and listed else None,
@@ -206,7 +201,7 @@ class FileReader:
         if self._declared.business_date is None:
             return None
         found = re.search(self._declared.business_date, name)
-        text = (found.group(1) if found else "").replace("-", "")
+        text = ((found.group(1) if found else "") or "").replace("-", "")
         try:
             return datetime.strptime(text, "%Y%m%d").date()  # noqa: DTZ007 (a date, no instant)
         except ValueError:

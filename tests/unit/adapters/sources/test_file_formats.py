@@ -44,7 +44,7 @@ JSON = (
 
 
 def rows(format_: str, content: bytes, path: str = "f", **csv: Any) -> list[dict[str, Any]]:
-    declared = FileSource(location="inbox", format=format_, csv=csv)  # type: ignore[arg-type]
+    declared = FileSource(location="inbox", format=format_, csv=csv)
     return list(parse(declared, path, content, SCHEMA).to_pylist())
 
 
@@ -100,6 +100,117 @@ def test_a_bad_file_is_rejected_whole_with_its_reason_and_without_its_values(
         rows(format_, content)
     assert "secret" not in caught.value.problem.replace("secret_column", "")
     assert not caught.value.retry_may_help
+
+
+def parsed(kind: pa.DataType, format_: str, content: bytes, path: str = "f") -> list[Any]:
+    """Parse the one column v."""
+    declared = FileSource(location="inbox", format=format_, max_file_mib=2)
+    schema = pa.schema([pa.field("v", kind)])
+    return list(parse(declared, path, content, schema)["v"].to_pylist())
+
+
+@pytest.mark.req("S4")
+@pytest.mark.parametrize("content", [b'v\n"a\nb\nc\n', b'v\n"a\nb"c\nd\n'])
+def test_a_quote_that_is_not_closed_swallows_no_rows(content: bytes) -> None:
+    with pytest.raises(RejectedInput, match="a quote is not closed"):
+        parsed(pa.large_string(), "csv", content)
+    # A quote within a value, a doubled one, a line break in quotes, a long row.
+    good = b'\xef\xbb\xbfv\r\n5"\r\n"a ""b"" \nc"\r\n' + b"x" * 1_100_000 + b"\r\n"
+    assert parsed(pa.large_string(), "csv", good) == ['5"', 'a "b" \nc', "x" * 1_100_000]
+
+
+@pytest.mark.parametrize(
+    ("kind", "format_", "content"),
+    [
+        (pa.int64(), "csv", b"v\nit's secret's here\n"),
+        (pa.decimal128(4, 2), "json", b'{"v": "777777.1"}'),
+        (pa.timestamp("us", tz="UTC"), "json", b'{"v": "secret\'s"}'),
+    ],
+)
+def test_reasons_quote_no_value_that_has_quotes_or_is_a_number(
+    kind: pa.DataType, format_: str, content: bytes
+) -> None:
+    with pytest.raises(RejectedInput) as caught:
+        parsed(kind, format_, content)
+    assert "secret" not in caught.value.problem
+    assert "777" not in caught.value.problem
+
+
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_an_instant_without_its_zone_is_rejected_in_every_format(format_: str) -> None:
+    text = b"2026-01-02T03:04:05"
+    for moment, is_good in ((text, False), (text + b"+02:00", True)):
+        content = b"v\n" + moment if format_ == "csv" else b'{"v": "' + moment + b'"}'
+        if is_good:
+            found = parsed(pa.timestamp("us", tz="UTC"), format_, content)
+            assert found == [datetime(2026, 1, 2, 1, 4, 5, tzinfo=timezone.utc)]
+        else:
+            with pytest.raises(RejectedInput):
+                parsed(pa.timestamp("us", tz="UTC"), format_, content)
+
+
+def test_json_is_utf_8_and_has_nested_values() -> None:
+    with pytest.raises(RejectedInput, match="JSON is no UTF-8"):
+        parsed(pa.large_string(), "json", b'{"v": "\xe9"}')
+    nested = pa.struct(
+        [("names", pa.large_list(pa.large_string())), ("day", pa.date32()), ("n", pa.int64())]
+    )
+    content = b'{"v": {"names": ["a"], "day": "2026-01-02", "n": 9007199254740993}}'
+    value = {"names": ["a"], "day": date(2026, 1, 2), "n": 2**53 + 1}
+    assert parsed(nested, "json", content) == [value]
+
+
+def test_what_a_compressed_file_grows_to_is_limited() -> None:
+    content = gzip.compress(b"v\n" + b"1\n" * 1_100_000)
+    with pytest.raises(RejectedInput, match="larger than max_file_mib when decompressed: 2"):
+        parsed(pa.int64(), "csv", content, "f.gz")
+
+
+@pytest.mark.req("S4")
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (pa.array([2.555]), pa.decimal128(10, 2)),
+        (pa.array([1e300]), pa.float32()),
+        (pa.array(["007"]), pa.int64()),
+        (pa.array([5]), pa.bool_()),
+        (pa.array([5]), pa.timestamp("us", tz="UTC")),
+        (pa.array([5], pa.timestamp("us")), pa.timestamp("us", tz="UTC")),
+        (pa.array([5], pa.timestamp("us", tz="UTC")), pa.timestamp("us")),
+        (pa.array([5], pa.timestamp("us")), pa.date32()),
+        (pa.array([{"a": 1, "b": 2}]), pa.struct([("a", pa.int64())])),
+        (pa.array([{"a": 1}]), pa.struct([("a", pa.int64()), ("b", pa.int64())])),
+    ],
+)
+def test_parquet_values_are_not_rounded_guessed_or_left_out(
+    found: pa.Array, wanted: pa.DataType
+) -> None:
+    with pytest.raises(RejectedInput, match=r"v is .*, not "):
+        parsed(wanted, "parquet", as_parquet(pa.table({"v": found})))
+
+
+def test_parquet_types_that_keep_each_value_are_read() -> None:
+    instant = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    for found, wanted, values in (
+        (pa.array(["a"]).dictionary_encode(), pa.large_string(), ["a"]),
+        (pa.array([7], pa.int32()), pa.int64(), [7]),
+        (pa.array([7], pa.int32()), pa.decimal128(12, 2), [Decimal(7)]),
+        (pa.array([0.5], pa.float32()), pa.float64(), [0.5]),
+        (pa.array([["a"]]), pa.large_list(pa.large_string()), [["a"]]),
+        (
+            pa.array([instant], pa.timestamp("ns", "Europe/Rome")),
+            SCHEMA.field("at").type,
+            [instant],
+        ),
+        (pa.nulls(1), pa.date32(), [None]),
+    ):
+        assert parsed(wanted, "parquet", as_parquet(pa.table({"v": found}))) == values
+    # Spark writes an instant without its zone, as INT96.
+    out = io.BytesIO()
+    moment = pa.array([datetime(3026, 1, 2)], pa.timestamp("us"))  # noqa: DTZ001 (as it is stored)
+    parquet.write_table(pa.table({"v": moment}), out, use_deprecated_int96_timestamps=True)
+    kind = SCHEMA.field("at").type
+    assert parsed(kind, "parquet", out.getvalue()) == [datetime(3026, 1, 2, tzinfo=timezone.utc)]
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,38 @@ def test_each_policy_says_what_a_duplicate_is(
 
 
 @pytest.mark.req("S4")
+def test_a_row_that_names_a_run_is_no_delivery() -> None:
+    corrected = attempt(content="2", number=2, status="correction")
+    # A run that was pinned before the correction is published after it.
+    named = attempt().model_copy(update={"accepted_run_id": "bf-1"})
+    known = KnownDeliveries([attempt(), corrected, named])
+    assert known.landed("a") == corrected
+    verdicts = [judge_delivery(found(content="2"), known, p, stays=True) for p in POLICIES]
+    assert {one.action for one in verdicts} == {"skip"}
+
+
+@pytest.mark.req("S4")
+def test_content_that_was_replaced_is_not_in_the_table_any_more() -> None:
+    replaced = KnownDeliveries([attempt(), attempt(content="2", number=2)])
+    assert judge_delivery(found("b", "1"), replaced, "reprocess", stays=True).action == "import"
+    kept = KnownDeliveries([attempt(), attempt(content="2", number=2, status="correction")])
+    for content in ("1", "2"):
+        verdict = judge_delivery(found("b", content), kept, "correction", stays=True)
+        assert verdict.action == "duplicate"
+
+
+@pytest.mark.req("S4")
+def test_a_landing_manifest_lists_each_file_once_and_hashes_in_any_case() -> None:
+    upper = ExpectedFile(path="a", sha256="AB12")
+    check_landing_manifest(
+        LandingManifest(id="m", files=(upper,)), {"a": found(content="ab12")}, KnownDeliveries([])
+    )
+    twice = LandingManifest(id="m", files=(upper, ExpectedFile(path="a", sha256="ab13")))
+    with pytest.raises(Blocked, match="a is listed 2 times"):
+        check_landing_manifest(twice, {"a": found(content="ab13")}, KnownDeliveries([]))
+
+
+@pytest.mark.req("S4")
 def test_a_file_that_was_rejected_is_read_again_as_the_next_attempt() -> None:
     known = KnownDeliveries([attempt(status="rejected")])
     verdict = judge_delivery(found(), known, "reject", stays=True)
