@@ -5,6 +5,7 @@ A run names both in its manifest. It never computes where a declared live job do
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,10 @@ from lakehouse_backfill.errors import Blocked, ConfigError
 
 DEFAULT: Final = "default"
 MASTER, REMOTE, LOCAL_DIR = "spark.master", "spark.remote", "spark.local.dir"
+#: Where Spark finds one of them it does not look at `spark.local.dir`; the first one wins.
+LOCAL_DIR_VARIABLES: Final = ("SPARK_EXECUTOR_DIRS", "SPARK_LOCAL_DIRS")
+#: Java's, whatever `TMPDIR` says.
+_JAVA_FOLDER: Final = "/tmp"  # noqa: S108 (looked at, not written)
 #: What Spark does where a setting is absent, of those by which live jobs are told apart.
 _SPARK_DEFAULTS: Final = {
     MASTER: "local[*]",
@@ -159,8 +164,10 @@ def plan_notes(
 def describe_place(settings: Mapping[str, str], places: ComputePlaces) -> str:
     """Say where a run computes, and from which live jobs that was told apart."""
     shown = [f"{key}={_without_token(settings[key])}" for key in _SHOWN if key in settings]
-    if LOCAL_DIR in settings:
-        shown.append(f"temporary data in {settings[LOCAL_DIR]}")
+    folder = settings.get(LOCAL_DIR)
+    named = folder if folder in places.scratch.values() else _named_folders(settings)
+    if named and REMOTE not in settings:
+        shown.append(f"temporary data in {named}")
     names = ", ".join(job.name for job in places.live)
     apart = f"apart from live jobs: {names}" if names else "the profile declares no live jobs"
     return f"{', '.join(shown) or 'Spark on all cores of this machine'}; {apart}"
@@ -179,8 +186,16 @@ def _folders(settings: Mapping[str, str], folder: str | None) -> list[str]:
     """Return the folders of temporary data; of a server they are not known."""
     if REMOTE in settings:
         return []
-    named = folder or settings.get(LOCAL_DIR) or tempfile.gettempdir()
+    named = folder or _named_folders(settings)
+    if not named:
+        # That of Java, and that of Python's workers.
+        return sorted({_JAVA_FOLDER, tempfile.gettempdir()})
     return [each.strip() for each in named.split(",") if each.strip()]
+
+
+def _named_folders(settings: Mapping[str, str]) -> str | None:
+    found = [text for name in LOCAL_DIR_VARIABLES if (text := os.environ.get(name))]
+    return found[0] if found else settings.get(LOCAL_DIR)
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -14,7 +14,12 @@ from contextlib import contextmanager, suppress
 
 from lakehouse_backfill.adapters.spark.guard import scratch
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
-from lakehouse_backfill.domain.guards.compute import DEFAULT, LOCAL_DIR, PLACE_SETTING
+from lakehouse_backfill.domain.guards.compute import (
+    DEFAULT,
+    LOCAL_DIR,
+    LOCAL_DIR_VARIABLES,
+    PLACE_SETTING,
+)
 from lakehouse_backfill.errors import ConfigError
 
 #: How long a JVM may take to end.
@@ -50,8 +55,9 @@ def own_scratch(settings: SparkSettings) -> Iterator[SparkSettings]:
             fix="make the folder, or correct compute.scratch of the profile",
         ) from error
     _place["folder"] = folder
-    # Spark would rather take the folder that this variable names.
-    os.environ.pop("SPARK_LOCAL_DIRS", None)
+    # Spark would rather take a folder that these variables name.
+    for variable in LOCAL_DIR_VARIABLES:
+        os.environ.pop(variable, None)
     warehouse = {"spark.sql.warehouse.dir": f"{folder}/warehouse"}
     own = {**settings.options, LOCAL_DIR: folder, **warehouse}
     try:

@@ -70,6 +70,27 @@ def test_the_default_scratch_place_may_be_that_of_a_live_job() -> None:
         require_apart(YARN, places(live=[live]), "night", "default")
 
 
+@pytest.mark.parametrize("variable", ["SPARK_LOCAL_DIRS", "SPARK_EXECUTOR_DIRS"])
+def test_a_folder_of_the_environment_may_be_that_of_a_live_job(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes it where no scratch place is named, whatever its settings say."""
+    monkeypatch.setenv(variable, "/mnt/x,/mnt/live/a")
+    spark = YARN | {"spark.local.dir": "/mnt/own"}
+    with pytest.raises(Blocked, match=r"scratch place default \(/mnt/live/a\)"):
+        require_apart(spark, places(), "night", "default")
+    assert "temporary data in /mnt/x,/mnt/live/a" in describe_place(spark, places())
+    named = require_apart(spark, places(), "night", "spare")
+    assert "temporary data in /mnt/spare" in describe_place(named, places())
+
+
+def test_java_has_its_own_folder_for_temporary_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/mnt/python")
+    for folder in ("/tmp", "/mnt/python"):
+        with pytest.raises(Blocked, match=folder):
+            require_apart(YARN, places(live=[LIVE | {"scratch": [folder]}]), "night", "default")
+
+
 def test_settings_of_a_pool_win_and_a_run_has_one_engine() -> None:
     found = require_apart(YARN, places(), "night", "spare")
     assert found == YARN | {"spark.yarn.queue": "night", "spark.local.dir": "/mnt/spare"}
