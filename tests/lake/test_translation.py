@@ -283,3 +283,25 @@ def test_a_translation_agrees_on_no_rows(spark: SparkSession, tmp_path: Path) ->
 
 def test_every_translator_has_an_entry_that_is_compared() -> None:
     assert {one["type"] for one in ENTRIES} == set(_TRANSLATORS)
+
+
+@pytest.mark.req("Q3")
+def test_rows_that_python_cannot_hold_are_judged_by_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Days past year 9999, also in a struct, and texts of any length stay where they are."""
+    frame = spark.sql(
+        "select id, date_add(date'2024-01-01', 3000000) as late, "
+        "named_struct('late', date_add(date'2024-01-01', 3000000)) as parts, "
+        "repeat('x', 100000) as page, cast('b' as binary) as bytes from range(3)"
+    )
+    names = ["late", "parts", "page", "bytes", "id"]
+    suite = {"name": "all", "expectations": [entry(NOT_NULL, column=name) for name in names]}
+    (tmp_path / "suite.json").write_text(json.dumps(suite), encoding="utf-8")
+    found = ExpectationsJudge(tmp_path).judge(frame, "suite.json", {}, "quality")
+    assert [(one.passed, one.detail) for one in found] == [(True, "3 rows")] * 5
+    assert [one.engine for one in found] == ["", "", "", "", "pandas"]
+    few = FewRows.of(frame)
+    assert few is not None
+    assert few.rows.column_names == ["id", "late", "page"]
+    assert few.rows.nbytes < 3000

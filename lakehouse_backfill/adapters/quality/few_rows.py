@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.quality.translation import EXACT_TYPES, translate_expectation
-from lakehouse_backfill.domain.checks import Greater, Matches, RowCount, columns_of
+from lakehouse_backfill.domain.checks import Greater, Matches, OneOf, RowCount, columns_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,30 +23,44 @@ if TYPE_CHECKING:
 
     from lakehouse_backfill.ports.compute import Frame
 
-#: More rows, or more values, than these stay on Spark.
-MAX_ROWS, MAX_VALUES = 50_000, 1_000_000
+#: More rows, or more values, than these stay on Spark; so does a column with a longer text.
+MAX_ROWS, MAX_VALUES, MAX_TEXT = 50_000, 1_000_000, 400
 _TYPES = {"bigint": "long", "timestamp_ntz": "timestamp", "timestamp": "timestamptz"}
 _TIMES = ("date", "timestamp", "timestamptz")
-_NOT_FETCHED = ("variant", "interval", "void", "geometry", "geography")
+#: Types of Spark whose values are not fetched: Arrow lacks some, and others may be of any size.
+_NOT_FETCHED = (
+    "array", "binary", "geography", "geometry", "interval", "map", "struct", "variant", "void",
+)  # fmt: skip
+_TEXTS = ("string", "varchar", "char")
+#: Of values beyond, pandas has no times.
+_FIRST_DAY, _LAST_DAY = date(1678, 1, 1), date(2261, 12, 31)
 _SHAPE = "expect_table_columns_to_match_ordered_list"
 _COMPOUND = "expect_compound_columns_to_be_unique"
 
 
 @dataclass(frozen=True)
 class FewRows:
-    """The rows of a frame as Arrow, and Iceberg's types of its columns by name."""
+    """The rows of a frame as Arrow, and Iceberg's types of all its columns by name.
+
+    `rows` lack the columns that were not fetched; a text has at most `MAX_TEXT` + 1 characters.
+    """
 
     rows: pa.Table
     types: Mapping[str, str]
 
     @classmethod
     def of(cls, frame: Frame) -> FewRows | None:
-        """Fetch the rows of a frame of Spark by one job; None for many, or types beyond Arrow's."""
+        """Fetch the rows of a frame of Spark by one job; None for many, or nothing to fetch."""
         source: Any = frame
-        if any(kind.startswith(_NOT_FETCHED) for _, kind in source.dtypes):
+        fetched = [
+            _fetched_column(source, name, kind)
+            for name, kind in source.dtypes
+            if not kind.startswith(_NOT_FETCHED)
+        ]
+        if not fetched:
             return None
-        most = min(MAX_ROWS, MAX_VALUES // max(1, len(source.columns)))
-        rows = source.limit(most + 1).toArrow()
+        most = min(MAX_ROWS, MAX_VALUES // len(fetched))
+        rows = source.select(*fetched).limit(most + 1).toArrow()
         types = {name: _TYPES.get(kind, kind) for name, kind in source.dtypes}
         return cls(rows, types) if len(rows) <= most else None
 
@@ -58,7 +72,9 @@ class FewRows:
         if kind == _COMPOUND:
             names = given.get("column_list", ())
             return set(given) == {"column_list"} and all(
-                self.types.get(name) in EXACT_TYPES and not self._has(name, "null")
+                self.types.get(name) in EXACT_TYPES
+                and self._is_held(name)
+                and not self._has(name, "null")
                 for name in names
             )
         # Severity and `mostly` are applied to the same counts.
@@ -68,7 +84,9 @@ class FewRows:
         if rule is None or isinstance(rule, RowCount):
             return rule is not None
         names = columns_of(rule)
-        if any(self._has(name, "nan") or self._has(name, "far time") for name in names):
+        if not all(map(self._is_held, names)):
+            return False
+        if isinstance(rule, OneOf) and any(_is_far_day(value) for value in rule.values):
             return False
         if isinstance(rule, Greater):
             return not any(self._has(name, "null") for name in names)
@@ -86,17 +104,23 @@ class FewRows:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The rows: times as pandas' times in UTC, all else as Python's values."""
+        """The rows: times as pandas' times in UTC, all else as Python's values.
+
+        Columns that are left to Spark hold nothing.
+        """
         import pandas as pd
 
         columns: dict[str, Any] = {}
-        for name in self.rows.column_names:
+        for name in self.types:
+            if not self._is_held(name):
+                columns[name] = pd.Series([None] * len(self.rows), dtype=object)
+                continue
             values = self.rows[name]
-            if self.types[name] in _TIMES and not self._has(name, "far time"):
+            if self.types[name] in _TIMES:
                 columns[name] = pd.Series(_as_nanoseconds(values).to_numpy(zero_copy_only=False))
             else:
                 columns[name] = pd.Series(values.to_pylist(), dtype=object)
-        found: pd.DataFrame = pd.DataFrame(columns, columns=self.rows.column_names)
+        found: pd.DataFrame = pd.DataFrame(columns, columns=[*self.types])
         return found
 
     def shown(self, entry: Mapping[str, Any], values: list[Any]) -> list[Any]:
@@ -117,7 +141,14 @@ class FewRows:
         kind = self.types.get(name or "")
         if kind not in _TIMES or value is None:
             return value
+        if str(value) == "NaT":
+            return None
         return str(value)[:10] if kind == "date" else str(value).removesuffix(".000000000")
+
+    def _is_held(self, name: str) -> bool:
+        """Return whether the values of a column are all here, and read as Spark reads them."""
+        left = ("nan", "far time", "long text")
+        return name in self.rows.column_names and not any(self._has(name, one) for one in left)
 
     def _has(self, name: str, oddity: str) -> bool:
         if name not in self._oddities:
@@ -127,6 +158,16 @@ class FewRows:
     @cached_property
     def _oddities(self) -> dict[str, frozenset[str]]:
         return {}
+
+
+def _fetched_column(frame: Any, name: str, kind: str) -> Any:
+    column = frame["`{}`".format(name.replace("`", "``"))]
+    # So that few rows are few bytes.
+    return column.substr(1, MAX_TEXT + 1).alias(name) if kind.startswith(_TEXTS) else column
+
+
+def _is_far_day(value: Any) -> bool:
+    return _is_day(value) and not _FIRST_DAY <= value <= _LAST_DAY
 
 
 def _as_times(value: Any) -> Any:
@@ -163,6 +204,8 @@ def _oddities_of(values: pa.ChunkedArray) -> frozenset[str]:
         plain = pc.match_substring_regex(values, r"^[\x20-\x7e]*$")
         if not pc.all(plain, min_count=0).as_py():
             found.add("odd text")
+        if (pc.max(pc.utf8_length(values)).as_py() or 0) > MAX_TEXT:
+            found.add("long text")
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         try:
             _as_nanoseconds(values)
