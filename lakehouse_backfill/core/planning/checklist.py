@@ -11,6 +11,7 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.plan import ChecklistQuestion, Estimate, ResolvedManifest
+from lakehouse_backfill.domain.table import parse_branch_shadow
 
 #: Publish modes that say what they do.
 _SELF_EXPLAINING_MODES = ("replace_partitions", "pointer_swap")
@@ -18,7 +19,7 @@ _SELF_EXPLAINING_MODES = ("replace_partitions", "pointer_swap")
 
 def answer_checklist(
     resolved: ResolvedManifest, estimate: Estimate, findings: tuple[Finding, ...], *,
-    are_signed: bool = False,
+    shadow_table: str = "", are_signed: bool = False,
 ) -> tuple[ChecklistQuestion, ...]:  # fmt: skip
     """Answer each question; an answer of None blocks approval, and `how` says who can give it."""
     contract, run = resolved.contract, resolved.manifest.run
@@ -41,7 +42,7 @@ def answer_checklist(
             _side_effects(resolved),
             "write safety.side_effects: false in the run manifest",
         ),
-        ("Where is it staged?", _staging(resolved), ""),
+        ("Where is it staged?", _staging(resolved, shadow_table), ""),
         ("Which gates?", _gates(resolved), ""),
         ("How is it reconciled?", _reconciliation(resolved), ""),
         ("How is it published?", _publication(resolved), ""),
@@ -176,12 +177,14 @@ def _side_effects(resolved: ResolvedManifest) -> str | None:
     return text + (f"; hooks of the contract: {', '.join(hooks)}" if hooks else "")
 
 
-def _staging(resolved: ResolvedManifest) -> str:
-    compute = resolved.manifest.compute
+def _staging(resolved: ResolvedManifest, shadow_table: str) -> str:
+    compute, branch = resolved.manifest.compute, parse_branch_shadow(shadow_table)
     place = {
         "shadow": "in a shadow table of its own",
         "under_target": "in a shadow table whose files lie under the target's prefix",
     }[compute.staging_location]
+    if branch:
+        place = f"on branches {branch.branch_pattern} of {branch.target}, among its own files"
     if resolved.manifest.transform.writer == "external":
         return f"{place}; another engine writes it, between shadow open and shadow close"
     return f"{place}; computed in pool {compute.pool}, scratch place {compute.scratch}"

@@ -305,6 +305,7 @@ def _complete_plan(
     run_id = _free_run_id(context, f"bf-{manifest_hash[:10]}")
     _require_changed_intent(context, run_id, revise, declared.manifest_file)
     repeated = find_repeated_run(context, resolved)
+    shadow = isolation.shadow_name(context, resolved, run_id)
     return Plan(
         run_id=run_id,
         repeats=repeated,
@@ -315,16 +316,20 @@ def _complete_plan(
         manifest_hash=manifest_hash,
         estimate=estimate,
         places=places,
-        way=chosen,
+        way=write_path.way_to_shadow(chosen, shadow),
         conflicts=find_conflicting_runs(context, resolved, {run_id, revise}),
         checklist=checklist.answer_checklist(
-            resolved, estimate, findings, are_signed=context.profile.requires_signatures
+            resolved,
+            estimate,
+            findings,
+            shadow_table=shadow,
+            are_signed=context.profile.requires_signatures,
         ),
         notes=notes + _partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
         warnings=nothing_to_do_warnings(repeated, findings) + warnings,
         manifest_file=declared.manifest_file,
         findings=findings,
-        shadow_table=isolation.shadow_name(context, resolved, run_id),
+        shadow_table=shadow,
     )
 
 

@@ -24,7 +24,13 @@ from lakehouse_backfill.domain import catch_up, publication
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.domain.table import Column, TableInfo, TableRef, branch_shadow
+from lakehouse_backfill.domain.table import (
+    Column,
+    TableInfo,
+    TableRef,
+    branch_shadow,
+    is_table_name,
+)
 from lakehouse_backfill.errors import BackfillError, NotFound, TargetChanged, Unsupported
 
 _EXCLUDED_REASON = "rows that were deleted since are left out"
@@ -219,12 +225,26 @@ def plan_rewrites(context: Context, contract: Contract, way: RollbackTarget) -> 
     return replace(way, rewrites=(*required, *(other for other in others if other.partitions)))
 
 
+def _shadow_names(context: Context, row: publication.Publication) -> dict[str, str]:
+    """Return the names that the rollback's shadow can have, by kind: they follow from the token."""
+    target, mark = row.table, f"rollback_{row.token[:12]}"
+    name = f"{target.rpartition('.')[2]}__{mark}"
+    names = {"clone": f"{context.profile.shadow_namespace}.{name}"}
+    if is_table_name(target):
+        names["branch"] = branch_shadow(target, mark.replace("_", "-")).name
+    return names
+
+
+def _open_names(context: Context, row: publication.Publication) -> list[str]:
+    names = _shadow_names(context, row).values()
+    return [name for name in names if context.tables.describe(name) is not None]
+
+
 def rollback_shadow_name(context: Context, row: publication.Publication) -> str:
-    """Return the name of the rollback's shadow: each process derives the same from the token."""
-    if is_on_branch(context):
-        return branch_shadow(row.table, f"rollback-{row.token[:12]}").name
-    name = row.table.rpartition(".")[2]
-    return f"{context.profile.shadow_namespace}.{name}__rollback_{row.token[:12]}"
+    """Return the name of the rollback's shadow: one that is open, whatever was chosen since."""
+    names, opened = _shadow_names(context, row), _open_names(context, row)
+    kind = "branch" if "branch" in names and not opened and is_on_branch(context) else "clone"
+    return opened[0] if opened else names[kind]
 
 
 def write_rollback_shadow(
@@ -264,8 +284,8 @@ def drop_rollback_shadow(context: Context, row: publication.Publication) -> None
     """Drop the shadow of a rollback from the catalog, if it has one; its files stay."""
     with suppress(BackfillError):
         # A remaining shadow is harmless, and `maintain` finds it.
-        if context.tables.describe(rollback_shadow_name(context, row)) is not None:
-            context.shadows.retire(rollback_shadow_name(context, row))
+        for name in _open_names(context, row):
+            context.shadows.retire(name)
 
 
 def _open_rollback_shadow(context: Context, row: publication.Publication) -> tuple[int, TableInfo]:

@@ -20,7 +20,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, ResolvedManifest, TableFacts
 from lakehouse_backfill.domain.publication import CloneCommit
-from lakehouse_backfill.domain.table import Column, TableInfo
+from lakehouse_backfill.domain.table import Column, TableInfo, parse_branch_shadow
 from lakehouse_backfill.errors import Unsupported
 
 #: A clone's log of earlier metadata files would be the target's, which its commits would delete.
@@ -100,6 +100,13 @@ def choose_write_path(facts: TableFacts | None, engine: JvmState) -> ChosenWrite
     if facts.registers:
         return chosen
     return chosen.model_copy(update={"why": f"{chosen.why}; {_BUILT}"})
+
+
+def way_to_shadow(chosen: ChosenWritePath, shadow: str) -> ChosenWritePath:
+    """Return the way of a run: how a clone is made is not said of a branch."""
+    if not parse_branch_shadow(shadow):
+        return chosen
+    return chosen.model_copy(update={"why": chosen.why.removesuffix(f"; {_BUILT}")})
 
 
 def _required_write_path(facts: TableFacts, engine: JvmState) -> ChosenWritePath | None:

@@ -9,8 +9,9 @@ import pytest
 
 from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.planning.target.isolation import branch_problem, choose_isolation
+from lakehouse_backfill.core.planning.target.write_path import _BUILT, way_to_shadow
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.table import Capabilities
 from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes import context as fake
@@ -64,6 +65,18 @@ def test_a_plan_on_a_branch_names_it_and_its_price() -> None:
     clone = planned("auto", found())
     assert clone.shadow_table.startswith("lakehouse_backfill_shadow.")
     assert not [text for text in clone.notes if "branch" in text]
+
+
+@pytest.mark.parametrize("setting", ["clone", "branch"])
+def test_what_holds_of_a_clone_alone_is_not_said_of_a_branch(setting: str) -> None:
+    plan = planned(setting, compute={"staging_location": "under_target"})
+    is_branch = setting == "branch"
+    assert is_branch is not any("remove_orphan_files" in text for text in plan.warnings)
+    (where,) = [str(one.answer) for one in plan.checklist if one.question == "Where is it staged?"]
+    assert ("in a shadow table" in where, "branches lhb-bf-" in where) == (not is_branch, is_branch)
+    way = ChosenWritePath(way="pyiceberg", why=f"it is small; {_BUILT}")
+    kept = way_to_shadow(way, plan.shadow_table)
+    assert kept.why == ("it is small" if is_branch else way.why)
 
 
 @pytest.mark.parametrize(

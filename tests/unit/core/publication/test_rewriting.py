@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback
-from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
+from lakehouse_backfill.core.publication.rollback_content import plan_rewrites, rollback_shadow_name
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.table import Column, Snapshot, TableRef
@@ -95,6 +95,26 @@ def test_one_that_died_anywhere_is_made_exactly_once(dies_at: int, then: str) ->
     assert _held(where) == BACK
     assert len(where.tables[PRODUCT].contents) == commits + 1
     assert recover(found, None, "ops") == ()
+
+
+@pytest.mark.req("X12")
+def test_one_that_was_cut_off_goes_on_in_the_shadow_that_it_opened() -> None:
+    where, found = _world()
+    with pytest.raises(Killed), killed_at("Publisher.revert:before"):
+        roll_back(other_process(found))
+    (opened,) = [name for name in where.tables if "rollback" in name]
+    # Meanwhile somebody chose the other kind, or `doctor` found that the catalog needs it.
+    for isolation in ("branch", "clone"):
+        profile = found.profile.model_copy(update={"isolation": isolation})
+        row = pending_of(found)
+        assert row is not None
+        chosen = dataclasses.replace(found, profile=profile)
+        assert rollback_shadow_name(chosen, row) == opened
+    roll_back(
+        dataclasses.replace(found, profile=profile.model_copy(update={"isolation": "branch"}))
+    )
+    assert _held(where) == BACK
+    assert not [name for name in where.tables if "rollback" in name]
 
 
 def test_a_live_write_to_the_partition_gives_the_rollback_back_and_drops_its_shadow() -> None:
