@@ -332,7 +332,9 @@ def duration_under_limits(
     if not sizes:
         return known
     side_by_side = manifest.limits.parallel
-    chunks = [ChunkAmounts(*size, staging_s * side_by_side / len(sizes)) for size in sizes]
+    # So that without limits they end when the staging did.
+    each_s = staging_s / math.ceil(len(sizes) / side_by_side)
+    chunks = [ChunkAmounts(*size, each_s) for size in sizes]
     end = earliest_end(manifest.limits, chunks, now)
     if end <= earliest_end(PaceLimits(parallel=side_by_side), chunks, now):
         return known  # Nothing waits: what earlier runs took counts.

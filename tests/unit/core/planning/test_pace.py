@@ -291,6 +291,10 @@ def test_a_plan_that_misses_its_deadline_is_refused_with_both_times(
 PACED = {
     "rows a minute": ({"rows_per_minute": 2}, 900, "takes about 960.0"),
     "rows that fit at once": ({"rows_per_minute": 8}, 1_000, ""),
+    # Each chunk takes the 60 s of the staging: all four were computed side by side.
+    "more at a time than there are": (
+        {"rows_per_minute": 2, "parallel": 8}, 1_000, "takes about 1,140.0",
+    ),
     "commits an hour": ({"commits_per_hour": 2}, 3_600, "takes about 5,460.0"),
     "a pause": ({"pause_seconds": 600}, 1_800, "takes about 1,860.0 s"),
     "closed hours": (
