@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -202,9 +203,72 @@ def test_records_that_do_not_fit_are_landed_once_the_declaration_is_mended(
     assert "name" in str(landed_rows(case, "record")[0])
 
 
-def test_an_api_that_names_the_same_page_again_is_stopped(vendor: Vendor, tmp_path: Path) -> None:
+def test_an_api_that_names_a_page_again_is_stopped(vendor: Vendor, tmp_path: Path) -> None:
     case = ApiCase(tmp_path / "project", vendor)
-    page = '{"data": {"items": [{"id": 1, "version": 1}]}, "meta": {"next": "9"}}'
-    vendor.faults = [(200, {}, page)] * 3
-    with pytest.raises(Blocked, match="names the same page again"):
-        land(case)
+    for following in (["9", "9"], ["7", "8", "7"]):
+        pages = [
+            f'{{"data": {{"items": [{{"id": 1, "version": 1}}]}}, "meta": {{"next": "{one}"}}}}'
+            for one in following
+        ]
+        vendor.faults = [(200, {}, page) for page in pages]
+        with pytest.raises(Blocked, match="names the same page again"):
+            land(case)
+        assert vendor.faults == []
+
+
+@pytest.mark.req("S5")
+def test_records_that_the_vendor_mends_are_asked_for_again_and_kept_exactly(
+    vendor: Vendor, tmp_path: Path
+) -> None:
+    case = ApiCase(tmp_path / "project", vendor)
+    case.deliver(trips(1, 6))
+    for wrong in ("secret", "\ud800"):
+        vendor.records[2]["fare" if wrong == "secret" else "city"] = wrong
+        with pytest.raises(Blocked, match="do not fit the declared columns") as caught:
+            land(case)
+        assert "secret" not in str(caught.value)
+        vendor.records[2] |= {"fare": "0.75", "city": "city 0"}
+    asked = len(vendor.requests)
+    assert land(case).rows == 6
+    # Of the responses that were stored, the first is kept; those behind the bad one are not.
+    assert [one.get("cursor") for one in vendor.requests[asked:]] == ["2", "4", "6"]
+    require_each_row_once(case)
+    text = str(landed_rows(case, "record")[0][0])
+    assert json.loads(text) == vendor.records[json.loads(text)["id"] - 1]
+
+
+def test_an_answer_that_is_no_text_is_not_landed_with_other_characters(
+    vendor: Vendor, tmp_path: Path
+) -> None:
+    client, clock = client_of(tmp_path, vendor, "  retries: 0\n")
+    for kind in ("ascii", "no-such-encoding"):
+        vendor.faults = [(200, {"Content-Type": f"text/json; charset={kind}"}, '"é"')]
+        with pytest.raises(Blocked, match=f"is no text in '{kind}'"):
+            client.get({})
+    vendor.faults = [(200, {"Content-Encoding": "gzip"}, "no gzip")]
+    with pytest.raises(SourceDown, match="no answer"):
+        client.get({})
+    # An answer counts, also when the next request has to wait for too long.
+    vendor.faults = [(200, {"RateLimit-Remaining": "0", "RateLimit-Reset": "5000"}, "{}")]
+    assert client.get({}).body == "{}"
+    with pytest.raises(SourceDown, match="asks for a pause of 5000 s"):
+        client.get({})
+    assert clock.slept == [0.001] * 3
+
+
+def test_a_secret_that_no_header_can_carry_is_refused_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor = Vendor("export")
+    vendor.url = "http://127.0.0.1:9/none?key=hidden"
+    ApiCase(tmp_path / "project", vendor, "  retries: 0\n")
+    declared = find_source(tmp_path / "project", "trips").api
+    assert declared is not None
+    with pytest.raises(SourceDown) as down:
+        ApiClient(ApiEndpoint.open(declared), FrozenClock()).get({})
+    assert "hidden" not in str(down.value)
+    for secret in (f"{SECRET}\nX: y", f"{SECRET}é"):
+        monkeypatch.setenv(VARIABLE, secret)
+        with pytest.raises(ConfigError, match="a character that no header can carry") as caught:
+            ApiEndpoint.open(declared)
+        assert SECRET not in str(caught.value)

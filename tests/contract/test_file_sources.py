@@ -244,6 +244,12 @@ def test_what_cannot_be_landed_is_refused_and_changes_nothing(tmp_path: Path) ->
     (case.project / "catalog/sources/rides.yaml").write_text(other)
     with pytest.raises(Unsupported, match=r"bronze\.trips is the raw table of the source trips"):
         Project.open(case.project).land("rides")
+    # A table whose rows are of something else.
+    control = Project.open(case.project).wiring.profile.control_namespace
+    ledger = f"{control}.file_import_ledger"
+    (case.project / "catalog/sources/rides.yaml").write_text(other.replace("bronze.trips", ledger))
+    with pytest.raises(Unsupported, match="has snapshots that are of no landing"):
+        Project.open(case.project).land("rides")
     # A column that is new and optional is added.
     declared.write_text(text.replace("files:", "  - {name: tip, type: long}\nfiles:", 1))
     (case.inbox / "u.csv").write_text("id,city,fare,tip\n2,Rome,4,1\n")

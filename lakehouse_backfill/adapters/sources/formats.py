@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import json as text_json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: Marks a number in a text of JSON while it is made; no other process knows it.
+_NUMBER = uuid4().hex
 
 
 def read_json_lines(content: bytes, schema: pa.Schema, *, unexpected: str = "error") -> pa.Table:
@@ -35,6 +40,14 @@ def read_json_lines(content: bytes, schema: pa.Schema, *, unexpected: str = "err
     )
 
 
+def exact_json(value: Mapping[str, Any]) -> str:
+    """Return the JSON text of a decoded object; a Decimal is the number that it was read from."""
+    text = text_json.dumps(
+        dict(value), default=lambda one: f"{_NUMBER}{one}", ensure_ascii=False, allow_nan=False
+    )
+    return re.sub(rf'"{_NUMBER}([^"]*)"', r"\1", text)
+
+
 def from_json_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Return decoded JSON objects as a table; fields that the schema lacks are left out."""
     import pyarrow as pa
@@ -45,7 +58,7 @@ def from_json_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.T
         own = {name: row.get(name) for name in schema.names}
         for name in exact:
             own[name] = None if own[name] is None else str(own[name])
-        lines.append(text_json.dumps(own, default=float))
+        lines.append(exact_json(own))
     found = read_json_lines("\n".join(lines).encode(), schema)
     return found.select(schema.names).cast(schema)
 

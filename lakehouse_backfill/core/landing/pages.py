@@ -68,15 +68,16 @@ def next_place(api: ApiSource, place: Place, body: Any, records: Sequence[Any]) 
     """
     paging = api.paging
     if isinstance(paging, IdRangePaging):
+        _require_order([one.get(api.id) for one in records])
         after = records[-1].get(api.id) if records else None
         return None if after is None else _moved(place, {"after": after})
     if isinstance(paging, CursorPaging):
         cursor = value_at(body, paging.next)
-        is_last = cursor is None or cursor == "" or (paging.continues and not records)
+        is_last = _is_end(cursor) or (paging.continues and not records)
         return None if is_last else _moved(place, {"cursor": cursor})
     if isinstance(paging, WindowPaging):
         cursor = value_at(body, paging.next) if paging.next else None
-        if cursor is not None and cursor != "":
+        if not _is_end(cursor):
             return _moved(place, {**place, "cursor": cursor})
         if place["to"] < place["end"]:
             return _window(paging, place["to"], place["end"])
@@ -92,8 +93,33 @@ def continued_from(api: ApiSource, place: Place, body: Any) -> dict[str, Any]:
         return {"after": place["after"]}
     if isinstance(paging, CursorPaging) and paging.continues:
         cursor = value_at(body, paging.next)
-        return {"cursor": place.get("cursor") if cursor in (None, "") else cursor}
+        return {"cursor": place.get("cursor") if _is_end(cursor) else cursor}
     return {}
+
+
+def without_gap(
+    api: ApiSource,
+    landed: tuple[Place, dict[str, Any]],
+    before: Mapping[str, Any],
+    began_at: datetime,
+) -> dict[str, Any]:
+    """Return where a later landing begins, so that it leaves out no window.
+
+    `landed`: the first place of this landing, and where it ended; `before`: where the one before it
+    ended. A range that lies behind a gap, or before it, moves nothing, unless the vendor does not
+    keep the gap any more; what lies in the future is read again.
+    """
+    first, end = landed
+    if not isinstance(api.paging, WindowPaging):
+        return end
+    reached, known = min(end["from"], _text(began_at)), before.get("from")
+    if known is None:
+        return {"from": reached}
+    is_lost = api.retention_days is not None and _instant(known) < began_at - timedelta(
+        days=api.retention_days
+    )
+    is_joined = first["from"] <= known or is_lost
+    return {"from": max(reached, known) if is_joined else known}
 
 
 def records_of(api: ApiSource, body: Any) -> list[Any]:
@@ -118,14 +144,33 @@ def value_at(body: Any, path: str) -> Any:
     return body
 
 
+def repeated_page(place: Place) -> Blocked:
+    """Build the error for a page that is named again: the pages would never end."""
+    return Blocked(
+        f"the API names the same page again: {place}",
+        state="what was landed before it stays",
+        fix="mend `api.paging` in the declaration, or tell the vendor",
+    )
+
+
 def _moved(place: Place, following: Place) -> Place:
     if following == place:
-        raise Blocked(
-            f"the API names the same page again: {following}",
-            state="what was landed before it stays",
-            fix="mend `api.paging` in the declaration, or tell the vendor",
-        )
+        raise repeated_page(following)
     return following
+
+
+def _is_end(cursor: Any) -> bool:
+    return cursor is None or cursor is False or cursor == ""
+
+
+def _require_order(ids: Sequence[Any]) -> None:
+    """Raise Blocked for numbers in another order: the last one would leave records out."""
+    if all(isinstance(one, int) for one in ids) and list(ids) != sorted(ids):
+        raise Blocked(
+            "the records of a response are not in the order of their ids",
+            state="the response is stored; no record of it was landed",
+            fix="ask for the order in `api.parameters`, or use another `api.paging`",
+        )
 
 
 def _first_window(
@@ -146,7 +191,11 @@ def _first_window(
             "the first landing of an API with windows needs its first instant",
             fix="add --from 2026-01-01",
         )
-    first, end = _instant(start), _instant(request.to if request.to is not None else now)
+    first, end = _instant(start), _instant(now)
+    if request.to is not None:
+        # Windows have whole seconds; a part of one is read whole.
+        end = _instant(request.to)
+        end += timedelta(seconds=1 if end.microsecond else 0)
     if api.retention_days is not None:
         kept = now - timedelta(days=api.retention_days)
         if first < kept:

@@ -119,7 +119,7 @@ class WindowPaging(Value):
     from_: Text = Field(alias="from", description="Query parameter of the first instant.")
     to: Text = Field(description="Query parameter of the first instant after the window.")
     column: Name = Field(description="Column of a record that holds its instant or date.")
-    hours: int = Field(24, ge=1, description="Length of a window.")
+    hours: int = Field(24, ge=1, le=87600, description="Length of a window.")
     cursor: Text | None = Field(None, description="Query parameter of the next page in a window.")
     next: Text | None = Field(None, description="Where a response holds the next cursor.")
 
@@ -159,14 +159,17 @@ class ApiSource(Value):
     paging: (
         Annotated[CursorPaging | WindowPaging | IdRangePaging, Field(discriminator="by")] | None
     ) = Field(None, description="None: one response holds everything (a snapshot export).")
-    requests_per_second: float = Field(10, gt=0, description="At most.")
+    requests_per_second: float = Field(10, ge=0.0001, description="At most.")
     retries: int = Field(6, ge=0, le=100, description="Of one request.")
     timeout_s: float = Field(60, gt=0, description="Of one request.")
     longest_wait_s: float = Field(
-        900, ge=0, description="Longest pause that the server may ask for."
+        900, ge=0, le=86400, description="Longest pause that the server may ask for."
     )
     retention_days: int | None = Field(
-        None, ge=1, description="How far back the vendor keeps records; earlier ranges are refused."
+        None,
+        ge=1,
+        le=36500,
+        description="How far back the vendor keeps records; earlier ranges are refused.",
     )
     pages_per_commit: int = Field(10, ge=1, le=1000, description="Responses in one commit.")
 

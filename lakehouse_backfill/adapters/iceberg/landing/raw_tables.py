@@ -49,12 +49,19 @@ class IcebergRawTables:
     def ensure(self, source: SourceDeclaration) -> None:
         """Create the raw table unless it exists; add columns that are newer than it.
 
-        Raises Unsupported when a column has another type, or a required one is newer.
+        Raises Unsupported when a column has another type, or a required one is newer, and for a
+        table with rows that no landing brought in.
         """
         contract = _as_contract(source)
         if catalogs.load_table_or_none(self.catalog, source.table) is None:
             create_table(self.catalog, contract)
         table = catalogs.load_table(self.catalog, source.table)
+        if _read_state(table) is None and table.current_snapshot() is not None:
+            raise Unsupported(
+                f"{source.table} has snapshots that are of no landing",
+                state="nothing was landed",
+                fix=f"name a table that does not exist in catalog/sources/{source.source}.yaml",
+            )
         missing = _missing_columns(source, table)
         if missing:
             catalogs.commit_with_retry(

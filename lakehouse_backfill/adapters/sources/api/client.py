@@ -11,7 +11,9 @@ from lakehouse_backfill.adapters.sources.api.config import ApiEndpoint
 from lakehouse_backfill.adapters.sources.api.errors import (
     RetryableAnswer,
     refused_answer,
+    refused_request,
     source_down,
+    undecodable_answer,
 )
 from lakehouse_backfill.ports.system import Clock
 
@@ -80,21 +82,33 @@ class ApiClient:
             requests.ConnectionError,
             requests.Timeout,
             requests.exceptions.ChunkedEncodingError,
+            requests.exceptions.ContentDecodingError,
         ) as error:
             raise RetryableAnswer(f"no answer ({type(error).__name__})") from None
+        except (requests.RequestException, ValueError) as error:
+            # Its text can hold a header, and so the secret.
+            raise refused_request(self._endpoint.url, type(error).__name__) from None
         self._keep_limits(answer)
         if answer.status_code in _RETRIED:
             raise RetryableAnswer(f"answers {answer.status_code}", self._asked_pause_s(answer))
         if answer.status_code != requests.codes.ok:
             raise refused_answer(self._endpoint.url, answer.status_code)
-        answer.encoding = answer.encoding if "charset" in _type_of(answer) else "utf-8"
-        return ApiAnswer(answer.status_code, answer.text)
+        encoding = answer.encoding if "charset" in _type_of(answer) else "utf-8"
+        try:
+            body = answer.content.decode(encoding or "utf-8")
+        except (UnicodeDecodeError, LookupError):
+            # A text with replaced characters would be landed as if it had come so.
+            raise undecodable_answer(self._endpoint.url, encoding or "utf-8") from None
+        return ApiAnswer(answer.status_code, body)
 
     def _wait_for_turn(self) -> None:
         """Wait until the next request may be sent."""
         now = self._clock.now()
         if self._not_before is not None and now < self._not_before:
-            self._clock.sleep((self._not_before - now).total_seconds())
+            pause = (self._not_before - now).total_seconds()
+            if pause > 1 / self._endpoint.declared.requests_per_second:
+                self._checked_pause(pause)
+            self._clock.sleep(pause)
         self._not_before = None
         self._hold(1 / self._endpoint.declared.requests_per_second)
 
@@ -116,7 +130,8 @@ class ApiClient:
             return
         if seconds > _EPOCH_S:
             seconds -= self._clock.now().timestamp()
-        self._hold(self._checked_pause(max(0.0, seconds)))
+        # Judged before the next request: this answer counts.
+        self._hold(max(0.0, min(seconds, float(_EPOCH_S))))
 
     def _asked_pause_s(self, answer: Response) -> float | None:
         """Return the pause of Retry-After: seconds, or a date."""

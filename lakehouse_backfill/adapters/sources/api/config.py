@@ -45,4 +45,11 @@ class ApiEndpoint:
                     field="api.credentials.env",
                 )
             headers[secret.header] = f"{secret.prefix}{found}"
+        for name, value in headers.items():
+            if not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
+                raise ConfigError(
+                    f"the header {name!a} holds a character that no header can carry",
+                    fix="use printable ASCII; a secret is one line",
+                    field="api.headers",
+                )
         return ApiEndpoint(declared.url, headers, declared)

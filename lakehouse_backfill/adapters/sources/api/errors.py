@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from lakehouse_backfill.errors import Blocked, SourceDown
 
 _STATE = "what was landed before it stays; the landing is continued by the same command"
@@ -19,7 +21,7 @@ class RetryableAnswer(Exception):
 
 def source_down(url: str, problem: str) -> SourceDown:
     """Build the error for an API that does not answer; a retry may help."""
-    return SourceDown(f"{url}: {problem}", state=_STATE, fix="give the command again later")
+    return SourceDown(f"{_shown(url)}: {problem}", state=_STATE, fix="give the command again later")
 
 
 def refused_answer(url: str, status: int) -> Blocked:
@@ -31,13 +33,38 @@ def refused_answer(url: str, status: int) -> Blocked:
         410: "the page is gone: land again with --reconcile",
     }
     fix = hints.get(status, "check `api.url`, its parameters and headers")
-    return Blocked(f"{url} answers {status}", state=_STATE, fix=f"{fix}, then give it again")
+    return Blocked(
+        f"{_shown(url)} answers {status}", state=_STATE, fix=f"{fix}, then give it again"
+    )
+
+
+def refused_request(url: str, kind: str) -> Blocked:
+    """Build the error for a request that cannot be sent as it is declared."""
+    return Blocked(
+        f"{_shown(url)}: the request cannot be sent ({kind})",
+        state=_STATE,
+        fix="check `api.url`, its parameters and headers, then give it again",
+    )
+
+
+def undecodable_answer(url: str, encoding: str) -> Blocked:
+    """Build the error for an answer that is no text in the encoding that it names."""
+    return Blocked(
+        f"{_shown(url)}: an answer is no text in {encoding[:40]!a}; it was not stored",
+        state=_STATE,
+        fix="tell the vendor; the page is asked for again by the same command",
+    )
+
+
+def _shown(url: str) -> str:
+    """Return a URL as errors show it: a query can hold a key."""
+    return urlsplit(url)._replace(query="", fragment="").geturl()
 
 
 def bad_answer(url: str, problem: str) -> Blocked:
     """Build the error for an answer that is no page of records; it is stored as it came."""
     return Blocked(
-        f"{url}: {problem}",
+        f"{_shown(url)}: {problem}",
         state=_STATE,
         fix="look at the newest row of the table of responses; the page is asked for again by the "
         "same command",

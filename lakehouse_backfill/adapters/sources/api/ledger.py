@@ -14,6 +14,7 @@ from lakehouse_backfill.core.landing.pages import Place
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.declaration import RESPONSE_COLUMNS, ResponseDeclaration
 from lakehouse_backfill.domain.sources.landings import LandingState, next_state
+from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.sources import RawTables
 
 
@@ -37,6 +38,13 @@ class ResponseLedger:
         """Take the table over for a landing; it is made when it does not exist."""
         self.raw_tables.ensure(self.declared)
         before = self.raw_tables.state(self.declared.table)
+        if before is not None and before.source != landing.source:
+            raise Unsupported(
+                f"{self.declared.table} is a table of the source {before.source}",
+                state="nothing was landed",
+                fix=f"name another `table` in catalog/sources/{landing.source}.yaml: the responses "
+                "need a table of their own",
+            )
         if before is not None and before.landing_id == landing.landing_id:
             self._state = before
             return

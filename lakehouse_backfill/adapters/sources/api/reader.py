@@ -13,7 +13,7 @@ from lakehouse_backfill.adapters.sources.api.capabilities import API
 from lakehouse_backfill.adapters.sources.api.client import ApiClient
 from lakehouse_backfill.adapters.sources.api.errors import bad_answer
 from lakehouse_backfill.adapters.sources.api.ledger import ResponseLedger, StoredPage
-from lakehouse_backfill.adapters.sources.formats import from_json_rows
+from lakehouse_backfill.adapters.sources.formats import exact_json, from_json_rows
 from lakehouse_backfill.core.landing import pages
 from lakehouse_backfill.core.landing.records import (
     JudgedRecord,
@@ -66,7 +66,7 @@ class ApiReader:
         begun = state is not None and not state.is_complete
         continued = state.position.get("continued", {}) if state else {}
         place = pages.first_place(self.declared, request, continued, self._began(state, begun))
-        name = canonical_json(place) if place is not None else self.declared.url
+        name = canonical_json(place) if place is not None else self.source.source
         action = "nothing" if place is None else "reconcile" if request.reconcile else "read"
         because = "continued" if begun else ""
         return LandingSurvey(parts=(PlannedPart(name, action, because),), detail=place)
@@ -89,37 +89,53 @@ class ApiReader:
             yield SourceCheckpoint(parts=(), position=position)
         if not position.get("is_read"):
             self.ledger.open(state)
-            yield from _Reading(self, state.request, position).checkpoints(survey.detail)
+            yield from _Reading(self, state, position).checkpoints(survey.detail)
 
     def finish(self, state: LandingState) -> None:
         """Do nothing: what follows a commit lies in the lake."""
 
-    def responses(self, first: pages.Place) -> Iterator[StoredPage]:
-        """Yield the stored responses, then those that are still to be requested."""
+    def responses(self, first: pages.Place, committed: int) -> Iterator[StoredPage]:
+        """Yield the stored responses, then those that are still to be requested.
+
+        `committed`: the number of the last response whose records are landed.
+        """
         place: pages.Place | None = first
-        number = 0
+        number, asked = 0, set[str]()
         for page in self.ledger.pages():
-            try:
-                following = self._following(page)
-            except Blocked:
-                break  # it is no page of records: it is asked for again
+            if page.number > committed:
+                # What was stored behind a page that was asked for again belongs to its old answer.
+                if place is None or canonical_json(page.place) != canonical_json(place):
+                    break
+                try:
+                    following = self._following(page, asked)
+                    self.parsed(self.records(page))
+                except Blocked:
+                    break  # it cannot be landed: it is asked for again
+            else:
+                following = self._following(page, asked)
             yield page
             number, place = page.number, following
         while place is not None:
             answer = self.client.get(pages.query(self.declared, place))
             number += 1
             page = self.ledger.store(number, place, answer, self.clock.now())
-            place = self._following(page)
+            place = self._following(page, asked)
             yield page
 
-    def _following(self, page: StoredPage) -> pages.Place | None:
+    def _following(self, page: StoredPage, asked: set[str]) -> pages.Place | None:
+        """Return the place after a page; raises Blocked for one that was `asked` for before."""
         body = self.body(page)
-        return pages.next_place(self.declared, page.place, body, self.records(page))
+        following = pages.next_place(self.declared, page.place, body, self.records(page))
+        asked.add(canonical_json(page.place))
+        if following is not None and canonical_json(following) in asked:
+            raise pages.repeated_page(following)
+        return following
 
     def body(self, page: StoredPage) -> Any:
         try:
-            return json.loads(page.body, parse_float=Decimal)
-        except ValueError:
+            text = page.body.removeprefix("\ufeff")
+            return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
             raise bad_answer(self.declared.url, f"response {page.number} is no JSON") from None
 
     def records(self, page: StoredPage) -> list[Mapping[str, Any]]:
@@ -147,7 +163,9 @@ class ApiReader:
         return {
             record_id: KnownRecord(
                 row["record_hash"],
-                str(json.loads(row["record"]).get(version)) if version else None,
+                str(json.loads(row["record"], parse_float=Decimal).get(version))
+                if version
+                else None,
                 row["change"] == "deletion",
             )
             for record_id, row in found.items()
@@ -162,18 +180,13 @@ class ApiReader:
                 "record_id": one.record.record_id,
                 "change": one.record.change,
                 "record_hash": one.record.record_hash,
-                "record": json.dumps(dict(one.record.record), default=str, ensure_ascii=False),
+                "record": exact_json(one.record.record),
                 "page": one.page,
                 "sequence": one.sequence,
             }
             for one in judged
         ]
-        own = pa.schema([f for f in self.schema if f.name in {c.name for c in self.source.columns}])
-        try:
-            parsed = from_json_rows([one.record.record for one in judged], own)
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            problem = f"records do not fit the declared columns: {type(error).__name__}"
-            raise bad_answer(self.declared.url, problem) from None
+        parsed = self.parsed([one.record.record for one in judged])
         columns = [
             parsed[field.name]
             if field.name in parsed.column_names
@@ -181,6 +194,28 @@ class ApiReader:
             for field in self.schema
         ]
         return pa.table(columns, schema=self.schema)
+
+    def parsed(self, records: list[Mapping[str, Any]]) -> pa.Table:
+        """Return records in the declared columns; raises Blocked for a wrong value."""
+        import pyarrow as pa
+
+        own = pa.schema([f for f in self.schema if f.name in {c.name for c in self.source.columns}])
+        try:
+            for record in records:
+                exact_json(record).encode()  # half a surrogate pair is no text
+            found = from_json_rows(records, own)
+            missing = [f.name for f in own if not f.nullable and found[f.name].null_count]
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            problem = f"records do not fit the declared columns: {type(error).__name__}"
+            raise bad_answer(self.declared.url, problem) from None
+        if missing:
+            raise bad_answer(self.declared.url, f"records have no {', '.join(missing)}")
+        return found
+
+
+def _refuse_constant(name: str) -> None:
+    """Raise ValueError: NaN and Infinity are no JSON."""
+    raise ValueError(name)
 
 
 class _NumberedRecord(NamedTuple):
@@ -194,11 +229,10 @@ class _NumberedRecord(NamedTuple):
 class _Reading:
     """The responses of one landing, from the position that is committed on."""
 
-    def __init__(
-        self, reader: ApiReader, request: LandingRequest, position: dict[str, Any]
-    ) -> None:
+    def __init__(self, reader: ApiReader, state: LandingState, position: dict[str, Any]) -> None:
         self._reader = reader
-        self._request = request
+        self._request = state.request
+        self._began_at = state.started_at
         self._position = position
         self._known = reader.known()
         self._seen: set[str] = set()
@@ -208,7 +242,7 @@ class _Reading:
         """Yield a checkpoint for each group of responses, and one at the end."""
         declared, committed = self._reader.declared, self._position["page"]
         last: StoredPage | None = None
-        for page in self._reader.responses(first):
+        for page in self._reader.responses(first, committed):
             last = page
             self._take(page, is_landed=page.number <= committed)
             if page.number - self._position["page"] >= declared.pages_per_commit:
@@ -216,7 +250,11 @@ class _Reading:
         continued = {}
         if last is not None:
             body = self._reader.body(last)
-            continued["continued"] = pages.continued_from(declared, last.place, body)
+            before = self._position.get("continued", {})
+            place = pages.continued_from(declared, last.place, body)
+            continued["continued"] = pages.without_gap(
+                declared, (first, place), before, self._began_at
+            )
         if self._request.reconcile:
             # Deletions are known once every page was met, and land with the last records.
             self._take_deletions()

@@ -94,3 +94,51 @@ def test_ranges_are_for_windows_only_and_within_what_the_vendor_keeps() -> None:
 def test_a_response_without_a_list_of_records_is_refused(body: Any) -> None:
     with pytest.raises(Blocked, match="items is no list of records"):
         pages.records_of(api(None), body)
+
+
+@pytest.mark.req("S5")
+@pytest.mark.parametrize(
+    ("first", "end", "before", "wanted"),
+    [
+        pytest.param("05", "08", {}, "08", id="the first landing"),
+        pytest.param("05", "08", {"from": "05"}, "08", id="goes on"),
+        pytest.param("01", "03", {"from": "05"}, "05", id="an old range again"),
+        pytest.param("10", "12", {"from": "05"}, "05", id="behind a gap"),
+        pytest.param("10", "12", {"from": "01"}, "12", id="behind a gap that is not kept any more"),
+        pytest.param("05", "99", {"from": "05"}, "31", id="a range that ends in the future"),
+    ],
+)
+def test_a_later_landing_begins_where_no_window_is_left_out(
+    first: str, end: str, before: dict[str, str], wanted: str
+) -> None:
+    def at(day: str) -> str:
+        return "2027-01-01T00:00:00Z" if day == "99" else f"2026-01-{day}T00:00:00Z"
+
+    declared = api(WINDOW, retention_days=28)
+    known = {name: at(day) for name, day in before.items()}
+    landed = {"from": at(first)}, {"from": at(end)}
+    assert pages.without_gap(declared, landed, known, NOW) == {"from": at(wanted)}
+    feed = api({"by": "cursor", "parameter": "c", "next": "next"})
+    assert pages.without_gap(feed, ({}, {"cursor": "8"}), {"cursor": "9"}, NOW) == {"cursor": "8"}
+
+
+def test_a_range_that_ends_within_a_second_is_read_to_the_end_of_it() -> None:
+    stop = datetime(2026, 1, 2, 3, 4, 5, 500000, tzinfo=timezone.utc)
+    request = LandingRequest(from_=datetime(2026, 1, 2, tzinfo=timezone.utc), to=stop)
+    place = pages.first_place(api(WINDOW), request, {}, NOW)
+    assert place is not None
+    assert place["to"] == "2026-01-02T03:04:06Z"
+
+
+@pytest.mark.req("S5")
+def test_ids_in_another_order_are_refused_for_the_last_one_would_leave_records_out() -> None:
+    declared = api({"by": "id_range", "parameter": "after"})
+    records = [{"id": one} for one in (10, 9, 8)]
+    with pytest.raises(Blocked, match="not in the order of their ids"):
+        pages.next_place(declared, {"after": 0}, {}, records)
+    assert pages.next_place(declared, {"after": 0}, {}, records[::-1]) == {"after": 10}
+
+
+def test_a_next_page_that_is_false_is_none() -> None:
+    declared = api({"by": "cursor", "parameter": "c", "next": "next"})
+    assert pages.next_place(declared, {"cursor": None}, {"next": False}, [{"id": 1}]) is None
