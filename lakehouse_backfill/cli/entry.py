@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 import threading
+from pathlib import Path
 
 from lakehouse_backfill.adapters.system.command_channel import (
     EndUnknown,
@@ -21,6 +22,9 @@ from lakehouse_backfill.command_lines import SplitArguments, split_arguments
 
 def run() -> None:
     """Run the program; the entry point of both console scripts."""
+    if sys.stderr is None:
+        # The process was started without it; errors then have their exit code alone.
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (to the end)
     words = split_arguments(sys.argv[1:])
     code = _run_in_session(words)
     if code is not None:

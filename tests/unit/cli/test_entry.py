@@ -35,6 +35,17 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def run_closed(
+    folder: Path, closed: str, program: str, *words: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program without one of its streams, as the shell closes it."""
+    line = f'exec "$0" -c "$@" {closed}'
+    return subprocess.run(
+        ["sh", "-c", line, sys.executable, program, *words], cwd=folder, capture_output=True,
+        text=True, check=False, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+
+
 def make_killed_server(project: Path) -> Path:
     """Leave what a server leaves that was killed."""
     folder = project / SESSION_FOLDER
@@ -77,12 +88,14 @@ def test_a_command_without_a_stream_has_its_own_exit_code(
     tmp_path: Path, closed: str, code: int
 ) -> None:
     program = f"import lakehouse_backfill.cli.entry as it; it.end_process(SystemExit({code}))"
-    done = subprocess.run(
-        ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, program], cwd=tmp_path,
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
+    done = run_closed(tmp_path, closed, program)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_an_error_without_stderr_has_its_exit_code(tmp_path: Path) -> None:
+    program = "import lakehouse_backfill.cli.entry as it; it.run()"
+    done = run_closed(tmp_path, "2>&-", program, "--project", "nowhere", "status")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
 @pytest.mark.parametrize(
