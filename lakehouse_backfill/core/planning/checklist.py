@@ -18,8 +18,8 @@ _SELF_EXPLAINING_MODES = ("replace_partitions", "pointer_swap")
 
 
 def answer_checklist(
-    resolved: ResolvedManifest, estimate: Estimate, findings: tuple[Finding, ...], *,
-    shadow_table: str = "", are_signed: bool = False,
+    resolved: ResolvedManifest, estimate: Estimate, findings: tuple[Finding, ...],
+    shadow_table: str, *, are_signed: bool = False,
 ) -> tuple[ChecklistQuestion, ...]:  # fmt: skip
     """Answer each question; an answer of None blocks approval, and `how` says who can give it."""
     contract, run = resolved.contract, resolved.manifest.run

@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
 from lakehouse_backfill.core.planning import job_code, pace, resolve
-from lakehouse_backfill.core.planning.target import isolation, row_changes, write_path
+from lakehouse_backfill.core.planning.target import isolation, row_changes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract, Prices
@@ -473,11 +473,7 @@ def estimate_warnings(
     broken = affected_consumers(
         resolved.contract, mode, context.tables.positions(resolved.target.table)
     )
-    info = context.tables.describe(resolved.target.table)
-    choice = resolved.manifest.compute.staging_location
-    # Files on a branch are the table's own, and its snapshots name them.
-    is_beside = not isolation.is_on_branch(context, resolved)
-    place = write_path.staging_location_notes(choice, info) if is_beside else ()
+    place = isolation.place_warnings(context, resolved)
     late = deadline_warnings(resolved.manifest, found.estimate, context.clock.now())
     return (*texts, *late, *intolerant, *broken, *place)
 

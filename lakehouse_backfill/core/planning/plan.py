@@ -292,12 +292,10 @@ def _complete_plan(
     require_no_side_effects(texts, resolved.manifest)
     findings = judge_code(texts, resolved.manifest)
     scoped = read_scope_files(context, resolved)
-    places = scoped.places
-    found = estimates.estimate_run(context, resolved, scoped.files)
+    places, found = scoped.places, estimates.estimate_run(context, resolved, scoped.files)
     estimate, table = found.estimate, resolved.target.table
     warnings = estimates.estimate_warnings(context, resolved, found) + warnings
     notes = _advice(context, resolved, found.rows_there) + notes
-    notes += isolation.isolation_notes(context, resolved)
     estimates.check_limits(resolved.manifest, estimate, context.clock.now(), context.profile.prices)
     chosen = context.choose_write_path(table, resolved.scope)
     write_path.require_fitting_write_path(resolved.manifest, table, chosen)
@@ -319,11 +317,7 @@ def _complete_plan(
         way=write_path.way_to_shadow(chosen, shadow),
         conflicts=find_conflicting_runs(context, resolved, {run_id, revise}),
         checklist=checklist.answer_checklist(
-            resolved,
-            estimate,
-            findings,
-            shadow_table=shadow,
-            are_signed=context.profile.requires_signatures,
+            resolved, estimate, findings, shadow, are_signed=context.profile.requires_signatures
         ),
         notes=notes + _partition_spec_notes(places) + pins.expiry_notes(context, resolved.sources),
         warnings=nothing_to_do_warnings(repeated, findings) + warnings,
@@ -336,6 +330,7 @@ def _complete_plan(
 def _advice(context: Context, resolved: ResolvedManifest, rows_there: int) -> tuple[str, ...]:
     """Return what the kind of the run means, and cases that speak against a backfill."""
     kind = publish_modes.check_run_kind(resolved.manifest, resolved.target.table, rows_there)
+    kind += isolation.isolation_notes(context, resolved)
     return kind + advice.advise_on_run(context, resolved, rows_there)
 
 

@@ -9,7 +9,10 @@ from typing import Literal, NamedTuple
 
 from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.core.planning.target.publish_modes import stays_in_shadow
-from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT
+from lakehouse_backfill.core.planning.target.write_path import (
+    MAX_WRITTEN_FORMAT,
+    staging_location_notes,
+)
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Isolation
 from lakehouse_backfill.domain.plan import ResolvedManifest
@@ -109,6 +112,14 @@ def branch_problem(resolved: ResolvedManifest, target: TableInfo | None) -> str:
             f"does not have; set {missing[0]} = {wanted[missing[0]]} on the table"
         )
     return ""
+
+
+def place_warnings(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
+    """Describe what the place of a clone's files costs; those of a branch are the table's own."""
+    if is_on_branch(context, resolved):
+        return ()
+    choice = resolved.manifest.compute.staging_location
+    return staging_location_notes(choice, context.tables.describe(resolved.target.table))
 
 
 def isolation_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
