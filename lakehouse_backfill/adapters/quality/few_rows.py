@@ -50,7 +50,10 @@ class FewRows:
 
     @classmethod
     def of(cls, frame: Frame) -> FewRows | None:
-        """Fetch the rows of a frame of Spark by one job; None for many, or nothing to fetch."""
+        """Fetch the rows of a frame of Spark by one job; None for many, or nothing to fetch.
+
+        None, too, where they cannot be read: Great Expectations then says so of each expectation.
+        """
         source: Any = frame
         fetched = [
             _fetched_column(source, name, kind)
@@ -60,7 +63,10 @@ class FewRows:
         if not fetched:
             return None
         most = min(MAX_ROWS, MAX_VALUES // len(fetched))
-        rows = source.select(*fetched).limit(most + 1).toArrow()
+        try:
+            rows = source.select(*fetched).limit(most + 1).toArrow()
+        except Exception:  # noqa: BLE001 (an engine raises many kinds)
+            return None
         types = {name: _TYPES.get(kind, kind) for name, kind in source.dtypes}
         return cls(rows, types) if len(rows) <= most else None
 

@@ -81,3 +81,31 @@ def test_columns_that_stay_on_spark_hold_nothing_here() -> None:
 def test_a_missing_time_is_no_example() -> None:
     entry = {"type": NOT_NULL, "kwargs": {"column": "day"}}
     assert ROWS.shown(entry, ["NaT", "2024-01-01T00:00:00"]) == [None, "2024-01-01"]
+
+
+class Unreadable:
+    """A frame of Spark, one of whose files is lost."""
+
+    dtypes = (("id", "bigint"), ("note", "string"))
+
+    def __getitem__(self, name: str) -> Unreadable:
+        return self
+
+    def substr(self, *_: int) -> Unreadable:
+        return self
+
+    def alias(self, _: str) -> Unreadable:
+        return self
+
+    def select(self, *_: object) -> Unreadable:
+        return self
+
+    def limit(self, _: int) -> Unreadable:
+        return self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 (Spark's name)
+        raise RuntimeError("Failed to open input stream")
+
+
+def test_rows_that_cannot_be_read_are_left_to_the_judge_that_says_so() -> None:
+    assert FewRows.of(Unreadable()) is None
