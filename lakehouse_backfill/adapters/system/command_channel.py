@@ -42,9 +42,12 @@ _OWN_VARIABLES = VOLATILE_VARIABLES | {"LAKEHOUSE_BACKFILL_DEBUG"}
 SETTINGS_FILE = ".pyiceberg.yaml"
 #: stdin, stdout and stderr.
 STREAMS = (0, 1, 2)
+#: Open files of a request: the streams, and a pipe by which the program says that it waits.
+_FILES = len(STREAMS) + 1
 #: Longest request, in bytes: what Linux allows for arguments and environment is less.
 _MAX_BYTES = 16 * 1024 * 1024
 _LENGTH = struct.Struct("!I")
+_AWAITED = b"w"
 #: Differences that are named; the others are counted.
 _NAMED = 3
 
@@ -235,8 +238,11 @@ def send_request(connection: socket.socket, text: bytes, streams: Sequence[int])
 
 
 def receive_request(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
-    """Return a request and its open files, which are the caller's to close; raises OSError."""
-    head, files, _, _ = socket.recv_fds(connection, _LENGTH.size, len(STREAMS))
+    """Return a request and its open files, which are the caller's to close; raises OSError.
+
+    They are the three streams, and the pipe for `is_awaited`.
+    """
+    head, files, _, _ = socket.recv_fds(connection, _LENGTH.size, _FILES)
     for file in files:
         os.set_inheritable(file, False)  # noqa: FBT003 (the function of `os` has no keyword)
     try:
@@ -250,7 +256,7 @@ def receive_request(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
 
 def _receive_text(connection: socket.socket, head: bytes, files: int) -> bytes:
     size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else _MAX_BYTES + 1
-    if size > _MAX_BYTES or files != len(STREAMS):
+    if size > _MAX_BYTES or files != _FILES:
         raise ConnectionError("not a request")
     text = bytearray()
     while len(text) < size:
@@ -259,6 +265,14 @@ def _receive_text(connection: socket.socket, head: bytes, files: int) -> bytes:
             raise ConnectionError("cut off")
         text += part
     return bytes(text)
+
+
+def is_awaited(pipe: int) -> bool:
+    """Wait until the program says that it waits for the command; False when it has given up.
+
+    Until then nothing of the command has begun.
+    """
+    return os.read(pipe, 1) == _AWAITED
 
 
 def send_answer(connection: socket.socket, answer: Mapping[str, Any]) -> None:
@@ -345,15 +359,21 @@ def run_in_server(address: CommandAddress) -> ServedCommand:
         # A signal waits until it can be passed on.
         stack.callback(signal.pthread_sigmask, signal.SIG_UNBLOCK, _PASSED_SIGNALS)
         try:
-            connection = stack.enter_context(_connect(address))
+            for number in STREAMS:
+                os.fstat(number)
+            # Nothing begins before this is written to; closed, nothing will.
+            reading, writing = os.pipe()
+            pipe = stack.enter_context(os.fdopen(writing, "wb", buffering=0))
+            connection = stack.enter_context(_connect(address, reading))
             answers = receive_answers(connection)
             first = next(answers, {"refused": "it has ended"})
+            if "pid" not in first:
+                raise NotServed(str(first.get("refused")))
+            connection.settimeout(None)
+            before = _pass_signals_to(int(first["pid"]))
+            pipe.write(_AWAITED)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotServed(_reason(error)) from error
-        if "pid" not in first:
-            raise NotServed(str(first.get("refused")))
-        connection.settimeout(None)
-        before = _pass_signals_to(int(first["pid"]))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_SIGNALS)
         try:
             last: dict[str, Any] = next(answers, {})
@@ -367,10 +387,16 @@ def run_in_server(address: CommandAddress) -> ServedCommand:
     return ServedCommand(int(last["exit"]), int(last["signal"]))
 
 
-def _connect(address: CommandAddress) -> socket.socket:
-    """Return a connection on which the request is sent; from then on signals wait."""
-    for number in STREAMS:
-        os.fstat(number)
+def _connect(address: CommandAddress, pipe: int) -> socket.socket:
+    """Return a connection on which the request is sent; from then on signals wait.
+
+    The pipe's end goes with it, and is closed here.
+    """
+    with os.fdopen(pipe, "rb", buffering=0):
+        return _send(address, (*STREAMS, pipe))
+
+
+def _send(address: CommandAddress, files: Sequence[int]) -> socket.socket:
     text = CommandRequest.of_this_process(address.read_token()).encode()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -379,7 +405,7 @@ def _connect(address: CommandAddress) -> socket.socket:
             connection.connect(name)
         _require_own(connection)
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_SIGNALS)
-        send_request(connection, text, STREAMS)
+        send_request(connection, text, files)
     except BaseException:
         connection.close()
         raise

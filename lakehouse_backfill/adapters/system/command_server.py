@@ -29,6 +29,7 @@ from lakehouse_backfill.adapters.system.command_channel import (
     CommandAddress,
     CommandRequest,
     difference,
+    is_awaited,
     is_same_token,
     peer_user,
     process_facts,
@@ -156,7 +157,7 @@ class CommandServer:
         try:
             program, _ = self._listener.accept()
             program.settimeout(_PATIENCE_S)
-            text, streams = receive_request(program)
+            text, files = receive_request(program)
         except OSError:
             # The program has gone, or is none; its end of the connection ends with ours.
             return None
@@ -169,10 +170,10 @@ class CommandServer:
             with suppress(OSError):
                 send_answer(program, {"refused": reason})
             program.close()
-        elif self._fork(request, program, streams):
+        elif self._fork(request, program, files):
             return request
-        for stream in streams:
-            os.close(stream)
+        for file in files:
+            os.close(file)
         return None
 
     def _refusal(self, request: CommandRequest, program: socket.socket) -> str:
@@ -191,10 +192,12 @@ class CommandServer:
             return "a library has started a thread in it"
         return ""
 
-    def _fork(
-        self, request: CommandRequest, program: socket.socket, streams: Sequence[int]
-    ) -> bool:
-        """Return True in the forked process, which is then that of the command."""
+    def _fork(self, request: CommandRequest, program: socket.socket, files: Sequence[int]) -> bool:
+        """Return True in the forked process, which is then that of the command.
+
+        It begins once the program waits for it: one that has given up runs the command by itself.
+        """
+        *streams, pipe = files
         # What the program passes on before the process can take it waits.
         everything = signal.valid_signals()
         signal.pthread_sigmask(signal.SIG_BLOCK, everything)
@@ -210,6 +213,9 @@ class CommandServer:
         if pid == 0:
             os.setpgid(0, 0)
             self._leave_server()
+            if not is_awaited(pipe):
+                os._exit(0)
+            os.close(pipe)
             #: Open until the process ends: the program waits for that, also without the server.
             self._program = program
             become_command(request, streams)

@@ -49,6 +49,15 @@ sys.exit(ended.end_process())
 """
 
 
+#: A program that has no more patience when the server answers.
+GIVES_UP = """
+from lakehouse_backfill.adapters.system import command_channel
+def give_up(process):
+    raise TimeoutError("given up")
+command_channel._pass_signals_to = give_up
+"""
+
+
 def environment(**variables: str) -> dict[str, str]:
     """Return the variables of this process, without the one that changes with each test."""
     found = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
@@ -72,18 +81,22 @@ class Served:
         assert self.server.stdout is not None
         assert self.server.stdout.readline() == "ready\n"
 
-    def start(self, code: str, *before: str, **options: object) -> subprocess.Popen[str]:
+    def start(
+        self, code: str, *before: str, client: str = CLIENT, **options: object
+    ) -> subprocess.Popen[str]:
         """Start a program; `before` is put in front of its command line."""
         chosen = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": self.cwd}
         chosen["env"] = environment()
         return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
-            [*before, sys.executable, "-c", CLIENT, code, str(self.folder)],
+            [*before, sys.executable, "-c", client, code, str(self.folder)],
             **{"text": True, **chosen, **options},
         )
 
-    def run(self, code: str, *before: str, **options: object) -> tuple[int, str]:
+    def run(
+        self, code: str, *before: str, client: str = CLIENT, **options: object
+    ) -> tuple[int, str]:
         """Run a program; return its exit code and what it wrote."""
-        program = self.start(code, *before, **options)
+        program = self.start(code, *before, client=client, **options)
         text, _ = program.communicate(timeout=PATIENCE_S)
         return program.returncode, text
 
@@ -234,6 +247,16 @@ def test_a_command_outlives_a_server_that_is_killed_and_nobody_knows_its_end(
     program.send_signal(signal.SIGINT)
     assert program.communicate(timeout=PATIENCE_S)[0] == "end unknown\n"
     assert served.run("print('next')")[1] == "not served: its command server was killed\n"
+
+
+def test_nothing_begins_for_a_program_that_gives_up_and_runs_its_command_by_itself(
+    served: Served, tmp_path: Path
+) -> None:
+    code = f"open({str(tmp_path / 'began')!r}, 'w').write('x')"
+    assert served.run(code, client=GIVES_UP + CLIENT)[1] == "not served: given up\n"
+    assert served.run("print('next')") == (0, "next\n")
+    assert served.end() == 0
+    assert not (tmp_path / "began").exists()
 
 
 def test_a_server_whose_owner_ends_lets_a_command_finish(served: Served, tmp_path: Path) -> None:
