@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,22 @@ def test_retired_branches_leave_the_table_as_it_is(kit: Kit):
     assert not any("lakehouse-backfill.branch" in key for key in target(kit).properties)
     with pytest.raises(NoSuchTableError, match="has no branch lhb-bf-1"):
         zombie.append(_arrow(zombie, [row(8, DAYS[0])]))
+
+
+def test_chunks_of_a_dropped_branch_go_with_the_tags_if_main_lists_their_files(kit: Kit):
+    """An expiry of Iceberg before 1.12 would delete what they added, once main stands alone."""
+    adopted = kit.stage(DAY, {day: [row(7, day, "new")] for day in DAYS[:2]}, "r1")
+    kit.stage(DAY, {DAYS[2]: [row(8, DAYS[2], "never")]}, "r2")
+    kit.publisher.adopt(adopted)
+    shadows = [kit.shadow_of("r1"), kit.shadow_of("r2")]
+    chunks = [[c.snapshot_id for c in kit.shadows.chunks(x) if c.added_rows] for x in shadows]
+    for shadow in (SHADOW, *shadows):
+        kit.shadows.retire(shadow)
+    rows, now = kit.rows(), datetime(2100, 1, 1, tzinfo=timezone.utc)
+    kit.pins.expire(TARGET, kit.pins.tags(TARGET) or {}, now, at_once=True)
+    left = [one.snapshot_id for one in target(kit).snapshots]
+    assert (kit.rows(), branches(kit)) == (rows, {})
+    assert [[one in left for one in of_run] for of_run in chunks] == [[False, False], [True]]
 
 
 def test_a_branch_has_no_columns_properties_or_copies_of_its_own(kit: Kit):

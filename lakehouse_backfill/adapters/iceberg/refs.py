@@ -5,8 +5,9 @@ file when a *tombstone* expires: a snapshot that removed a file which a later on
 expiry deletes what an expired ancestor of main removed, without a check whether it was re-added.
 
 Iceberg before 1.12 also does so when an *island* expires: a snapshot that main no longer leads to,
-because snapshots in between have expired, while a tag kept it. The expiry treats it as rolled
-back, and deletes the files that it added, even if another manifest lists them.
+because snapshots in between have expired, while a tag kept it, or because it is a chunk on a
+branch of a run that was dropped. The expiry treats it as rolled back, and deletes the files that it
+added, even if another manifest lists them.
 
 Both are safe once such snapshots are removed from the metadata first, without their files. A
 tombstone is removed together with everything older, which would become islands otherwise.
@@ -87,8 +88,22 @@ class TableHistory:
         plan = ExpirationPlan({name: i for name, i in tags.items() if present.get(name) == i})
         self._cut_at_tombstones(plan, now_ms, at_once=at_once)
         islands = self._unreferenced_snapshots(plan) - self._reachable_from_branches()
+        islands |= self._adopted_chunks(plan)
         plan.snapshots += sorted(islands - set(plan.snapshots))
         return plan
+
+    def _adopted_chunks(self, found: ExpirationPlan) -> set[int]:
+        """Return the chunks of dropped branches of runs that added files which main lists."""
+        refs = self._metadata.refs.items()
+        held = self._reachable_from_branches()
+        held |= {ref.snapshot_id for name, ref in refs if name not in found.tags}
+        added = {
+            s.snapshot_id: self._changed_paths(s, added=True)
+            for s in self._metadata.snapshots if found.tags
+            if s.snapshot_id not in held and meta.CHUNK_ID_PROPERTY in meta.snapshot_summary(s)
+        }  # fmt: skip
+        live = self._live_paths(set().union(*added.values())) if added else set()
+        return {snapshot_id for snapshot_id, paths in added.items() if paths & live}
 
     def unsafe_tombstones(self) -> dict[int, str]:
         """Return tombstones without a reference, with the count of live files at risk."""
