@@ -233,6 +233,8 @@ def test_what_cannot_be_landed_is_refused_and_changes_nothing(tmp_path: Path) ->
     case = case_of(tmp_path, "")
     case.write("t", trips(1, 1))
     land_case(case)
+    catalog = Project.open(case.project).wiring.catalog
+    older = catalog.load_table("bronze.trips").metadata_location
     declared = case.project / "catalog/sources/trips.yaml"
     text = declared.read_text()
     # Another type, and another source on the same table.
@@ -255,8 +257,12 @@ def test_what_cannot_be_landed_is_refused_and_changes_nothing(tmp_path: Path) ->
     (case.inbox / "u.csv").write_text("id,city,fare,tip\n2,Rome,4,1\n")
     assert land_case(case).rows == 1
     assert sorted(landed_rows(case, "id, tip")) == [(1, None), (2, 1)]
-    # A dropped raw table is not taken for a new one: its files would be forgotten.
-    Project.open(case.project).wiring.catalog.drop_table("bronze.trips")
+    # A table with older metadata, or none, is not taken for the one that was landed in.
+    catalog.drop_table("bronze.trips")
+    catalog.register_table("bronze.trips", older)
+    with pytest.raises(Blocked, match="was set back to older metadata"):
+        land_case(case)
+    catalog.drop_table("bronze.trips")
     with pytest.raises(Blocked, match="the ledger names 2 landed files"):
         land_case(case)
     for path in case.inbox.iterdir():

@@ -223,8 +223,18 @@ def _new_state(
 def _require_raw_table(
     source: SourceDeclaration, state: LandingState | None, known: tuple[FileDelivery, ...]
 ) -> None:
-    """Raise Blocked when the ledger has landed files and the raw table none: it was replaced."""
-    landed = sum(one.is_landed for one in known)
+    """Raise Blocked when the ledger knows landings that the raw table has not: it was replaced."""
+    landed = sum(one.is_landed and one.accepted_run_id is None for one in known)
+    newest = next((one for one in reversed(known) if one.accepted_run_id is None), None)
+    if state is not None and newest is not None and newest.landing_id != state.landing_id:
+        raise Blocked(
+            f"the newest landing of {source.table} is {state.landing_id}, and that of the ledger "
+            f"{newest.landing_id}: the table was set back to older metadata, or another process "
+            "lands the source",
+            state=_NOTHING_LANDED,
+            fix="give the command again; if it is refused again, register the table's newest "
+            "metadata file",
+        )
     if state is None and landed:
         raise Blocked(
             f"the ledger names {landed} landed files of {source.source}, and {source.table} has no "

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakehouse_backfill.adapters.sources.files.errors import source_down, translate_store_errors
+from lakehouse_backfill.adapters.sources.files.errors import (
+    source_down,
+    translate_store_errors,
+    unreadable_name,
+)
 from lakehouse_backfill.domain.sources.declaration import FileSource
 from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSystem
 
 #: Files that a producer is still writing, by custom.
 _UNFINISHED = re.compile(r"(^|/)[._][^/]*$|\.(tmp|partial|part|crdownload)$")
@@ -63,7 +67,8 @@ class FilePlaces:
     def list_names(self, pattern: str, leave_out: frozenset[str]) -> dict[str, int]:
         """Return names and sizes of the files that fit the pattern, without unfinished ones.
 
-        Names are relative to the folder. Raises SourceDown.
+        Names are relative to the folder. Links are followed; a file that is reached by several
+        names has its own one. Raises SourceDown, Blocked for a name that is no UTF-8.
         """
         from pyarrow.fs import FileSelector, FileType
 
@@ -71,13 +76,17 @@ class FilePlaces:
         with translate_store_errors(root):
             if self.inbox.store.get_file_info(root).type != FileType.Directory:
                 raise source_down(f"{root} is no folder that can be read")
-            listed = self.inbox.store.get_file_info(FileSelector(root, recursive=True))
+            try:
+                listed = self.inbox.store.get_file_info(FileSelector(root, recursive=True))
+                sorted(info.path for info in listed)  # each is decoded when it is looked at
+            except UnicodeDecodeError as error:
+                raise unreadable_name(root) from error
         fits = compile_pattern(pattern)
         archives = [
             folder.root.rstrip("/") + "/" for folder in (self.accepted, self.rejected) if folder
         ]
         found = {}
-        for info in listed:
+        for info in self._each_once(listed):
             name = info.path[len(root) + 1 :]
             is_archived = any(info.path.startswith(folder) for folder in archives)
             is_left_out = is_archived or name in leave_out or _UNFINISHED.search(name)
@@ -85,12 +94,29 @@ class FilePlaces:
                 found[name] = int(info.size)
         return dict(sorted(found.items()))
 
+    def _each_once(self, listed: list[FileInfo]) -> list[FileInfo]:
+        """Return each file of a local folder once: folders can link to one that holds them."""
+        from pyarrow.fs import LocalFileSystem
+
+        if not isinstance(self.inbox.store, LocalFileSystem):
+            return listed
+        root = os.path.realpath(self.inbox.root)
+        names: dict[str, tuple[bool, int, str, FileInfo]] = {}
+        for info in listed:
+            real = os.path.realpath(info.path)
+            is_link = real != f"{root}{info.path[len(self.inbox.root.rstrip('/')) :]}"
+            one = (is_link, len(info.path), info.path, info)
+            names[real] = min(one, names.get(real, one), key=lambda known: known[:3])
+        return [one[3] for one in names.values()]
+
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a pattern of names: `*` and `?` stay within a folder, `**` crosses folders."""
     parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     pieces = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
-    return re.compile("".join(parts.get(piece, re.escape(piece)) for piece in pieces))
+    # A name can hold a line break.
+    whole = "".join(parts.get(piece, re.escape(piece)) for piece in pieces)
+    return re.compile(whole, re.DOTALL)
 
 
 def _open_folder(location: str, project: Path) -> StoreFolder:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lakehouse_backfill.errors import RejectedInput, SourceDown
+from lakehouse_backfill.errors import Blocked, RejectedInput, SourceDown
 
 _FIX = "check the folder and the rights to read it, then give the command again"
 #: The part of a parser's text from its first quote of the file on: a value can hold quotes itself.
@@ -17,6 +17,15 @@ _MAX_REASON = 300
 def source_down(problem: str) -> SourceDown:
     """Build the error for a folder that does not answer; a retry may help."""
     return SourceDown(problem, state="what was landed before it stays", fix=_FIX)
+
+
+def unreadable_name(folder: str) -> Blocked:
+    """Build the error for a folder with a name that is no text."""
+    return Blocked(
+        f"a name in {folder} is no UTF-8",
+        state="nothing was landed",
+        fix="rename the file, then give the command again",
+    )
 
 
 def bad_file(path: str, problem: str) -> RejectedInput:

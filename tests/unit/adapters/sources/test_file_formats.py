@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from lakehouse_backfill.adapters.sources.files.config import compile_pattern
+from lakehouse_backfill.adapters.sources.files.config import FilePlaces, compile_pattern
 from lakehouse_backfill.adapters.sources.files.formats import parse
 from lakehouse_backfill.domain.sources.declaration import FileSource
-from lakehouse_backfill.errors import RejectedInput
+from lakehouse_backfill.errors import Blocked, RejectedInput
 
 SCHEMA = pa.schema(
     [
@@ -227,3 +229,20 @@ def test_patterns_of_names_stay_in_a_folder_unless_they_cross(
 ) -> None:
     found = compile_pattern(pattern)
     assert [name for name in (*fits, *others) if found.fullmatch(name)] == list(fits)
+
+
+def test_odd_names_are_found_and_files_behind_a_link_once(tmp_path: Path) -> None:
+    inbox = tmp_path / "inbox"
+    (inbox / "in").mkdir(parents=True)
+    for name in ("a\nb.csv", "a#b?c %20.csv", "in/z.csv"):
+        (inbox / name).write_text("v\n")
+    (inbox / "all").symlink_to(inbox)
+    (inbox / "l.csv").symlink_to(inbox / "in/z.csv")
+    (tmp_path / "beside.csv").write_text("v\n")
+    (inbox / "linked.csv").symlink_to(tmp_path / "beside.csv")
+    places = FilePlaces.open(FileSource(location="inbox", format="csv"), tmp_path)
+    wanted = ["a\nb.csv", "a#b?c %20.csv", "in/z.csv", "linked.csv"]
+    assert sorted(places.list_names("**", frozenset())) == sorted(wanted)
+    Path(os.fsdecode(os.fsencode(inbox) + b"/\xff.csv")).touch()
+    with pytest.raises(Blocked, match=r"a name in .* is no UTF-8"):
+        places.list_names("**", frozenset())
