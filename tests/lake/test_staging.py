@@ -407,7 +407,7 @@ def test_a_concurrent_write_to_the_same_partitions_is_a_conflict(lake: Lake, dai
     lake.sql("INSERT INTO {ns}.shadow VALUES (date'2024-01-05', 1000, 1)")
 
     class Stale(ShadowWriter):
-        def _require_epoch(self, shadow: str, epoch: int) -> int | None:
+        def _require_epoch(self, *_: Any) -> int | None:
             return stale
 
     rows = range_filter((RowRange("d", date(2024, 1, 5), date(2024, 1, 6)),))
