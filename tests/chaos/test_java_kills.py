@@ -94,6 +94,7 @@ def lab(drivers: ForkedDrivers) -> JavaLab:
     return made
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.req("T3", "T4", "U12", "U13", "X2")
 def test_whoever_is_killed_where_java_commits_goes_on_and_nothing_is_lost_or_doubled(
     lab: JavaLab,
@@ -123,6 +124,7 @@ def test_whoever_is_killed_where_java_commits_goes_on_and_nothing_is_lost_or_dou
     assert lab.rows() == before
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.req("T3", "U2", "U13")
 def test_the_view_of_a_rollback_that_was_cut_off_is_shown_by_recover(lab: JavaLab) -> None:
     lab.declare("plain.py", publication="pinned", view=lab.table("shown"))
