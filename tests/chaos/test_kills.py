@@ -65,6 +65,8 @@ ELSEWHERE = {
     "Hooks.call": "only where a contract has hooks; killed in test_hook_kills.py",
     "Anchor.keep": "only where a profile names an anchor; last of all, tested in core/test_anchors",
     "TableCopies.copy": "only by rehearse; killed in contract/test_rehearsal.py",
+    "RawTables.commit": "only by land; killed in contract/test_sources.py",
+    "ControlLog.file_import_ledger": "only by land; killed in contract/test_sources.py",
     "Versions.move_all": "only by several runs at once; killed in test_together_kills.py",
 }
 
