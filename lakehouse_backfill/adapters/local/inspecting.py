@@ -1,8 +1,7 @@
-"""Inspection of small inputs and chunks in this process with Arrow.
+"""Inspection of small inputs and chunks in this process with Arrow, as Spark inspects large ones.
 
-Starting Spark takes longer than reading so few rows here.
-
-Counts with Arrow the rows that break rules, where Arrow counts just as Spark does.
+Starting Spark takes longer than reading so few rows here. Rows that break rules are counted here
+only where Arrow counts just as Spark does.
 """
 
 from __future__ import annotations

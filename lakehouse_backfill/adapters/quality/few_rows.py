@@ -166,8 +166,13 @@ class FewRows:
         return {}
 
 
+def quote_column(name: str) -> str:
+    """Quote a column's name for a frame of Spark."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _fetched_column(frame: Any, name: str, kind: str) -> Any:
-    column = frame["`{}`".format(name.replace("`", "``"))]
+    column = frame[quote_column(name)]
     # So that few rows are few bytes.
     return column.substr(1, MAX_TEXT + 1).alias(name) if kind.startswith(_TEXTS) else column
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_backfill.adapters.quality.few_rows import FewRows
+from lakehouse_backfill.adapters.quality.few_rows import FewRows, quote_column
 from lakehouse_backfill.adapters.quality.suite_files import LoadedSuite, load_suite
 from lakehouse_backfill.adapters.quality.translation import translate_expectation
 from lakehouse_backfill.domain.checks import CheckGroup, CheckResult, SuiteEntry
@@ -353,8 +353,7 @@ def _run_near(
 
 
 def _select_columns(frame: Frame, columns: tuple[str, ...]) -> Frame:
-    doubled = [name.replace("`", "``") for name in columns]
-    return frame.select(*(f"`{name}`" for name in doubled))
+    return frame.select(*map(quote_column, columns))
 
 
 def load_expectations() -> None:

@@ -2,14 +2,11 @@
 
 A command server has loaded the libraries, and forks a process for each command that is typed. The
 program connects to its socket, hands over its terminal and all that a process takes over from the
-one that starts it, and waits. What a fork cannot take over must be the same for both.
+one that starts it, and waits: it passes on the signals that it gets, and ends as the forked process
+ends. What a fork cannot take over must be the same for both. Nothing begins before the program says
+that it waits.
 
 Loads nothing but small parts of the standard library: each command begins with it.
-
-The program's side of a command server: this process stands for one that the server forks.
-
-It gives the forked process its terminal, arguments and environment, passes on the signals that it
-gets, and ends as the forked process ends. Loads nothing but small parts of the standard library.
 """
 
 from __future__ import annotations
