@@ -70,7 +70,9 @@ _FORMS = {
 
 def read_manifest_list(io: FileIO, path: str) -> list[ManifestFile]:
     """Read the manifests that a manifest list names."""
-    with _KnownAvroFile(io.new_input(path), "manifest list") as reader:
+    # An error of the reader finds the damaged file by this name (`require_undamaged`).
+    file = io.new_input(path)
+    with _KnownAvroFile(file, "manifest list") as reader:
         return list(reader)
 
 
