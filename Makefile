@@ -27,8 +27,8 @@ FILES_unit-rest := $(filter-out $(FILES_unit-core) %/__pycache__,$(wildcard test
 LONG := lake contract
 # What each part proved, until all are judged together.
 PROOFS := .tools/proofs
-# Two at a time: most of these tests wait for other processes.
-BY_TWO = $(MAKE) -j2 $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target)
+# Two at a time: most of these tests wait for other processes. All parts run, so that one run names every failure.
+BY_TWO = $(MAKE) -j2 --keep-going $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target)
 # Folders that exist: some come with later work.
 SERVERS := $(wildcard tests/stack tests/model tests/pages)
 

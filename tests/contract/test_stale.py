@@ -219,12 +219,22 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
 @pytest.mark.req("P5")
 @pytest.mark.parametrize("seed", range(20))
 def test_exactly_the_right_partitions_are_stale_after_every_step(catalog, seed):
-    history = History(catalog, seed)
+    require_truth_after_each_step(History(catalog, seed), 10)
+
+
+@pytest.mark.req("P5")
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(200, 380))
+def test_exactly_the_right_partitions_are_stale_in_short_histories(catalog, seed):
+    require_truth_after_each_step(History(catalog, seed), 1 + seed % 4)
+
+
+def require_truth_after_each_step(history: History, steps: int) -> None:
     history.publish()
-    for number in range(10):
+    for number in range(steps):
         history.step()
         found = {one.partition: one.state for one in history.status().partitions}
-        assert found == history.truth(), (seed, number)
+        assert found == history.truth(), number
 
 
 @pytest.mark.req("P5", "T12")
