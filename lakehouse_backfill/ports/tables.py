@@ -3,11 +3,9 @@
 Implemented with PyIceberg; no JVM is needed to read metadata. Every method with a side effect may
 be repeated: a second call returns the result of the first.
 
-Commits that PyIceberg reads but cannot write (table format 3).
-
-Each kind of commit has its own protocol, as not every writer supports all of them. The caller has
-inspected the table, decided, and listed every file. The implementation commits exactly that, or
-nothing, and never retries.
+What PyIceberg reads but cannot write (table format 3) has a protocol for each kind of commit, as
+not every writer supports all. The caller has inspected the table, decided, and listed every file;
+the implementation commits exactly that, or nothing, and never retries.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Signs with the key that this process was given, and checks signatures of all who are listed.
+"""Sign with the key that this process was given, and check signatures of all who are listed.
 
-Signatures of an Ed25519 key file, in the format of SSH signatures.
-
-The file is a PEM file (PKCS#8) without a passphrase, as `openssl genpkey -algorithm ed25519` makes
-it for a machine. Its public key is listed like an SSH key, and ssh-keygen verifies what it signs.
+The key is an SSH key, or a PEM file (PKCS#8, Ed25519) without a passphrase, as `openssl genpkey
+-algorithm ed25519` makes it for a machine. Signatures have the format of SSH signatures: the public
+key of a PEM file is listed like an SSH key, and ssh-keygen verifies what it signs.
 
 https://github.com/openssh/openssh-portable/blob/master/PROTOCOL.sshsig
 """

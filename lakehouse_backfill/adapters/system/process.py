@@ -1,8 +1,7 @@
-"""The process and its machine: driver identity, acting person, git commit, clock.
+"""The process and its machine: driver identity, acting person, git commit, clock, secrets of masks.
 
-Also the progress for callers that show none; the one for a terminal is in `cli.progress`.
-
-Secrets of masks, read from an environment variable or a file by name.
+Secrets are read by name, from an environment variable or a file. The progress for callers that show
+none is here too; the one for a terminal is in `cli.progress`.
 """
 
 from __future__ import annotations

@@ -52,11 +52,6 @@ class NameScope:
         """The scope of the file."""
         return self if self.parent is None else self.parent.module
 
-    @property
-    def is_function(self) -> bool:
-        """Whether its code runs only when it is called."""
-        return isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-
     def bind(self, name: str, value: Binding) -> None:
         """Add what a name may be bound to."""
         owner = self.module if name in self.global_names else self

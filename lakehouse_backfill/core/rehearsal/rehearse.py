@@ -1,12 +1,8 @@
 """The verb: plan, approve, stage, validate, accept, publish, verify and roll back a rehearsal.
 
-Every step is the verb that the real run takes, with the context of the rehearsal's lake. The real
-lake is only read.
-
-What a rehearsal does as the real run would, and what it cannot: pure decisions.
-
-A rehearsal has the manifest, code, checks and pinned snapshots of the real run. Its owner's hooks
-are not called, and messages of its code reach no real receiver.
+Every step is the verb that the real run takes, with the context of the rehearsal's lake, and with
+the manifest, code, checks and pinned snapshots of the real run. The real lake is only read. Its
+owner's hooks are not called, and messages of its code reach no real receiver.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Roles: who may decide what, and which decisions are in force; checks of names and reasons.
+"""Who may decide what in an environment: roles, decisions in force, and switches of the profile.
 
 Names and reasons are checked before they are stored permanently.
 
-Switches of a profile: what may be done at all in one environment, for all products or for one.
-
-They are read from the profile of the command that acts, not from the plan: switching something off
-holds at once, for runs that are open as well. A way back (rollback, recover, cancel) has no switch.
+Switches say what may be done at all, for all products or for one. They are read from the profile of
+the command that acts, not from the plan: switching something off holds at once, for runs that are
+open as well. A way back (rollback, recover, cancel) has no switch.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Judge the analysed plan of each chunk before it is written (D1, E3).
 
-What the engine makes of the code shows what no reading of the code can: types, orders, reads that
-are put together at run time, and which columns of inputs each column is made of.
-
-The tables that the plan of a chunk reads, compared with the inputs that the run declares.
-
-Reads without a version are judged as `unpinned_read`. A read at a fixed version gives the same rows
-each time, and is refused all the same: what it reads is in no lineage, and makes nothing stale.
+What the engine makes of the code shows what no reading of the code can: types, orders, which
+columns of inputs each column is made of, and which tables are read. Tables are compared with the
+inputs that the run declares. Reads without a version are judged as `unpinned_read`; a read at a
+fixed version gives the same rows each time, and is refused all the same: what it reads is in no
+lineage, and makes nothing stale.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Keep what a transform rejected of a chunk: counts in the ledger, records in their own table.
 
-Values of restricted columns are hidden, also where a transform wrote one into a reason: a reason
-is kept only if it stands in the job's code, word for word, as a string.
+Values of restricted columns are hidden, also where a transform wrote one into a reason: a reason is
+kept only if it stands in the job's code, word for word, as a string.
 
-Seals of rejected rows: an edited, added or removed row of `reject_record` is found.
-
-Each row bears its own seal. The chunk's ledger row bears a seal over all of them, and is archived
-when the run is accepted. A chunk whose staging was cut off has rows of several attempts.
+Each row of `reject_record` bears a seal, and the chunk's ledger row bears one over all of them,
+which is archived when the run is accepted: an edited, added or removed row is found. A chunk whose
+staging was cut off has rows of several attempts.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The edge check beyond the publish range (Q10).
+"""Beyond the range of a run: partitions at its edges (Q10), and commits by others while it staged.
 
-It computes partitions next to the run's partitions and compares them with the accepted ones.
-Differences mean that the restated range is too narrow.
+Partitions next to the run's are computed and compared with the accepted ones. Differences mean that
+the restated range is too narrow.
 
-What was committed to the tables of the catalog while a run was staged, and by whom.
-
-The lake itself is the witness: snapshots name the application that made them. Whatever names none
-(PyIceberg in another process, other engines), files, and tables that were dropped are not seen.
+What was committed to the tables of the catalog meanwhile, and by whom, is read from the lake
+itself: snapshots name the application that made them. Whatever names none (PyIceberg in another
+process, other engines), files, and tables that were dropped are not seen.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Expectation suites on the output of a run and on published data, and the time that they take.
 
-All suites of the output run over one read of the restated partitions. `validate_accepted`
-(`validate PRODUCT@accepted`) runs suites on published data without changing it. The time is
-recorded because suites may cost more than the computation that they judge.
+All suites of the output run over one read of the restated partitions. An expectation that counts as
+a rule of rows is judged by the number of rows that break it: when there are none it passes, and the
+result says that it was counted. Otherwise, and where no count covers an expectation, Great
+Expectations judges the same rows; a verdict that contradicts the count fails.
 
-Suites judged by counts: Great Expectations judges what no count covers, and what a count fails.
-
-An expectation that counts as a rule of rows is judged by the number of rows that break it. When
-there are none it passes, and the result says that it was counted. Otherwise Great Expectations
-judges the same rows, for its report and its examples; a verdict that contradicts the count fails.
+The time is recorded because suites may cost more than the computation that they judge.
 """
 
 from __future__ import annotations

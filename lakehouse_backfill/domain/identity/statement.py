@@ -2,12 +2,11 @@
 
 A statement is an in-toto Statement v1. Its subjects are the hashes that the act is bound to, its
 predicate says what was done, by whom, and at which place of the log. The signature is over the
-DSSE pre-authentication encoding of it, and is kept in a DSSE envelope.
+DSSE pre-authentication encoding of it, and is kept in a DSSE envelope. An anchor keeps records of
+the same kind: the head of a run's log, or of a product's rows, at a moment.
 
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 https://github.com/secure-systems-lab/dsse/blob/master/protocol.md
-
-A record of an anchor: the head of a run's log, or of a product's rows, at a moment.
 """
 
 from __future__ import annotations

@@ -3,15 +3,11 @@
 The loop repeats on a busy table until the commit succeeds, a check fails, or the time budget is
 spent. Added files are checked in the store before the commit: each must exist with its listed size.
 
-Writers of a swap's snapshot: PyIceberg, or a delegated committer for what it cannot write.
-
-The files to swap are inspected and decided before, in the same way for both. A delegated committer
-commits through Iceberg's Java API or rewrites rows.
-
-A rewrite of rows is one snapshot, and its commit sets no tags. It is finalised afterwards: a proof
-that the snapshot equals the candidate, then the tags of both states. The pending work is written
-in the snapshot's summary, so that any later process can finish it. The tag of the new state is set
-last and marks the rewrite as finalised.
+PyIceberg writes the snapshot, or a delegated committer does what PyIceberg cannot: it commits
+through Iceberg's Java API, or rewrites rows. Which files to swap is decided before, in the same
+way. A rewrite of rows sets no tags in its commit. It is finalised afterwards: a proof that the
+snapshot equals the candidate, then the tags of both states. The pending work is written in the
+snapshot's summary, so that any later process can finish it; the tag of the new state is set last.
 """
 
 from __future__ import annotations

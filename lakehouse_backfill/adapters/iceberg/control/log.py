@@ -1,12 +1,11 @@
-"""A control table as a log: rows are appended, and properties set, in one conditional commit.
+"""A control table as a log, and all control tables of one lake: what opens and creates them.
 
-The first commit wins; other writers load the new head and decide again. Facts that must be read
-fast (a pointer, the status of an open run) are kept in table properties, so a read is one table
-load, whatever the length of the history.
+Rows are appended, and properties set, in one conditional commit. The first commit wins; other
+writers load the new head and decide again. Facts that must be read fast (a pointer, the status of
+an open run) are kept in table properties, so a read is one table load, whatever the length of the
+history.
 
 Rows of tables of older releases are read too: columns that they lack get the fields' defaults.
-
-All control tables of one lake: what opens and creates them.
 """
 
 from __future__ import annotations

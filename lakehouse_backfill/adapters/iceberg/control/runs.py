@@ -1,14 +1,11 @@
-"""Runs, their events, the chunk ledger and fences.
+"""Runs, their events, the chunk ledger, and the fences that refuse writes of an overtaken driver.
 
 The status of an open run is kept in a table property next to its events, so that the status of all
 open runs is one table load. The status of a closed run is read from its newest event. A seal over
 all events is kept in the table properties too.
 
-Fences of runs: what refuses writes of an overtaken driver.
-
-A fence is a table property, the smallest epoch that may write for a run, and is set with a new
-snapshot: a commit prepared before requires the old head, so it is refused, and the next decision
-reads the fence.
+A fence is also a table property: the smallest epoch that may write for a run. It is set with a new
+snapshot, so a commit that was prepared before is refused, and the next decision reads the fence.
 """
 
 from __future__ import annotations

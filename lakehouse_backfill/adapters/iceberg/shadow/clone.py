@@ -1,18 +1,13 @@
-"""Metadata of zero-copy clones, and clones of formats that PyIceberg reads but cannot write.
+"""Zero-copy clones of tables: tables of their own that list the files of a base snapshot.
 
 A clone shares its base snapshot's files with the target; uuid, location and history are its own.
+A clone of an interrupted process is checked, and never dropped here: the process that registered it
+may still be active, and would drop a clone that is created again.
 
-A clone has no manifest of its own, so its metadata can be edited as text, without a JVM. Only a
-REST catalog, or an SQL catalog, which stores the location in a column, accepts such a text.
-
-An existing clone of an interrupted process is checked, and never dropped here: the process that
-registered it may still be active, and would drop a clone that is created again.
-
-Clones on catalogs that cannot register a table: a plain table that gets another table's state.
-
-The table is created by `create_table`. One commit then adds the columns, specs and sort orders of
-the cloned table under their own ids, and the base snapshot unchanged: the same manifests list its
-files. Readers cannot distinguish the result from a registered clone.
+Where a catalog can register metadata, a clone is the target's metadata, edited as text: this needs
+no JVM, and works for formats that PyIceberg reads but cannot write. On other catalogs
+`create_table` makes a plain table, and one commit then adds the columns, specs and sort orders of
+the target under their own ids, and the base snapshot unchanged. Readers cannot distinguish the two.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The columns of a diff, and the SQL that makes both sides' values comparable.
+"""The columns of a diff, and how values of both sides are made comparable and compared.
 
 Inside DuckDB columns are called c0, c1, …. So users' names never reach SQL, and DuckDB's
 case-insensitive names cannot confuse two columns.
 
-Value comparison: exact or by a column's tolerance, as DuckDB SQL and in Arrow.
-
-DuckDB compares values of every type. For some thousand pairs Arrow is faster, as planning a DuckDB
-query takes longer than comparing them.
+Values are compared exactly or by a column's tolerance. DuckDB compares values of every type; for
+some thousand pairs Arrow is faster, as planning a DuckDB query takes longer than comparing them.
 """
 
 from __future__ import annotations

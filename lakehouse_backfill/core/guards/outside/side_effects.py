@@ -3,10 +3,8 @@
 Only what is never a job's business is found. Whether a computed path lies in the scratch folder,
 or what a library does, shows when the code runs: see docs/side-effects.md.
 
-Modules that reach outside from native code, or for which no run has a use.
-
-Audit events of Python do not see native code, so job code may not import these itself. The list is
-compared with docs/side-effects.md by a test.
+Python's audit events do not see native code, so job code may not import modules that reach outside
+from it, or for which no run has a use. A test compares their list with docs/side-effects.md.
 """
 
 from __future__ import annotations

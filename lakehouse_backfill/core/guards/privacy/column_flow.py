@@ -1,8 +1,7 @@
 """Whether restricted columns of inputs travel, under any name, to columns of a lower class.
 
-Which columns of inputs each column of an output is made of, by Catalyst's analysed plan.
-
-Attributes are followed by id through aliases, expressions, joins, aggregates, unions, windows,
+Catalyst's analysed plan tells which columns of inputs each column of an output is made of:
+attributes are followed by id through aliases, expressions, joins, aggregates, unions, windows,
 generators, subqueries and functions in Python. What the walk does not know counts as made of all
 columns below it; a leaf that is no table, as made of all restricted columns of all inputs.
 
