@@ -26,8 +26,14 @@ def test_a_damaged_file_is_named_by_its_reader(tmp_path: Path, kind: str, damage
     (manifest,) = list_manifests(table, snapshot)
     location = snapshot.manifest_list if kind == "manifest list" else manifest.manifest_path
     Path(location.removeprefix("file://")).write_bytes(damage)
-    with pytest.raises(DamagedFile) as found, translate_errors():
+
+    @translate_errors()
+    def read() -> None:
         if kind == "manifest list":
             list_manifests(table, snapshot)
-        read_manifest_entries(table.io, manifest)
+        else:
+            read_manifest_entries(table.io, manifest)
+
+    with pytest.raises(DamagedFile) as found:
+        read()
     assert location in str(found.value)
