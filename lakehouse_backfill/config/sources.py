@@ -13,6 +13,7 @@ from lakehouse_backfill.config.faults import closest_name, display_path, load_mo
 from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
 from lakehouse_backfill.domain.sources.declaration import (
     API_COLUMNS,
+    CHANGE_COLUMNS,
     FILE_COLUMNS,
     LANDING_COLUMNS,
     SourceDeclaration,
@@ -98,7 +99,30 @@ def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
     if kind == "api" and document.get("api") is None:
         yield document.fault(("kind",), "is api, and nothing says where it is", "add `api:`")
     yield from _column_faults(document)
+    yield from _change_log_faults(document)
     yield from _pattern_faults(document)
+
+
+def _change_log_faults(document: YamlDocument) -> Iterator[Fault]:
+    is_debezium = document.get("files", "format") == "debezium"
+    log = document.get("change_log")
+    if is_debezium and log is None:
+        fix = "add `change_log: {key: [id], position: [lsn]}`"
+        yield document.fault(("files", "format"), "is debezium, and change_log is not there", fix)
+    if log is not None and not is_debezium:
+        fix = "write files.format: debezium, or remove it"
+        yield document.fault(("change_log",), "is for files of format debezium", fix)
+    columns, key = document.get("columns"), document.get("change_log", "key")
+    names = [
+        one.get("name")
+        for one in (columns if isinstance(columns, list) else [])
+        if isinstance(one, dict)
+    ]
+    for place, name in enumerate(key if isinstance(key, list) else []):
+        if isinstance(name, str) and name not in names:
+            known = sorted(one for one in names if isinstance(one, str))
+            path = ("change_log", "key", place)
+            yield document.fault(path, f"is {name}, which is no column", suggest_name(name, known))
 
 
 def _column_faults(document: YamlDocument) -> Iterator[Fault]:
@@ -106,7 +130,8 @@ def _column_faults(document: YamlDocument) -> Iterator[Fault]:
     if not isinstance(columns, list):
         return
     own = API_COLUMNS if document.get("kind") == "api" else FILE_COLUMNS
-    added = {name for name, _, _ in (*own, *LANDING_COLUMNS)}
+    changes = CHANGE_COLUMNS if document.get("change_log") else ()
+    added = {name for name, _, _ in (*changes, *own, *LANDING_COLUMNS)}
     seen: set[str] = set()
     for position, column in enumerate(columns):
         name = column.get("name") if isinstance(column, dict) else None

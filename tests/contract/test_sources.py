@@ -16,6 +16,7 @@ from lakehouse_backfill.project import Project
 from tests.support.sources import case as cases
 from tests.support.sources.api import ApiCase, Vendor, serving
 from tests.support.sources.case import SourceCase, land, require_each_row_once
+from tests.support.sources.changes import ChangeCase
 from tests.support.sources.files import FileCase, trips
 
 CaseMaker = Callable[[Path], AbstractContextManager[SourceCase]]
@@ -33,6 +34,7 @@ KINDS: dict[str, CaseMaker] = {
     "csv": lambda folder: nullcontext(FileCase(folder)),
     "json": lambda folder: nullcontext(FileCase(folder, "json")),
     "parquet in place": lambda folder: nullcontext(FileCase(folder, "parquet", "")),
+    "change log": lambda folder: nullcontext(ChangeCase(folder)),
     "api, cursor": lambda folder: _api(folder, "cursor"),
     "api, whole": lambda folder: _api(folder, "whole"),
     "api, id range": lambda folder: _api(folder, "id_range"),

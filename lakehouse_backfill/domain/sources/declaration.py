@@ -27,6 +27,19 @@ FILE_COLUMNS = (
     ("source_attempt", "int", "Which delivery of the file it is: 1, 2, 3 …"),
     ("business_date", "date", "The business date of the file; null: it has none."),
 )
+#: Columns that a landing of a change log adds, before those of its kind of source.
+CHANGE_COLUMNS = (
+    ("change_op", "string", "c, u, d, r (read by a snapshot), or tombstone."),
+    ("change_position", "decimal(38, 0)", "Place in the log of the database, as one number."),
+    ("change_at", "timestamptz", "When the database made the change."),
+    ("change_emitted_at", "timestamptz", "When the connector wrote the record."),
+    ("change_transaction", "string", "Transaction in the database."),
+    ("change_snapshot", "string", "Mark of a snapshot: true, first, last …; false: none."),
+    ("change_before", "string", "The row before, as JSON; null: not sent."),
+    ("change_after", "string", "The row after, as JSON; null: deleted."),
+    ("change_origin", "string", "The whole `source` of the record, as JSON."),
+    ("change_hash", "string", "SHA-256 of operation, row before and row after."),
+)
 #: Columns that a landing of an API adds.
 API_COLUMNS = (
     ("record_id", "string", "Id of the record, as text."),
@@ -70,6 +83,25 @@ class FileArchive(Value):
     rejected: Text = Field(description="Folder or URI for files that were rejected or ignored.")
 
 
+class ChangeLog(Value):
+    """Records of a database's change log, as Debezium writes them."""
+
+    key: tuple[Name, ...] = Field(
+        min_length=1, description="Columns that identify a row in the database."
+    )
+    position: tuple[Text, ...] = Field(
+        min_length=1,
+        max_length=3,
+        description="Fields of `source` that order the changes, whole numbers or names that end "
+        "with .NUMBER: [lsn] of PostgreSQL, [file, pos, row] of MySQL.",
+    )
+    instants: Literal["ms", "us", "ns"] | None = Field(
+        None,
+        description="Unit of whole numbers in columns of instants, since 1970; none: numbers there "
+        "reject the file.",
+    )
+
+
 class FileSource(Value):
     """Files in a folder or bucket; a file is landed whole or not at all."""
 
@@ -77,7 +109,9 @@ class FileSource(Value):
         description="Folder, relative to the project, or a URI such as s3://bucket/inbox."
     )
     pattern: Text = Field("*", description="Which files, e.g. trips-*.csv; ** crosses folders.")
-    format: Literal["csv", "json", "parquet"] = Field(description="json: one object a line.")
+    format: Literal["csv", "json", "parquet", "debezium"] = Field(
+        description="json: one object a line; debezium: one record of a change log a line."
+    )
     csv: CsvFormat = Field(default_factory=CsvFormat)
     on_duplicate: DuplicatePolicy = Field(
         "reject",
@@ -192,6 +226,9 @@ class SourceDeclaration(Value):
     keep_days: int = Field(
         90, ge=1, le=36500, description="How long the tag of a landing keeps its snapshot."
     )
+    change_log: ChangeLog | None = Field(
+        None, description="For format debezium; `columns` are those of the database's table."
+    )
     files: FileSource | None = Field(None, description="For kind files.")
     api: ApiSource | None = Field(None, description="For kind api.")
 
@@ -199,7 +236,8 @@ class SourceDeclaration(Value):
     def added_columns(self) -> tuple[tuple[str, str, str], ...]:
         """Columns of the raw table beside those of a record: name, type, meaning."""
         own = {"files": FILE_COLUMNS, "api": API_COLUMNS}
-        return (*own[self.kind], *LANDING_COLUMNS)
+        changes = CHANGE_COLUMNS if self.change_log else ()
+        return (*changes, *own[self.kind], *LANDING_COLUMNS)
 
     @property
     def all_columns(self) -> tuple[ContractColumn, ...]:
@@ -208,7 +246,14 @@ class SourceDeclaration(Value):
             ContractColumn(name=name, type=kind, description=meaning)
             for name, kind, meaning in self.added_columns
         )
-        return (*self.columns, *added)
+        return (*self.record_columns, *added)
+
+    @property
+    def record_columns(self) -> tuple[ContractColumn, ...]:
+        """The columns of a record; a change may lack each of them, as a tombstone does."""
+        if self.change_log is None:
+            return self.columns
+        return tuple(one.model_copy(update={"required": False}) for one in self.columns)
 
     @property
     def response_table(self) -> str:

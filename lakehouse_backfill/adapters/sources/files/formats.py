@@ -7,9 +7,10 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lakehouse_backfill.adapters.sources.change_records import BadChange, read_change_lines
 from lakehouse_backfill.adapters.sources.files.errors import bad_file, unparsable_file
 from lakehouse_backfill.adapters.sources.formats import read_json_lines
-from lakehouse_backfill.domain.sources.declaration import FileSource
+from lakehouse_backfill.domain.sources.declaration import ChangeLog, FileSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 
-def parse(declared: FileSource, path: str, content: bytes, schema: pa.Schema) -> pa.Table:
+def parse(
+    declared: FileSource,
+    path: str,
+    content: bytes,
+    schema: pa.Schema,
+    change_log: ChangeLog | None = None,
+) -> pa.Table:
     """Return all rows of a file, with the columns of `schema` in its order.
 
     The file must have exactly these columns. Raises RejectedInput, without values of the file.
@@ -32,7 +39,11 @@ def parse(declared: FileSource, path: str, content: bytes, schema: pa.Schema) ->
     try:
         if declared.format != "parquet":
             content = _decompressed(path, content, declared.max_file_mib)
+        if change_log is not None:
+            return read_change_lines(content, change_log, schema)
         rows = parsers[declared.format](declared, content, schema)
+    except BadChange as error:
+        raise bad_file(path, str(error)) from None
     except (pa.ArrowException, ValueError, TypeError, OSError) as error:
         raise unparsable_file(path, error) from error
     _require_columns(path, rows.column_names, schema.names)

@@ -18,7 +18,11 @@ from lakehouse_backfill.adapters.sources.files.config import FilePlaces
 from lakehouse_backfill.adapters.sources.files.errors import bad_file, translate_store_errors
 from lakehouse_backfill.adapters.sources.files.ledger import JudgedFile, archive_files, hash_of
 from lakehouse_backfill.core.landing import deliveries
-from lakehouse_backfill.domain.sources.declaration import FileSource, SourceDeclaration
+from lakehouse_backfill.domain.sources.declaration import (
+    FILE_COLUMNS,
+    FileSource,
+    SourceDeclaration,
+)
 from lakehouse_backfill.domain.sources.landings import (
     ExpectedFile,
     FileDelivery,
@@ -119,9 +123,9 @@ class FileReader:
         content = self._read_whole(file.path)
         if hashlib.sha256(content).hexdigest() != file.content_hash:
             raise bad_file(file.path, "was changed while it was read")
-        own = {column.name for column in self.source.columns}
-        schema = pa.schema([field for field in self.schema if field.name in own])
-        rows = formats.parse(declared, file.path, content, schema)
+        of_file = {name for name, _, _ in FILE_COLUMNS}
+        schema = pa.schema([field for field in self.schema if field.name not in of_file])
+        rows = formats.parse(declared, file.path, content, schema, self.source.change_log)
         if file.expected_rows is not None and rows.num_rows != file.expected_rows:
             because = f"has {rows.num_rows} rows; its landing manifest says {file.expected_rows}"
             raise bad_file(file.path, because)
