@@ -115,7 +115,7 @@ model-test: setup ## N random sequences of actions and crashes against a model (
 
 lock: setup ## bring the lock files up to date with pyproject.toml and tests/stack
 	UV_CACHE_DIR="$${UV_CACHE_DIR:-.tools/cache/uv}" .venv/bin/uv pip compile pyproject.toml --universal --python-version 3.10 \
-	  --generate-hashes --extra java --extra demo --group dev --upgrade --quiet \
+	  --generate-hashes --extra java --extra demo --extra kafka --group dev --upgrade --quiet \
 	  --constraint tools/lock-constraints.txt --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links -o requirements.lock
 	UV_CACHE_DIR="$${UV_CACHE_DIR:-.tools/cache/uv}" .venv/bin/uv pip compile tests/stack/requirements.in --universal \

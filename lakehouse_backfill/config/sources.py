@@ -12,9 +12,8 @@ from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.faults import closest_name, display_path, load_model, suggest_name
 from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
 from lakehouse_backfill.domain.sources.declaration import (
-    API_COLUMNS,
     CHANGE_COLUMNS,
-    FILE_COLUMNS,
+    COLUMNS_OF_KIND,
     LANDING_COLUMNS,
     SourceDeclaration,
 )
@@ -98,7 +97,11 @@ def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
         yield document.fault(("kind",), "is files, and nothing says where they are", "add `files:`")
     if kind == "api" and document.get("api") is None:
         yield document.fault(("kind",), "is api, and nothing says where it is", "add `api:`")
+    if kind == "kafka" and document.get("kafka") is None:
+        yield document.fault(("kind",), "is kafka, and nothing says where it is", "add `kafka:`")
+    yield from _missing_column_faults(document)
     yield from _column_faults(document)
+    yield from _kafka_faults(document)
     yield from _change_log_faults(document)
     yield from _pattern_faults(document)
 
@@ -125,11 +128,21 @@ def _change_log_faults(document: YamlDocument) -> Iterator[Fault]:
             yield document.fault(path, f"is {name}, which is no column", suggest_name(name, known))
 
 
+def _missing_column_faults(document: YamlDocument) -> Iterator[Fault]:
+    columns = document.get("columns")
+    is_raw = document.get("kind") == "kafka" and document.get("kafka", "format") in (None, "raw")
+    if not columns and not is_raw:
+        yield document.fault(("columns",), "names no column", "declare the columns of a record")
+    if columns and is_raw:
+        problem = "are declared, and values of format raw are not parsed"
+        yield document.fault(("columns",), problem, "remove them, or write kafka.format: json")
+
+
 def _column_faults(document: YamlDocument) -> Iterator[Fault]:
     columns = document.get("columns")
     if not isinstance(columns, list):
         return
-    own = API_COLUMNS if document.get("kind") == "api" else FILE_COLUMNS
+    own = COLUMNS_OF_KIND.get(str(document.get("kind")), ())
     changes = CHANGE_COLUMNS if document.get("change_log") else ()
     added = {name for name, _, _ in (*changes, *own, *LANDING_COLUMNS)}
     seen: set[str] = set()
@@ -150,6 +163,18 @@ def _column_faults(document: YamlDocument) -> Iterator[Fault]:
             path = ("partitioning", position, "column")
             known = sorted(seen | added)
             yield document.fault(path, f"is {name}, which is no column", suggest_name(name, known))
+
+
+def _kafka_faults(document: YamlDocument) -> Iterator[Fault]:
+    if document.get("kind") != "kafka":
+        return
+    columns = document.get("columns")
+    for position, column in enumerate(columns if isinstance(columns, list) else []):
+        if isinstance(column, dict) and column.get("required"):
+            problem = "is required, and a record without a value (a tombstone) has none"
+            yield document.fault(
+                ("columns", position, "required"), problem, "write required: false"
+            )
 
 
 def _pattern_faults(document: YamlDocument) -> Iterator[Fault]:

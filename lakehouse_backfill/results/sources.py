@@ -17,6 +17,14 @@ class PlannedPartRecord(Record):
     because: str
 
 
+class PlannedOffsetsRecord(Record):
+    """Offsets of one partition of a topic that are read, the last one not included."""
+
+    partition: int
+    first: int
+    stop: int
+
+
 class DeliveryRecord(Record):
     """One file of a landing: its row of `file_import_ledger`."""
 
@@ -36,6 +44,8 @@ class LandPreviewResult(Result):
     table: str
     size_bytes: int
     parts: tuple[PlannedPartRecord, ...]
+    offsets: tuple[PlannedOffsetsRecord, ...] | None = optional()
+    throughput: str | None = optional()
 
     @staticmethod
     def of(source: SourceDeclaration, survey: LandingSurvey) -> LandPreviewResult:
@@ -46,6 +56,8 @@ class LandPreviewResult(Result):
             table=source.table,
             size_bytes=survey.size_bytes,
             parts=tuple(PlannedPartRecord(**part._asdict()) for part in survey.parts),
+            offsets=tuple(PlannedOffsetsRecord(**one._asdict()) for one in survey.offsets) or None,
+            throughput=survey.throughput or None,
             warnings=survey.notes,
         )
 

@@ -102,6 +102,14 @@ def _reader(
         client = ApiClient(ApiEndpoint.open(source.api), clock)
         ledger = ResponseLedger(raw_tables, ResponseDeclaration.of(source))
         return ApiReader(source, schema, client, ledger, raw_tables, clock)
+    if source.kind == "kafka" and source.kafka is not None:
+        from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient
+        from lakehouse_backfill.adapters.sources.kafka.config import KafkaTopic
+        from lakehouse_backfill.adapters.sources.kafka.ledger import OffsetLedger
+        from lakehouse_backfill.adapters.sources.kafka.reader import KafkaReader
+
+        topic = KafkaClient(KafkaTopic.open(source.kafka))
+        return KafkaReader(source, schema, topic, OffsetLedger(raw_tables, source.table), clock)
     from lakehouse_backfill.adapters.sources.files.config import FilePlaces
     from lakehouse_backfill.adapters.sources.files.reader import FileReader
 

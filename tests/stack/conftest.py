@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.stack.catalogs import Catalogs
-from tests.stack.servers import Postgres, Rest, Seaweed
+from tests.stack.servers import Kafka, Postgres, Rest, Seaweed
 from tests.support.lakes.catalogs import NAMES_CATALOG
 
 
@@ -39,6 +39,15 @@ def rest(place: Path) -> Iterator[Rest]:
     folder = place / "rest"
     folder.mkdir()
     made = Rest(folder)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(place: Path) -> Iterator[Kafka]:
+    folder = place / "kafka"
+    folder.mkdir()
+    made = Kafka(folder)
     yield made
     made.stop()
 

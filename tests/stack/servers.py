@@ -5,6 +5,7 @@ A part that is missing fails the test that needs it, and says what installs it.
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import json
 import os
@@ -218,6 +219,68 @@ class Rest:
 
     def stop(self) -> None:
         self.server.stop()
+
+
+# --- Kafka ------------------------------------------------------------------------------------
+
+BROKER_SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller}
+listeners=PLAINTEXT://{host}:{broker},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{broker}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={folder}/logs
+num.partitions=1
+auto.create.topics.enable=true
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=100
+"""
+
+
+class Kafka:
+    """A broker of Kafka that is its own controller."""
+
+    def __init__(self, folder: Path) -> None:
+        jars = TOOLS / "kafka"
+        if not any(jars.glob("kafka_*.jar")):
+            missing("Kafka", f"run `{MAKE}`")
+        java = find_java()
+        if java is None:
+            missing("Java 17 or 21", "run `make setup`")
+        assert java is not None
+        ports = {"broker": free_port(), "controller": free_port()}
+        settings = folder / "server.properties"
+        text = BROKER_SETTINGS.format(host=HOST, folder=folder, **ports)
+        settings.write_text(text, encoding="utf-8")
+        command = [str(java.home / "bin" / "java"), *java.options, "-Xmx384m", "-XX:+UseSerialGC"]
+        command += ["-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        command += ["-cp", f"{jars}/*"]
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        format_ = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
+        made = subprocess.run(
+            [*command, *format_], capture_output=True, text=True, check=False, cwd=folder
+        )
+        if made.returncode != 0:
+            pytest.fail(f"Kafka: {made.stdout}{made.stderr}", pytrace=False)
+        self.address = f"{HOST}:{ports['broker']}"
+        self.server = Server(
+            [*command, "kafka.Kafka", str(settings)], (ports["broker"],), folder / "log"
+        )
+        self.server.start()
+
+    def stop(self) -> None:
+        """At once: nothing of it is kept."""
+        self.server.stop(signal.SIGKILL)
 
 
 # --- SeaweedFS --------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_commands_that_a_page_names_exist(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     named = re.findall(r"lakehouse-backfill ([a-z][a-z-]+)", text)
     named += re.findall(r"`([a-z][a-z-]+)(?: [A-Z]+|`)", text) if page == "install.md" else []
-    extras = {"java", "postgres", "connect", "demo", "microbatch", "main"}
+    extras = {"java", "postgres", "connect", "kafka", "demo", "microbatch", "main"}
     assert set(named) - extras <= commands()
 
 
@@ -52,5 +52,5 @@ def test_the_page_lists_the_extras_of_the_package() -> None:
     part = declared.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
     extras = re.findall(r"^([a-z]+) = ", part, re.MULTILINE)
     text = (DOCS / "install.md").read_text(encoding="utf-8")
-    assert len(extras) == 4
+    assert len(extras) == 5
     assert set(re.findall(r"^\| `([a-z]+)` \| [a-z]", text, re.MULTILINE)) == set(extras)

@@ -1,7 +1,7 @@
 """Installs what the tests with real servers need, beside what `make setup` installs.
 
-A few packages into `.venv`, and the jars of a REST catalog into `.tools/stack`. PostgreSQL is a
-package of the operating system: `.ci/run` installs it.
+A few packages into `.venv`, and the jars of a REST catalog and of Kafka into `.tools/stack`.
+PostgreSQL is a package of the operating system: `.ci/run` installs it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOCK = "tests/stack/requirements.lock"
 JARS = jars.Place("tests/stack/jars.lock", ".tools/stack/jars")
+#: In a folder of their own: the two need other versions of the same libraries.
+KAFKA_JARS = jars.Place("tests/stack/kafka-jars.lock", ".tools/stack/kafka")
 SOURCE = "tests/stack/rest/RestServer.java"
 COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
 
@@ -32,6 +34,7 @@ def install_servers(root_name: str) -> int:
         _install_packages(root)
         java = install.chosen_java(root)
         jars.fetch(root, java, JARS)
+        jars.fetch(root, java, KAFKA_JARS)
         _compile(root, java)
     except packages.SetupFault as fault:
         sys.stderr.write(f"set-up: {fault.problem}\n    fix: {fault.fix}\n")

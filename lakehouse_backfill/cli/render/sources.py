@@ -14,6 +14,8 @@ def render_land_preview(page: TextPage, result: LandPreviewResult) -> None:
         page.table("", ("part", "action", "because"), rows)
     else:
         page.line("there is nothing to land")
+    if result.throughput:
+        page.line(result.throughput)
 
 
 def render_land(page: TextPage, result: LandResult) -> None:

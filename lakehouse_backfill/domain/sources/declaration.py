@@ -12,7 +12,7 @@ from pydantic import Field
 from lakehouse_backfill.domain.contract import ContractColumn, ContractPartition
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value
 
-SourceKind = Literal["files", "api"]
+SourceKind = Literal["files", "api", "kafka"]
 DuplicatePolicy = Literal["ignore", "reprocess", "correction", "reject"]
 
 #: Columns that a landing adds to those of each source: name, Iceberg type, meaning.
@@ -49,6 +49,20 @@ API_COLUMNS = (
     ("page", "long", "Number of the response in its landing; null for a deletion."),
     ("sequence", "long", "Order of the rows of this table: of a record the highest counts."),
 )
+#: Columns that a landing of a topic adds.
+KAFKA_COLUMNS = (
+    ("kafka_topic", "string", "The topic."),
+    ("kafka_partition", "int", "Partition of the topic."),
+    ("kafka_offset", "long", "Offset in its partition."),
+    ("kafka_timestamp", "timestamptz", "Timestamp of the record; null: it has none."),
+    ("kafka_timestamp_type", "string", "create_time (of the event) or log_append_time."),
+    ("kafka_key", "binary", "The key as it is."),
+    ("kafka_value", "binary", "The value as it is; null: a tombstone."),
+    ("kafka_headers", "list<struct<key: string, value: binary>>", "The headers, in their order."),
+    ("parse_error", "string", "Why the value is no record of the declared columns; null: it is."),
+)
+#: What a landing adds, by kind.
+COLUMNS_OF_KIND = {"files": FILE_COLUMNS, "api": API_COLUMNS, "kafka": KAFKA_COLUMNS}
 #: Columns of the table of raw responses, TABLE_responses.
 RESPONSE_COLUMNS = (
     ("page", "long", "Number of the response in its landing, from 1."),
@@ -208,6 +222,41 @@ class ApiSource(Value):
     pages_per_commit: int = Field(10, ge=1, le=1000, description="Responses in one commit.")
 
 
+class KafkaSource(Value):
+    """A topic of Kafka: it is read by offsets, without a consumer group and without commits."""
+
+    bootstrap_servers: Text = Field(description="host:port of some brokers, by commas.")
+    topic: Text = Field(description="Name of the topic.")
+    format: Literal["raw", "json"] = Field(
+        "raw", description="json: the value is also parsed into the declared columns."
+    )
+    unreadable: Literal["block", "keep"] = Field(
+        "block",
+        description="A value that does not fit the columns: `block` lands nothing from its "
+        "checkpoint on, `keep` lands it with its value, `parse_error` and no other column.",
+    )
+    disorder_s: int | None = Field(
+        None,
+        ge=0,
+        description="Seconds after its own timestamp at which a record is in the topic at the "
+        "latest; no timestamp lies in the future. None: not known, so that --to reads on to the "
+        "end of the topic. Not used where brokers set the timestamps.",
+    )
+    settings: dict[str, str] = Field(
+        default_factory=dict,
+        description="Properties of librdkafka for the connection, e.g. {security.protocol: "
+        "SASL_SSL}; no secrets.",
+    )
+    secrets: dict[str, Text] = Field(
+        default_factory=dict,
+        description="Properties whose values are read from environment variables, e.g. "
+        "{sasl.password: KAFKA_PASSWORD}.",
+    )
+    rows_per_commit: int = Field(200_000, ge=1, description="Records in one commit at most.")
+    mib_per_commit: int = Field(256, ge=1, description="MiB of keys and values in one commit.")
+    timeout_s: float = Field(60, gt=0, description="How long the brokers may stay silent.")
+
+
 class SourceDeclaration(Value):
     """One source: its kind, and the raw table that it is landed in."""
 
@@ -218,7 +267,9 @@ class SourceDeclaration(Value):
     description: str = Field("", description="What the source holds.")
     owner: str = Field("", description="Who answers for it.")
     columns: tuple[ContractColumn, ...] = Field(
-        min_length=1, description="Columns of a record; the landing adds its own."
+        (),
+        description="Columns of a record; the landing adds its own. A topic of format raw has "
+        "none, all others have one at least.",
     )
     partitioning: tuple[ContractPartition, ...] = Field(
         (), description="Partitioning of the raw table; none if absent."
@@ -231,13 +282,13 @@ class SourceDeclaration(Value):
     )
     files: FileSource | None = Field(None, description="For kind files.")
     api: ApiSource | None = Field(None, description="For kind api.")
+    kafka: KafkaSource | None = Field(None, description="For kind kafka.")
 
     @property
     def added_columns(self) -> tuple[tuple[str, str, str], ...]:
         """Columns of the raw table beside those of a record: name, type, meaning."""
-        own = {"files": FILE_COLUMNS, "api": API_COLUMNS}
         changes = CHANGE_COLUMNS if self.change_log else ()
-        return (*changes, *own[self.kind], *LANDING_COLUMNS)
+        return (*changes, *COLUMNS_OF_KIND[self.kind], *LANDING_COLUMNS)
 
     @property
     def all_columns(self) -> tuple[ContractColumn, ...]:

@@ -81,7 +81,7 @@ class LandingRequest(Value):
     def covers(self, moment: date | datetime) -> bool:
         """Return whether an instant or a day lies in the range; without a range all do."""
         found, first, stop = (
-            None if one is None else _as_instant(one) for one in (moment, self.from_, self.to)
+            None if one is None else as_instant(one) for one in (moment, self.from_, self.to)
         )
         if found is None:
             return False
@@ -91,7 +91,8 @@ class LandingRequest(Value):
 LandingState.model_rebuild()
 
 
-def _as_instant(moment: date | datetime) -> datetime:
+def as_instant(moment: date | datetime) -> datetime:
+    """Return a day as its first instant, in UTC."""
     if not isinstance(moment, datetime):
         moment = datetime.combine(moment, time())
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
@@ -124,6 +125,14 @@ class SourceCapabilities(NamedTuple):
     finds_deletions: bool
 
 
+class PlannedRange(NamedTuple):
+    """Offsets of one partition that a landing reads: from `first` up to `stop`, without it."""
+
+    partition: int
+    first: int
+    stop: int
+
+
 @dataclass(frozen=True)
 class LandingSurvey:
     """What a landing will read, found without reading rows."""
@@ -132,6 +141,10 @@ class LandingSurvey:
     parts: tuple[PlannedPart, ...] = ()
     size_bytes: int = 0
     notes: tuple[str, ...] = ()
+    #: Offsets that a landing of a topic reads, without those that were landed before.
+    offsets: tuple[PlannedRange, ...] = ()
+    #: How fast the source is read against what it gets, as far as it was measured.
+    throughput: str = ""
     #: What the reader keeps between survey and read.
     detail: Any = field(default=None, compare=False)
 

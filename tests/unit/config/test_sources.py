@@ -56,6 +56,9 @@ def test_a_right_declaration_is_loaded(tmp_path: Path) -> None:
         ("files:\n  location: inbox\n  format: csv\n  business_date: 'trips-(\\d{8})'\n", "",
          "nothing says where they are"),
         ("format: csv", "format: xml", "files.format: is 'xml'"),
+        ("kind: files", "kind: kafka", "nothing says where it is"),
+        ("columns:\n  - {name: id, type: long, required: true}\n  - {name: day, type: date}\n", "",
+         "columns: names no column"),
     ],
 )  # fmt: skip
 def test_a_wrong_declaration_is_refused_with_its_line(
@@ -86,3 +89,36 @@ def test_a_range_is_of_two_dates_or_two_instants() -> None:
     ):
         with pytest.raises(ConfigError):
             landing_request(first, stop)
+
+
+TOPIC = """api_version: lakehouse-backfill/v1
+source: trips
+kind: kafka
+table: bronze.trips
+columns:
+  - {name: id, type: long}
+kafka:
+  bootstrap_servers: localhost:9092
+  topic: trips
+  format: json
+"""
+
+
+def test_a_topic_is_declared_with_or_without_columns(tmp_path: Path) -> None:
+    parsed = find_source(declare(tmp_path, TOPIC), "trips")
+    assert parsed.all_columns[0].name == "id"
+    raw = changed(TOPIC, "columns:\n  - {name: id, type: long}\n", "").replace("json", "raw")
+    assert find_source(declare(tmp_path, raw), "trips").columns == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("type: long}", "type: long, required: true}", "a tombstone"),
+        ("name: id", "name: kafka_offset", "which the landing adds"),
+        ("  format: json\n", "", "values of format raw are not parsed"),
+    ],
+)
+def test_a_wrong_topic_is_refused(old: str, new: str, fault: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        find_source(declare(tmp_path, changed(TOPIC, old, new)), "trips")

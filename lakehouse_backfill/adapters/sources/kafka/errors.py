@@ -1,0 +1,74 @@
+"""Errors of topics: which of them a retry may mend is in their type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, SourceDown
+
+_STATE = "what was landed before it stays; the landing is continued by the same command"
+_RIGHTS = "check `kafka.settings` and `kafka.secrets`, and the rights to read and describe it"
+#: Errors of brokers that a retry would get again, by their names in librdkafka.
+_FINAL = {
+    "UNKNOWN_TOPIC_OR_PART": "check `kafka.topic`",
+    "_UNKNOWN_TOPIC": "check `kafka.topic`",
+    "_UNKNOWN_PARTITION": "check `kafka.topic`",
+    "TOPIC_EXCEPTION": "check `kafka.topic`",
+    "TOPIC_AUTHORIZATION_FAILED": _RIGHTS,
+    "CLUSTER_AUTHORIZATION_FAILED": _RIGHTS,
+    "SASL_AUTHENTICATION_FAILED": _RIGHTS,
+    "_AUTHENTICATION": _RIGHTS,
+    "_SSL": _RIGHTS,
+    "_BAD_MSG": "the record is damaged in the topic: restore it from a backup",
+}
+
+
+def missing_client() -> ConfigError:
+    """Build the error for a client that is not installed."""
+    return ConfigError(
+        "a source of kind kafka needs the package confluent-kafka, which is not installed",
+        fix="pip install 'lakehouse-backfill[kafka]'",
+    )
+
+
+def bad_properties(error: Exception, names: Iterable[str]) -> ConfigError:
+    """Build the error for properties that the client refuses; values are not quoted."""
+    found = [name for name in names if name in str(error)]
+    return ConfigError(
+        f"the client of Kafka refuses its properties{': ' if found else ''}{', '.join(found)}",
+        fix="check `kafka.settings`, `kafka.secrets` and `kafka.bootstrap_servers`",
+        field="kafka.settings",
+    )
+
+
+def is_final(error: Any) -> bool:
+    """Return whether a retry would get the same answer."""
+    return error.name() in _FINAL
+
+
+def broker_error(topic: str, error: Any) -> BackfillError:
+    """Translate an error of the client."""
+    name = error.name()
+    if name in _FINAL:
+        return Blocked(
+            f"{topic}: the brokers answer {name}",
+            state=_STATE,
+            fix=f"{_FINAL[name]}, then give the command again",
+        )
+    return source_down(topic, f"the brokers answer {name}")
+
+
+def source_down(topic: str, problem: str) -> SourceDown:
+    """Build the error for brokers that do not answer; a retry may help."""
+    return SourceDown(f"{topic}: {problem}", state=_STATE, fix="give the command again later")
+
+
+def unreadable_value(place: str, problem: str) -> Blocked:
+    """Build the error for a value that does not fit the declared columns; it is not quoted."""
+    return Blocked(
+        f"{place}: the value is no record of the declared columns: {problem}",
+        state=_STATE,
+        fix="correct the columns; or write kafka.unreadable: keep, which lands it with its value "
+        "and `parse_error`",
+    )

@@ -1,0 +1,278 @@
+"""A topic: offsets are pinned when a landing begins, then read, each record landed once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lakehouse_backfill.adapters.sources.formats import exact_json, from_json_rows
+from lakehouse_backfill.adapters.sources.kafka.capabilities import KAFKA
+from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient
+from lakehouse_backfill.adapters.sources.kafka.errors import unreadable_value
+from lakehouse_backfill.adapters.sources.kafka.ledger import OffsetLedger
+from lakehouse_backfill.core.landing import offsets
+from lakehouse_backfill.domain.sources.declaration import KafkaSource, SourceDeclaration
+from lakehouse_backfill.domain.sources.landings import (
+    FileDelivery,
+    LandingRequest,
+    LandingState,
+    LandingSurvey,
+    PlannedPart,
+    PlannedRange,
+    as_instant,
+)
+from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.ports.sources import SourceCheckpoint
+from lakehouse_backfill.ports.system import Clock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Message
+
+_MIB = 1024 * 1024
+#: Timestamps that a column of the lake can hold; another one is none.
+_LAST_MS = 253_402_300_799_999
+_TIMESTAMP_TYPES = {1: "create_time", 2: "log_append_time"}
+
+
+class _PlannedLanding(NamedTuple):
+    """What a landing begins with: the topic, what it reads, and what was landed before."""
+
+    view: offsets.TopicView
+    asked: offsets.Spans
+    before: offsets.OffsetPosition | None
+
+    def begin(self, landing_id: str) -> offsets.OffsetPosition:
+        """Return the position of a landing that has read nothing yet."""
+        view = self.view
+        return offsets.OffsetPosition(
+            landing_id, view.cluster_id, view.topic, view.topic_id, self.asked,
+            landed=self.before.landed if self.before else {},
+            records_per_s=self.before.records_per_s if self.before else None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KafkaReader:
+    """`ports.sources.SourceReader` for a topic of Kafka."""
+
+    source: SourceDeclaration
+    schema: pa.Schema
+    client: KafkaClient
+    ledger: OffsetLedger
+    clock: Clock
+    capabilities = KAFKA
+
+    @property
+    def declared(self) -> KafkaSource:
+        return self.client.topic.declared
+
+    def survey(self, request: LandingRequest, known: tuple[FileDelivery, ...]) -> LandingSurvey:  # noqa: ARG002 (the ledger of files has none of a topic)
+        """Return the offsets that a landing reads; nothing is read.
+
+        Raises Blocked when retention has removed some of them, or the topic is another one.
+        """
+        if request.reconcile:
+            raise ConfigError(
+                "--reconcile is for APIs: records of a topic do not change",
+                fix=f"lakehouse-backfill land {self.source.source}",
+            )
+        _, before = self.ledger.newest()
+        begun = self.ledger.begun()
+        window, notes = self._window(request)
+        view = self.client.look(window)
+        offsets.require_same_topic(view, before)
+        if begun is not None:
+            whole = asked = begun.asked
+            offsets.require_kept(self.source.source, view, begun.remaining())
+        else:
+            whole = offsets.plan_offsets(self.source.source, view, before, window)
+            asked = offsets.without(whole, before.landed if before else {})
+        notes = (*notes, *offsets.range_notes(view, before, asked))
+        left = begun.remaining() if begun is not None else asked
+        return LandingSurvey(
+            parts=tuple(self._part(view, number, whole, left) for number in whole),
+            notes=notes,
+            throughput=self._speed(view, before),
+            offsets=tuple(
+                PlannedRange(number, first, stop)
+                for number, spans in left.items()
+                for first, stop in spans
+            ),
+            detail=_PlannedLanding(view, asked, before),
+        )
+
+    def checkpoints(self, survey: LandingSurvey, state: LandingState) -> Iterator[SourceCheckpoint]:
+        """Yield groups of records; retention is looked at before each is read."""
+        position = self.ledger.begun() or survey.detail.begin(state.landing_id)
+        remaining = position.remaining()
+        if not remaining:
+            return
+        declared, began, read = self.declared, time.monotonic(), 0
+        with self.client.open_reading(self.source.source, remaining) as reading:
+            while not reading.is_done:
+                messages, spans = reading.take(
+                    declared.rows_per_commit, declared.mib_per_commit * _MIB
+                )
+                read += len(messages)
+                counted = Counter(int(message.partition() or 0) for message in messages)
+                speed = int(read / max(time.monotonic() - began, 1e-3))
+                position = replace(
+                    position.advanced(spans, counted),
+                    records_per_s=speed or position.records_per_s,
+                )
+                parts = (_RecordsPart(self.rows(messages)),) if messages else ()
+                yield SourceCheckpoint(parts=parts, position=position.as_json())
+
+    def finish(self, state: LandingState) -> None:
+        """Do nothing: nothing follows a commit outside the lake."""
+
+    def rows(self, messages: list[Message]) -> pa.Table:
+        """Return records in the columns of the raw table.
+
+        Raises Blocked for a value that does not fit the declared columns, if it shall block.
+        """
+        import pyarrow as pa
+
+        stamps = [message.timestamp() for message in messages]
+        values = [message.value() for message in messages]
+        moments = [at if kind and 0 <= at <= _LAST_MS else None for kind, at in stamps]
+        columns: dict[str, Any] = {
+            "kafka_topic": pa.repeat(pa.scalar(self.client.topic.name), len(messages)),
+            "kafka_partition": pa.array([one.partition() for one in messages], pa.int32()),
+            "kafka_offset": pa.array([one.offset() for one in messages], pa.int64()),
+            "kafka_timestamp": pa.array(moments, pa.timestamp("ms", "UTC")),
+            "kafka_timestamp_type": pa.array([_TIMESTAMP_TYPES.get(kind) for kind, _ in stamps]),
+            "kafka_key": pa.array([one.key() for one in messages], pa.large_binary()),
+            "kafka_value": pa.array(values, pa.large_binary()),
+            "kafka_headers": self._headers(messages),
+            "parse_error": pa.nulls(len(messages), pa.string()),
+        }
+        if self.declared.format == "json":
+            columns |= self._parsed(messages, values)
+        arrays = [columns[field.name].cast(field.type) for field in self.schema]
+        return pa.table(arrays, schema=self.schema)
+
+    def _headers(self, messages: list[Message]) -> pa.Array:
+        import pyarrow as pa
+
+        kind = self.schema.field("kafka_headers").type
+        rows = [
+            [{"key": one[0], "value": one[1]} for one in message.headers() or ()]
+            for message in messages
+        ]
+        return pa.array(rows, kind)
+
+    def _parsed(self, messages: list[Message], values: list[bytes | None]) -> dict[str, Any]:
+        """Return the declared columns of the values, and why some are no records."""
+        import pyarrow as pa
+
+        own = pa.schema([self.schema.field(column.name) for column in self.source.columns])
+        records: list[dict[str, Any]] = []
+        errors: list[str | None] = []
+        for value in values:
+            record, error = _decoded(value)
+            records.append(record)
+            errors.append(error)
+        try:
+            table = from_json_rows(records, own)
+        except (pa.ArrowException, ValueError, TypeError):
+            # One of them does not fit: each is looked at on its own.
+            for position, record in enumerate(records):
+                try:
+                    from_json_rows([record], own)
+                except (pa.ArrowException, ValueError, TypeError):
+                    records[position], errors[position] = {}, "does not fit the declared columns"
+            table = from_json_rows(records, own)
+        bad = next((position for position, error in enumerate(errors) if error), None)
+        if bad is not None and self.declared.unreadable == "block":
+            one = messages[bad]
+            place = f"{self.client.topic.name}[{one.partition()}], offset {one.offset()}"
+            raise unreadable_value(place, str(errors[bad]))
+        found = {name: table[name] for name in table.column_names}
+        return {**found, "parse_error": pa.array(errors, pa.string())}
+
+    def _window(self, request: LandingRequest) -> tuple[offsets.OffsetWindow, tuple[str, ...]]:
+        """Return the instants whose offsets are looked for, and what the end means.
+
+        Where producers set the timestamps, offsets and instants differ in order: the end is then
+        the end of the topic, or where the declared disorder is over.
+        """
+        begin = offsets.milliseconds(as_instant(request.from_)) if request.from_ else None
+        if request.to is None:
+            return offsets.OffsetWindow(begin), ()
+        end = offsets.milliseconds(as_instant(request.to))
+        if self.client.broker_stamps():
+            return offsets.OffsetWindow(begin, end), ()
+        disorder_s = self.declared.disorder_s
+        if disorder_s is None:
+            note = (
+                "producers set the timestamps of this topic, so that records before --to can lie "
+                "anywhere behind it: it is read on to its end (kafka.disorder_s sets a bound)"
+            )
+            return offsets.OffsetWindow(begin), (note,)
+        note = (
+            f"records before --to that came more than {disorder_s} s after their timestamp are not "
+            "in the range: kafka.disorder_s declares that there are none"
+        )
+        return offsets.OffsetWindow(begin, end + disorder_s * 1000), (note,)
+
+    def _speed(self, view: offsets.TopicView, before: offsets.OffsetPosition | None) -> str:
+        now_ms = offsets.milliseconds(self.clock.now())
+        live = self.client.live_rate(view, now_ms)
+        return offsets.speed_note(before.records_per_s if before else None, live)
+
+    def _part(
+        self, view: offsets.TopicView, number: int, whole: offsets.Spans, left: offsets.Spans
+    ) -> PlannedPart:
+        one, spans = view.partitions[number], left.get(number, ())
+        name = f"{view.topic}[{number}]"
+        kept = f"the topic has {one.low} to {one.stop}"
+        if not spans:
+            first, stop = whole[number][0][0], whole[number][-1][1]
+            return PlannedPart(name, "skip", f"offsets {first} to {stop} were landed; {kept}")
+        text = ", ".join(f"{first} to {stop}" for first, stop in spans)
+        count = sum(stop - first for first, stop in spans)
+        return PlannedPart(name, "read", f"offsets {text}: at most {count:,} records; {kept}")
+
+
+def _decoded(value: bytes | None) -> tuple[dict[str, Any], str | None]:
+    """Return the object that a value holds, and why it is none; a tombstone has no fields."""
+    if value is None:
+        return {}, None
+    try:
+        found = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse_constant)
+        if not isinstance(found, dict):
+            return {}, "is no JSON object"
+        exact_json(found).encode()  # half a surrogate pair is no text
+    except UnicodeDecodeError:
+        return {}, "is no UTF-8"
+    except (ValueError, RecursionError):
+        return {}, "is no JSON"
+    return found, None
+
+
+def _refuse_constant(name: str) -> None:
+    """Raise ValueError: NaN and Infinity are no JSON."""
+    raise ValueError(name)
+
+
+class _RecordsPart(NamedTuple):
+    """Records of some offsets; they are read and judged already."""
+
+    table: pa.Table
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the records."""
+        yield self.table
+
+    def landed(self, rows: int) -> None:
+        """Return no row of the ledger of files."""
+
+    def rejected(self, reason: str) -> None:
+        """Return no row of the ledger of files."""
