@@ -44,6 +44,8 @@ COMMIT_POINTS = (
     "ControlLog.reject_record",
     "ControlLog.run_event",
     "Corrections.append",
+    "MigratedTables.commit",
+    "MigratedTables.drop",
     "Pins.tag",
     "Publisher.swap",
     "RawTables.commit",

@@ -38,17 +38,20 @@ if TYPE_CHECKING:
     from lakehouse_backfill import results
     from lakehouse_backfill.core.cascade.plan import Cascade
     from lakehouse_backfill.core.comparison.diff import DiffOptions, TableSides
+    from lakehouse_backfill.core.migration.migrate import MigrationPorts
     from lakehouse_backfill.core.planning.plan import DeclaredRun
     from lakehouse_backfill.core.runs.context import Context
     from lakehouse_backfill.core.versions.pointer import RollbackTarget
     from lakehouse_backfill.domain.contract import Contract
     from lakehouse_backfill.domain.plan import Plan
     from lakehouse_backfill.domain.run import RunStatus
+    from lakehouse_backfill.domain.sources.migration import MigrationDeclaration
     from lakehouse_backfill.ports.comparison import DiffRequest
     from lakehouse_backfill.report.page import EvidencePages
     from lakehouse_backfill.results import (
         cascades,
         comparison,
+        migrations,
         origins,
         plans,
         proof,
@@ -331,6 +334,48 @@ class Project:
         ports = landing_ports(self.wiring, declared, looks=True)
         survey = preview_landing(ports, declared, request)
         return results.sources.LandPreviewResult.of(declared, survey)
+
+    def migrate(self, migration: str, by: str) -> migrations.MigrateResult:
+        """Bring what an old place holds into a product's table, proven before readers see it.
+
+        A migration that was cut off is continued; one that is accepted stays as it is. Raises
+        NotFound, ConfigError, Blocked (sides that differ), Conflict (the old place changed).
+        """
+        from lakehouse_backfill.core.migration.migrate import migrate
+
+        declared, contract, ports = self._migration(migration)
+        done = migrate(self.wiring.context, ports, declared, contract, resolve_actor(by))
+        return results.migrations.MigrateResult.of(declared, contract.table, done)
+
+    def preview_migration(self, migration: str) -> migrations.MigratePreviewResult:
+        """Return what `migrate` would do with each part of the old place; nothing is changed."""
+        from lakehouse_backfill.core.migration.migrate import preview_migration
+
+        declared, contract, ports = self._migration(migration, looks=True)
+        survey = preview_migration(ports, contract)
+        return results.migrations.MigratePreviewResult.of(declared, contract.table, survey)
+
+    def undo_migration(self, migration: str, by: str) -> migrations.MigrationUndoneResult:
+        """Take a migration back: pointer and table go, no file is deleted.
+
+        Raises Blocked once a run was published, or the table holds other rows.
+        """
+        from lakehouse_backfill.core.migration.migrate import undo_migration
+
+        declared, contract, ports = self._migration(migration)
+        state = undo_migration(self.wiring.context, ports, declared, contract, resolve_actor(by))
+        return results.migrations.MigrationUndoneResult.of(declared, contract.table, state)
+
+    def _migration(
+        self, name: str, *, looks: bool = False
+    ) -> tuple[MigrationDeclaration, Contract, MigrationPorts]:
+        from lakehouse_backfill.config.migrations import find_migration
+        from lakehouse_backfill.wiring.migrations import migration_ports
+
+        declared = find_migration(self.folder, name)
+        contract = self.wiring.contract(declared.product)
+        ports = migration_ports(self.wiring, declared, contract, looks=looks)
+        return declared, contract, ports
 
     def plan(
         self,

@@ -125,7 +125,10 @@ for _phase, _commands in (
         _name = _COMMAND_NAMES.get(_command.__name__, _command.__name__.replace("_", "-"))
         _add(app, _name, _command, _phase)
 _GROUPS: tuple[tuple[str, str, str, dict[str, Callable[..., Result]]], ...] = (
-    ("product", _BEFORE, "Draft a contract: product add.", {"add": before.product_add}),
+    (
+        "product", _BEFORE, "Bring a product in: product add, product migrate.",
+        {"add": before.product_add, "migrate": sources.migrate},
+    ),
     (
         "session", _BEFORE, "Keep a warm Spark: session start, session stop, session status.",
         {

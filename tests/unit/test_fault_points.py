@@ -69,10 +69,13 @@ READING = {
     "Pins": {"pinned", "preview_expiry", "tags", "unsafe_expiries"},
     # Parts of the acts of other ports, which have the points.
     "CloneCommitter": {"fence", "set_columns", "write_clone"},
+    "MigratedTables": {"branch_snapshot", "foreign_snapshot", "state", "sums"},
+    "OldPlace": {"added", "batches", "changed", "survey"},
     "Progress": {"advance", "count", "finish", "say", "start"},
     "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},
     "RawTables": {"deliveries", "pinned", "rows", "state"},
     "RowReader": {"by_key", "compare_query", "deleted_rows", "golden", "tombstoned_rows"},
+    "RowSums": {"add", "groups"},
     "RowRewriter": {"require_equal"},
     "Runs": {"chunks", "code_of", "events", "fenced", "list", "plan", "recorded", "status"},
     "Secrets": {"read"},

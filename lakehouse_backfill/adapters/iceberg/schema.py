@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -117,25 +118,33 @@ _CREATE_PROPERTIES = {
 }
 
 
-def create_table(catalog: Catalog, contract: Contract) -> None:
+def create_table(
+    catalog: Catalog, contract: Contract, more: Mapping[str, str] | None = None
+) -> None:
     """Create the empty table; a table that another process created first is left as it is.
 
-    Raises ConfigError when a type, a transform or a partition column is wrong.
+    `more` are further properties of the table. Raises ConfigError when a type, a transform or a
+    partition column is wrong.
     """
     schema = contract_schema(contract)
-    spec = PartitionSpec(
+    spec = contract_spec(contract, schema)
+    with translate_errors():
+        with commit_window("Catalog.create_namespace"):
+            catalog.create_namespace_if_not_exists(contract.table.rpartition(".")[0])
+        properties = {**_CREATE_PROPERTIES, "comment": contract.description, **(more or {})}
+        properties |= masks.metrics_properties(contract, None)
+        with suppress(TableAlreadyExistsError), commit_window("Catalog.create_table"):
+            catalog.create_table(contract.table, schema, partition_spec=spec, properties=properties)
+
+
+def contract_spec(contract: Contract, schema: Schema) -> PartitionSpec:
+    """Return the partitioning of the contract over these columns; raises ConfigError."""
+    return PartitionSpec(
         *(
             _partition_field(contract, schema, partition, PARTITION_FIELD_ID_START + position)
             for position, partition in enumerate(contract.partitioning)
         )
     )
-    with translate_errors():
-        with commit_window("Catalog.create_namespace"):
-            catalog.create_namespace_if_not_exists(contract.table.rpartition(".")[0])
-        properties = {**_CREATE_PROPERTIES, "comment": contract.description}
-        properties |= masks.metrics_properties(contract, None)
-        with suppress(TableAlreadyExistsError), commit_window("Catalog.create_table"):
-            catalog.create_table(contract.table, schema, partition_spec=spec, properties=properties)
 
 
 def contract_schema(contract: Contract) -> Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from lakehouse_backfill.errors import ConfigError
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
     from pyiceberg.catalog import Catalog
 
 
@@ -48,6 +49,23 @@ def compare_query(
     Rows stream; results are stored in DuckDB and may spill. Raises ConfigError when the query
     is not a single SELECT, or fails.
     """
+
+    def read(state: TableState) -> pa.RecordBatchReader:
+        return snapshot_stream(catalog, state.table, state.snapshot_id)
+
+    return compare_streams(query, old, new, read)
+
+
+def compare_streams(
+    query: ReaderQuery,
+    old: TableState,
+    new: TableState,
+    read: Callable[[TableState], pa.RecordBatchReader],
+) -> QueryComparison:
+    """Run the query on the rows that `read` streams of both states; otherwise as `compare_query`.
+
+    A state may be a place outside the lake.
+    """
     with (
         TemporaryDirectory(prefix="lhb-read-") as spill,
         _translate_query_errors(query),
@@ -55,8 +73,8 @@ def compare_query(
     ):
         db.execute("SET lock_configuration = true")
         statement = _require_one_select(query)
-        before = _run_query(db, catalog, statement, old, "old_result")
-        after = _run_query(db, catalog, statement, new, "new_result")
+        before = _run_query(db, read, statement, old, "old_result")
+        after = _run_query(db, read, statement, new, "new_result")
         has_same_shape = before == after
         if has_same_shape:
             _store_differences(db, query, before)
@@ -80,10 +98,14 @@ def compare_query(
 
 
 def _run_query(
-    db: duckdb.DuckDBPyConnection, catalog: Catalog, sql: str, state: TableState, name: str
+    db: duckdb.DuckDBPyConnection,
+    read: Callable[[TableState], pa.RecordBatchReader],
+    sql: str,
+    state: TableState,
+    name: str,
 ) -> _QueryResult:
     started = perf_counter()
-    rows = snapshot_stream(catalog, state.table, state.snapshot_id)
+    rows = read(state)
     db.register(RELATION_NAME, rows)
     result = db.sql(sql)
     columns, types = tuple(result.columns), tuple(str(kind) for kind in result.types)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.session import DryRunOption, current_project
+from lakehouse_backfill.cli.session import ByOption, DryRunOption, acting_person, current_project
 from lakehouse_backfill.results.base import Result
 
 
@@ -43,3 +43,33 @@ def land(
     if dry_run:
         return project.preview_landing(source, from_, to, reconcile=reconcile)
     return project.land(source, from_, to, reconcile=reconcile)
+
+
+def migrate(
+    migration: Annotated[
+        str, typer.Argument(metavar="MIGRATION", help="A migration of catalog/migrations.")
+    ],
+    by: ByOption = None,
+    *,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Take it back; no file is deleted anywhere.")
+    ] = False,
+    dry_run: DryRunOption = False,
+) -> Result:
+    """Bring Parquet files into an Iceberg table as a product's first accepted version.
+
+    Files that Iceberg can read stay where they are, others are written again. Counts and checksums
+    of both sides must agree before readers see the table. A migration that was cut off is continued
+    by the same command.
+
+    Examples:
+      lakehouse-backfill product migrate trips --dry-run
+      lakehouse-backfill product migrate trips --by ana
+      lakehouse-backfill product migrate trips --undo --by ana
+    """
+    project = current_project()
+    if dry_run:
+        return project.preview_migration(migration)
+    if undo:
+        return project.undo_migration(migration, acting_person(by))
+    return project.migrate(migration, acting_person(by))

@@ -23,6 +23,7 @@ from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.results import (
     cascades,
     comparison,
+    migrations,
     origins,
     plans,
     proof,
@@ -445,6 +446,27 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "files": [{"path": "trips-2026-01-01.csv", "status": "imported", "attempt": 1,
                    "row_count": 1200, "business_date": "2026-01-01"}],
     },
+    "migrate": {
+        "migration": "trips", "migration_id": "mg-1f00", "product": "silver.trips",
+        "table": "silver.trips", "accepted": True, "snapshot_id": 5, "rows": 1200, "adopted": 9,
+        "rewritten": 1, "partitions": 4, "evidence_digest": "e" * 64, "keeps_files": True,
+        "resumed": True, "readers": [{"reader": "fin", "equal": True}],
+        "rejected_parts": [
+            {"name": "day=2024-01-01/a.parquet", "action": "reject", "because": "it is encrypted"},
+        ],
+        "rewritten_parts": [
+            {"name": "day=2024-01-01/b.parquet", "action": "rewrite", "because": "INT96"},
+        ],
+    },
+    "preview_migration": {
+        "migration": "trips", "table": "silver.trips", "rows": 1200, "adopted": 9, "rejected": 1,
+        "parts": [
+            {"name": "day=2024-01-01/a.parquet", "action": "reject", "because": "it is encrypted"},
+        ],
+    },
+    "undo_migration": {
+        "migration": "trips", "table": "silver.trips", "migration_id": "mg-1f00",
+    },
     "preview_landing": {
         "source": "trips", "kind": "files", "table": "bronze.trips", "size_bytes": 900,
         "parts": [{"name": "trips-2026-01-01.csv", "action": "import", "because": ""}],
@@ -467,6 +489,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 MODULES = {
     "cascades": cascades,
     "comparison": comparison,
+    "migrations": migrations,
     "origins": origins,
     "plans": plans,
     "proof": proof,

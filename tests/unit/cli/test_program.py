@@ -31,6 +31,9 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "session stop": ("stop_session", ()),
     "session status": ("session_status", ()),
     "product add silver.a --owner ana": ("add_product", ("silver.a", "ana")),
+    "product migrate trips --by ana": ("migrate", ("trips", "ana")),
+    "product migrate trips --by ana --dry-run": ("preview_migration", ("trips",)),
+    "product migrate trips --by ana --undo": ("undo_migration", ("trips", "ana")),
     "land trips": ("land", ("trips", None, None, False)),
     "land trips --reconcile": ("land", ("trips", None, None, True)),
     "land trips --from 2026-01-01 --to 2026-02-01 --dry-run": (

@@ -244,4 +244,6 @@ def test_fields_are_called_as_in_yaml() -> None:
 def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
     with pytest.raises(NotFound) as caught:
         json_schema("plan")
-    assert caught.value.fix == "use one of: manifest, contract, profiles, defaults, source"
+    assert (
+        caught.value.fix == "use one of: manifest, contract, profiles, defaults, source, migration"
+    )

@@ -23,6 +23,7 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import OrphanFiles
 from lakehouse_backfill.domain.run import Event, RejectedCount, RejectedGroup
+from lakehouse_backfill.domain.sources.migration import MIGRATION_ID_PREFIX
 from lakehouse_backfill.errors import Tampered
 from lakehouse_backfill.fault_points import commit_window
 
@@ -59,6 +60,8 @@ class IcebergAudit:
     def recorded_runs(self) -> dict[str, frozenset[str]]:
         """Return, by control table whose rows are the work of runs, the runs that have rows.
 
+        Migrations have evidence, and no log of events.
+
         Raises Tampered when any control table is gone.
         """
         heads = {log.name: log.head() for log in self._all_tables}
@@ -66,7 +69,7 @@ class IcebergAudit:
             table.name: frozenset(
                 row["run_id"]
                 for row in heads[table.name].rows(columns=("run_id",))
-                if row["run_id"]
+                if row["run_id"] and not row["run_id"].startswith(MIGRATION_ID_PREFIX)
             )
             for table in _TABLES_OF_RUNS
         }

@@ -22,7 +22,7 @@ def test_every_result_has_a_page() -> None:
         each
         for _, method in inspect.getmembers(Project, inspect.isfunction)
         for each in re.findall(
-            r"\b(?:comparison|origins|plans|proof|publications|runs|sources)\.(\w+)",
+            r"\b(?:comparison|migrations|origins|plans|proof|publications|runs|sources)\.(\w+)",
             str(inspect.signature(method).return_annotation),
         )
     ]  # fmt: skip

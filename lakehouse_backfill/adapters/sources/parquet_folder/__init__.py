@@ -1,0 +1,1 @@
+"""Folders of Parquet files that are migrated."""

@@ -1,0 +1,190 @@
+"""Files of a folder with Hive-style partition folders: where they lie, and what their paths say."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from lakehouse_backfill.adapters.sources.files.config import compile_pattern
+from lakehouse_backfill.adapters.sources.files.errors import source_down, translate_store_errors
+from lakehouse_backfill.errors import Blocked, ConfigError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+#: Folders of table formats: which of their files count is said elsewhere than in the folder.
+_TABLE_FORMATS = {
+    "_delta_log": "a Delta table", ".hoodie": "a Hudi table", "metadata": "an Iceberg table",
+}  # fmt: skip
+#: What Hive writes for null.
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_FOOTER_TAIL, _READ_BYTES = 8, 1 << 22
+_NOTHING = "nothing was migrated"
+
+
+class ListedFile(NamedTuple):
+    """A file as it is listed: its name within the folder, size, and time of change."""
+
+    name: str
+    size_bytes: int
+    modified: str
+    #: Other names of the same file.
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OldFolder:
+    """The folder in its store; `prefix` is what makes a path of the store a location."""
+
+    store: FileSystem
+    root: str
+    prefix: str
+    pattern: str
+
+    @staticmethod
+    def open(location: str, pattern: str, project: Path) -> OldFolder:
+        """Open the folder; raises ConfigError for a location that is none."""
+        from pyarrow.fs import FileSystem, LocalFileSystem
+
+        if not _SCHEME.match(location):
+            folder = Path(location).expanduser()
+            root = os.path.normpath(folder if folder.is_absolute() else project / folder)
+            return OldFolder(LocalFileSystem(), root, "file://", pattern)
+        try:
+            store, root = FileSystem.from_uri(location)
+        except (ValueError, OSError, NotImplementedError) as error:
+            raise ConfigError(
+                f"{location} is no place of files: {error}",
+                fix="write a folder, or a URI such as s3://bucket/trips",
+                field="parquet.location",
+            ) from error
+        scheme = location.partition("://")[0].lower()
+        return OldFolder(store, root.rstrip("/"), f"{scheme}://", pattern)
+
+    def location(self, name: str) -> str:
+        """Return where Iceberg reads a file."""
+        return f"{self.prefix}{self.path(name)}"
+
+    def path(self, name: str) -> str:
+        """Return the path of a file in its store."""
+        return f"{self.root}/{name}"
+
+    def list_files(self) -> tuple[ListedFile, ...]:
+        """Return the files, by name; raises SourceDown, Blocked for a folder that is a table."""
+        from pyarrow.fs import FileSelector, FileType
+
+        with translate_store_errors(self.root):
+            if self.store.get_file_info(self.root).type != FileType.Directory:
+                raise source_down(f"{self.root} is no folder that can be read")
+            try:
+                listed = self.store.get_file_info(FileSelector(self.root, recursive=True))
+                names = {info.path[len(self.root) + 1 :]: info for info in listed}
+            except UnicodeDecodeError as error:
+                raise Blocked(
+                    f"a name in {self.root} is no UTF-8", state=_NOTHING, fix="rename the file"
+                ) from error
+        self._require_plain(names)
+        fits = compile_pattern(self.pattern)
+        wanted = {
+            name: info
+            for name, info in sorted(names.items())
+            if info.type == FileType.File and fits.fullmatch(name) and not _is_hidden(name)
+        }
+        others = self._other_names(wanted)
+        return tuple(
+            ListedFile(name, int(info.size), _modified(info), others.get(name, ()))
+            for name, info in wanted.items()
+        )
+
+    def read_state(self, name: str) -> tuple[int, str, str] | None:
+        """Return size, time of change, and digest of the footer as they are now; None: gone."""
+        from pyarrow.fs import FileType
+
+        with translate_store_errors(self.path(name)):
+            info = self.store.get_file_info(self.path(name))
+            if info.type != FileType.File:
+                return None
+            try:
+                return int(info.size), _modified(info), self.footer_digest(name, int(info.size))
+            except FileNotFoundError:
+                return None
+
+    def footer_digest(self, name: str, size_bytes: int) -> str:
+        """Return the SHA-256 of the footer of a Parquet file, or of the end of another file."""
+        with self.store.open_input_file(self.path(name)) as file:
+            file.seek(max(0, size_bytes - _FOOTER_TAIL))
+            tail = file.read(_FOOTER_TAIL)
+            length = int.from_bytes(tail[:4], "little") if len(tail) == _FOOTER_TAIL else 0
+            start = max(0, size_bytes - _FOOTER_TAIL - min(length, size_bytes))
+            file.seek(start)
+            return hashlib.sha256(file.read(size_bytes - start)).hexdigest()[:32]
+
+    def require_bytes(self, name: str) -> None:
+        """Read the bytes of a file that a parser refused: a store that is down makes no file bad.
+
+        Raises SourceDown when they cannot be read.
+        """
+        with (
+            translate_store_errors(self.path(name)),
+            self.store.open_input_stream(self.path(name)) as file,
+        ):
+            while file.read(_READ_BYTES):
+                pass
+
+    def _require_plain(self, names: dict[str, FileInfo]) -> None:
+        """Raise Blocked when the folder belongs to a table format: old files would come back."""
+        for name in names:
+            first, _, rest = name.partition("/")
+            is_sign = first in _TABLE_FORMATS and (
+                first != "metadata" or rest.endswith(".metadata.json")
+            )
+            if is_sign:
+                raise Blocked(
+                    f"{self.root} is {_TABLE_FORMATS[first]}, and no plain folder of Parquet "
+                    "files: files that it does not count any more may lie in it",
+                    state=_NOTHING,
+                    fix="write its rows out as plain files first, or bring it in by its own tools",
+                )
+
+    def _other_names(self, wanted: dict[str, FileInfo]) -> dict[str, tuple[str, ...]]:
+        """Return by name the other names of the same file: links to files or folders."""
+        from pyarrow.fs import LocalFileSystem
+
+        if not isinstance(self.store, LocalFileSystem):
+            return {}
+        real = {name: os.path.realpath(info.path) for name, info in wanted.items()}
+        counts = Counter(real.values())
+        doubled = [name for name, path in real.items() if counts[path] > 1]
+        return {
+            name: tuple(other for other in doubled if other != name and real[other] == real[name])
+            for name in doubled
+        }
+
+
+def path_values(name: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the columns of a path with their texts, in order; None: null."""
+    found = []
+    for folder in name.split("/")[:-1]:
+        column, equals, text = folder.partition("=")
+        if equals and column:
+            value = unquote(text)
+            found.append((unquote(column), None if value == HIVE_NULL else value))
+    return tuple(found)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part)
+        for part in name.split("/")
+    )
+
+
+def _modified(info: FileInfo) -> str:
+    return str(info.mtime_ns or 0)

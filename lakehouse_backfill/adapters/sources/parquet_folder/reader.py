@@ -1,0 +1,265 @@
+"""Reads Parquet files of an old place as rows of the table that they become; judges each file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_backfill.adapters.sources.parquet_folder.places import (
+    ListedFile,
+    OldFolder,
+    path_values,
+)
+from lakehouse_backfill.core.migration.fit import (
+    FileFacts,
+    TableShape,
+    find_fault,
+    find_rewrite_cause,
+)
+from lakehouse_backfill.domain.sources.migration import MigrationPart, MigrationSurvey
+from lakehouse_backfill.errors import Conflict, RejectedInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    from lakehouse_backfill.ports.migration import PartitionRows, RowSums
+    from lakehouse_backfill.ports.system import Progress
+
+_BATCH_ROWS = 65_536
+_MAX_REASON = 300
+
+
+@dataclass(frozen=True)
+class ParquetPlace:
+    """`ports.migration.OldPlace` for a folder of Parquet files."""
+
+    folder: OldFolder
+    schema: pa.Schema
+    table: TableShape
+    new_sums: Callable[[], RowSums]
+    progress: Progress
+    copies_all: bool = False
+    is_lasting: bool = True
+
+    @property
+    def name(self) -> str:
+        """Where the files lie."""
+        return f"{self.folder.prefix}{self.folder.root}"
+
+    def survey(self) -> MigrationSurvey:
+        """Read every file once; files that are bad are named, each with the first reason."""
+        listed = self.folder.list_files()
+        self.progress.start(f"reading {self.name}", len(listed), "files")
+        parts = []
+        try:
+            for file in listed:
+                parts.append(self._judge(file))
+                self.progress.advance(1, rows=parts[-1].rows)
+        finally:
+            self.progress.finish()
+        return MigrationSurvey(tuple(parts))
+
+    def batches(self, part: MigrationPart) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file with the columns and types of the table."""
+        try:
+            with self._open(part.name) as file:
+                yield from self._rows(part.name, file)
+        except (RejectedInput, FileNotFoundError) as error:
+            raise Conflict(
+                f"{part.name} changed since it was read first: {error}",
+                state="no row of it is in the table",
+                fix="stop whoever writes there; take the migration back (--undo), begin again",
+            ) from error
+
+    def changed(self, parts: Iterable[MigrationPart]) -> tuple[str, ...]:
+        """Return which files have another size, time of change or footer, or are gone."""
+        return tuple(
+            part.name
+            for part in parts
+            if self.folder.read_state(part.name) != (part.size_bytes, part.modified, part.footer)
+        )
+
+    def added(self, survey: MigrationSurvey) -> tuple[str, ...]:
+        """Return the files that came later."""
+        known = {part.name for part in survey.parts}
+        return tuple(file.name for file in self.folder.list_files() if file.name not in known)
+
+    def _judge(self, listed: ListedFile) -> MigrationPart:
+        known = {
+            "name": listed.name, "size_bytes": listed.size_bytes, "modified": listed.modified,
+        }  # fmt: skip
+        try:
+            footer = self.folder.footer_digest(listed.name, listed.size_bytes)
+            if listed.also:
+                raise _bad(f"the same file is also reached as {listed.also[0]}")
+            sums = self.new_sums()
+            with self._open(listed.name) as file:
+                facts = self._facts(listed.name, file)
+                fault = find_fault(facts, self.table)
+                if fault:
+                    raise _bad(fault)
+                for batch in self._rows(listed.name, file):
+                    sums.add(batch)
+                found = sums.groups()
+                rows = sum(one.checksum.rows for one in found.values())
+                if rows != file.metadata.num_rows:
+                    raise _bad(f"its footer says {file.metadata.num_rows} rows, it has {rows}")
+        except RejectedInput as error:
+            return MigrationPart(**known, action="reject", because=error.problem)
+        except FileNotFoundError:
+            return MigrationPart(**known, action="reject", because="it vanished while it was read")
+        part = {**known, "footer": footer, "rows": rows}
+        part["sums"] = {label: one.checksum for label, one in found.items()}
+        return self._placed(part, facts, found)
+
+    def _placed(
+        self, part: dict[str, Any], facts: FileFacts, found: dict[str, PartitionRows]
+    ) -> MigrationPart:
+        """Decide whether a good file stays where it is."""
+        cause = find_rewrite_cause(facts, self.table)
+        if cause is None and len(found) > 1:
+            cause = f"its rows belong to {len(found)} partitions"
+        if cause is None and not found:
+            cause = "it has no rows"
+        if cause is None and self.copies_all:
+            cause = "copy_files: always"
+        if cause is not None:
+            return MigrationPart(**part, action="rewrite", because=cause)
+        (own,) = found.values()
+        return MigrationPart(
+            **part, action="adopt", partition=own.values, path=self.folder.location(part["name"])
+        )
+
+    def _open(self, name: str) -> pq.ParquetFile:
+        """Open a file; raises RejectedInput for one that is no Parquet file that can be read."""
+        import pyarrow as pa
+        from pyarrow import parquet as pq
+
+        try:
+            # As nanoseconds, INT96 values after the year 2262 would silently be others.
+            return pq.ParquetFile(
+                self.folder.path(name),
+                filesystem=self.folder.store,
+                coerce_int96_timestamp_unit="us",
+            )
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
+            self.folder.require_bytes(name)
+            raise _bad(_describe(error)) from error
+
+    def _facts(self, name: str, file: pq.ParquetFile) -> FileFacts:
+        schema, stored = file.schema_arrow, file.schema
+        columns = [stored.column(number) for number in range(len(stored))]
+        if len(set(schema.names)) < len(schema.names):
+            raise _bad("a column name stands in it twice")
+        pairs = path_values(name)
+        if len({column for column, _ in pairs}) < len(pairs):
+            raise _bad("its path names a column twice")
+        ids = any(b"PARQUET:field_id" in (field.metadata or {}) for field in schema)
+        return FileFacts(
+            types={field.name: str(field.type) for field in schema},
+            leaves=tuple(column.path for column in columns),
+            has_field_ids=ids,
+            in_path=frozenset(column for column, _ in pairs),
+            location=self.folder.location(name),
+            old_instants=frozenset(c.name for c in columns if c.physical_type == "INT96"),
+        )
+
+    def _rows(self, name: str, file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+        """Yield rows in the table's columns and types; raises RejectedInput for a bad value."""
+        import pyarrow as pa
+
+        facts = self._facts(name, file)
+        fixed = {column: self._path_scalar(column, text) for column, text in path_values(name)}
+        try:
+            for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
+                yield self._as_table(batch, fixed, facts.old_instants)
+        except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
+            self.folder.require_bytes(name)
+            raise _bad(_describe(error)) from error
+
+    def _as_table(
+        self, batch: pa.RecordBatch, fixed: dict[str, pa.Scalar], old_instants: frozenset[str]
+    ) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = []
+        for field in self.schema:
+            if field.name in batch.schema.names:
+                column = batch.column(field.name)
+                column = _exact(column, field, is_utc=field.name in old_instants)
+                if field.name in fixed and not _all_equal(column, fixed[field.name]):
+                    raise _bad(f"column {field.name} contradicts the path")
+            elif field.name in fixed:
+                column = pa.repeat(fixed[field.name], batch.num_rows)
+            else:
+                column = pa.nulls(batch.num_rows, field.type)
+            if field.name in self.table.required and column.null_count:
+                raise _bad(f"the required column {field.name} has a null")
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=_nullable(self.schema))
+
+    def _path_scalar(self, column: str, text: str | None) -> pa.Scalar:
+        """Return the value of a path in the type of its column."""
+        import pyarrow as pa
+
+        kind = self.schema.field(column).type
+        if text is None:
+            return pa.scalar(None, kind)
+        try:
+            return pa.scalar(text, pa.string()).cast(kind)
+        except (pa.ArrowException, NotImplementedError) as error:
+            raise _bad(f"its path has no {kind} for {column}") from error
+
+
+def _exact(column: pa.Array, field: pa.Field, *, is_utc: bool) -> pa.Array:
+    """Cast without loss; raises RejectedInput, which names the column and quotes no value."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    if column.type == field.type:
+        return column
+    try:
+        if is_utc and pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+            return column.cast(pa.timestamp("us", "UTC")).cast(field.type)
+        return column.cast(field.type)
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise _bad(
+            f"column {field.name} has a value that does not fit into {field.type}"
+        ) from error
+
+
+def _all_equal(column: pa.Array, value: pa.Scalar) -> bool:
+    import pyarrow.compute as pc
+
+    if not value.is_valid:
+        return bool(column.null_count == len(column))
+    return column.null_count == 0 and bool(pc.all(pc.equal(column, value)).as_py() is not False)
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def _describe(error: Exception) -> str:
+    """Return what is wrong with a file, without its values."""
+    text = " ".join(str(error).split())
+    lowered = text.lower()
+    if "encrypt" in lowered or "decrypt" in lowered:
+        return "it is encrypted"
+    if "0 bytes" in lowered or "file size is 0" in lowered:
+        return "it has no bytes"
+    if "magic bytes" in lowered or "footer" in lowered or "too small" in lowered:
+        return "it is no Parquet file, or is cut off"
+    return f"it cannot be read: {text.partition(chr(39))[0][:_MAX_REASON]}".strip()
+
+
+def _bad(reason: str) -> RejectedInput:
+    return RejectedInput(reason, state="no row of the file is migrated", fix="write it again")

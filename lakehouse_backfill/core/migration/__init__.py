@@ -1,0 +1,1 @@
+"""Migrations: rows of an old place become a product's table, proven before it is accepted."""
