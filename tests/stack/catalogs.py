@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.stack import catalog_rules
 from tests.stack.proxy import Fault, Proxy
 from tests.stack.servers import BUCKET, TABLE_BUCKET, Postgres, Rest, Seaweed
 
+#: What a server announces that executes a change once for each key.
+KEYS = {"idempotency-key-lifetime": "PT30M"}
+
 
 class Catalogs:
-    """Makes new, empty catalogs for one test."""
+    """Makes new, empty catalogs for one test; `proxy` is what the last one is behind, if any."""
+
+    proxy: Proxy
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path, name: str) -> None:
         self._request = request
@@ -40,12 +46,23 @@ class Catalogs:
         return {"type": "rest", "uri": f"{server.uri}/{self._name}"}
 
     def _refusing(self) -> dict[str, str]:
-        """The REST catalog behind a proxy that knows no `register`."""
+        """As Polaris answers, where it also knows no `register`."""
+        no_register = Fault("POST", "/register$", "before", 404, 10**6)
+        return self._behind([no_register, *catalog_rules.polaris()])
+
+    def _lakekeeper(self) -> dict[str, str]:
+        """The REST catalog behind a proxy that refuses what Lakekeeper refuses."""
+        return self._behind(catalog_rules.lakekeeper(), **KEYS)
+
+    def _polaris(self) -> dict[str, str]:
+        """The REST catalog behind a proxy that refuses what Polaris refuses, and is often busy."""
+        return self._behind(catalog_rules.polaris())
+
+    def _behind(self, faults: list[Fault], **announces: str) -> dict[str, str]:
         properties = self._rest()
-        proxy = Proxy(properties["uri"], [Fault("POST", "/register$", "before", 404, 10**6)])
-        proxy.__enter__()
-        self._undo.append(lambda: proxy.__exit__())
-        return {**properties, "uri": proxy.uri}
+        self.proxy = Proxy(properties["uri"], faults, announces=announces)
+        self._undo.append(self.proxy.__enter__().__exit__)
+        return {**properties, "uri": self.proxy.uri}
 
     def _s3(self) -> dict[str, str]:
         server: Seaweed = self._request.getfixturevalue("seaweed")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import random
 import re
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from tests.stack.servers import HOST
@@ -35,29 +37,46 @@ class Fault:
     delay_s: float = 0.0
     met: int = 0
     since: Fault | None = None
+    holds: str = ""
+    lacks: str = ""
+    kind: str = "FaultProxy"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    chance: float = 1.0
 
-    def matches(self, method: str, path: str) -> bool:
-        is_meant = method == self.method and re.search(self.path, path) is not None
-        is_due = self.since is None or self.since.met > 0
-        return is_meant and is_due and self.met < self.times
+    def matches(self, method: str, path: str, body: bytes, chance: random.Random) -> bool:
+        text = body.decode("utf-8", "replace")
+        is_meant = re.fullmatch(self.method, method) and re.search(self.path, path)
+        is_so = re.search(self.holds, text) and not (self.lacks and re.search(self.lacks, text))
+        is_due = (self.since is None or self.since.met > 0) and self.met < self.times
+        return bool(is_meant and is_so) and is_due and chance.random() < self.chance
 
 
 @dataclass
 class Proxy:
-    """Passes everything on to `upstream`, but for its faults; `asked` lists what went through."""
+    """Passes everything on to `upstream`, but for its faults; `asked` lists what went through.
+
+    `announces`: what the answer to `/v1/config` has beside what upstream says. `keys`: the
+    idempotency keys of the changes, in their order.
+    """
 
     upstream: str
     faults: list[Fault] = field(default_factory=list)
     asked: list[tuple[str, str, int | None]] = field(default_factory=list)
+    announces: Mapping[str, Any] = field(default_factory=dict)
+    keys: list[str | None] = field(default_factory=list)
+    seed: int = 1
 
     def __enter__(self) -> Proxy:
         parts = urlsplit(self.upstream)
         self._lock = threading.Lock()
+        self._chance = random.Random(self.seed)
         handler = type("Handler", (_Handler,), {"proxy": self, "target": parts.netloc})
         self._server = ThreadingHTTPServer((HOST, 0), handler)
         self._server.daemon_threads = True
         self.uri = f"http://{HOST}:{self._server.server_address[1]}{parts.path}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
         return self
 
@@ -71,11 +90,11 @@ class Proxy:
         self.faults.append(fault)
         return fault
 
-    def meet(self, method: str, path: str) -> Fault | None:
+    def meet(self, method: str, path: str, body: bytes) -> Fault | None:
         """Give the fault that this request meets, and count it."""
         with self._lock:
             for fault in self.faults:
-                if fault.matches(method, path):
+                if fault.matches(method, path, body, self._chance):
                     fault.met += 1
                     return fault
         return None
@@ -88,7 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        fault = self.proxy.meet(self.command, self.path)
+        if self.command != "GET":
+            self.proxy.keys.append(self.headers.get("Idempotency-Key"))
+        fault = self.proxy.meet(self.command, self.path, body)
         if fault is None:
             return self._pass_on(body)
         time.sleep(fault.delay_s)
@@ -98,14 +119,17 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.status is None:
             self.close_connection = True
             return None
-        words = {"message": "made up", "type": "FaultProxy", "code": fault.status}
-        return self._send(fault.status, {"Content-Type": "application/json"}, _json(words))
+        words = {"message": "made up", "type": fault.kind, "code": fault.status}
+        headers = {"Content-Type": "application/json", **fault.headers}
+        return self._send(fault.status, headers, _json(words))
 
     do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = _answer  # noqa: N815 (http.server's names)
 
     def _pass_on(self, body: bytes) -> None:
         status, headers, answer = self._ask(body)
         self.proxy.asked.append((self.command, self.path, status))
+        if urlsplit(self.path).path.endswith("/v1/config") and self.proxy.announces:
+            answer = json.dumps({**json.loads(answer), **self.proxy.announces}).encode()
         self._send(status, headers, answer)
 
     def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:

@@ -20,6 +20,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     CAPABILITIES_PROPERTY,
     NEVER_EXPIRES_MS,
 )
+from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
 from lakehouse_backfill.adapters.iceberg.shadow.clone import BuiltClone, build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.views import build_view_version
@@ -108,7 +109,7 @@ class _CapabilityProbe:
                 fault = attempt()
         except CatalogDown as error:
             cause = error.__cause__
-            if cause is None or not catalogs.is_unsupported_by_server(cause):
+            if cause is None or not is_unsupported_by_server(cause):
                 raise
             fault = catalogs.first_error_line(cause)
         except BackfillError as error:
@@ -202,7 +203,7 @@ class _CapabilityProbe:
         except RESTError as error:
             # Iceberg's own server commits and then fails because it finds another UUID, so the
             # table is loaded again.
-            if catalogs.is_unsupported_by_server(error):
+            if is_unsupported_by_server(error):
                 raise
         is_kept = self._load_table().metadata.table_uuid == new_uuid
         return "" if is_kept else "a new UUID was accepted and is not there"

@@ -36,6 +36,7 @@ from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg.metadata import view_of
+from lakehouse_backfill.adapters.iceberg.rest.answers import refusal_error
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import see_branches
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.table import is_table_name
@@ -124,6 +125,10 @@ def with_pyiceberg_settings(profile: Profile) -> Profile:
 
 def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
     """Load the catalog; retry while other processes create the tables of a new SQL catalog."""
+    if _is_rest(properties):
+        from lakehouse_backfill.adapters.iceberg.rest.rest_catalog import ResendingRestCatalog
+
+        return ResendingRestCatalog(name, **properties)
     for _ in range(_MAX_LOST_RACES):
         try:
             return load_catalog(name, **properties)
@@ -131,6 +136,14 @@ def _load_catalog(name: str, properties: dict[str, str]) -> Catalog:
             if "already exists" not in str(error):
                 raise
     return load_catalog(name, **properties)
+
+
+def _is_rest(properties: Mapping[str, str]) -> bool:
+    """Return whether PyIceberg would open a REST catalog: by its type, or by the uri's scheme."""
+    if "uri" not in properties or "py-catalog-impl" in properties:
+        return False
+    kind = properties.get("type")
+    return kind.lower() == "rest" if kind else properties["uri"].startswith("http")
 
 
 def load_table(catalog: Catalog, table: str) -> Table:
@@ -208,6 +221,8 @@ def translate_errors() -> Iterator[None]:
         require_undamaged(error)
         if not is_outage(error):
             raise
+        if refusal := refusal_error(error):
+            raise refusal from error
         problem = "the catalog or its store does not answer"
         fix = "try again; lakehouse-backfill doctor says what does not answer"
         if _is_read_only(error):
@@ -479,16 +494,3 @@ def is_lost_race(error: Exception) -> bool:
     # catalogs raise a ValueError. In both cases the metadata was refused before it was written.
     is_refused = isinstance(error, (BadRequestError, ValueError))
     return is_refused and "sequence number" in str(error)
-
-
-#: Statuses that a retry would get again.
-_UNSUPPORTED_STATUSES = (400, 404, 405, 406, 410, 415, 422, 501)
-
-
-def is_unsupported_by_server(error: BaseException) -> bool:
-    """Return whether the server does not support the request, or not in this form."""
-    if isinstance(error, NotImplementedError):
-        # PyIceberg also raises this for an endpoint that the server does not advertise.
-        return True
-    response = getattr(error.__cause__, "response", None)
-    return getattr(response, "status_code", None) in _UNSUPPORTED_STATUSES

@@ -17,7 +17,10 @@ SUITES = {
     ),
     "rest": ("adopt", "revert", "shadow_fence", "lake_ports", "control_ports"),
     "s3": ("adopt", "revert", "lake_ports"),
-    # They register no clone: one says so, one gives an empty table. Shadows are built there.
+    # It gives a table no new UUID, so that its shadows are branches; its answers get lost.
+    "lakekeeper": ("on_branches",),
+    # They register no clone: one says so, and is busy and forbids data paths as Polaris does; one
+    # gives an empty table. Shadows are built there.
     "refusing": ("adopt", "revert", "shadow_fence", "lake_ports"),
     "seaweed": ("adopt", "revert", "lake_ports"),
 }  # fmt: skip
@@ -51,6 +54,14 @@ ON_ONE = {
     "test_a_reference_that_names_nothing_says_what_there_is",
 }
 THE_ONE = "rest"
+#: Decided from files, as on SQLite: not on the catalog whose shadows are branches.
+AS_ON_SQLITE = {
+    "test_a_compacted_partition_is_no_conflict",
+    "test_an_empty_partition_removes_the_old_files",
+    "test_each_group_goes_back_to_its_own_state",
+    "test_rows_that_came_to_other_partitions_stay",
+    "test_restored_files_keep_their_sequence_numbers",
+}
 TAKEN_UP = "test_what_was_registered_and_not_compared_is_taken_up_also_when_the_target_moved_on"
 SET_BACK = "test_a_publication_that_main_was_set_back_from_has_not_landed_after_expiry_either"
 #: What a kind of catalog does in its own way, and why the rule cannot hold there.
@@ -67,6 +78,7 @@ NOT_ON = {
     ("refusing", TAKEN_UP),
     # What it kept of a clone is an empty table: the next one says so, and takes up nothing.
     ("seaweed", TAKEN_UP),
+    *(("lakekeeper", name) for name in AS_ON_SQLITE),
     ("refusing", "test_whoever_made_the_shadow_and_was_overtaken_does_not_drop_it"),
     # It deletes the files of a table that is dropped.
     ("seaweed", "test_a_table_that_was_made_again_is_refused"),

@@ -40,6 +40,7 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
 )
 from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, ScopedReader
 from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
+from lakehouse_backfill.adapters.iceberg.rest.answers import commit_refusal
 from lakehouse_backfill.adapters.iceberg.schema import build_new_schema
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
 from lakehouse_backfill.domain import publication
@@ -82,7 +83,7 @@ class TokenCommit:
             if committed is not None:
                 return committed
             land = prepare(table, number)
-            committed = None if land is None else self._land(land)
+            committed = None if land is None else self._land(land, table)
             if committed is not None:
                 return committed
         raise errors.TooBusy(
@@ -91,29 +92,48 @@ class TokenCommit:
             fix=self.busy_fix,
         )
 
-    def _land(self, land: Callable[[], Snapshot | None]) -> Snapshot | None:
+    def _land(self, land: Callable[[], Snapshot | None], table: Table) -> Snapshot | None:
         """Commit; return None when another writer was first."""
         try:
             committed = land()
         except Exception as error:  # noqa: BLE001 (after any error the commit may have succeeded)
-            return None if catalogs.is_lost_race(error) else self._resolve_outcome(error)
-        return committed or self._resolve_outcome(None)
+            return None if catalogs.is_lost_race(error) else self._resolve_outcome(error, table)
+        return committed or self._resolve_outcome(None, table)
 
-    def _resolve_outcome(self, cause: Exception | None) -> Snapshot:
-        """Look for the commit; everything is kept if its outcome stays unknown."""
+    def _resolve_outcome(self, cause: Exception | None, table: Table) -> Snapshot | None:
+        """Look for the commit; return None when it can no longer land.
+
+        It needs the head that was loaded, so that it is refused once the head has moved.
+        Everything is kept if its outcome stays unknown.
+        """
+        current = committed = None
         try:
-            table = catalogs.load_table(self.catalog, self.table)
-            committed = metadata.find_publication_snapshot(table.metadata, self.token)
+            current = catalogs.load_table(self.catalog, self.table)
+            committed = metadata.find_publication_snapshot(current.metadata, self.token)
         except errors.BackfillError:
-            committed = None
+            pass
         if committed is not None:
             return committed
+        # Spark rebases the commits that it makes, so that they may land on another head.
+        is_own = cause is not None and catalogs.is_outage(cause)
+        if is_own and current is not None and _has_moved(table, current):
+            return None
         reason = f"{type(cause).__name__}: {cause}" if cause else "it is not in the history"
+        refusal = commit_refusal(cause, self.table, self.state)
+        if refusal is not None:
+            raise refusal from cause
         raise errors.OutcomeUnknown(
             f"the {self.action} {self.table} may or may not have landed: {reason}",
             state=self.unknown_state,
             fix="repeat the same command: it looks at the table first",
         ) from cause
+
+
+def _has_moved(loaded: Table, current: Table) -> bool:
+    """Return whether main has another head than the one that a commit on `loaded` needs."""
+    is_same_table = loaded.metadata.table_uuid == current.metadata.table_uuid
+    heads = {table.metadata.current_snapshot_id for table in (loaded, current)}
+    return is_same_table and len(heads) > 1
 
 
 def run_swap(
@@ -126,8 +146,7 @@ def run_swap(
     """Commit the swap once, also while other writers commit; return its snapshot.
 
     `commits` writes what PyIceberg cannot write. Raises TargetChanged, TooBusy, OutcomeUnknown,
-    Unsupported. Files are never deleted, because a commit that was reported as failed may still
-    have succeeded.
+    Unsupported. Files are never deleted: a commit that was reported as failed may have succeeded.
     """
     target = swap.request.target
     commit = TokenCommit(

@@ -26,7 +26,6 @@ from pyiceberg.table import Table, Transaction
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
-from lakehouse_backfill.adapters.iceberg.catalog import commit_with_retry, is_outage
 from lakehouse_backfill.adapters.iceberg.control import log_files
 from lakehouse_backfill.adapters.iceberg.control.advisory_lock import choose_advisory_lock
 from lakehouse_backfill.adapters.iceberg.control.log_files import FilterValue
@@ -38,7 +37,7 @@ from lakehouse_backfill.adapters.iceberg.control.schemas import (
     ControlTable,
 )
 from lakehouse_backfill.adapters.iceberg.metadata import view_of
-from lakehouse_backfill.errors import CatalogDown
+from lakehouse_backfill.adapters.iceberg.rest import answers
 from lakehouse_backfill.fault_points import commit_window
 
 T = TypeVar("T")
@@ -261,9 +260,12 @@ class ControlLog:
         if failure is None:
             log_files.delete_doomed_files(table, staged.doomed)
             return change
+        if answers.is_certain_refusal(failure) and not retry.unknown_commits:
+            raise answers.refusal_error(failure) or failure from failure
         retry.last_error = failure
         if not _is_refused(failure):
             retry.unknown_commits[token] = (head.snapshot_id, change)
+            retry.is_unknown |= not isinstance(failure, answers.CommitPutOffError)
         return None
 
     def _ensure_table(self) -> Table:
@@ -286,14 +288,18 @@ class ControlLog:
             with commit_window(f"ControlLog.{self.name}"):
                 transaction.commit_transaction()
         except Exception as error:
-            if not _is_refused(error) and not catalogs.is_outage(error):
+            is_known = _is_refused(error) or isinstance(error, answers.ResentCommitFailedError)
+            if not is_known and not catalogs.is_outage(error):
                 raise
             return error
         return None
 
 
 def _is_refused(error: Exception) -> bool:
-    return catalogs.is_lost_race(error) or isinstance(error, ValidationException)
+    if isinstance(error, answers.ResentCommitFailedError):
+        return False
+    is_invalid = isinstance(error, ValidationException) or answers.is_certain_refusal(error)
+    return catalogs.is_lost_race(error) or is_invalid
 
 
 class _Retry(Generic[T]):
@@ -307,6 +313,7 @@ class _Retry(Generic[T]):
         self.last_error: Exception | None = None
         #: Commits of unknown outcome by token: the head that they require, and their change.
         self.unknown_commits: dict[str, tuple[int | None, LogAppend[T]]] = {}
+        self.is_unknown = False  # one of them was not answered
 
     def find_landed(self, head: LogHead) -> LogAppend[T] | None:
         """Look for commits of unknown outcome; return the one that succeeded.
@@ -332,7 +339,7 @@ class _Retry(Generic[T]):
 
     def _final_error(self) -> errors.BackfillError:
         error = self.last_error
-        if self.unknown_commits:
+        if self.unknown_commits and self.is_unknown:
             return errors.OutcomeUnknown(
                 f"a commit to the control table {self._name} may or may not have landed ({error})",
                 fix="lakehouse-backfill status",
@@ -417,9 +424,9 @@ class ControlTables:
             for table in CONTROL_TABLES:
                 self._ensure_table(table)
         except Exception as error:
-            if not is_outage(error):
+            if not catalogs.is_outage(error):
                 raise
-            raise CatalogDown(
+            raise errors.CatalogDown(
                 f"the control tables in {self._namespace} cannot be made: {error}",
                 state="no run and no version was recorded",
                 fix="lakehouse-backfill doctor",
@@ -480,7 +487,7 @@ class ControlTables:
                 pass
             else:
                 return
-        commit_with_retry(lambda: self._add_columns(table), f"columns for {table.name}")
+        catalogs.commit_with_retry(lambda: self._add_columns(table), f"columns for {table.name}")
 
     def _add_columns(self, table: ControlTable) -> None:
         """Add the missing columns as nullable ones; existing rows have null."""

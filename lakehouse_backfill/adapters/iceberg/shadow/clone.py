@@ -33,7 +33,6 @@ from sqlalchemy.orm import Session
 
 from lakehouse_backfill.adapters.iceberg.catalog import (
     first_error_line,
-    is_unsupported_by_server,
     load_table,
     translate_errors,
 )
@@ -45,6 +44,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     PROPERTY_PREFIX,
     PUBLICATION_PROPERTY,
 )
+from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
 from lakehouse_backfill.core.planning.target.write_path import clone_metadata
 from lakehouse_backfill.domain.publication import CloneCommit, NewSchema
 from lakehouse_backfill.errors import Conflict, TooBusy, Unsupported

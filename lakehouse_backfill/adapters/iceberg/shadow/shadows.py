@@ -26,12 +26,12 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     commit_with_retry,
     first_error_line,
     is_outage,
-    is_unsupported_by_server,
     list_table_names,
     load_table,
     load_table_or_none,
     translate_errors,
 )
+from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
 from lakehouse_backfill.adapters.iceberg.schema import evolve_shadow
 from lakehouse_backfill.adapters.iceberg.shadow.clone import (
     BuiltClone,

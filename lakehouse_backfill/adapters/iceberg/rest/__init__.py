@@ -1,0 +1,1 @@
+"""REST catalogs: how requests are sent, and what answers mean."""

@@ -1,0 +1,96 @@
+"""PyIceberg's REST catalog with what it lacks: idempotency keys, and answers told apart."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
+
+from lakehouse_backfill.adapters.iceberg.rest.answers import (
+    ChangeRefusedError,
+    CommitPutOffError,
+    ResentCommitFailedError,
+    response_of,
+)
+from lakehouse_backfill.adapters.iceberg.rest.request_sender import (
+    Idempotency,
+    RequestSender,
+    was_put_off,
+    was_sent_again,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.table import CommitTableResponse, Table
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+    from requests import Response, Session
+
+#: Types of errors by which servers say that another commit was first.
+_LOST_RACE_TYPES = ("CommitFailedException", "CommitConflictException")
+
+
+class ResendingRestCatalog(RestCatalog):
+    """A REST catalog that sends changes again where that is safe."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        """Connect to the server; its answer to `/v1/config` says whether it knows keys."""
+        self.idempotency = Idempotency()
+        super().__init__(name, **properties)
+
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        """Commit to a table.
+
+        Raises, beside PyIceberg's errors, ResentCommitFailedError, CommitPutOffError and
+        ChangeRefusedError.
+        """
+        # PyIceberg writes the token of one table into the headers of all requests.
+        headers = self._session.headers.copy()
+        try:
+            answer: CommitTableResponse = super().commit_table(table, requirements, updates)
+            return answer
+        except CommitFailedException as error:
+            response = response_of(error)
+            if was_sent_again(response):
+                raise ResentCommitFailedError(str(error)) from error.__cause__
+            if not _names_lost_race(response) and self._is_unchanged(table):
+                raise ChangeRefusedError(str(error)) from error.__cause__
+            raise
+        except (ServiceUnavailableError, TooManyRequestsError) as error:
+            if was_put_off(response_of(error)):
+                raise CommitPutOffError(str(error)) from error.__cause__
+            raise
+        finally:
+            self._session.headers = headers
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        through = session.get_adapter(self.uri)
+        session.mount(self.uri, RequestSender(through, self.idempotency))
+        return session
+
+    def _is_unchanged(self, table: Table) -> bool:
+        """Return whether the table is still the one that was loaded: nobody else committed."""
+        try:
+            current = super().load_table(table.name())
+        except Exception:  # noqa: BLE001 (then it is taken for a lost race, which looks again)
+            return False
+        return bool(current.metadata_location == table.metadata_location)
+
+
+def _names_lost_race(response: Response | None) -> bool:
+    """Return whether the answer says so, or says nothing that could be read."""
+    try:
+        answer: Any = json.loads(response.text) if response is not None else {}
+        return answer["error"]["type"] in _LOST_RACE_TYPES
+    except (ValueError, KeyError, TypeError):
+        return True

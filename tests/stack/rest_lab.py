@@ -1,0 +1,94 @@
+"""The lab of `tests/chaos` on a REST catalog: whole commands in processes of their own."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog import load_catalog
+
+from tests.chaos.lab import BY, SCOPE, TARGET, Ended, Lab
+from tests.chaos.oracle import Oracle, facts
+
+PROFILES = """\
+api_version: lakehouse-backfill/v1
+default: lab
+profiles:
+  lab:
+    environment: dev
+    lease_seconds: 300
+    isolation: {isolation}
+    catalog: {{name: lake, type: rest, uri: "{uri}"}}
+"""
+BACK = ("rollback", TARGET, "--to", "0", "--reason", "wrong", *BY)
+#: A command that met a lost answer, or a server that was away, is given again so often.
+TRIES = 12
+
+
+@dataclass(frozen=True)
+class RestOracle(Oracle):
+    """Reads what Iceberg's own server keeps in its database, past the server."""
+
+    database: Path = Path()
+
+    def catalog(self) -> list[tuple[Any, ...]]:
+        with sqlite3.connect(f"file:{self.database}?mode=ro", uri=True) as opened:
+            tables = opened.execute("SELECT * FROM iceberg_tables ORDER BY 1, 2, 3").fetchall()
+            spaces = opened.execute("SELECT * FROM iceberg_namespace_properties").fetchall()
+        opened.close()
+        return [*tables, *sorted(spaces, key=str)]
+
+
+class RestLab(Lab):
+    """A project whose lake is on a REST catalog; its tables are made past the proxy."""
+
+    def __init__(self, root: Path, uri: str, direct: str, database: Path, isolation: str) -> None:
+        super().__init__(root)
+        self._uri, self._direct, self._isolation = uri, direct, isolation
+        self.oracle = RestOracle(self.folder, database=database)
+        #: How each command ended, as often as it was given.
+        self.codes: list[int] = []
+
+    def profiles(self) -> str:
+        return PROFILES.format(isolation=self._isolation, uri=self._uri)
+
+    def catalog(self) -> Any:
+        return load_catalog("lake", type="rest", uri=self._direct)
+
+    def repeat(self, *arguments: str) -> Ended:
+        """Give the command until it succeeds, as its error says."""
+        for _ in range(TRIES):
+            ended = self.do(*arguments)
+            self.codes.append(ended.code)
+            if ended.code == 0:
+                return ended
+            assert ended.code in (4, 5, 6), (arguments, ended)
+        raise AssertionError((arguments, ended))
+
+    def accept(self) -> None:
+        """Plan, stage and accept the run."""
+        manifest = self.manifest("a.yaml", SCOPE[0], "2024-01-05")
+        # A plan of the same manifest again is the same run.
+        self.run = self.repeat("plan", manifest, *BY).data["run_id"]
+        for verb in ("approve", "stage", "validate", "accept"):
+            self.repeat(verb, self.run, *BY)
+
+
+def require_published(lab: Lab) -> None:
+    """Look at what readers see: each row once, one version, each chunk once."""
+    found = facts(lab.oracle, TARGET, lab.run)
+    assert found["runs"] == {"RUN": "published"}
+    assert found["versions"] == [[0, "baseline"], [1, "publish"]]
+    assert len(found["ledger"]) == len(SCOPE)
+    rows = lab.oracle.rows(TARGET)
+    assert len(rows) == len(set(rows)) == 24
+    assert {(d in SCOPE, v // k) for d, k, v in rows} == {(True, 10), (False, 100)}
+
+
+def require_rolled_back(lab: Lab) -> None:
+    rows = lab.oracle.rows(TARGET)
+    assert len(rows) == len(set(rows)) == 24
+    assert {v // k for _, k, v in rows} == {100}
+    assert facts(lab.oracle, TARGET, lab.run)["runs"] == {"RUN": "rolled_back"}
