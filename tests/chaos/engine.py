@@ -326,7 +326,8 @@ class PlainEngine:
             self._catalog.load_table(pin.table).scan(where, snapshot_id=pin.snapshot_id).to_arrow()
             for pin in plan.resolved.sources
         ]
-        rows = inputs[0]
+        # A raw table has columns of its landings beside them.
+        rows = inputs[0].select(["d", "k", "v"])
         if plan.resolved.manifest.transform.name != SUMMED:
             return rows.set_column(2, "v", pc.multiply(rows["v"], 10))
         whole = pa.concat_tables(inputs).group_by(["d", "k"]).aggregate([("v", "sum")])

@@ -14,6 +14,7 @@ import pytest
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.errors import Blocked, SourceDown
 from lakehouse_backfill.project import Project
+from tests.chaos.lab import BY, DAYS, SCOPE, SOURCE, TARGET, Lab
 from tests.contract.test_sources import (
     require_no_kill_matters,
     test_each_record_is_landed_once_and_the_snapshot_is_pinned,  # noqa: F401 (the same test, on `case`)
@@ -321,3 +322,53 @@ def test_brokers_that_do_not_answer_are_waited_for_and_named(tmp_path: Path) -> 
     text.write_text(text.read_text().replace("  timeout_s: 20\n", ""))
     with pytest.raises(SourceDown, match="trips: the brokers answer"):
         land(case)
+
+
+AMOUNTS = """\
+api_version: lakehouse-backfill/v1
+source: amounts
+kind: kafka
+table: bronze.s
+columns:
+  - {{name: d, type: date}}
+  - {{name: k, type: long}}
+  - {{name: v, type: long}}
+kafka: {{bootstrap_servers: "{address}", topic: {topic}, format: json}}
+"""
+
+
+@pytest.mark.req("S2", "M3")
+def test_a_topic_is_landed_and_restated_from_and_a_later_landing_does_not_change_the_run(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    """The program's own commands; Spark's part is played by the lab's engine."""
+    lab, topic = Lab(tmp_path), Topic(kafka.address)
+    lab.make()
+    with lab.opened() as catalog:
+        catalog.drop_table(SOURCE)
+    declared = lab.folder / "catalog/sources/amounts.yaml"
+    declared.parent.mkdir()
+    declared.write_text(AMOUNTS.format(address=topic.address, topic=topic.name))
+
+    def deliver(day: str, k: int, v: int) -> None:
+        topic.send(json.dumps({"d": day, "k": k, "v": v}).encode(), k % 2)
+        topic.flush()
+
+    for day in DAYS:
+        for k in range(1, 4):
+            deliver(day, k, k)
+    landed = lab.must("land", "amounts").data
+    manifest = lab.folder / lab.manifest("topic.yaml", "2024-01-02", "2024-01-05")
+    pinned = f"table: bronze.s, at: {landed['tag']},"
+    manifest.write_text(manifest.read_text().replace("table: bronze.s,", pinned))
+    run = lab.must("plan", "jobs/topic.yaml", *BY).data["run_id"]
+    deliver("2024-01-02", 1, 1000)
+    assert lab.must("land", "amounts").data["rows"] == 1
+    for verb in ("approve", "stage", "validate", "accept", "publish"):
+        lab.must(verb, run, *BY)
+    with lab.opened() as catalog:
+        rows = catalog.load_table(TARGET).scan().to_arrow().to_pylist()
+    found = sorted((str(row["d"]), row["k"], row["v"]) for row in rows)
+    assert found == [
+        (day, k, k * (10 if day in SCOPE else 100)) for day in DAYS for k in range(1, 4)
+    ]
