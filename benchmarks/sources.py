@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ratios import Ratio, medians, report
-from tests.stack.servers import Kafka
+from tests.stack.servers import ROOT, Kafka
 from tests.support.sources.kafka import KafkaCase, Topic
 
 #: A landing must reach this share of the other way's throughput.
@@ -163,7 +163,8 @@ class BareSpark:
             "name": "lake", "type": "sql", "uri": "sqlite:///${project}/catalog.db?timeout=30",
             "warehouse": "file://${project}/warehouse",
         }  # fmt: skip
-        jars = ",".join(str(jar) for jar in sorted(asked.spark_jars.glob("*.jar")))
+        found = [*asked.spark_jars.glob("*.jar"), *(ROOT / ".tools" / "jars").glob("*.jar")]
+        jars = ",".join(str(jar) for jar in sorted(found))
         settings = {"spark.master": "local[2]", "spark.jars": jars}
         self._spark = open_session(Profile(catalog=catalog, spark=settings), lake)
         self._spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.bronze")

@@ -252,7 +252,8 @@ class TopicReading:
             raise source_down(
                 self._topic,
                 f"nothing came for {timeout_s:g} s; partition {number} is at offset {offset}, and "
-                f"is to be read up to {stop}{self._last_error}",
+                f"is to be read up to {stop}{self._last_error}; many offsets without a record need "
+                "a longer kafka.timeout_s",
             )
         return found
 
@@ -264,17 +265,18 @@ class TopicReading:
             self._take_error(number, error)
             return False
         own = self._open.get(number)
-        if own is None or offset is None or offset < own[0]:
-            return False
-        is_held = error is None and offset < own[1]
-        if is_held:
-            self._open[number] = (offset + 1, own[1])
-        if is_held or offset >= own[1]:
+        while own is not None and offset is not None and offset >= own[1]:
             self._silent_since = time.monotonic()
-        if offset + is_held >= own[1]:
-            self._report(number, own[1])
-            self._open_next(number)
-        return is_held
+            self._close(number, own[1])
+            # What closes a range can be a record of the next one; an end is told again.
+            own = self._open.get(number) if error is None else None
+        if error is not None or own is None or offset is None or offset < own[0]:
+            return False
+        self._silent_since = time.monotonic()
+        self._open[number] = (offset + 1, own[1])
+        if offset + 1 == own[1]:
+            self._close(number, own[1])
+        return True
 
     def _take_error(self, number: int, error: Any) -> None:
         """Raise what no waiting mends; the client itself tries the rest again."""
@@ -293,6 +295,10 @@ class TopicReading:
             if self._open[number][0] < low:
                 offsets = self._open[number][0], low
                 raise cut_by_retention(self._source, self._topic, number, offsets)
+
+    def _close(self, number: int, stop: int) -> None:
+        self._report(number, stop)
+        self._open_next(number)
 
     def _open_next(self, number: int) -> None:
         from confluent_kafka import TopicPartition

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient
+from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient, TopicReading
 from lakehouse_backfill.adapters.sources.kafka.config import KafkaTopic
 from lakehouse_backfill.adapters.sources.kafka.errors import broker_error
 from lakehouse_backfill.core.landing.offsets import OffsetWindow
@@ -75,3 +75,93 @@ def test_whether_a_retry_helps_is_in_the_type(name: str, kind: type[Exception]) 
             return name
 
     assert isinstance(broker_error("t", Answer()), kind)
+
+
+class StreamedConsumer:
+    """Gives messages as one stream each time, whatever is assigned meanwhile."""
+
+    def __init__(self, *streams: list[StreamedMessage]) -> None:
+        self._streams = list(streams)
+
+    def consume(self, _count: int, _wait_s: float) -> list[StreamedMessage]:
+        return self._streams.pop(0)
+
+    def incremental_assign(self, places: object) -> None:
+        pass
+
+    incremental_unassign = incremental_assign
+
+
+class StreamedMessage:
+    """A record of partition 0; without a value the end of the partition."""
+
+    def __init__(self, offset: int, *, is_end: bool = False) -> None:
+        self._offset, self._is_end = offset, is_end
+
+    def __len__(self) -> int:
+        return 1
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> None:
+        return None
+
+    def error(self) -> object:
+        class End:
+            def name(self) -> str:
+                return "_PARTITION_EOF"
+
+        return End() if self._is_end else None
+
+
+class KeptTopic:
+    """A topic that retention removes nothing from."""
+
+    topic = KafkaTopic("t", {}, declared())
+
+    def lows(self, numbers: list[int]) -> dict[int, int]:
+        return dict.fromkeys(numbers, 0)
+
+
+@pytest.mark.req("S2")
+@pytest.mark.parametrize(
+    ("asked", "streams", "held"),
+    [
+        (((0, 3),), [[0, 1, 2]], [0, 1, 2]),
+        # The range ends with gaps: a record behind it says so.
+        (((0, 3),), [[0, 5]], [0]),
+        # That record may be one of the next range, and the stream that it came in may go on.
+        (((0, 3), (5, 8)), [[0, 5, 6, 7]], [0, 5, 6, 7]),
+        (((0, 3), (5, 8)), [[0, 5], [6, 7, 8]], [0, 5, 6, 7]),
+        (((0, 3), (5, 8)), [[0, 5], [5, 6, 7]], [0, 5, 6, 7]),
+        (((0, 3), (5, 8), (9, 11)), [[0, 1, 9, 10]], [0, 1, 9, 10]),
+        # Or the end of the partition, which is told again for the next range.
+        (((0, 3),), [[0, -3]], [0]),
+        (((0, 3), (5, 8)), [[0, -9], [5, -9]], [0, 5]),
+        # An end before the range is over says nothing.
+        (((0, 3),), [[0, -2], [2]], [0, 2]),
+    ],
+)
+def test_ranges_are_read_to_their_ends_and_no_record_twice(
+    asked: tuple[tuple[int, int], ...], streams: list[list[int]], held: list[int]
+) -> None:
+    made = [[StreamedMessage(abs(one), is_end=one < 0) for one in stream] for stream in streams]
+    consumer = StreamedConsumer(*made)
+    reading = TopicReading(KeptTopic(), "s", consumer, {0: asked})  # type: ignore[arg-type]
+    found, spans = reading.take(100, 100)
+    assert [one.offset() for one in found] == held
+    assert spans == {0: asked}
+    assert reading.is_done
+
+
+def test_a_checkpoint_ends_at_its_rows_and_the_next_one_goes_on_there() -> None:
+    stream = [StreamedMessage(0), StreamedMessage(4)]
+    consumer = StreamedConsumer(stream[:1], stream[1:])
+    reading = TopicReading(KeptTopic(), "s", consumer, {0: ((0, 5),)})  # type: ignore[arg-type]
+    assert reading.take(1, 100)[1] == {0: ((0, 1),)}
+    assert reading.take(1, 100)[1] == {0: ((1, 5),)}
+    assert reading.is_done
