@@ -74,6 +74,10 @@ def _place(
         identity=identity,
         leaves=leaves,
     )
+    if declared.postgres is not None:
+        from lakehouse_backfill.adapters.sources.postgres.reader import PostgresPlace
+
+        return PostgresPlace(declared.postgres, schema, shape.required, new_sums, wiring.progress)
     if declared.parquet is None:
         raise ConfigError(f"{declared.migration} names no place", fix="write `parquet:`")
     from lakehouse_backfill.adapters.sources.parquet_folder.places import OldFolder

@@ -56,7 +56,7 @@ def migrate(
     ] = False,
     dry_run: DryRunOption = False,
 ) -> Result:
-    """Bring Parquet files into an Iceberg table as a product's first accepted version.
+    """Bring Parquet files, or a database table, into a product's new Iceberg table.
 
     Files that Iceberg can read stay where they are, others are written again. Counts and checksums
     of both sides must agree before readers see the table. A migration that was cut off is continued

@@ -131,3 +131,46 @@ def find_rewrite_cause(facts: FileFacts, table: TableShape) -> str | None:
     if strange:
         return f"its nested column {strange[0]} is not stored as Iceberg stores it"
     return None
+
+
+_NUMBERS = ("smallint", "integer", "bigint")
+#: Types of a database, and the beginnings of Arrow's texts that they may become.
+_DATABASE_TYPES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_NUMBERS, ("int32", "int64", "decimal")),
+    "numeric": ("decimal",),
+    "real": ("float", "double"),
+    "double precision": ("double",),
+    "boolean": ("bool",),
+    **dict.fromkeys(
+        ("text", "character varying", "character", "json", "jsonb"), ("string", "large_string")
+    ),
+    "uuid": ("extension<arrow.uuid", "string", "large_string"),
+    "bytea": ("binary", "large_binary"),
+    "date": ("date32",),
+    "timestamp without time zone": ("timestamp[us]",),
+    "timestamp with time zone": ("timestamp[us, tz=",),
+}
+
+
+def find_database_fault(
+    stored: Mapping[str, str], wanted: Mapping[str, str], required: frozenset[str]
+) -> str | None:
+    """Return why a table of a database cannot be migrated; None: it can.
+
+    Types are those that the database names, and Arrow's texts of the columns of the table.
+    """
+    unknown = [name for name in stored if name not in wanted]
+    if unknown:
+        return f"column {unknown[0]} is not in the contract"
+    missing = sorted(required - stored.keys())
+    if missing:
+        return f"the required column {missing[0]} is missing"
+    for name, kind in stored.items():
+        element, other = kind.removesuffix("[]"), wanted[name]
+        if kind.endswith("[]"):
+            inner = re.fullmatch(r"(?:large_)?list<element: (.+?)(?: not null)?>", other)
+            # An infinite date within an array would go unseen.
+            other = inner[1] if inner and not element.startswith(("date", "time")) else ""
+        if not other.startswith(_DATABASE_TYPES.get(element, ("\0",))):
+            return f"column {name} is {kind}, which does not become {wanted[name]}"
+    return None

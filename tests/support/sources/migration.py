@@ -130,17 +130,19 @@ class MigrationCase:
             if path.is_file()
         }
 
-    def kill_at(self, moment: str) -> None:
+    def kill_at(self, moment: str, environment: dict[str, str] | None = None) -> None:
         """Migrate in a process of its own that dies at a moment, `POINT COUNT`."""
         child: multiprocessing.process.BaseProcess = FORKS.Process(
-            target=_migrate_until, args=(str(self.project), moment)
+            target=_migrate_until, args=(str(self.project), moment, environment or {})
         )
         child.start()
         child.join(60)
         assert child.exitcode == -signal.SIGKILL, moment
 
 
-def _migrate_until(folder: str, moment: str) -> None:
+def _migrate_until(folder: str, moment: str, environment: dict[str, str]) -> None:
+    # The process is forked from one that may be older than a variable of the test.
+    os.environ.update(environment)
     seen: Counter[str] = Counter()
 
     def kill(point: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from lakehouse_backfill.core.migration.fit import (
     FileFacts,
     TableShape,
+    find_database_fault,
     find_fault,
     find_rewrite_cause,
     fit_column,
@@ -115,3 +116,42 @@ def test_a_file_is_bad_for_the_first_reason(facts: FileFacts, fault: str | None)
 )
 def test_a_file_is_written_again_for_the_first_reason(facts: FileFacts, cause: str | None) -> None:
     assert find_rewrite_cause(facts, TABLE) == cause
+
+
+@pytest.mark.req("T10")
+@pytest.mark.parametrize(
+    ("stored", "wanted", "does_fit"),
+    [
+        ("integer", "int64", True),
+        ("bigint", "int32", True),  # each value is held against the range of the column
+        ("numeric", "decimal128(12, 2)", True),
+        ("numeric", "double", False),
+        ("real", "double", True),
+        ("double precision", "float", False),
+        ("timestamp with time zone", "timestamp[us, tz=UTC]", True),
+        ("timestamp without time zone", "timestamp[us, tz=UTC]", False),
+        ("timestamp with time zone", "timestamp[us]", False),
+        ("uuid", "extension<arrow.uuid>", True),
+        ("uuid", "large_string", True),
+        ("jsonb", "large_string", True),
+        ("text[]", "large_list<element: large_string>", True),
+        ("text[]", "large_string", False),
+        ("date[]", "large_list<element: date32[day]>", False),
+        ("interval", "large_string", False),
+        ("mood", "large_string", False),
+        ("money", "decimal128(12, 2)", False),
+    ],
+)
+def test_a_column_of_a_database_becomes_what_it_is(
+    stored: str, wanted: str, *, does_fit: bool
+) -> None:
+    fault = find_database_fault({"a": stored}, {"a": wanted}, frozenset())
+    assert (fault is None) is does_fit
+
+
+def test_a_table_of_a_database_has_the_columns_of_the_contract() -> None:
+    wanted = {"a": "int64"}
+    unknown = find_database_fault({"a": "bigint", "b": "text"}, wanted, frozenset())
+    assert unknown == "column b is not in the contract"
+    missing = find_database_fault({}, wanted, frozenset({"a"}))
+    assert missing == "the required column a is missing"
