@@ -34,9 +34,9 @@ REASON_PLACEHOLDER = "TEXT"
 PROJECT_VERBS = (
     "accept", "approve", "audit", "cancel", "chunks", "diff", "doctor", "dual-read", "evidence",
     "land", "lineage", "list", "log", "maintain", "new", "note", "pause", "plan", "product",
-    "publish", "reconcile", "recover", "rehearse", "reject", "reproduce", "rollback", "run",
-    "session", "shadow", "show", "stage", "stale", "status", "try", "unpause", "validate",
-    "verify", "versions", "waive", "why",
+    "publish", "rebuild", "reconcile", "recover", "rehearse", "reject", "replay", "reproduce",
+    "rollback", "run", "session", "shadow", "show", "stage", "stale", "status", "try", "unpause",
+    "validate", "verify", "versions", "waive", "why",
 )  # fmt: skip
 _VERB = re.compile(rf"\b{PROGRAM} (?=(?:{'|'.join(PROJECT_VERBS)})\b)")
 _UNKNOWN_RUN = re.compile(rf"\b({PROGRAM} plan --revise ){RUN_PLACEHOLDER}\b")

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.results import (
         cascades,
         comparison,
+        events,
         migrations,
         origins,
         plans,
@@ -376,6 +377,69 @@ class Project:
         contract = self.wiring.contract(declared.product)
         ports = migration_ports(self.wiring, declared, contract, looks=looks)
         return declared, contract, ports
+
+    def check_events(self, store: str, aggregate: str | None = None) -> events.EventCheckResult:
+        """Return what the newest events of a store, or of one aggregate, are like.
+
+        Nothing is changed. Raises NotFound, ConfigError, Unsupported (a table without the columns
+        of events, schemas that are not compatible).
+        """
+        from lakehouse_backfill.config.events.event_stores import find_event_store
+        from lakehouse_backfill.core.replay.check import missing_links
+        from lakehouse_backfill.core.replay.replay import check_events
+        from lakehouse_backfill.wiring.event_stores import load_upcasters, replay_ports
+
+        declared = find_event_store(self.folder, store)
+        upcasters = load_upcasters(self.wiring, declared)
+        snapshot_id, found = check_events(replay_ports(self.wiring, declared), declared, aggregate)
+        links = missing_links(upcasters, found)
+        return results.events.EventCheckResult.of(declared, snapshot_id, found, links)
+
+    def replay(
+        self,
+        store: str,
+        handler: str | None,
+        *,
+        aggregate: str | None = None,
+        from_: str | None = None,
+        to: str | None = None,
+        event_types: tuple[str, ...] = (),
+    ) -> events.ReplayResult:
+        """Let a handler process the selected events that it has not processed, each once, in order.
+
+        A replay that was cut off is continued. Raises NotFound, ConfigError, RejectedInput (events
+        that are not consistent), Blocked (events that come too late), Conflict (another process
+        replays, or a replay of another selection was cut off), Unsupported.
+        """
+        from lakehouse_backfill.config.events.event_stores import find_event_store, replay_request
+        from lakehouse_backfill.core.replay.replay import replay
+        from lakehouse_backfill.wiring.event_stores import load_handler, replay_ports
+
+        declared = find_event_store(self.folder, store)
+        if handler is None:
+            raise ConfigError(
+                f"nothing says which handler of {store} processes the events",
+                fix=f"lakehouse-backfill replay {store} --handler NAME; it has: "
+                f"{', '.join(declared.handlers) or 'none'}",
+            )
+        request = replay_request(aggregate, from_, to, event_types)
+        loaded = load_handler(self.wiring, declared, handler)
+        done = replay(replay_ports(self.wiring, declared), declared, loaded, request)
+        return results.events.ReplayResult.of(declared, handler, done)
+
+    def rebuild(self, store: str, handler: str, aggregate: str) -> events.RebuildResult:
+        """Compute the state of one aggregate from its newest kept state and the events after it.
+
+        Nothing is written. Raises NotFound, ConfigError, RejectedInput.
+        """
+        from lakehouse_backfill.config.events.event_stores import find_event_store
+        from lakehouse_backfill.core.replay.rebuild import rebuild
+        from lakehouse_backfill.wiring.event_stores import load_handler, replay_ports
+
+        declared = find_event_store(self.folder, store)
+        loaded = load_handler(self.wiring, declared, handler)
+        found = rebuild(replay_ports(self.wiring, declared), declared, loaded, aggregate)
+        return results.events.RebuildResult.of(declared, handler, aggregate, found)
 
     def plan(
         self,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse_backfill.cli.commands import after, before, during, proof, repair, sources
+from lakehouse_backfill.cli.commands import after, before, during, events, proof, repair, sources
 from lakehouse_backfill.cli.group import PHASES, BackfillGroup
 from lakehouse_backfill.cli.session import (
     Session,
@@ -111,6 +111,7 @@ _BEFORE, _DURING, _AFTER, _REPAIR = PHASES
 for _phase, _commands in (
     (_BEFORE, (before.init, before.doctor, before.demo)),
     (_BEFORE, (sources.land, before.new, before.schema, before.try_manifest, before.plan)),
+    (_BEFORE, (events.replay, events.rebuild)),
     (_BEFORE, (before.show, before.rehearse, before.approve, proof.stale)),
     (_DURING, (during.run, during.stage, during.validate, during.status)),
     (_DURING, (during.list_runs, during.log, during.chunks, during.pause)),

@@ -13,6 +13,7 @@ from lakehouse_backfill.config.defaults import ProjectDefaults
 from lakehouse_backfill.domain.contract import Contract, Profiles
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.sources.declaration import SourceDeclaration
+from lakehouse_backfill.domain.sources.events import EventStoreDeclaration
 from lakehouse_backfill.domain.sources.migration import MigrationDeclaration
 from lakehouse_backfill.errors import ConfigError, EnvironmentDown, NotFound
 
@@ -23,6 +24,7 @@ SCHEMA_MODELS: dict[str, type[BaseModel]] = {
     "defaults": ProjectDefaults,
     "source": SourceDeclaration,
     "migration": MigrationDeclaration,
+    "events": EventStoreDeclaration,
 }
 
 

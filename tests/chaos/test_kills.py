@@ -67,6 +67,9 @@ ELSEWHERE = {
     "TableCopies.copy": "only by rehearse; killed in contract/test_rehearsal.py",
     "RawTables.commit": "only by land; killed in contract/test_sources.py",
     "ControlLog.file_import_ledger": "only by land; killed in contract/test_sources.py",
+    "HandlerTables.commit": "only by replay; killed in contract/test_event_replay.py",
+    "ControlLog.processed_event": "only by replay; killed in contract/test_event_replay.py",
+    "ControlLog.replay_job": "only by replay; killed in contract/test_event_replay.py",
     "Versions.move_all": "only by several runs at once; killed in test_together_kills.py",
 }
 

@@ -66,12 +66,9 @@ def load_mapping(folder: Path, upstream: Upstream) -> Callable[[str], Iterable[s
         tree = ast.parse(text, file)
     except SyntaxError as error:
         raise ConfigError(f"{file}:{error.lineno} is no Python: {error.msg}", fix=_FIX) from error
-    _require_pure(tree, file)
+    require_pure(tree, file, _MODULES, "a mapping")
     module = ModuleType("mapping")
-    allowed = {
-        key: value for key, value in vars(builtins).items() if key not in _FORBIDDEN_NAMES
-    } | {"__import__": _import_known}
-    module.__dict__["__builtins__"] = allowed
+    module.__dict__["__builtins__"] = {**allowed_builtins(), "__import__": _import_known}
     try:
         exec(compile(tree, file, "exec"), module.__dict__)  # noqa: S102 (the file was checked)
     except (Exception, SystemExit) as error:
@@ -85,10 +82,15 @@ def load_mapping(folder: Path, upstream: Upstream) -> Callable[[str], Iterable[s
 def _import_known(name: str, *arguments: object) -> ModuleType:
     if name.partition(".")[0] not in _MODULES:
         raise ImportError(f"{name} may not be imported in a mapping")
-    return _public(builtins.__import__(name, *arguments))  # type: ignore[arg-type]
+    return public_module(builtins.__import__(name, *arguments))  # type: ignore[arg-type]
 
 
-def _public(module: ModuleType) -> ModuleType:
+def allowed_builtins() -> dict[str, Any]:
+    """Return the builtins of pure code: no file, process, or name that leads out of it."""
+    return {key: value for key, value in vars(builtins).items() if key not in _FORBIDDEN_NAMES}
+
+
+def public_module(module: ModuleType) -> ModuleType:
     """Return a copy of a known module without what it imports itself, as `calendar.sys`."""
     copy = ModuleType(module.__name__)
     for name, value in vars(module).items():
@@ -97,7 +99,7 @@ def _public(module: ModuleType) -> ModuleType:
         if not isinstance(value, ModuleType):
             copy.__dict__[name] = value
         elif value.__name__.startswith(f"{module.__name__}."):
-            copy.__dict__[name] = _public(value)
+            copy.__dict__[name] = public_module(value)
     return copy
 
 
@@ -116,14 +118,17 @@ def _call(function: Callable[[str], object], place: str, label: str) -> tuple[st
     return labels
 
 
-def _require_pure(tree: ast.AST, file: str) -> None:
+def require_pure(
+    tree: ast.AST, file: str, modules: frozenset[str], who: str, fix: str = _FIX
+) -> None:
+    """Raise WriteForbidden when code imports other modules, or uses a name that leads out of it."""
     for node in ast.walk(tree):
         named = None
         if isinstance(node, ast.Import):
-            named = next((a.name for a in node.names if a.name.split(".")[0] not in _MODULES), None)
+            named = next((a.name for a in node.names if not _is_among(a.name, modules)), None)
         elif isinstance(node, ast.ImportFrom):
-            module = (node.module or ".").partition(".")[0]
-            named = None if module in _MODULES and not node.level else node.module or "."
+            is_known = not node.level and _is_among(node.module or ".", modules)
+            named = None if is_known else node.module or "."
         elif isinstance(node, ast.Name) and node.id in _FORBIDDEN_NAMES:
             named = node.id
         elif isinstance(node, ast.Attribute | ast.MatchClass):
@@ -131,10 +136,14 @@ def _require_pure(tree: ast.AST, file: str) -> None:
             named = next(filter(_is_hidden, read), None)
         if named is not None:
             raise WriteForbidden(
-                f"{file}:{getattr(node, 'lineno', 0)} uses {named}, which a mapping may not",
+                f"{file}:{getattr(node, 'lineno', 0)} uses {named}, which {who} may not",
                 state="nothing was planned, pinned or changed",
-                fix=_FIX,
+                fix=fix,
             )
+
+
+def _is_among(module: str, modules: frozenset[str]) -> bool:
+    return module in modules or module.partition(".")[0] in modules
 
 
 def _is_hidden(attribute: str) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lakehouse_backfill.cli.render import (
     compare,
+    events,
     gates,
     lineage,
     migrations,
@@ -35,6 +36,9 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "MigrateResult": migrations.render_migrate,
     "MigratePreviewResult": migrations.render_migrate_preview,
     "MigrationUndoneResult": migrations.render_migration_undone,
+    "EventCheckResult": events.render_event_check,
+    "ReplayResult": events.render_replay,
+    "RebuildResult": events.render_rebuild,
     "PlanResult": plans.render_plan,
     "ShowResult": plans.render_whole_plan,
     "CascadePlanResult": lineage.render_cascade_plan,

@@ -23,6 +23,7 @@ from lakehouse_backfill.ports.system import Progress
 from lakehouse_backfill.results import (
     cascades,
     comparison,
+    events,
     migrations,
     origins,
     plans,
@@ -467,6 +468,22 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "undo_migration": {
         "migration": "trips", "table": "silver.trips", "migration_id": "mg-1f00",
     },
+    "check_events": {
+        "store": "orders", "table": "bronze.order_events", "snapshot_id": 5, "rows": 1201,
+        "events": 1200, "aggregates": 90, "duplicates": 1,
+        "versions": [{"event_type": "paid", "version": 2, "events": 1200}],
+    },
+    "replay": {
+        "store": "orders", "table": "bronze.order_events", "snapshot_id": 5,
+        "handler": "balances", "version": "1.0.0", "output_table": "silver.balances",
+        "replay_id": "rp-1f00", "resumed": True, "total": 1200, "processed": 1200,
+        "handled_now": 200, "done": 1100, "skipped": 60, "suppressed": 40,
+    },
+    "rebuild": {
+        "store": "orders", "handler": "balances", "version": "1.0.0", "aggregate": "A-17",
+        "snapshot_id": 5, "sequence_num": 41, "state": {"cents": 5}, "based_on": 40, "events": 1,
+        "files_read": 1, "files_total": 7,
+    },
     "preview_landing": {
         "source": "trips", "kind": "files", "table": "bronze.trips", "size_bytes": 900,
         "parts": [{"name": "trips-2026-01-01.csv", "action": "import", "because": ""}],
@@ -496,6 +513,7 @@ MODULES = {
     "publications": publications,
     "runs": runs,
     "sources": sources,
+    "events": events,
 }
 #: Commands that need no project.
 WITHOUT_PROJECT: dict[str, type[Result]] = {

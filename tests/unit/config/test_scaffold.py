@@ -245,5 +245,6 @@ def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
     with pytest.raises(NotFound) as caught:
         json_schema("plan")
     assert (
-        caught.value.fix == "use one of: manifest, contract, profiles, defaults, source, migration"
+        caught.value.fix
+        == "use one of: manifest, contract, profiles, defaults, source, migration, events"
     )

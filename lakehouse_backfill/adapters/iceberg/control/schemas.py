@@ -308,15 +308,20 @@ REPLAY_JOB = ControlTable(
     "One row per state of a replay of events; the newest row of a job counts.",
     (
         ("replay_id", "string!", "Id of the replay."),
-        ("run_id", "string!", "The run that it belongs to."),
+        ("run_id", "string!", "The run that it belongs to; the replay itself without a run."),
         ("topic", "string!", "Topic or table that is replayed."),
-        ("start_offsets", "string!", "First offsets by partition, as JSON."),
+        ("start_offsets", "string!", "What is replayed, as JSON: first offsets, or a selection."),
         ("end_offsets", "string!", "Offsets to stop before, by partition, as JSON."),
-        ("position", "string", "Offsets reached, by partition, as JSON."),
+        ("position", "string", "Checkpoint as JSON: offsets, or place in the order of events."),
         ("status", "string!", "planned, running, done, failed or cancelled."),
-        ("events", "long!", "Events handled so far."),
-        ("suppressed", "long!", "Outside effects that were suppressed."),
+        ("events", "long!", "Events handled so far, over all commands of the replay."),
+        ("suppressed", "long!", "Events whose outside effects were suppressed."),
         ("updated_at", "timestamptz!", "When the row was written."),
+        ("handler", "string", "Handler and version; null: none."),
+        ("snapshot_id", "long", "Snapshot of the table that is replayed."),
+        ("total", "long", "Events to handle, counted when the replay began."),
+        ("skipped", "long", "Events that do not concern the handler."),
+        ("rejected", "long", "Events that the handler rejected."),
     ),
 )
 
@@ -324,11 +329,13 @@ PROCESSED_EVENT = ControlTable(
     "processed_event",
     "One row per event that a handler has seen: makes handling idempotent.",
     (
-        ("handler", "string!", "Name of the handler."),
+        ("handler", "string!", "Name and version of the handler."),
         ("event_id", "string!", "Id of the event."),
         ("outcome", "string!", "done, skipped, suppressed or rejected."),
-        ("run_id", "string", "The run that replayed it; null when live."),
+        ("run_id", "string", "The replay or run that handled it; null when live."),
         ("processed_at", "timestamptz!", "When it was handled."),
+        ("source", "string", "The event store that it is from."),
+        ("detail", "string", "Why it was rejected, or which messages were suppressed, as JSON."),
     ),
 )
 

@@ -1,0 +1,258 @@
+"""Tables of event handlers: one conditional commit holds rows, ledger and the replay's state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, NotNull
+from pyiceberg.table import Table, Transaction
+
+from lakehouse_backfill.adapters.iceberg import catalog as catalogs
+from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
+from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
+from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
+from lakehouse_backfill.domain.serialization import canonical_json
+from lakehouse_backfill.domain.sources.events import (
+    HANDLER_COLUMNS,
+    AggregateState,
+    HandledRow,
+    HandlerDeclaration,
+    ReplayState,
+)
+from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TooBusy, Unsupported
+from lakehouse_backfill.fault_points import commit_window
+from lakehouse_backfill.ports.events import HandledEvents
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The state of the newest replay into a table.
+STATE_PROPERTY = PROPERTY_PREFIX + "replay"
+_LEDGER = ("event_id", "aggregate_id", "sequence_num", "state")
+
+
+@dataclass(frozen=True)
+class IcebergHandlerTables:
+    """`ports.events.HandlerTables` on PyIceberg."""
+
+    catalog: Catalog
+    budget_s: float = catalogs.COMMIT_BUDGET_S
+
+    def state(self, table: str) -> ReplayState | None:
+        """Return the state of the newest replay; None where there was none, or no table."""
+        loaded = catalogs.load_table_or_none(self.catalog, table)
+        return None if loaded is None else _read_state(loaded)
+
+    def ensure(self, handler: HandlerDeclaration) -> None:
+        """Create the table unless it exists; raises Unsupported when it is another table."""
+        contract = _as_contract(handler)
+        if catalogs.load_table_or_none(self.catalog, handler.table) is None:
+            create_table(self.catalog, contract)
+        table = catalogs.load_table(self.catalog, handler.table)
+        wanted = {field.name: str(field.field_type) for field in contract_schema(contract).fields}
+        found = {field.name: str(field.field_type) for field in table.schema().fields}
+        is_ours = _read_state(table) is not None or table.current_snapshot() is None
+        if found != wanted or not is_ours:
+            raise Unsupported(
+                f"{handler.table} is no table of an event handler",
+                state="nothing was replayed",
+                fix="name a table that does not exist; it is created",
+            )
+
+    def commit(self, table: str, rows: Sequence[HandledRow], state: ReplayState) -> None:
+        """Make rows and state visible in one commit, exactly once.
+
+        Raises Conflict when another process replays into the table, TooBusy, OutcomeUnknown.
+        """
+        files: list[Any] | None = None
+        for _ in catalogs.retry_attempts(self.budget_s):
+            loaded = catalogs.load_table(self.catalog, table)
+            if _is_landed(loaded, state):
+                return
+            _require_unchanged(table, loaded, state)
+            with catalogs.translate_errors():
+                if files is None:
+                    files = _write_files(loaded, rows, state)
+                transaction = _prepare(loaded, files, state)
+            try:
+                with commit_window("HandlerTables.commit"):
+                    transaction.commit_transaction()
+            except Exception as error:  # noqa: BLE001 (after any error it may have succeeded)
+                if catalogs.is_lost_race(error):
+                    continue
+                self._require_landed(table, state, error)
+            return
+        raise TooBusy(
+            f"other writers of {table} kept winning for {self.budget_s:.0f} s",
+            state="no reader sees a row of this commit; what was committed before it stays",
+            fix="give the command again, or pause the other writer",
+        )
+
+    def handled(self, table: str, version: str) -> HandledEvents | None:
+        """Return what reads the rows of a version; None when there are none."""
+        loaded = catalogs.load_table_or_none(self.catalog, table)
+        if loaded is None or loaded.current_snapshot() is None:
+            return None
+        wanted = EqualTo(term="handler_version", value=version)
+        return partial(_tables, loaded, wanted, _LEDGER)
+
+    def step_rows(self, table: str, state: ReplayState) -> Iterator[HandledRow]:
+        """Yield the rows that the commit of this state brought in."""
+        loaded = catalogs.load_table(self.catalog, table)
+        wanted = And(
+            EqualTo(term="replay_id", value=state.replay_id),
+            EqualTo(term="step", value=state.step),
+        )
+        for found in _tables(loaded, wanted, HandledRow._fields):
+            for row in found.to_pylist():
+                yield HandledRow(**row)
+
+    def newest_state(self, table: str, version: str, aggregate: str) -> AggregateState | None:
+        """Return the newest kept state of an aggregate."""
+        loaded = catalogs.load_table_or_none(self.catalog, table)
+        if loaded is None or loaded.current_snapshot() is None:
+            return None
+        wanted = And(
+            EqualTo(term="handler_version", value=version),
+            EqualTo(term="aggregate_id", value=aggregate),
+            NotNull(term="state"),
+        )
+        newest = None
+        for found in _tables(loaded, wanted, AggregateState._fields):
+            for row in found.to_pylist():
+                if newest is None or row["sequence_num"] > newest.sequence_num:
+                    newest = AggregateState(**row)
+        return newest
+
+    def _require_landed(self, name: str, state: ReplayState, cause: Exception) -> None:
+        """Raise OutcomeUnknown unless the table shows that the commit succeeded."""
+        try:
+            is_landed = _is_landed(catalogs.load_table(self.catalog, name), state)
+        except Exception:  # noqa: BLE001 (the catalog may be down for longer)
+            is_landed = False
+        if not is_landed:
+            raise OutcomeUnknown(
+                f"a commit to {name} may or may not have landed: {type(cause).__name__}: "
+                f"{catalogs.first_error_line(cause)}",
+                state="either all rows of this commit are there, or none; no file was deleted",
+                fix="give the same command again: it looks at the table first",
+            ) from cause
+
+
+def _tables(table: Table, wanted: BooleanExpression, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the matching rows, one data file after another."""
+    import pyarrow as pa
+
+    with catalogs.translate_errors():
+        scan = table.scan(row_filter=wanted, selected_fields=tuple(columns))
+        for batch in scan.to_arrow_batch_reader():
+            yield pa.Table.from_batches([batch]).select(list(columns))
+
+
+def _write_files(table: Table, rows: Sequence[HandledRow], state: ReplayState) -> list[Any]:
+    """Write data files that no reader sees yet; on an error they are deleted again."""
+    from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+    files: list[Any] = []
+    try:
+        if rows:
+            files += _dataframe_to_data_files(
+                table_metadata=table.metadata, df=_as_arrow(table, rows, state), io=table.io
+            )
+    except Exception:
+        # No snapshot lists them, and nobody else knows their names.
+        for file in files:
+            with suppress(OSError):
+                table.io.delete(file.file_path)
+        raise
+    return files
+
+
+def _as_arrow(table: Table, rows: Sequence[HandledRow], state: ReplayState) -> pa.Table:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    same = {
+        "handler_version": state.version,
+        "replay_id": state.replay_id,
+        "step": state.step,
+        "handled_at": state.updated_at,
+    }
+    by_name = dict(zip(HandledRow._fields, zip(*rows, strict=True), strict=True))
+    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    columns = [
+        pa.array(by_name[field.name], field.type)
+        if field.name in by_name
+        else pa.repeat(pa.scalar(same[field.name], field.type), len(rows))
+        for field in schema
+    ]
+    # Rows of an aggregate lie together, so that a reader of one can leave row groups out.
+    made = pa.table(columns, schema=schema)
+    return made.sort_by([("aggregate_id", "ascending"), ("sequence_num", "ascending")])
+
+
+def _prepare(table: Table, files: list[Any], state: ReplayState) -> Transaction:
+    """Write manifests and stage the updates; the commit requires the head of `table`."""
+    # PyIceberg's own retry would append a second time without a look at the state.
+    table.metadata.properties["commit.retry.num-retries"] = "0"
+    transaction = table.transaction()
+    summary = {
+        f"{PROPERTY_PREFIX}replay-id": state.replay_id,
+        f"{PROPERTY_PREFIX}replay-step": str(state.step),
+        f"{PROPERTY_PREFIX}replay-position": canonical_json(state.position),
+    }
+    # Without files too: the commit then still moves the head, and so meets other commits.
+    with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
+        for file in files:
+            append.append_data_file(file)
+    transaction.set_properties({STATE_PROPERTY: canonical_json(state)})
+    return transaction
+
+
+def _read_state(table: Table) -> ReplayState | None:
+    text = table.properties.get(STATE_PROPERTY)
+    return None if text is None else ReplayState.model_validate_json(text)
+
+
+def _is_landed(table: Table, state: ReplayState) -> bool:
+    found = _read_state(table)
+    return found is not None and found.token == state.token
+
+
+def _require_unchanged(name: str, table: Table, state: ReplayState) -> None:
+    """Raise Conflict unless the table has the state that this commit was decided on."""
+    found = _read_state(table)
+    if (found.token if found else "") == state.follows:
+        return
+    raise Conflict(
+        f"another process replays into {name}: it is at {found.replay_id}, step {found.step}"
+        if found
+        else f"{name} was replaced while {state.replay_id} replayed into it",
+        state="no reader sees a row of this commit; what was committed before it stays",
+        fix="wait for the other process, then give the command again",
+    )
+
+
+def _as_contract(handler: HandlerDeclaration) -> Contract:
+    """Return what the table is created by: it has the form of a product's table."""
+    return Contract(
+        api_version="lakehouse-backfill/v1",
+        product=handler.table,
+        table=handler.table,
+        description=f"What {handler.function} made of events: of an aggregate the row with the "
+        "highest sequence_num that has a state counts.",
+        owner="unknown",
+        key=(),
+        partitioning=(
+            ContractPartition(column="aggregate_id", transform=f"bucket[{handler.buckets}]"),
+        ),
+        columns=tuple(
+            ContractColumn(name=name, type=kind, description=meaning)
+            for name, kind, meaning in HANDLER_COLUMNS
+        ),
+    )

@@ -1,0 +1,204 @@
+"""Tables of events, read as of a snapshot: all events, or those of one aggregate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg import expressions as expr
+from pyiceberg.types import TimestamptzType
+
+from lakehouse_backfill.adapters.local import scan
+from lakehouse_backfill.adapters.local.event_set import DuckEventSet
+from lakehouse_backfill.domain.partitions import RowRange
+from lakehouse_backfill.domain.sources.events import (
+    EVENT_COLUMNS,
+    REQUIRED_EVENT_COLUMNS,
+    AggregateEvents,
+    EventStoreDeclaration,
+    WriterSchema,
+)
+from lakehouse_backfill.errors import RejectedInput, Unsupported
+from lakehouse_backfill.events import RejectEvent, parse_payload, split_wire_format
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+_NUMBERS = ("int", "long")
+_TYPES = {
+    "sequence_num": _NUMBERS,
+    "occurred_at": ("timestamptz",),
+    "created_at": ("timestamptz",),
+    "payload": ("string", "binary"),
+}
+_INSTANTS = {"occurred_at": "occurred_us", "created_at": "created_us"}
+_MAX_VERSION = 2**31
+
+
+class IcebergEventReader:
+    """`ports.events.EventReader` on PyIceberg and DuckDB."""
+
+    def __init__(self, catalog: Catalog, schemas: Mapping[int, WriterSchema]) -> None:
+        """Use the schemas of writers, by id, for payloads with Confluent's header."""
+        self._catalog = catalog
+        self._schemas = schemas
+
+    def head(self, store: EventStoreDeclaration) -> int | None:
+        """Return the newest snapshot; None when the table is empty. Raises NotFound."""
+        snapshot = self._load(store).current_snapshot()
+        return snapshot.snapshot_id if snapshot else None
+
+    def holds(self, store: EventStoreDeclaration, snapshot_id: int) -> bool:
+        """Return whether the table still has a snapshot."""
+        return self._load(store).metadata.snapshot_by_id(snapshot_id) is not None
+
+    def _load(self, store: EventStoreDeclaration) -> Table:
+        with scan.translate_scan_errors(store.table, None):
+            return self._catalog.load_table(store.table)
+
+    def open(
+        self, store: EventStoreDeclaration, snapshot_id: int, aggregate: str | None
+    ) -> DuckEventSet:
+        """Read a snapshot, or one aggregate of it.
+
+        Raises Unsupported when a column is missing or has a type that events do not have.
+        """
+        planned, columns = self._plan(store, snapshot_id, aggregate)
+        rows = self._rows(store, planned, columns, _filter(store, aggregate, None))
+        return DuckEventSet(rows, store.first_sequence)
+
+    def aggregate_events(
+        self, store: EventStoreDeclaration, snapshot_id: int, aggregate: str, after: int
+    ) -> AggregateEvents:
+        """Return the events of one aggregate with a higher sequence number, in order.
+
+        Only files that may hold one are opened. Raises RejectedInput when they are not consistent.
+        """
+        every, columns = self._plan(store, snapshot_id, aggregate)
+        wanted = _filter(store, aggregate, after)
+        table = every.table
+        if table is None:
+            return AggregateEvents((), 0, 0)
+        with scan.translate_scan_errors(store.table, snapshot_id):
+            tasks = tuple(table.scan(row_filter=wanted, snapshot_id=snapshot_id).plan_files())
+            total = sum(1 for _ in table.scan(snapshot_id=snapshot_id).plan_files())
+        planned = scan.SnapshotScan(
+            every.name, table, snapshot_id, every.schema, tasks, every.specs
+        )
+        events = DuckEventSet(self._rows(store, planned, columns, wanted), store.first_sequence)
+        try:
+            if faults := events.findings().faults:
+                raise RejectedInput(
+                    f"events of {aggregate!r} are not consistent: {'; '.join(faults)}",
+                    state="nothing was computed",
+                    fix=f"lakehouse-backfill replay {store.events} --dry-run names all such events",
+                )
+            return AggregateEvents(tuple(events.in_sequence()), len(tasks), total)
+        finally:
+            events.close()
+
+    def _plan(
+        self, store: EventStoreDeclaration, snapshot_id: int, aggregate: str | None
+    ) -> tuple[scan.SnapshotScan, dict[str, str]]:
+        """Return the files of the snapshot, and the columns to read by their name as an event's."""
+        name = store.column("aggregate_id")
+        ranges = [] if aggregate is None else [RowRange(column=name, equals=aggregate)]
+        planned = scan.plan_scan(self._catalog, store.table, snapshot_id, ranges)
+        return planned, _columns(store, planned)
+
+    def _rows(
+        self,
+        store: EventStoreDeclaration,
+        planned: scan.SnapshotScan,
+        columns: dict[str, str],
+        wanted: expr.BooleanExpression,
+    ) -> Iterator[pa.Table]:
+        """Yield the rows file by file, with the columns of an event."""
+        names = list(dict.fromkeys(columns.values()))
+        for task in planned.tasks:
+            for part in scan.read_files(planned, [task], names, wanted):
+                if part.num_rows:
+                    yield self._as_events(store, part, columns)
+
+    def _as_events(
+        self, store: EventStoreDeclaration, part: pa.Table, columns: dict[str, str]
+    ) -> pa.Table:
+        made: dict[str, Any] = {}
+        for name in EVENT_COLUMNS:
+            if name not in columns:
+                continue
+            values = part[columns[name]]
+            if name in _INSTANTS:
+                made[_INSTANTS[name]] = values.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            elif name == "sequence_num":
+                made[name] = values.cast(pa.int64())
+            else:
+                made[name] = values.cast(pa.large_binary() if name == "payload" else pa.string())
+        if "version" in columns:
+            made["version"] = pc.cast(part[columns["version"]], pa.int64())
+        elif store.version is not None:
+            pairs = zip(made["payload"], made["event_type"], strict=True)
+            found = [self._version(store, one.as_py(), kind.as_py()) for one, kind in pairs]
+            made["version"] = pa.array([version for version, _ in found], pa.int64())
+            made["payload"] = pa.array([payload for _, payload in found], pa.large_binary())
+        return pa.table(made)
+
+    def _version(
+        self, store: EventStoreDeclaration, payload: bytes | None, event_type: str | None
+    ) -> tuple[int | None, bytes | None]:
+        """Return the version of a payload, and the payload without a header."""
+        if store.version is None or payload is None:
+            return None, payload
+        if store.version.schemas is not None:
+            number, rest = split_wire_format(payload)
+            schema = None if number is None else self._schemas.get(number)
+            is_known = schema is not None and schema.event_type == event_type
+            return (schema.version if schema and is_known else None), rest
+        try:
+            parsed = parse_payload(payload)
+        except RejectEvent:
+            return None, payload
+        found = parsed.get(store.version.field) if isinstance(parsed, dict) else None
+        is_version = type(found) is int and 0 <= found < _MAX_VERSION
+        return (found if is_version else None), payload
+
+
+def _filter(
+    store: EventStoreDeclaration, aggregate: str | None, after: int | None
+) -> expr.BooleanExpression:
+    wanted: expr.BooleanExpression = expr.AlwaysTrue()
+    if aggregate is not None:
+        wanted = expr.EqualTo(term=store.column("aggregate_id"), value=aggregate)
+    if after is not None:
+        later = expr.GreaterThan(term=store.column("sequence_num"), value=after)
+        wanted = expr.And(wanted, later)
+    return wanted
+
+
+def _columns(store: EventStoreDeclaration, planned: scan.SnapshotScan) -> dict[str, str]:
+    """Return the columns of an event in the table; raise Unsupported for those it cannot have."""
+    present = {field.name: field.field_type for field in planned.schema.fields}
+    wanted = {name: store.column(name) for name in EVENT_COLUMNS}
+    if store.version is not None and store.version.column is not None:
+        wanted["version"] = store.version.column
+    faults = []
+    for name, column in wanted.items():
+        if column not in present:
+            if name in (*REQUIRED_EVENT_COLUMNS, "version") or name in store.columns:
+                faults.append(f"it has no column {column} ({name})")
+            continue
+        kind = "timestamptz" if isinstance(present[column], TimestamptzType) else present[column]
+        allowed = _NUMBERS if name == "version" else _TYPES.get(name, ("string",))
+        if str(kind) not in allowed:
+            faults.append(f"{column} ({name}) is {kind}, not {' or '.join(allowed)}")
+    if faults:
+        raise Unsupported(
+            f"{store.table} is no event store: {'; '.join(faults)}",
+            state="nothing was replayed",
+            fix=f"map its columns under `columns` in catalog/events/{store.events}.yaml, or land "
+            "the events in a table that has them",
+        )
+    return {name: column for name, column in wanted.items() if column in present}

@@ -1,0 +1,70 @@
+"""Commands on event stores."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakehouse_backfill.cli.session import DryRunOption, current_project
+from lakehouse_backfill.results.base import Result
+
+_Store = Annotated[str, typer.Argument(metavar="STORE", help="An event store of catalog/events.")]
+
+
+def replay(
+    store: _Store,
+    handler: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A handler of the event store.")
+    ] = None,
+    aggregate: Annotated[
+        str | None, typer.Option(metavar="ID", help="Events of this aggregate only.")
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="T", help="First date or instant at which they occurred."),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="T", help="First one that is left out again.")
+    ] = None,
+    event_type: Annotated[
+        list[str] | None, typer.Option(metavar="TYPE", help="Events of this type; may be repeated.")
+    ] = None,
+    *,
+    dry_run: DryRunOption = False,
+) -> Result:
+    """Let a handler process the events of a store, each once, in order.
+
+    The newest snapshot is pinned. Effects and ledger are committed together; messages are listed
+    and not sent. A replay that was cut off is continued by the same command. With --dry-run the
+    events are checked only: duplicates, clashes, gaps, versions.
+
+    Examples:
+      lakehouse-backfill replay orders --dry-run
+      lakehouse-backfill replay orders --handler balances
+      lakehouse-backfill replay orders --handler balances --aggregate A-17
+      lakehouse-backfill replay orders --handler balances --from 2026-01-01 --to 2026-02-01
+    """
+    project = current_project()
+    if dry_run:
+        return project.check_events(store, aggregate)
+    types = tuple(event_type or ())
+    return project.replay(
+        store, handler, aggregate=aggregate, from_=from_, to=to, event_types=types
+    )
+
+
+def rebuild(
+    store: _Store,
+    handler: Annotated[str, typer.Option(metavar="NAME", help="A handler of the event store.")],
+    aggregate: Annotated[str, typer.Option(metavar="ID", help="The aggregate.")],
+) -> Result:
+    """Compute the state of one aggregate from its events.
+
+    It begins at the newest state that was kept, if that was made of all events up to it. Only
+    files that may hold the events after it are opened. Nothing is written.
+
+    Examples:
+      lakehouse-backfill rebuild orders --handler balances --aggregate A-17
+    """
+    return current_project().rebuild(store, handler, aggregate)

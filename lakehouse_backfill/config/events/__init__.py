@@ -1,0 +1,1 @@
+"""Event stores as they are declared in files."""

@@ -1,0 +1,151 @@
+"""Loading declared event stores, `catalog/events/NAME.yaml`, and the schemas of their writers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date, datetime, time, timezone
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from lakehouse_backfill.config import yaml_lines
+from lakehouse_backfill.config.faults import (
+    closest_name,
+    display_path,
+    load_model,
+    resolve_inside,
+    suggest_name,
+)
+from lakehouse_backfill.config.sources import landing_request
+from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
+from lakehouse_backfill.domain.sources.events import (
+    EventStoreDeclaration,
+    HandlerDeclaration,
+    ReplayRequest,
+    WriterSchema,
+)
+from lakehouse_backfill.errors import ConfigError, Fault, NotFound
+
+EVENTS_FOLDER = Path("catalog/events")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_SCHEMA_FILE = re.compile(r"\d{1,10}")
+
+
+def find_event_store(project: Path, name: str) -> EventStoreDeclaration:
+    """Load an event store; raises NotFound with the known names, ConfigError with all faults."""
+    known = tuple(sorted(path.stem for path in (project / EVENTS_FOLDER).glob("*.yaml")))
+    # The name becomes part of a path, so it is checked before a path is made of it.
+    if not _NAME.fullmatch(name) or name not in known:
+        near = closest_name(name, known)
+        raise NotFound(
+            f"there is no event store {name!r} in {EVENTS_FOLDER.as_posix()}; "
+            f"{suggest_name(name, list(known))}",
+            fix=f"lakehouse-backfill replay {near} --dry-run"
+            if near
+            else f"declare it in {EVENTS_FOLDER.as_posix()}/{name}.yaml: see docs/events.md",
+        )
+    path = project / EVENTS_FOLDER / f"{name}.yaml"
+    store = load_model(EventStoreDeclaration, path, project, _cross_field_faults)
+    if store.events != name:
+        file = display_path(path, project)
+        document = yaml_lines.load_yaml(path, file)
+        problem = f"is {store.events}, but the file is called {name}.yaml"
+        raise_faults(file, [document.fault(("events",), problem, "rename one of them")])
+    return store
+
+
+def find_handler(store: EventStoreDeclaration, name: str) -> HandlerDeclaration:
+    """Return a declared handler; raises NotFound with the known names."""
+    if name not in store.handlers:
+        raise NotFound(
+            f"{store.events} has no handler {name!r}; {suggest_name(name, list(store.handlers))}",
+            fix=f"declare it under handlers in catalog/events/{store.events}.yaml",
+        )
+    return store.handlers[name]
+
+
+def replay_request(
+    aggregate: str | None, from_: str | None, to: str | None, event_types: tuple[str, ...]
+) -> ReplayRequest:
+    """Read a selection of events; raises ConfigError for what is no date or instant."""
+    span = landing_request(from_, to)
+    first, stop = (None if one is None else _instant(one) for one in (span.from_, span.to))
+    types = tuple(sorted(set(event_types)))
+    return ReplayRequest(aggregate=aggregate, from_=first, to=stop, event_types=types)
+
+
+def _instant(moment: date | datetime) -> datetime:
+    """Return an instant; a day begins at midnight, UTC."""
+    if isinstance(moment, datetime):
+        return moment.astimezone(timezone.utc)
+    return datetime.combine(moment, time(), timezone.utc)
+
+
+def load_schemas(project: Path, store: EventStoreDeclaration) -> dict[int, WriterSchema]:
+    """Load the schemas of writers by id; none without a folder. Raises ConfigError."""
+    if store.version is None or store.version.schemas is None:
+        return {}
+    folder = resolve_inside(project, store.version.schemas)
+    if folder is None or not folder.is_dir():
+        raise ConfigError(
+            f"{store.version.schemas}, where the schemas of {store.events} are, is no folder of "
+            "the project",
+            fix="correct version.schemas",
+            field="version.schemas",
+        )
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        if not _SCHEMA_FILE.fullmatch(path.stem):
+            continue
+        try:
+            found[int(path.stem)] = WriterSchema(**json.loads(path.read_text("utf-8")))
+        except (ValueError, TypeError, RecursionError, ValidationError) as error:
+            raise ConfigError(
+                f"{display_path(path, project)} is no schema of a writer: {type(error).__name__}",
+                fix='write {"event_type": …, "version": …, "schema": {…}}',
+            ) from error
+    return found
+
+
+def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
+    version = document.get("version")
+    places = ("column", "field", "schemas")
+    if isinstance(version, dict) and sum(version.get(name) is not None for name in places) != 1:
+        yield document.fault(("version",), "needs one of column, field, schemas", "name one place")
+    if document.get("upcasters") and version is None:
+        yield document.fault(
+            ("upcasters",), "are there, and nothing says where the version is", "add `version:`"
+        )
+    yield from _upcaster_faults(document)
+    yield from _handler_faults(document)
+
+
+def _upcaster_faults(document: YamlDocument) -> Iterator[Fault]:
+    listed = document.get("upcasters")
+    seen: set[tuple[object, object]] = set()
+    for position, one in enumerate(listed if isinstance(listed, list) else []):
+        if not isinstance(one, dict):
+            continue
+        kind, first, last = one.get("event_type"), one.get("from"), one.get("to")
+        path = ("upcasters", position, "to")
+        if isinstance(first, int) and isinstance(last, int) and last <= first:
+            yield document.fault(path, f"is {last}, not above {first}", "name a newer version")
+        if (repr(kind), repr(first)) in seen:
+            yield document.fault(path, f"begins at {first} of {kind} again", "keep one of them")
+        seen.add((repr(kind), repr(first)))
+
+
+def _handler_faults(document: YamlDocument) -> Iterator[Fault]:
+    handlers = document.get("handlers")
+    listed = handlers.items() if isinstance(handlers, dict) else ()
+    tables = [one.get("table") for _, one in listed if isinstance(one, dict)]
+    shared = {name for name, count in Counter(map(str, tables)).items() if count > 1}
+    for name, one in listed:
+        table = one.get("table") if isinstance(one, dict) else None
+        if table is not None and (str(table) in shared or table == document.get("table")):
+            yield document.fault(
+                ("handlers", name, "table"), f"is {table}, like another one", "use another name"
+            )

@@ -1,0 +1,1 @@
+"""Replay of events through handlers: each event once, in order, with its effect and its ledger."""

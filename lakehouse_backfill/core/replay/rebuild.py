@@ -1,0 +1,91 @@
+"""The verb `rebuild`: the state of one aggregate, from its newest kept state and what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakehouse_backfill.core.replay.check import require_versions
+from lakehouse_backfill.core.replay.replay import ReplayHandler, ReplayPorts, event_of
+from lakehouse_backfill.domain.sources.events import (
+    AggregateEvents,
+    AggregateState,
+    EventFindings,
+    EventStoreDeclaration,
+)
+from lakehouse_backfill.errors import NotFound, RejectedInput
+from lakehouse_backfill.events import fold_events
+
+
+@dataclass(frozen=True)
+class RebuiltState:
+    """The state of an aggregate after its newest event, and what was read for it."""
+
+    snapshot_id: int
+    state: str
+    sequence_num: int
+    #: Sequence number of the kept state that it was computed from; None: from the first event.
+    based_on: int | None
+    events: int
+    rejected: int
+    files_read: int
+    files_total: int
+
+
+def rebuild(
+    ports: ReplayPorts, store: EventStoreDeclaration, handler: ReplayHandler, aggregate: str
+) -> RebuiltState:
+    """Compute the state of an aggregate as of the newest snapshot; nothing is written.
+
+    A kept state is used only if it was made of all events of the aggregate up to it. Raises
+    NotFound, RejectedInput when its events are not consistent.
+    """
+    snapshot_id = ports.reader.head(store)
+    if snapshot_id is None:
+        raise NotFound(f"{store.table} has no event", fix="land the events first")
+    declared = handler.declared
+    kept = ports.tables.newest_state(declared.table, declared.version, aggregate)
+    base = kept if kept is not None and is_whole(store, kept) else None
+    after = store.first_sequence - 1 if base is None else base.sequence_num
+    found = ports.reader.aggregate_events(store, snapshot_id, aggregate, after)
+    if base is None and not found.events:
+        raise NotFound(
+            f"{store.table} has no event of the aggregate {aggregate!r}",
+            fix="name an aggregate_id of the table",
+        )
+    _require_sequence(store, found, aggregate, after)
+    kinds = sorted({(one.event_type, one.version) for one in found.events}, key=str)
+    versions = tuple((kind, version, 1) for kind, version in kinds)
+    require_versions(store, handler.upcasters, EventFindings(versions=versions))
+    state, rejected = base.state if base else "null", 0
+    events = [event_of(one) for one in found.events]
+    for handled in fold_events(handler.function, events, handler.upcasters, state):
+        state = handled.state
+        rejected += handled.outcome == "rejected"
+    return RebuiltState(
+        snapshot_id=snapshot_id,
+        state=state,
+        sequence_num=events[-1].sequence_num if events else after,
+        based_on=None if base is None else base.sequence_num,
+        events=len(events),
+        rejected=rejected,
+        files_read=found.files_read,
+        files_total=found.files_total,
+    )
+
+
+def is_whole(store: EventStoreDeclaration, kept: AggregateState) -> bool:
+    """Return whether a state was made of all events of its aggregate up to it."""
+    return kept.handled == kept.sequence_num - store.first_sequence + 1
+
+
+def _require_sequence(
+    store: EventStoreDeclaration, found: AggregateEvents, aggregate: str, after: int
+) -> None:
+    """Raise RejectedInput when sequence numbers are missing where gaps are refused."""
+    missing = len(found.events) and found.events[-1].sequence_num - after - len(found.events)
+    if missing and store.gaps == "refuse":
+        raise RejectedInput(
+            f"{missing} sequence numbers of {aggregate!r} are missing in {store.table}",
+            state="nothing was computed",
+            fix=f"land the events, or write gaps: allow in catalog/events/{store.events}.yaml",
+        )

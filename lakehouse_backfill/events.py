@@ -1,0 +1,302 @@
+"""Events, and the handlers that fold them: the same code in a replay, in a rebuild and in Spark.
+
+A handler is a pure function of the state of one aggregate and its next event::
+
+    from lakehouse_backfill.events import SKIP, RejectEvent
+
+    def balance(state, event, context):
+        if event.event_type == "note":
+            return SKIP
+        cents = (state or {"cents": 0})["cents"] + event.payload["cents"]
+        if cents < 0:
+            raise RejectEvent("the balance would be negative")
+        context.send("mail", event.event_id, {"cents": cents})
+        return {"cents": cents}
+
+It gets None as the state before the first event, and returns the state after the event: an object
+that JSON can hold. PySpark is imported when a frame is folded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+
+from lakehouse_backfill.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "SKIP", "AggregateEvent", "EventOutcome", "HandledEvent", "HandlerContext", "RejectEvent",
+    "UpcastStep", "Upcasters", "fold_aggregates", "fold_events", "handle_event", "parse_payload",
+]  # fmt: skip
+
+#: What a handler returns for an event that does not concern it.
+SKIP: Final = object()
+EventOutcome = Literal["done", "skipped", "suppressed", "rejected"]
+#: The first byte of a payload in Confluent's wire format; the id of its schema is in the next four.
+_WIRE_MAGIC, _WIRE_HEADER = b"\x00", 5
+
+
+class RejectEvent(Exception):
+    """Raised by a handler or an upcaster: the event is refused, and the state stays as it is."""
+
+
+@dataclass(frozen=True)
+class AggregateEvent:
+    """One event of an aggregate; `payload` is what its JSON says, in the newest version."""
+
+    event_id: str
+    aggregate_id: str
+    event_type: str
+    sequence_num: int
+    occurred_at: datetime
+    payload: Any
+    version: int | None = None
+    aggregate_type: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    created_at: datetime | None = None
+
+
+class HandlerContext:
+    """What a handler may use beside its arguments."""
+
+    def __init__(self, *, is_replay: bool = True) -> None:
+        """Collect the messages of one event."""
+        #: Whether the event happened before, and is handled again.
+        self.is_replay = is_replay
+        self.suppressed: list[dict[str, str]] = []
+
+    def send(self, sink: str, key: str, payload: Any) -> None:  # noqa: ARG002 (it is not sent)
+        """Note a message for a sink. A replay sends nothing: it lists what was suppressed."""
+        self.suppressed.append({"sink": str(sink), "key": str(key)})
+
+
+#: `handler(state, event, context)` returns the next state, or SKIP; it may raise RejectEvent.
+Handler = Callable[[Any, AggregateEvent, HandlerContext], Any]
+
+
+@dataclass(frozen=True)
+class HandledEvent:
+    """What became of an event: the state of its aggregate after it, as canonical JSON."""
+
+    outcome: EventOutcome
+    state: str
+    reason: str | None = None
+    suppressed: tuple[dict[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class UpcastStep:
+    """A function that makes a payload of version `to` of one of version `from_`."""
+
+    event_type: str
+    from_: int
+    to: int
+    function: Callable[[Any], Any]
+
+
+class Upcasters:
+    """The steps by which payloads of old versions become those of the current one."""
+
+    def __init__(self, steps: Iterable[UpcastStep], current: Mapping[str, int]) -> None:
+        """Chain steps; `current` is the newest version of each event type that has versions."""
+        self._steps = {(one.event_type, one.from_): one for one in steps}
+        self.current = dict(current)
+
+    def missing_link(self, event_type: str, version: int | None) -> str | None:
+        """Return why events of this version cannot be read; None when they can."""
+        newest = self.current.get(event_type)
+        if newest is None or version == newest:
+            return None
+        if version is None:
+            return f"{event_type} has events without a version"
+        if version > newest:
+            return f"{event_type} has events of version {version}, and {newest} is the newest known"
+        at = version
+        while at < newest:
+            step = self._steps.get((event_type, at))
+            if step is None:
+                return f"{event_type} has events of version {version}; no upcaster begins at {at}"
+            at = step.to
+        return None if at == newest else f"upcasters of {event_type} lead past {newest} to {at}"
+
+    def raise_version(self, event: AggregateEvent) -> AggregateEvent:
+        """Return the event in the current version; raises RejectEvent when no chain leads there."""
+        if why := self.missing_link(event.event_type, event.version):
+            raise RejectEvent(why)
+        newest, payload, version = self.current.get(event.event_type), event.payload, event.version
+        while newest is not None and version is not None and version < newest:
+            step = self._steps[event.event_type, version]
+            payload, version = step.function(payload), step.to
+        return replace(event, payload=payload, version=version)
+
+
+_NO_UPCASTERS = Upcasters((), {})
+
+
+def split_wire_format(data: bytes) -> tuple[int | None, bytes]:
+    """Return the id of the writer's schema and the payload; None without Confluent's header."""
+    if len(data) >= _WIRE_HEADER and data[:1] == _WIRE_MAGIC:
+        return int.from_bytes(data[1:_WIRE_HEADER], "big"), data[_WIRE_HEADER:]
+    return None, data
+
+
+def parse_payload(data: bytes | str | None) -> Any:
+    """Return what JSON says; raises RejectEvent for what is no JSON, without quoting it."""
+    if data is None:
+        return None
+    try:
+        return json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RejectEvent(f"its payload is no JSON: {type(error).__name__}") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def handle_event(
+    handler: Handler,
+    state: str,
+    event: AggregateEvent,
+    upcasters: Upcasters = _NO_UPCASTERS,
+    *,
+    is_replay: bool = True,
+) -> HandledEvent:
+    """Return what a handler makes of an event whose payload is JSON text, and the state after it.
+
+    The state is handed over as a copy: one that a handler changes before it raises RejectEvent is
+    not kept. Raises ConfigError when the handler returns no object that JSON can hold, and what the
+    handler raises.
+    """
+    context = HandlerContext(is_replay=is_replay)
+    try:
+        parsed = replace(event, payload=parse_payload(event.payload))
+        found = handler(json.loads(state), upcasters.raise_version(parsed), context)
+    except RejectEvent as refusal:
+        return HandledEvent("rejected", state, str(refusal) or "the handler gave no reason")
+    messages = tuple(context.suppressed)
+    if found is SKIP:
+        return HandledEvent("suppressed" if messages else "skipped", state, None, messages)
+    after = _state_text(found, event)
+    return HandledEvent("suppressed" if messages else "done", after, None, messages)
+
+
+def _state_text(state: Any, event: AggregateEvent) -> str:
+    try:
+        _require_object(state)
+        return json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"the handler's state after {event.event_id!r} is no object that JSON can hold: "
+            f"{type(error).__name__}",
+            fix="return a dict of texts, numbers, booleans, None, lists and dicts; or SKIP",
+        ) from error
+
+
+def _require_object(state: Any) -> None:
+    if not isinstance(state, dict):
+        raise TypeError("it is no dict")
+    # Keys that are no texts would be other keys once they are read again.
+    _require_text_keys(state)
+
+
+def _require_text_keys(value: Any) -> None:
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("a key is no text")
+        for each in value.values():
+            _require_text_keys(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _require_text_keys(each)
+
+
+def fold_events(
+    handler: Handler,
+    events: Iterable[AggregateEvent],
+    upcasters: Upcasters = _NO_UPCASTERS,
+    state: str = "null",
+) -> Iterator[HandledEvent]:
+    """Yield what a handler makes of each event of one aggregate, in the order of `sequence_num`."""
+    for event in sorted(events, key=lambda one: one.sequence_num):
+        handled = handle_event(handler, state, event, upcasters)
+        state = handled.state
+        yield handled
+
+
+#: What `fold_aggregates` returns, as Spark's schema text.
+FOLDED_COLUMNS: Final = (
+    "aggregate_id string, sequence_num long, events long, rejected long, state string"
+)
+
+
+def fold_aggregates(
+    events: DataFrame, handler: Handler, upcasters: Upcasters = _NO_UPCASTERS
+) -> DataFrame:
+    """Return one row for each aggregate: its state after all of its events, as JSON.
+
+    `events` has the columns of an event store: `event_id`, `aggregate_id`, `event_type`,
+    `payload` (JSON), `sequence_num`, `occurred_at`, and `version` where upcasters need it; others
+    are left out. Exact duplicates count once. Each aggregate is folded in one task, in memory. On a
+    cluster the executors need this package, and the modules of handler and upcasters.
+
+    A job fails when an event id has two contents, or a sequence number two events.
+    """
+    names = [name for name in _FOLDED_INPUT if name in events.columns]
+
+    def fold(frame: pd.DataFrame) -> pd.DataFrame:
+        return _fold_frame(frame, handler, upcasters)
+
+    groups = events.select(*names).groupBy("aggregate_id")
+    return groups.applyInPandas(fold, FOLDED_COLUMNS)
+
+
+_FOLDED_INPUT = (
+    "event_id", "aggregate_id", "event_type", "payload", "sequence_num", "occurred_at", "version",
+    "aggregate_type", "correlation_id", "causation_id",
+)  # fmt: skip
+
+
+def _fold_frame(frame: pd.DataFrame, handler: Handler, upcasters: Upcasters) -> pd.DataFrame:
+    import pandas as pd
+
+    columns = {name: frame[name].tolist() for name in frame.columns}
+    by_sequence: dict[int, AggregateEvent] = {}
+    for row in zip(*columns.values(), strict=True):
+        event = _event_of(dict(zip(columns, row, strict=True)))
+        other = by_sequence.setdefault(event.sequence_num, event)
+        if other != event:
+            raise ValueError(
+                f"events {other.event_id!r} and {event.event_id!r} of {event.aggregate_id!r} have "
+                f"the sequence number {event.sequence_num}, and differ"
+            )
+    state, rejected = "null", 0
+    for handled in fold_events(handler, by_sequence.values(), upcasters):
+        state = handled.state
+        rejected += handled.outcome == "rejected"
+    last = by_sequence[max(by_sequence)]
+    if len({event.event_id for event in by_sequence.values()}) < len(by_sequence):
+        raise ValueError(f"an event id of {last.aggregate_id!r} has several sequence numbers")
+    made = (last.aggregate_id, last.sequence_num, len(by_sequence), rejected, state)
+    names = [column.split()[0] for column in FOLDED_COLUMNS.split(", ")]
+    folded: pd.DataFrame = pd.DataFrame([made], columns=names)
+    return folded
+
+
+def _event_of(values: dict[str, Any]) -> AggregateEvent:
+    """Return the event of a row of pandas, in which nulls of numbers are NaN."""
+    version = values.get("version")
+    values["version"] = None if version is None or version != version else int(version)
+    return AggregateEvent(**{name: value for name, value in values.items() if not _is_null(value)})
+
+
+def _is_null(value: Any) -> bool:
+    return value is None or value != value
