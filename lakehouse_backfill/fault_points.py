@@ -52,6 +52,8 @@ COMMIT_POINTS = (
     "Pins.tag",
     "Publisher.swap",
     "RawTables.commit",
+    "RequestSpool.drop",
+    "RequestSpool.keep",
     "RunFiles.delete",
     "Shadows.create",
     "Shadows.drop",

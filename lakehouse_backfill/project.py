@@ -303,19 +303,41 @@ class Project:
     ) -> sources.LandResult:
         """Bring what is new in a source into its raw table, each row once, as a pinned snapshot.
 
-        With `reconcile` an API is read whole, or the whole range of it: what it does not have any
-        more is landed as deletions, what it changed silently as corrections. A landing that was cut
-        off is continued. Raises NotFound, ConfigError, Blocked (the source is incomplete), Conflict
-        (another process lands it), SourceDown.
+        What the webhook of an API has received and not landed yet is landed first. With `reconcile`
+        an API is read whole, or the whole range of it: what it does not have any more is landed as
+        deletions, what it changed silently as corrections. A landing that was cut off is continued.
+        Raises NotFound, ConfigError, Blocked (the source is incomplete), Conflict (another process
+        lands it), SourceDown.
         """
         from lakehouse_backfill.config.sources import find_source, landing_request
         from lakehouse_backfill.core.landing.land import land
+        from lakehouse_backfill.wiring.receiver import land_left_over
         from lakehouse_backfill.wiring.sources import landing_ports
 
         declared = find_source(self.folder, source)
         request = landing_request(from_, to, reconcile=reconcile)
+        notes = land_left_over(self.wiring, declared)
         done = land(landing_ports(self.wiring, declared, looks=False), declared, request)
-        return results.sources.LandResult.of(declared, done)
+        return results.sources.LandResult.of(declared, done, notes)
+
+    def receive(
+        self,
+        source: str,
+        port: int,
+        host: str = "127.0.0.1",
+        seconds: float | None = None,
+    ) -> sources.ReceiveResult:
+        """Take the requests of a webhook until SIGINT or SIGTERM, or for `seconds`.
+
+        Each request is kept durably before it is acknowledged, and landed in a commit with others.
+        Raises NotFound, ConfigError, Conflict (another process receives for the source on this
+        machine).
+        """
+        from lakehouse_backfill.config.sources import find_source
+        from lakehouse_backfill.wiring.receiver import Address, run_receiver
+
+        declared = find_source(self.folder, source)
+        return run_receiver(self.wiring, declared, Address(host, port), seconds)
 
     def preview_landing(
         self,

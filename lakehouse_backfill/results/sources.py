@@ -92,7 +92,9 @@ class LandResult(Result):
         )
 
     @staticmethod
-    def of(source: SourceDeclaration, done: LandingOutcome) -> LandResult:
+    def of(
+        source: SourceDeclaration, done: LandingOutcome, notes: tuple[str, ...] = ()
+    ) -> LandResult:
         """Describe the outcome of a landing."""
         state = done.state
         return LandResult(
@@ -108,5 +110,24 @@ class LandResult(Result):
             resumed=done.is_resumed,
             files=tuple(DeliveryRecord.from_fields(one) for one in done.deliveries),
             still_rejected=done.still_rejected or None,
-            warnings=done.survey.notes,
+            warnings=(*notes, *done.survey.notes),
         )
+
+
+class ReceiveResult(Result):
+    """What the receiver of a webhook has brought in.
+
+    `requests` were kept and acknowledged, `repeated` were known deliveries, `refused` got another
+    answer. `waiting` are kept, and are landed by the next `land` of the source.
+    """
+
+    source: str
+    table: str
+    landing_id: str | None
+    snapshot_id: int | None
+    tag: str | None
+    rows: int
+    requests: int
+    repeated: int
+    refused: int
+    waiting: int

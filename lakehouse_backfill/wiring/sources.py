@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from lakehouse_backfill.ports.system import Clock
 
 
-def landing_ports(wiring: Adapters, source: SourceDeclaration, *, looks: bool) -> LandingPorts:
+def landing_ports(
+    wiring: Adapters,
+    source: SourceDeclaration,
+    *,
+    looks: bool,
+    reader: SourceReader | None = None,
+) -> LandingPorts:
     """Make the ports of a landing: raw tables, ledger, and the reader of the source's kind.
 
     A new lake begins with its first table, which may be a raw table: an embedded lake is made,
@@ -44,7 +50,7 @@ def landing_ports(wiring: Adapters, source: SourceDeclaration, *, looks: bool) -
     ports = LandingPorts(
         raw_tables=raw_tables,
         imports=imports,
-        reader=_reader(wiring, source, raw_tables, clock),
+        reader=reader or _reader(wiring, source, raw_tables, clock),
         clock=clock,
         journal=JsonJournal(wiring.folder),
         progress=wiring.progress,
@@ -99,8 +105,8 @@ def _reader(
         from lakehouse_backfill.adapters.sources.api.reader import ApiReader
         from lakehouse_backfill.domain.sources.declaration import ResponseDeclaration
 
-        client = ApiClient(ApiEndpoint.open(source.api), clock)
         ledger = ResponseLedger(raw_tables, ResponseDeclaration.of(source))
+        client = ApiClient(ApiEndpoint.open(source.api), clock)
         return ApiReader(source, schema, client, ledger, raw_tables, clock)
     if source.kind == "kafka" and source.kafka is not None:
         from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient

@@ -66,6 +66,8 @@ ELSEWHERE = {
     "Anchor.keep": "only where a profile names an anchor; last of all, tested in core/test_anchors",
     "TableCopies.copy": "only by rehearse; killed in contract/test_rehearsal.py",
     "RawTables.commit": "only by land; killed in contract/test_sources.py",
+    "RequestSpool.keep": "only by land --listen; killed in contract/test_webhooks.py",
+    "RequestSpool.drop": "only by land --listen; killed in contract/test_webhooks.py",
     "ControlLog.file_import_ledger": "only by land; killed in contract/test_sources.py",
     "HandlerTables.commit": "only by replay; killed in contract/test_event_replay.py",
     "ControlLog.processed_event": "only by replay; killed in contract/test_event_replay.py",

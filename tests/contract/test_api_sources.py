@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -254,6 +255,23 @@ def test_an_answer_that_is_no_text_is_not_landed_with_other_characters(
     with pytest.raises(SourceDown, match="asks for a pause of 5000 s"):
         client.get({})
     assert clock.slept == [0.001] * 3
+
+
+@pytest.mark.req("S5")
+def test_an_answer_above_the_limit_of_size_is_refused_also_when_it_is_compressed(
+    vendor: Vendor, tmp_path: Path
+) -> None:
+    client, _ = client_of(tmp_path, vendor, "  max_response_mib: 1\n")
+    limit = 1024 * 1024
+    vendor.faults = [(200, {}, "1" * limit)]
+    assert len(client.get({}).body) == limit
+    vendor.faults = [(200, {}, "1" * (limit + 1))]
+    with pytest.raises(Blocked, match="an answer is larger than max_response_mib: 1"):
+        client.get({})
+    packed = gzip.compress(b"1" * (limit + 1))
+    vendor.faults = [(200, {"Content-Encoding": "gzip"}, packed)]
+    with pytest.raises(Blocked, match="an answer is larger than max_response_mib: 1"):
+        client.get({})
 
 
 def test_a_secret_that_no_header_can_carry_is_refused_without_it(

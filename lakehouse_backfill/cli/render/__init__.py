@@ -32,6 +32,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "ManifestDraft": plans.render_manifest_draft,
     "SchemaResult": plans.render_schema,
     "LandResult": sources.render_land,
+    "ReceiveResult": sources.render_receive,
     "LandPreviewResult": sources.render_land_preview,
     "MigrateResult": migrations.render_migrate,
     "MigratePreviewResult": migrations.render_migrate_preview,

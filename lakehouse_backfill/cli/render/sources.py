@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakehouse_backfill.cli.render.page import TextPage
-from lakehouse_backfill.results.sources import LandPreviewResult, LandResult
+from lakehouse_backfill.results.sources import LandPreviewResult, LandResult, ReceiveResult
 
 
 def render_land_preview(page: TextPage, result: LandPreviewResult) -> None:
@@ -33,3 +33,15 @@ def render_land(page: TextPage, result: LandResult) -> None:
         ]
         head = ("file", "status", "attempt", "rows", "business date", "reason")
         page.table("", head, rows)
+
+
+def render_receive(page: TextPage, result: ReceiveResult) -> None:
+    """Draw what the receiver of a webhook has brought in."""
+    page.line(
+        f"{result.source}: {result.requests:,} requests received, {result.repeated:,} known "
+        f"deliveries, {result.refused:,} refused; {result.rows:,} rows landed in {result.table}"
+    )
+    if result.tag is not None:
+        page.line(f"input for a run manifest: {{table: {result.table}, at: {result.tag}}}")
+    if result.waiting:
+        page.line(f"{result.waiting:,} requests wait: the next `land` lands them")

@@ -63,7 +63,7 @@ def preview_landing(
     ports: LandingPorts, source: SourceDeclaration, request: LandingRequest
 ) -> LandingSurvey:
     """Return what `land` would read; nothing is changed."""
-    state = _own_state(ports, source)
+    state = own_state(ports, source)
     request = _resumed_request(state, request)
     known = ports.imports.deliveries(source.source)
     if state is not None and not state.is_complete:
@@ -76,7 +76,7 @@ def land(ports: LandingPorts, source: SourceDeclaration, request: LandingRequest
 
     Raises Blocked (the source is incomplete), Conflict (another process lands it), SourceDown.
     """
-    state = _own_state(ports, source)
+    state = own_state(ports, source)
     request = _resumed_request(state, request)
     is_resumed = state is not None and not state.is_complete
     if state is not None and is_resumed:
@@ -179,7 +179,7 @@ def _settle(ports: LandingPorts, state: LandingState) -> None:
     ports.reader.finish(state)
 
 
-def _own_state(ports: LandingPorts, source: SourceDeclaration) -> LandingState | None:
+def own_state(ports: LandingPorts, source: SourceDeclaration) -> LandingState | None:
     state = ports.raw_tables.state(source.table)
     if state is not None and state.source != source.source:
         raise Unsupported(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, NamedTuple
 
 from lakehouse_backfill.domain.serialization import digest
@@ -45,6 +46,35 @@ def judge_record(
         return JudgedRecord(record_id, "insert", hashed, record)
     is_silent = version is not None and before.version == stamp
     return JudgedRecord(record_id, "correction" if is_silent else "update", hashed, record)
+
+
+def is_overtaken(
+    record: Mapping[str, Any], key: str, version: str | None, known: Mapping[str, KnownRecord]
+) -> bool:
+    """Return whether a newer version of a record is landed, or its deletion at this version.
+
+    What is sent to a webhook may come late and in any order; without a version nothing is known.
+    """
+    before = known.get(str(record[key]))
+    if version is None or before is None or before.version is None:
+        return False
+    stamp = record.get(version)
+    if stamp is None:
+        return False
+    return _is_less(str(stamp), before.version) or (
+        before.is_deleted and str(stamp) == before.version
+    )
+
+
+def _is_less(one: str, other: str) -> bool:
+    """Compare numbers as numbers, and texts, such as instants of one form, as texts."""
+    try:
+        numbers = Decimal(one), Decimal(other)
+    except InvalidOperation:
+        return one < other
+    if not all(number.is_finite() for number in numbers):
+        return one < other
+    return numbers[0] < numbers[1]
 
 
 def deleted_ids(

@@ -188,6 +188,29 @@ class ApiCredentials(Value):
     env: Text = Field(description="Environment variable that holds the secret.")
 
 
+class Webhook(Value):
+    """Requests that the vendor sends by itself; `land SOURCE --listen PORT` takes them."""
+
+    secret: Text = Field(description="Environment variable with the secret of the signatures.")
+    signature_header: Text = Field(
+        "X-Signature", description="Header with the HMAC-SHA256 of the body, in hex digits."
+    )
+    signature_prefix: str = Field("sha256=", description="What stands before the digits.")
+    delivery_header: Text | None = Field(
+        None, description="Header that names a delivery; one that is sent again is left out."
+    )
+    path: str = Field("/", pattern=r"^/", description="Path that requests are sent to.")
+    records: str = Field(
+        "", description="Where a body holds its records, one or a list; '': it is them."
+    )
+    max_body_kib: int = Field(1024, ge=1, le=65536, description="Larger bodies are refused.")
+    max_waiting: int = Field(
+        10000, ge=1, description="Requests that wait to be landed; further ones are refused."
+    )
+    requests_per_commit: int = Field(500, ge=1, le=10000, description="At most.")
+    commit_every_s: float = Field(10, gt=0, le=3600, description="Pause between two commits.")
+
+
 class ApiSource(Value):
     """An HTTP API that answers with pages of JSON records."""
 
@@ -220,6 +243,10 @@ class ApiSource(Value):
         description="How far back the vendor keeps records; earlier ranges are refused.",
     )
     pages_per_commit: int = Field(10, ge=1, le=1000, description="Responses in one commit.")
+    max_response_mib: int = Field(
+        64, ge=1, le=1024, description="Larger responses, once decompressed, are refused."
+    )
+    webhook: Webhook | None = Field(None, description="What the vendor sends by itself.")
 
 
 class KafkaSource(Value):

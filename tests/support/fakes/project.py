@@ -447,6 +447,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "files": [{"path": "trips-2026-01-01.csv", "status": "imported", "attempt": 1,
                    "row_count": 1200, "business_date": "2026-01-01"}],
     },
+    "receive": {
+        "source": "orders", "table": "bronze.orders", "landing_id": "ld-2f00", "snapshot_id": 6,
+        "tag": "ld-2f00", "rows": 1200, "requests": 900, "repeated": 3, "refused": 1, "waiting": 2,
+    },
     "migrate": {
         "migration": "trips", "migration_id": "mg-1f00", "product": "silver.trips",
         "table": "silver.trips", "accepted": True, "snapshot_id": 5, "rows": 1200, "adopted": 9,

@@ -45,6 +45,8 @@ api:
   pages_per_commit: 2
 {more}"""
 
+_NOTHING: str | bytes = ""
+
 
 class Vendor:
     """Records, pages of two, and answers that come before the right one."""
@@ -55,7 +57,7 @@ class Vendor:
         self.paging = paging
         self.records: list[dict[str, Any]] = []
         #: Answers that are given before the right ones: status, headers, body.
-        self.faults: list[tuple[int, dict[str, str], str]] = []
+        self.faults: list[tuple[int, dict[str, str], str | bytes]] = []
         self.requests: list[dict[str, str]] = []
         self.url = ""
 
@@ -84,12 +86,13 @@ def serving(vendor: Vendor) -> Iterator[None]:
         def do_GET(self) -> None:
             asked = {name: one[0] for name, one in parse_qs(urlsplit(self.path).query).items()}
             vendor.requests.append(asked)
-            status, headers, body = 200, {}, ""
+            status, headers, body = 200, dict[str, str](), _NOTHING
             if self.headers["Authorization"] != f"Bearer {SECRET}":
                 status = 401
             elif vendor.faults:
                 status, headers, body = vendor.faults.pop(0)
-            content = (body or json.dumps(vendor.answer(asked) if status == 200 else {})).encode()
+            text = body or json.dumps(vendor.answer(asked) if status == 200 else {})
+            content = text if isinstance(text, bytes) else text.encode()
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

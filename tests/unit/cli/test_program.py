@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "product migrate trips --by ana --undo": ("undo_migration", ("trips", "ana")),
     "land trips": ("land", ("trips", None, None, False)),
     "land trips --reconcile": ("land", ("trips", None, None, True)),
+    "land trips --listen 8080 --host 0.0.0.0 --for 60": (
+        "receive",
+        ("trips", 8080, "0.0.0.0", 60.0),
+    ),
     "land trips --from 2026-01-01 --to 2026-02-01 --dry-run": (
         "preview_landing",
         ("trips", "2026-01-01", "2026-02-01", False),

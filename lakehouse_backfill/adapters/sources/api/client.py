@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lakehouse_backfill.adapters.sources.api.config import ApiEndpoint
 from lakehouse_backfill.adapters.sources.api.errors import (
     RetryableAnswer,
+    large_answer,
     refused_answer,
     refused_request,
     source_down,
@@ -25,6 +26,7 @@ _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_BACKOFF_S = 60.0
 #: Larger numbers of X-RateLimit-Reset are seconds since 1970, smaller ones seconds from now.
 _EPOCH_S = 1_000_000_000
+_READ_AT_ONCE = 1024 * 1024
 
 
 class ApiAnswer(NamedTuple):
@@ -76,8 +78,10 @@ class ApiClient:
             # A redirect could carry the secret header to another host.
             answer = self._session.get(
                 self._endpoint.url, params=dict(parameters), headers=self._endpoint.headers,
-                timeout=declared.timeout_s, allow_redirects=False,
+                timeout=declared.timeout_s, allow_redirects=False, stream=True,
             )  # fmt: skip
+            with answer:
+                content = self._read(answer) if answer.status_code == requests.codes.ok else b""
         except (
             requests.ConnectionError,
             requests.Timeout,
@@ -95,11 +99,22 @@ class ApiClient:
             raise refused_answer(self._endpoint.url, answer.status_code)
         encoding = answer.encoding if "charset" in _type_of(answer) else "utf-8"
         try:
-            body = answer.content.decode(encoding or "utf-8")
+            body = content.decode(encoding or "utf-8")
         except (UnicodeDecodeError, LookupError):
             # A text with replaced characters would be landed as if it had come so.
             raise undecodable_answer(self._endpoint.url, encoding or "utf-8") from None
         return ApiAnswer(answer.status_code, body)
+
+    def _read(self, answer: Response) -> bytes:
+        """Return the whole body; raises Blocked for one above max_response_mib."""
+        most_mib = self._endpoint.declared.max_response_mib
+        chunks, size = [], 0
+        for chunk in answer.iter_content(_READ_AT_ONCE):
+            size += len(chunk)
+            if size > most_mib * 1024 * 1024:
+                raise large_answer(self._endpoint.url, most_mib)
+            chunks.append(chunk)
+        return b"".join(chunks)
 
     def _wait_for_turn(self) -> None:
         """Wait until the next request may be sent."""

@@ -56,6 +56,15 @@ def undecodable_answer(url: str, encoding: str) -> Blocked:
     )
 
 
+def large_answer(url: str, most_mib: int) -> Blocked:
+    """Build the error for an answer that is too large; it was not stored."""
+    return Blocked(
+        f"{_shown(url)}: an answer is larger than max_response_mib: {most_mib}",
+        state=_STATE,
+        fix="ask for smaller pages in `api.parameters`, or raise `api.max_response_mib`",
+    )
+
+
 def _shown(url: str) -> str:
     """Return a URL as errors show it: a query can hold a key."""
     return urlsplit(url)._replace(query="", fragment="").geturl()

@@ -10,12 +10,22 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from lakehouse_backfill.adapters.sources.api.client import ApiAnswer
+from lakehouse_backfill.adapters.sources.api.spool import ReceivedRequest
 from lakehouse_backfill.core.landing.pages import Place
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.declaration import RESPONSE_COLUMNS, ResponseDeclaration
 from lakehouse_backfill.domain.sources.landings import LandingState, next_state
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.ports.sources import RawTables
+
+
+def received_of(state: LandingState | None) -> dict[str, int]:
+    """Return the highest number of a received request that is stored, by the id of its spool."""
+    return dict(state.position.get("received", {})) if state is not None else {}
+
+
+#: Status of what came by itself: it was acknowledged so.
+_RECEIVED = 200
 
 
 class StoredPage(NamedTuple):
@@ -49,7 +59,8 @@ class ResponseLedger:
             self._state = before
             return
         token = before.token if before else ""
-        fresh = {"position": {}, "step": 0, "token": token, "deliveries": (), "rows": 0}
+        kept = {"received": received_of(before)} if received_of(before) else {}
+        fresh = {"position": kept, "step": 0, "token": token, "deliveries": (), "rows": 0}
         self._state = landing.model_copy(update=fresh)
 
     def pages(self) -> Iterator[StoredPage]:
@@ -68,8 +79,6 @@ class ResponseLedger:
 
     def store(self, number: int, place: Place, answer: ApiAnswer, at: datetime) -> StoredPage:
         """Store one response by a commit of its own; raises Conflict when another landing does."""
-        import pyarrow as pa
-
         state = self._state
         if state is None:
             raise RuntimeError("the ledger was not opened")
@@ -81,10 +90,47 @@ class ResponseLedger:
             "body_hash": hashlib.sha256(answer.body.encode()).hexdigest(),
             "received_at": at,
         }
-        rows = pa.table({name: [values[name]] for name, _, _ in RESPONSE_COLUMNS})
-        table = self.declared.table
-        following = next_state(state, position={"page": number}, rows=state.rows + 1)
-        staged = self.raw_tables.stage(table, [rows], following)
+        self._append([values], {**state.position, "page": number})
+        return StoredPage(number, place, answer.body)
+
+    def store_received(self, spool_id: str, requests: list[ReceivedRequest]) -> None:
+        """Store received requests by one commit; those that are stored already are left out."""
+        if self._state is None:
+            raise RuntimeError("the ledger was not opened")
+        stored = received_of(self._state)
+        rows: list[dict[str, Any]] = [
+            {
+                "page": one.number,
+                "request": canonical_json({"spool": spool_id, "delivery": one.delivery}),
+                "status": _RECEIVED,
+                "body": one.body,
+                "body_hash": hashlib.sha256(one.body.encode()).hexdigest(),
+                "received_at": one.received_at,
+            }
+            for one in requests
+            if one.number > stored.get(spool_id, 0)
+        ]
+        if rows:
+            stored[spool_id] = rows[-1]["page"]
+            self._append(rows, {**self._state.position, "received": stored})
+
+    def deliveries(self) -> set[str]:
+        """Return the names of the deliveries that were received and are stored."""
+        found = set()
+        for row in self.raw_tables.rows(self.declared.table, {}, ("request",)):
+            delivery = json.loads(row["request"]).get("delivery")
+            if delivery is not None:
+                found.add(str(delivery))
+        return found
+
+    def _append(self, rows: list[dict[str, Any]], position: dict[str, Any]) -> None:
+        import pyarrow as pa
+
+        state, table = self._state, self.declared.table
+        if state is None:
+            raise RuntimeError("the ledger was not opened")
+        found = pa.table({name: [row[name] for row in rows] for name, _, _ in RESPONSE_COLUMNS})
+        following = next_state(state, position=position, rows=state.rows + len(rows))
+        staged = self.raw_tables.stage(table, [found], following)
         self.raw_tables.commit(table, (staged,), following)
         self._state = following
-        return StoredPage(number, place, answer.body)

@@ -48,7 +48,7 @@ class ApiReader:
 
     source: SourceDeclaration
     schema: pa.Schema
-    client: ApiClient
+    client: ApiClient | None
     ledger: ResponseLedger
     raw_tables: RawTables
     clock: Clock
@@ -82,7 +82,9 @@ class ApiReader:
             if survey.detail is None:
                 return
             kept: dict[str, Any] = {
-                name: position[name] for name in ("continued", "sequence") if name in position
+                name: position[name]
+                for name in ("continued", "sequence", "received")
+                if name in position
             }
             position = {"landing": state.landing_id, "page": 0, **kept}
             # The begin is committed, so that a landing that is cut off finds its responses.
@@ -116,6 +118,8 @@ class ApiReader:
             yield page
             number, place = page.number, following
         while place is not None:
+            if self.client is None:
+                raise RuntimeError("this reader takes what a webhook received")
             answer = self.client.get(pages.query(self.declared, place))
             number += 1
             page = self.ledger.store(number, place, answer, self.clock.now())
@@ -133,8 +137,7 @@ class ApiReader:
 
     def body(self, page: StoredPage) -> Any:
         try:
-            text = page.body.removeprefix("\ufeff")
-            return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
+            return decode_body(page.body)
         except (ValueError, RecursionError):
             raise bad_answer(self.declared.url, f"response {page.number} is no JSON") from None
 
@@ -171,7 +174,7 @@ class ApiReader:
             for record_id, row in found.items()
         }
 
-    def rows(self, judged: list[_NumberedRecord]) -> pa.Table:
+    def rows(self, judged: list[NumberedRecord]) -> pa.Table:
         """Return records in the columns of the raw table; raises Blocked for a wrong value."""
         import pyarrow as pa
 
@@ -213,12 +216,18 @@ class ApiReader:
         return found
 
 
+def decode_body(body: str) -> Any:
+    """Return a body of JSON with exact numbers; raises ValueError, RecursionError."""
+    text = body.removeprefix("\ufeff")
+    return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
+
+
 def _refuse_constant(name: str) -> None:
     """Raise ValueError: NaN and Infinity are no JSON."""
     raise ValueError(name)
 
 
-class _NumberedRecord(NamedTuple):
+class NumberedRecord(NamedTuple):
     """A record that is landed, its response, and its place in the order of the table."""
 
     record: JudgedRecord
@@ -236,7 +245,7 @@ class _Reading:
         self._position = position
         self._known = reader.known()
         self._seen: set[str] = set()
-        self._found: list[_NumberedRecord] = []
+        self._found: list[NumberedRecord] = []
 
     def checkpoints(self, first: pages.Place) -> Iterator[SourceCheckpoint]:
         """Yield a checkpoint for each group of responses, and one at the end."""
@@ -289,21 +298,21 @@ class _Reading:
 
     def _add(self, judged: JudgedRecord, page: int | None) -> None:
         sequence = self._position.get("sequence", 0) + len(self._found) + 1
-        self._found.append(_NumberedRecord(judged, page, sequence))
+        self._found.append(NumberedRecord(judged, page, sequence))
 
     def _checkpoint(self, **moved: Any) -> SourceCheckpoint:
         found, self._found = self._found, []
         sequence = self._position.get("sequence", 0) + len(found)
         self._position = {**self._position, **moved, "sequence": sequence}
-        parts = (_RecordsPart(self._reader, found),) if found else ()
+        parts = (RecordsPart(self._reader, found),) if found else ()
         return SourceCheckpoint(parts=parts, position=self._position)
 
 
-class _RecordsPart(NamedTuple):
+class RecordsPart(NamedTuple):
     """Records of some responses, and deletions."""
 
     reader: ApiReader
-    found: list[_NumberedRecord]
+    found: list[NumberedRecord]
 
     def batches(self) -> Iterator[Any]:
         """Yield the records that are landed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from lakehouse_backfill.core.landing.records import (
     JudgedRecord,
     KnownRecord,
     deleted_ids,
+    is_overtaken,
     judge_record,
 )
 
@@ -57,3 +59,22 @@ def test_without_a_version_every_change_is_an_update() -> None:
     for value, wanted in ((1, "insert"), (1, None), (2, "update")):
         judged = judge_record({"id": 1, "v": value}, "id", None, known)
         assert (judged.change if judged else None) == wanted
+
+
+@pytest.mark.parametrize(
+    ("version", "landed", "is_deleted", "overtaken"),
+    [
+        (9, "10", False, True), (10, "10", False, False), (10, "10", True, True),
+        (11, "10", True, False), ("9.5", "10", False, True), (None, "10", False, False),
+        (1, None, False, False), ("2026-01-01T00:00Z", "2026-01-02T00:00Z", False, True),
+        ("2026-01-02T00:00Z", "2026-01-01T00:00Z", False, False), ("nan", "1", False, False),
+        ("b", "a", False, False),
+    ],
+)  # fmt: skip
+def test_a_request_that_comes_late_is_known_by_its_version(
+    version: Any, landed: str | None, *, is_deleted: bool, overtaken: bool
+) -> None:
+    known = {"1": KnownRecord("h", landed, is_deleted)}
+    assert is_overtaken({"id": 1, "v": version}, "id", "v", known) is overtaken
+    assert not is_overtaken({"id": 2, "v": version}, "id", "v", known)
+    assert not is_overtaken({"id": 1, "v": version}, "id", None, known)
