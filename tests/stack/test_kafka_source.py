@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.errors import Blocked, SourceDown
 from lakehouse_backfill.project import Project
-from tests.chaos.lab import BY, DAYS, SCOPE, SOURCE, TARGET, Lab
+from lakehouse_backfill.wiring.adapters import Adapters
+from tests.chaos.lab import DAYS, SCOPE, SOURCE, TARGET, Lab
+from tests.chaos.worker import LabWiring
 from tests.contract.test_sources import (
     require_no_kill_matters,
     test_each_record_is_landed_once_and_the_snapshot_is_pinned,  # noqa: F401 (the same test, on `case`)
@@ -341,7 +344,7 @@ kafka: {{bootstrap_servers: "{address}", topic: {topic}, format: json}}
 def test_a_topic_is_landed_and_restated_from_and_a_later_landing_does_not_change_the_run(
     kafka: Kafka, tmp_path: Path
 ) -> None:
-    """The program's own commands; Spark's part is played by the lab's engine."""
+    """The program's own verbs; Spark's part is played by the lab's engine."""
     lab, topic = Lab(tmp_path), Topic(kafka.address)
     lab.make()
     with lab.opened() as catalog:
@@ -357,18 +360,22 @@ def test_a_topic_is_landed_and_restated_from_and_a_later_landing_does_not_change
     for day in DAYS:
         for k in range(1, 4):
             deliver(day, k, k)
-    landed = lab.must("land", "amounts").data
+    found = Adapters.open(lab.folder, None, NullProgress())
+    wiring = LabWiring(found.folder, found.profile, NullProgress(), found.profile_name)
+    project = Project(wiring)
+    landed = project.land("amounts")
     manifest = lab.folder / lab.manifest("topic.yaml", "2024-01-02", "2024-01-05")
-    pinned = f"table: bronze.s, at: {landed['tag']},"
+    pinned = f"table: bronze.s, at: {landed.tag},"
     manifest.write_text(manifest.read_text().replace("table: bronze.s,", pinned))
-    run = lab.must("plan", "jobs/topic.yaml", *BY).data["run_id"]
+    run = str(project.plan("jobs/topic.yaml", by="ana").run_id)
     deliver("2024-01-02", 1, 1000)
-    assert lab.must("land", "amounts").data["rows"] == 1
-    for verb in ("approve", "stage", "validate", "accept", "publish"):
-        lab.must(verb, run, *BY)
+    assert project.land("amounts").rows == 1
+    project.approve(run, by="ana")
+    project.run(run, "ana")
+    project.accept(run, by="ana")
+    project.publish(run, by="ana")
     with lab.opened() as catalog:
         rows = catalog.load_table(TARGET).scan().to_arrow().to_pylist()
-    found = sorted((str(row["d"]), row["k"], row["v"]) for row in rows)
-    assert found == [
+    assert sorted((str(row["d"]), row["k"], row["v"]) for row in rows) == [
         (day, k, k * (10 if day in SCOPE else 100)) for day in DAYS for k in range(1, 4)
     ]
