@@ -46,6 +46,8 @@ class SourceCheckpoint:
     position: dict[str, Any]
     #: Rows of the ledger for what needs no reading, such as duplicates.
     deliveries: tuple[FileDelivery, ...] = ()
+    #: Progress that it makes; None: one for each of its parts and deliveries.
+    progress: int | None = None
     #: Values of `source_file` whose rows of earlier attempts the parts replace.
     replaces: tuple[str, ...] = ()
 

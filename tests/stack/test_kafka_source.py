@@ -97,6 +97,31 @@ def test_offsets_without_a_record_are_gaps_and_the_coverage_is_proven(new_case: 
     assert case.position()["asked"] == {"0": [[7, 9]]}
 
 
+@pytest.mark.req("S2")
+def test_records_that_compaction_removed_are_gaps(new_case: NewCase) -> None:
+    case = new_case(
+        RAW, partitions=1,
+        **{"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
+    )  # fmt: skip
+    for number in range(6):
+        case.topic.send(b"%d" % number, key=b"k" if number < 4 else b"%d" % number)
+    case.topic.flush()
+    end = time.monotonic() + 30
+    kept = [b"0"]
+    while kept[0] == b"0" and time.monotonic() < end:
+        # A record of a new segment: only closed ones are compacted.
+        time.sleep(0.3)
+        case.topic.send(b"more", key=b"more")
+        case.topic.flush()
+        kept = case.topic.values()
+    landed = land(case).rows
+    found = case.position()
+    values = [row[0] for row in case.rows("kafka_value")]
+    assert [value for value in values if value != b"more"] == [b"3", b"4", b"5"]
+    assert found["gaps"]["0"] == found["asked"]["0"][0][1] - landed
+    assert found["gaps"]["0"] >= 3
+
+
 def test_an_open_transaction_holds_the_end_back_and_a_later_landing_reads_it(
     new_case: NewCase,
 ) -> None:

@@ -86,8 +86,8 @@ def land(ports: LandingPorts, source: SourceDeclaration, request: LandingRequest
     survey = ports.reader.survey(request, known)
     began = state if state is not None and is_resumed else _new_state(ports, source, request, state)
     steps = _Steps(ports, source, began)
-    total = sum(part.action != "skip" for part in survey.parts)
-    ports.progress.start(f"landing {source.source}", total, "parts")
+    parts = sum(part.action != "skip" for part in survey.parts), "parts"
+    ports.progress.start(f"landing {source.source}", *(survey.progress or parts))
     try:
         for checkpoint in ports.reader.checkpoints(survey, began):
             steps.take(checkpoint)
@@ -129,7 +129,8 @@ class _Steps:
                 staged.append(rows)
                 found = part.landed(rows.rows)
             deliveries += [found] if found is not None else []
-        self._ports.progress.advance(len(checkpoint.parts) + len(checkpoint.deliveries))
+        parts = len(checkpoint.parts) + len(checkpoint.deliveries)
+        self._ports.progress.advance(parts if checkpoint.progress is None else checkpoint.progress)
         if not (staged or deliveries or checkpoint.position != self.state.position):
             return
         landed = sum(one.rows for one in staged)

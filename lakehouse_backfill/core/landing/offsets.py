@@ -172,6 +172,11 @@ def without(spans: Spans, taken: Spans) -> Spans:
     return found
 
 
+def count_offsets(spans: Spans) -> int:
+    """Return how many offsets the ranges hold."""
+    return sum(_length(own) for own in spans.values())
+
+
 def plan_offsets(
     source: str, view: TopicView, before: OffsetPosition | None, window: OffsetWindow
 ) -> Spans:

@@ -143,6 +143,8 @@ class LandingSurvey:
     notes: tuple[str, ...] = ()
     #: Offsets that a landing of a topic reads, without those that were landed before.
     offsets: tuple[PlannedRange, ...] = ()
+    #: How much progress there will be, and in what; None: one for each part that is not skipped.
+    progress: tuple[int, str] | None = None
     #: How fast the source is read against what it gets, as far as it was measured.
     throughput: str = ""
     #: What the reader keeps between survey and read.

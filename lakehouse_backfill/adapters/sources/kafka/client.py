@@ -230,11 +230,13 @@ class TopicReading:
         found: list[Message] = []
         self._silent_since = time.monotonic()
         while self._open and len(found) < rows and size < size_bytes:
-            missing = sum(stop - offset for offset, stop in self._open.values())
+            missing, before = sum(stop - at for at, stop in self._open.values()), len(found)
             for message in self._consume(min(_AT_ONCE, rows - len(found), missing)):
-                if self._holds(message):
+                if self._holds_plainly(message) or self._holds(message):
                     found.append(message)
                     size += len(message) + len(message.key() or b"")
+            if len(found) > before:
+                self._silent_since = time.monotonic()
         for number, (offset, _) in self._open.items():
             self._report(number, offset)
         return found, {number: tuple(spans) for number, spans in self._read.items()}
@@ -257,6 +259,15 @@ class TopicReading:
             )
         return found
 
+    def _holds_plainly(self, message: Message) -> bool:
+        """Take a record that is neither the first nor the last of its range: nearly all are."""
+        offset, number = message.offset(), message.partition()
+        own = self._open.get(number)  # type: ignore[arg-type]
+        if own is None or offset != own[0] or offset + 1 >= own[1] or message.error() is not None:
+            return False
+        self._open[number] = (offset + 1, own[1])  # type: ignore[index]
+        return True
+
     def _holds(self, message: Message) -> bool:
         """Take a message; return whether it is a record of a range."""
         number, offset, error = message.partition(), message.offset(), message.error()
@@ -272,7 +283,6 @@ class TopicReading:
             own = self._open.get(number) if error is None else None
         if error is not None or own is None or offset is None or offset < own[0]:
             return False
-        self._silent_since = time.monotonic()
         self._open[number] = (offset + 1, own[1])
         if offset + 1 == own[1]:
             self._close(number, own[1])

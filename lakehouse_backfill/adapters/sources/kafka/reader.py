@@ -98,6 +98,7 @@ class KafkaReader:
         return LandingSurvey(
             parts=tuple(self._part(view, number, whole, left) for number in whole),
             notes=notes,
+            progress=(offsets.count_offsets(left), "offsets"),
             throughput=self._speed(view, before),
             offsets=tuple(
                 PlannedRange(number, first, stop)
@@ -120,14 +121,16 @@ class KafkaReader:
                     declared.rows_per_commit, declared.mib_per_commit * _MIB
                 )
                 read += len(messages)
-                counted = Counter(int(message.partition() or 0) for message in messages)
+                counted = Counter([message.partition() or 0 for message in messages])
                 speed = int(read / max(time.monotonic() - began, 1e-3))
                 position = replace(
                     position.advanced(spans, counted),
                     records_per_s=speed or position.records_per_s,
                 )
                 parts = (_RecordsPart(self.rows(messages)),) if messages else ()
-                yield SourceCheckpoint(parts=parts, position=position.as_json())
+                yield SourceCheckpoint(
+                    parts, position.as_json(), progress=offsets.count_offsets(spans)
+                )
 
     def finish(self, state: LandingState) -> None:
         """Do nothing: nothing follows a commit outside the lake."""
