@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from math import isfinite
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn
 
 from lakehouse_backfill.errors import ConfigError
 
@@ -47,8 +49,7 @@ class RejectEvent(Exception):
     """Raised by a handler or an upcaster: the event is refused, and the state stays as it is."""
 
 
-@dataclass(frozen=True)
-class AggregateEvent:
+class AggregateEvent(NamedTuple):
     """One event of an aggregate; `payload` is what its JSON says, in the newest version."""
 
     event_id: str
@@ -61,11 +62,12 @@ class AggregateEvent:
     aggregate_type: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
-    created_at: datetime | None = None
 
 
 class HandlerContext:
     """What a handler may use beside its arguments."""
+
+    __slots__ = ("is_replay", "suppressed")
 
     def __init__(self, *, is_replay: bool = True) -> None:
         """Collect the messages of one event."""
@@ -82,12 +84,11 @@ class HandlerContext:
 Handler = Callable[[Any, AggregateEvent, HandlerContext], Any]
 
 
-@dataclass(frozen=True)
-class HandledEvent:
-    """What became of an event: the state of its aggregate after it, as canonical JSON."""
+class HandledEvent(NamedTuple):
+    """What became of an event, and the state of its aggregate after it."""
 
     outcome: EventOutcome
-    state: str
+    state: Any
     reason: str | None = None
     suppressed: tuple[dict[str, str], ...] = ()
 
@@ -129,13 +130,15 @@ class Upcasters:
 
     def raise_version(self, event: AggregateEvent) -> AggregateEvent:
         """Return the event in the current version; raises RejectEvent when no chain leads there."""
+        if event.event_type not in self.current:
+            return event
         if why := self.missing_link(event.event_type, event.version):
             raise RejectEvent(why)
         newest, payload, version = self.current.get(event.event_type), event.payload, event.version
         while newest is not None and version is not None and version < newest:
             step = self._steps[event.event_type, version]
             payload, version = step.function(payload), step.to
-        return replace(event, payload=payload, version=version)
+        return event._replace(payload=payload, version=version)
 
 
 _NO_UPCASTERS = Upcasters((), {})
@@ -164,7 +167,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def handle_event(
     handler: Handler,
-    state: str,
+    state: Any,
     event: AggregateEvent,
     upcasters: Upcasters = _NO_UPCASTERS,
     *,
@@ -172,64 +175,89 @@ def handle_event(
 ) -> HandledEvent:
     """Return what a handler makes of an event whose payload is JSON text, and the state after it.
 
-    The state is handed over as a copy: one that a handler changes before it raises RejectEvent is
+    The state is handed over as a copy: what a handler changes in it before it raises RejectEvent is
     not kept. Raises ConfigError when the handler returns no object that JSON can hold, and what the
     handler raises.
     """
     context = HandlerContext(is_replay=is_replay)
     try:
-        parsed = replace(event, payload=parse_payload(event.payload))
-        found = handler(json.loads(state), upcasters.raise_version(parsed), context)
+        parsed = event._replace(payload=parse_payload(event.payload))
+        found = handler(_copy(state), upcasters.raise_version(parsed), context)
     except RejectEvent as refusal:
         return HandledEvent("rejected", state, str(refusal) or "the handler gave no reason")
     messages = tuple(context.suppressed)
     if found is SKIP:
         return HandledEvent("suppressed" if messages else "skipped", state, None, messages)
-    after = _state_text(found, event)
+    try:
+        after = _plain_object(found)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _bad_state_error(event.event_id, error) from error
     return HandledEvent("suppressed" if messages else "done", after, None, messages)
 
 
-def _state_text(state: Any, event: AggregateEvent) -> str:
+def _bad_state_error(event_id: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the handler's state after {event_id!r} is no object that JSON can hold: "
+        f"{type(error).__name__}",
+        fix="return a dict of texts, numbers, booleans, None, lists and dicts; or SKIP",
+    )
+
+
+def state_text(state: Any, event_id: str) -> str:
+    """Return the one JSON text of a state; raises ConfigError for a number that is too long."""
     try:
-        _require_object(state)
-        return json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"the handler's state after {event.event_id!r} is no object that JSON can hold: "
-            f"{type(error).__name__}",
-            fix="return a dict of texts, numbers, booleans, None, lists and dicts; or SKIP",
-        ) from error
+        return json.dumps(state, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise _bad_state_error(event_id, error) from error
 
 
-def _require_object(state: Any) -> None:
+def _plain_object(state: Any) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise TypeError("it is no dict")
-    # Keys that are no texts would be other keys once they are read again.
-    _require_text_keys(state)
+    return _copy(state)  # type: ignore[no-any-return]
 
 
-def _require_text_keys(value: Any) -> None:
+def _copy(value: Any) -> Any:
+    """Return a copy as JSON would give it back, with sorted keys; raise for what it cannot hold.
+
+    A handler sees the same state whether it was stored in between or not.
+    """
+    kind = type(value)
+    if kind in _LEAVES:
+        return value
+    if kind is float and isfinite(value):
+        return value
     if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
+        if not all(type(key) is str for key in value):
             raise TypeError("a key is no text")
-        for each in value.values():
-            _require_text_keys(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            _require_text_keys(each)
+        return {key: _copy(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [_copy(each) for each in value]
+    raise TypeError(f"it holds {kind.__name__}")
+
+
+_LEAVES = frozenset({str, int, bool, type(None)})
 
 
 def fold_events(
     handler: Handler,
     events: Iterable[AggregateEvent],
     upcasters: Upcasters = _NO_UPCASTERS,
-    state: str = "null",
+    state: Any = None,
 ) -> Iterator[HandledEvent]:
     """Yield what a handler makes of each event of one aggregate, in the order of `sequence_num`."""
-    for event in sorted(events, key=lambda one: one.sequence_num):
+    for event in sorted(events, key=attrgetter("sequence_num")):
         handled = handle_event(handler, state, event, upcasters)
         state = handled.state
         yield handled
+
+
+def instant_of(microseconds: int) -> datetime:
+    """Return the instant so many microseconds after 1970, in UTC."""
+    return _UNIX_EPOCH + timedelta(microseconds=microseconds)
+
+
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 #: What `fold_aggregates` returns, as Spark's schema text.
@@ -250,53 +278,63 @@ def fold_aggregates(
 
     A job fails when an event id has two contents, or a sequence number two events.
     """
-    names = [name for name in _FOLDED_INPUT if name in events.columns]
+    from pyspark.sql import functions as F
+
+    # As pandas has them, instants would be in the zone of the session, and without a zone.
+    columns = [
+        F.unix_micros(name).alias(name) if name == "occurred_at" else F.col(name)
+        for name in AggregateEvent._fields
+        if name in events.columns
+    ]
 
     def fold(frame: pd.DataFrame) -> pd.DataFrame:
         return _fold_frame(frame, handler, upcasters)
 
-    groups = events.select(*names).groupBy("aggregate_id")
+    groups = events.select(*columns).groupBy("aggregate_id")
     return groups.applyInPandas(fold, FOLDED_COLUMNS)
-
-
-_FOLDED_INPUT = (
-    "event_id", "aggregate_id", "event_type", "payload", "sequence_num", "occurred_at", "version",
-    "aggregate_type", "correlation_id", "causation_id",
-)  # fmt: skip
 
 
 def _fold_frame(frame: pd.DataFrame, handler: Handler, upcasters: Upcasters) -> pd.DataFrame:
     import pandas as pd
 
-    columns = {name: frame[name].tolist() for name in frame.columns}
     by_sequence: dict[int, AggregateEvent] = {}
-    for row in zip(*columns.values(), strict=True):
-        event = _event_of(dict(zip(columns, row, strict=True)))
+    for event in _events_of(frame):
         other = by_sequence.setdefault(event.sequence_num, event)
-        if other != event:
+        if other is not event and other != event:
             raise ValueError(
                 f"events {other.event_id!r} and {event.event_id!r} of {event.aggregate_id!r} have "
                 f"the sequence number {event.sequence_num}, and differ"
             )
-    state, rejected = "null", 0
+    if len({event.event_id for event in by_sequence.values()}) < len(by_sequence):
+        name = next(iter(by_sequence.values())).aggregate_id
+        raise ValueError(f"an event id of {name!r} has several sequence numbers")
+    state, rejected = None, 0
     for handled in fold_events(handler, by_sequence.values(), upcasters):
         state = handled.state
         rejected += handled.outcome == "rejected"
     last = by_sequence[max(by_sequence)]
-    if len({event.event_id for event in by_sequence.values()}) < len(by_sequence):
-        raise ValueError(f"an event id of {last.aggregate_id!r} has several sequence numbers")
-    made = (last.aggregate_id, last.sequence_num, len(by_sequence), rejected, state)
+    text = state_text(state, last.event_id)
+    made = (last.aggregate_id, last.sequence_num, len(by_sequence), rejected, text)
     names = [column.split()[0] for column in FOLDED_COLUMNS.split(", ")]
     folded: pd.DataFrame = pd.DataFrame([made], columns=names)
     return folded
 
 
-def _event_of(values: dict[str, Any]) -> AggregateEvent:
-    """Return the event of a row of pandas, in which nulls of numbers are NaN."""
-    version = values.get("version")
-    values["version"] = None if version is None or version != version else int(version)
-    return AggregateEvent(**{name: value for name, value in values.items() if not _is_null(value)})
+def _events_of(frame: pd.DataFrame) -> Iterator[AggregateEvent]:
+    """Yield the events of a frame, in which instants are microseconds, and nulls may be NaN."""
+    columns: dict[str, Iterable[Any]] = {name: frame[name].tolist() for name in frame.columns}
+    columns["occurred_at"] = map(instant_of, columns["occurred_at"])
+    for name in _MAY_BE_NULL & columns.keys():
+        columns[name] = [None if one is None or one != one else one for one in columns[name]]
+    if "version" in columns:
+        columns["version"] = [None if one is None else int(one) for one in columns["version"]]
+    missing = [None] * len(frame)
+    yield from map(
+        AggregateEvent._make,
+        zip(*(columns.get(name, missing) for name in AggregateEvent._fields), strict=True),
+    )
 
 
-def _is_null(value: Any) -> bool:
-    return value is None or value != value
+_MAY_BE_NULL: Final = frozenset(
+    {"payload", "version", "aggregate_type", "correlation_id", "causation_id"}
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from lakehouse_backfill.core.replay.check import stopping_faults
@@ -160,7 +159,7 @@ class RebuildResult(Result):
             aggregate=aggregate,
             snapshot_id=found.snapshot_id,
             sequence_num=found.sequence_num,
-            state=json.loads(found.state),
+            state=found.state,
             based_on=found.based_on,
             events=found.events,
             rejected=found.rejected,

@@ -56,6 +56,7 @@ def test_each_event_is_handled_once_and_the_projection_equals_that_of_one_thread
     assert (done.done, done.skipped, done.suppressed, done.rejected) == (5, 7, 5, 4)
     error = done.error()
     assert isinstance(error, RejectedInput)
+    assert "events occurred, by their clock, before an earlier one" in done.warnings[0]
     case.require_equals_oracle(EVENTS)
     listed = [json.loads(row["suppressed"]) for row in case.rows() if row["suppressed"]]
     assert sorted(one["key"] for (one,) in listed) == sorted(
@@ -111,7 +112,7 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_repeats_one_checkpoint_at_
         jobs = [row for row in case.control("replay_job") if row["replay_id"] == done.replay_id]
         assert jobs[-1]["status"] == "done" if jobs else done.replay_id is None
         assert [row["events"] for row in jobs] == sorted(row["events"] for row in jobs)
-        case.require_equals_oracle(given)
+    case.require_equals_oracle(given)
     assert case.table().refs().keys() == {"main"}
 
 
@@ -179,15 +180,9 @@ def test_events_are_never_handled_behind_later_ones_of_their_aggregate(case: Eve
             [Made("a", "A", 1), Made("a", "A", 1, cents=2)],
             "1 event ids have more than one content: 'a'",
         ),
-        (
-            [Made("a", "A", 1), Made("b", "A", 1)],
-            "1 sequence numbers have more than one event: 'A 1'",
-        ),
         ([Made("a", "A", 1), Made("c", "A", 3)], "1 aggregates miss sequence numbers: 'A'"),
-        ([Made("b", "A", 2)], "1 aggregates miss sequence numbers: 'A'"),
-        ([Made("z", "A", 0)], "1 events have a sequence number below 1: 'z'"),
     ],
-    ids=["other content", "clash", "gap", "first is missing", "below the first"],
+    ids=["other content", "gap"],
 )
 @pytest.mark.req("S6")
 def test_events_that_contradict_each_other_stop_a_replay_before_it_begins(
@@ -395,3 +390,28 @@ def test_a_table_that_is_no_handlers_is_never_written(case: EventCase) -> None:
     Project.open(case.project).wiring.catalog.create_table("bronze.other", case.table().schema())
     with pytest.raises(Unsupported, match=r"bronze\.other is no table of an event handler"):
         case.replay("counts")
+
+
+def test_a_process_that_was_overtaken_records_nothing_twice_and_moves_no_job_back(
+    case: EventCase,
+) -> None:
+    case.append([Made(f"e{n}", "A", n, seconds=n) for n in range(1, 12)])
+    late: list[object] = []
+
+    def remember(point: str) -> None:
+        if point == "ReplayLedger.record:before" and not late:
+            # The process stops here, another one goes on, and then it is resumed.
+            late.append(None)
+            fault_points.install_hook(None)
+            assert case.replay().processed == 11
+
+    fault_points.install_hook(remember)
+    try:
+        with pytest.raises(Conflict):
+            case.replay()
+    finally:
+        fault_points.install_hook(None)
+    ledger = [row["event_id"] for row in case.control("processed_event")]
+    assert sorted(ledger) == sorted(f"e{n}" for n in range(1, 12))
+    jobs = case.control("replay_job")
+    assert (jobs[-1]["status"], jobs[-1]["events"]) == ("done", 11)

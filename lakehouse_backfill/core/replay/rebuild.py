@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from lakehouse_backfill.core.replay.check import require_versions
 from lakehouse_backfill.core.replay.replay import ReplayHandler, ReplayPorts, event_of
@@ -21,7 +23,7 @@ class RebuiltState:
     """The state of an aggregate after its newest event, and what was read for it."""
 
     snapshot_id: int
-    state: str
+    state: Any
     sequence_num: int
     #: Sequence number of the kept state that it was computed from; None: from the first event.
     based_on: int | None
@@ -56,7 +58,7 @@ def rebuild(
     kinds = sorted({(one.event_type, one.version) for one in found.events}, key=str)
     versions = tuple((kind, version, 1) for kind, version in kinds)
     require_versions(store, handler.upcasters, EventFindings(versions=versions))
-    state, rejected = base.state if base else "null", 0
+    state, rejected = json.loads(base.state) if base else None, 0
     events = [event_of(one) for one in found.events]
     for handled in fold_events(handler.function, events, handler.upcasters, state):
         state = handled.state

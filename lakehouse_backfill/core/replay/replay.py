@@ -11,10 +11,10 @@ A replay that was cut off between any two of them is continued by the same comma
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from uuid import uuid4
 
 from lakehouse_backfill.core.replay.check import require_sound, require_versions
@@ -36,14 +36,21 @@ from lakehouse_backfill.domain.sources.events import (
     next_replay_state,
 )
 from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, Conflict, Unsupported
-from lakehouse_backfill.events import AggregateEvent, Handler, Upcasters, handle_event
+from lakehouse_backfill.events import (
+    AggregateEvent,
+    HandledEvent,
+    Handler,
+    Upcasters,
+    handle_event,
+    instant_of,
+    state_text,
+)
 from lakehouse_backfill.ports.events import EventReader, EventSet, HandlerTables, ReplayLedger
 from lakehouse_backfill.ports.system import Clock, Journal, Progress
 from lakehouse_backfill.ports.tables import Pins
 
 _NOTHING_REPLAYED = "nothing was replayed"
-_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_NO_STATE = AggregateState(sequence_num=-1, handled=0, state="null")
+_NO_STATE = AggregateState(sequence_num=-1, handled=0, state=None)
 
 
 @dataclass(frozen=True)
@@ -226,30 +233,41 @@ class _Steps:
         """Return the rows of events, and the states after them."""
         every = self._handler.declared.state_every
         last = {one.aggregate_id: number for number, one in enumerate(batch)}
-        states = dict(before)
-        rows = []
+        states = {
+            name: AggregateState(one.sequence_num, one.handled, json.loads(one.state))
+            for name, one in before.items()
+        }
+        rows, after = [], {}
         for number, one in enumerate(batch):
-            old = states.get(one.aggregate_id, _NO_STATE)
+            name = one.aggregate_id
+            old = states.get(name, _NO_STATE)
             with _failure_named(self._handler, one):
                 made = handle_event(
                     self._handler.function, old.state, event_of(one), self._handler.upcasters
                 )
-            new = AggregateState(one.sequence_num, old.handled + 1, made.state)
-            states[one.aggregate_id] = new
-            is_kept = last[one.aggregate_id] == number or new.handled % every == 0
-            rows.append(
-                HandledRow(
-                    event_id=one.event_id,
-                    aggregate_id=one.aggregate_id,
-                    sequence_num=one.sequence_num,
-                    outcome=made.outcome,
-                    reason=made.reason,
-                    suppressed=canonical_json(list(made.suppressed)) if made.suppressed else None,
-                    handled=new.handled,
-                    state=new.state if is_kept else None,
-                )
-            )
-        return rows, states
+            new = states[name] = AggregateState(one.sequence_num, old.handled + 1, made.state)
+            text = None
+            if last[name] == number or new.handled % every == 0:
+                text = state_text(made.state, one.event_id)
+            if last[name] == number and text is not None:
+                after[name] = new._replace(state=text)
+            rows.append(_row(one, made, new.handled, text))
+        return rows, after
+
+
+def _row(event: StoredEvent, made: HandledEvent, handled: int, state: str | None) -> HandledRow:
+    # What a handler says may hold what no text of a table can.
+    reason = made.reason and made.reason.encode("utf-8", "replace").decode()
+    return HandledRow(
+        event_id=event.event_id,
+        aggregate_id=event.aggregate_id,
+        sequence_num=event.sequence_num,
+        outcome=made.outcome,
+        reason=reason,
+        suppressed=canonical_json(list(made.suppressed)) if made.suppressed else None,
+        handled=handled,
+        state=state,
+    )
 
 
 @contextmanager
@@ -271,24 +289,18 @@ def _failure_named(handler: ReplayHandler, event: StoredEvent) -> Iterator[None]
 
 def event_of(stored: StoredEvent) -> AggregateEvent:
     """Return a stored event as handlers get it; its payload is still text."""
-    created = stored.created_us
     return AggregateEvent(
         event_id=stored.event_id,
         aggregate_id=stored.aggregate_id,
         event_type=stored.event_type,
         sequence_num=stored.sequence_num,
-        occurred_at=_instant(stored.occurred_us),
+        occurred_at=instant_of(stored.occurred_us),
         payload=stored.payload,
         version=stored.version,
         aggregate_type=stored.aggregate_type,
         correlation_id=stored.correlation_id,
         causation_id=stored.causation_id,
-        created_at=None if created is None else _instant(created),
     )
-
-
-def _instant(microseconds: int) -> datetime:
-    return _UNIX_EPOCH + timedelta(microseconds=microseconds)
 
 
 def add_outcomes(counts: ReplayCounts, outcomes: Sequence[str]) -> ReplayCounts:

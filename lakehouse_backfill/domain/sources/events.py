@@ -216,11 +216,11 @@ class HandledRow(NamedTuple):
 
 
 class AggregateState(NamedTuple):
-    """The state of an aggregate after an event."""
+    """The state of an aggregate after an event; stored as JSON text."""
 
     sequence_num: int
     handled: int
-    state: str
+    state: Any
 
 
 class ProcessedEvent(Value):
@@ -292,7 +292,6 @@ class StoredEvent(NamedTuple):
     aggregate_type: str | None
     correlation_id: str | None
     causation_id: str | None
-    created_us: int | None
 
 
 @dataclass(frozen=True)

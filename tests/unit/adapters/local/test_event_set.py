@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,4 +153,32 @@ def test_rows_without_a_value_are_counted_and_ids_in_findings_are_cut() -> None:
     lacking, conflict = events.findings().faults
     assert lacking == "1 rows lack a value that each event has"
     assert conflict == f"1 event ids have more than one content: {'e' * 80!r}"
+    events.close()
+
+
+def event(event_id: str, sequence: int, name: str = "A", kind: str = "order") -> Row:
+    return {
+        "event_id": event_id, "aggregate_id": name, "aggregate_type": kind, "event_type": "x",
+        "payload": b"", "sequence_num": sequence, "occurred_us": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.req("S6")
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([event("a", 1), event("b", 1)], "1 sequence numbers have more than one event: 'A 1'"),
+        ([event("a", 1), event("a", 1, "B")], "1 event ids have more than one content: 'a'"),
+        ([event("b", 2)], "1 aggregates miss sequence numbers: 'A'"),
+        ([event("a", 1), event("z", 0)], "1 events have a sequence number below 1: 'z'"),
+        (
+            [event("a", 1), event("b", 2, kind="account")],
+            "1 aggregates have events of several types of aggregate: 'A'",
+        ),
+    ],
+)
+def test_events_that_contradict_each_other_are_found(rows: list[Row], text: str) -> None:
+    events = opened(rows)
+    found = events.findings()
+    assert (*found.faults, *found.gaps) == (text,)
     events.close()
