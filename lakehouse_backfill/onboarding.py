@@ -45,6 +45,20 @@ _REQUIRED_CAPABILITIES = {
     "new_uuid": "write isolation: auto (or branch) in the profile: docs/catalogs.md",
     "tags": "pin sources as lease_only; rolled-back partitions are rewritten: docs/catalogs.md",
 }
+#: What the user pays where the catalog lacks it.
+_COSTS = {
+    "branches": "no run can use a branch of its target",
+    "branch_commits": "a writer of a table with branches gets an error, and must repeat its commit",
+    "register_table": "shadows are built by create_table and one commit more",
+    "data_path": "files cannot be staged under the target (staging_location: under_target)",
+    "overlap": "files cannot be staged under the target (staging_location: under_target)",
+    "rights_beside": "clones cannot be read or written; isolation: auto uses branches",
+    "client_planning": "lists of files may be hidden: no scope, diff or verify is proven then",
+    "views": "products have no SQL view of the accepted version",
+    "multi_table_commit": "tables are published one after the other",
+    "idempotency_keys": "a commit whose response is lost may end with exit code 5: repeat it",
+    "unregister": "a shadow is dropped; where a drop deletes files, it stays and is marked",
+}
 
 
 def run_doctor(wiring: Adapters, *, with_spark: bool = False) -> proof.DoctorResult:
@@ -70,6 +84,7 @@ def run_doctor(wiring: Adapters, *, with_spark: bool = False) -> proof.DoctorRes
     if not found:
         return proof.DoctorResult(checks=_without_repeats((*rows, tried)), capabilities=None)
     rows += _capability_checks(found[0])
+    rows += _limit_checks(found[0])
     rows.append(_isolation_check(found[0], wiring.profile.isolation, tried))
     return proof.DoctorResult(checks=tuple(rows), capabilities=found[0])
 
@@ -99,6 +114,13 @@ def _capability_checks(found: Capabilities) -> list[proof.DoctorCheck]:
             proof.DoctorCheck(name=name, ok=is_there, detail=text, fix="" if is_there else fix)
         )
     return checks
+
+
+def _limit_checks(found: Capabilities) -> list[proof.DoctorCheck]:
+    """Describe what the catalog lacks that runs can do without, each with its cost."""
+    missing = [name for name in _COSTS if not getattr(found, name)]
+    texts = [f"no {name} ({found.seen.get(name, 'not seen')}): {_COSTS[name]}" for name in missing]
+    return [proof.DoctorCheck(name="limits", ok=True, detail="; ".join(texts))] if texts else []
 
 
 def _isolation_check(

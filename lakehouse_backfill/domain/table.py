@@ -36,6 +36,26 @@ class Capabilities(Value):
     multi_table_commit: bool = Field(
         description="The server offers to commit to several tables at once."
     )
+    # What older releases kept lacks these: nobody has looked, and runs go on as before.
+    overlap: bool = Field(
+        default=True,
+        description="A table keeps a write.data.path inside of another table's location.",
+    )
+    rights_beside: bool = Field(
+        default=True,
+        description="With the credentials that come with a table, files beside it are written, "
+        "and with those of its clone its own are read.",
+    )
+    client_planning: bool = Field(
+        default=True,
+        description="The server lets clients read manifests, and plan scans themselves.",
+    )
+    idempotency_keys: bool = Field(
+        default=False, description="The server executes a change once for each Idempotency-Key."
+    )
+    unregister: bool = Field(
+        default=False, description="A table is taken out of the catalog without a drop."
+    )
     seen: dict[str, str] = Field(
         default_factory=dict, description="What was answered instead, by capability."
     )

@@ -21,8 +21,8 @@ def test_the_probes_find_it_and_a_branch_is_chosen(tmp_path: Path) -> None:
     assert kit.shadows.capabilities() is None
     refused = refuse_as_lakekeeper(kit.catalog)
     found = probe_capabilities(kit.catalog, "shadow")
-    # The 409 is no lost race: each is asked for once.
-    assert refused == ["uuid", "data path"]
+    # The 409 is no lost race: each is asked for once, the path outside of the table and inside.
+    assert refused == ["uuid", "data path", "data path"]
     assert (found.new_uuid, found.data_path, found.clones) == (False, False, False)
     assert (found.register_table, found.branches) == (True, True)
     keep_capabilities(kit.catalog, "shadow", found)

@@ -20,6 +20,9 @@ from tests.stack.servers import HOST
 _OWN = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 
+UNREGISTER = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/unregister"
+
+
 @dataclass
 class Fault:
     """What happens to the next `times` requests of this method whose path matches.
@@ -56,7 +59,8 @@ class Proxy:
     """Passes everything on to `upstream`, but for its faults; `asked` lists what went through.
 
     `announces`: what the answer to `/v1/config` has beside what upstream says. `keys`: the
-    idempotency keys of the changes, in their order.
+    idempotency keys of the changes, in their order. `knows_unregister`: offers that endpoint, by a
+    drop upstream, which keeps the files.
     """
 
     upstream: str
@@ -65,6 +69,7 @@ class Proxy:
     announces: Mapping[str, Any] = field(default_factory=dict)
     keys: list[str | None] = field(default_factory=list)
     seed: int = 1
+    knows_unregister: bool = False
 
     def __enter__(self) -> Proxy:
         parts = urlsplit(self.upstream)
@@ -99,6 +104,13 @@ class Proxy:
                     return fault
         return None
 
+    def config(self, answer: bytes) -> bytes:
+        """Give the answer to `/v1/config` with what the proxy announces beside it."""
+        words = {**json.loads(answer), **self.announces}
+        if self.knows_unregister:
+            words["endpoints"] = [*words.get("endpoints", ()), UNREGISTER]
+        return json.dumps(words).encode()
+
 
 class _Handler(BaseHTTPRequestHandler):
     proxy: Proxy
@@ -128,14 +140,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self, body: bytes) -> None:
         status, headers, answer = self._ask(body)
         self.proxy.asked.append((self.command, self.path, status))
-        if urlsplit(self.path).path.endswith("/v1/config") and self.proxy.announces:
-            answer = json.dumps({**json.loads(answer), **self.proxy.announces}).encode()
+        if urlsplit(self.path).path.endswith("/v1/config"):
+            answer = self.proxy.config(answer)
         self._send(status, headers, answer)
 
     def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self.target, timeout=60)
         headers = {name: text for name, text in self.headers.items() if name.lower() != "host"}
-        connection.request(self.command, self.path, body=body, headers=headers)
+        method, path = self.command, self.path
+        if self.proxy.knows_unregister and path.endswith("/unregister"):
+            method, path = "DELETE", path.removesuffix("/unregister")
+        connection.request(method, path, body=body, headers=headers)
         answer = connection.getresponse()
         found = answer.status, dict(answer.getheaders()), answer.read()
         connection.close()

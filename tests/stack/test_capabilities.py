@@ -31,6 +31,7 @@ def test_a_catalog_is_judged_by_what_it_does(
     found = probe_capabilities(catalog, "shadow")
 
     assert found.model_copy(update={"seen": {}}) == expected
+    assert (found.overlap, found.rights_beside, found.client_planning) == (True,) * 3
     assert set(found.seen) == {
         name for name, does in expected.model_dump().items() if does is False
     }

@@ -13,7 +13,10 @@ from lakehouse_backfill.adapters.iceberg.capabilities import probe_capabilities
 from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
 from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
-from lakehouse_backfill.adapters.iceberg.metadata import BUILT_BECAUSE_PROPERTY
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    BUILT_BECAUSE_PROPERTY,
+    DROP_DELETES_PROPERTY,
+)
 from lakehouse_backfill.errors import CatalogDown, OutcomeUnknown
 from tests.stack.catalogs import Catalogs
 from tests.stack.proxy import Fault, Proxy
@@ -185,6 +188,26 @@ def test_a_clone_whose_answer_was_lost_is_found_by_the_next_try(kit: Kit, proxy:
 
     assert kit.shadows.open(TARGET, head, "shadow.r1", {}).snapshot_id == head
     assert kit.rows("shadow.r1") == kit.rows()
+
+
+@pytest.mark.req("X1")
+def test_a_shadow_is_unregistered_where_the_server_can(tmp_path: Path, proxy: Proxy):
+    proxy.knows_unregister = True
+    kit = Kit(tmp_path)
+    kit.create_days(DAYS)
+    proxy.fail(Fault("DELETE", "/tables/r1", "before", 403))
+    request = kit.stage(DAY, {DAYS[1]: [row(11, DAYS[1], "new")]})
+    # Also where a drop would delete its files.
+    with kit.live.load_table(request.shadow).transaction() as change:
+        change.set_properties({DROP_DELETES_PROPERTY: "yes"})
+    kit.publisher.adopt(request)
+
+    kit.shadows.retire(request.shadow)
+    kit.shadows.retire(request.shadow)
+
+    assert not kit.catalog.table_exists(request.shadow)
+    assert [one[3] for one in kit.rows()] == ["old", "new", "old"]
+    assert probe_capabilities(kit.catalog, "shadow").unregister
 
 
 @pytest.mark.req("T4", "S1")

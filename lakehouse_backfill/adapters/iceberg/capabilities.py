@@ -21,6 +21,11 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     NEVER_EXPIRES_MS,
 )
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
+from lakehouse_backfill.adapters.iceberg.rest.offers import (
+    advertised_endpoints,
+    announces_keys,
+    can_unregister,
+)
 from lakehouse_backfill.adapters.iceberg.shadow.clone import BuiltClone, build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.views import build_view_version
@@ -87,6 +92,11 @@ class _CapabilityProbe:
             "data_path": self._probe_data_path,
             "views": self._probe_views,
             "multi_table_commit": self._probe_multi_table,
+            "overlap": self._probe_overlap,
+            "rights_beside": self._probe_rights_beside,
+            "client_planning": self._probe_client_planning,
+            "idempotency_keys": self._probe_keys,
+            "unregister": self._probe_unregister,
         }
         supported = {name: self._is_supported(name, attempt) for name, attempt in probes.items()}
         return Capabilities(**supported, seen=self._faults)
@@ -216,6 +226,40 @@ class _CapabilityProbe:
         kept_path = self._load_table().metadata.properties.get("write.data.path")
         return "" if kept_path == path else "write.data.path was accepted and is not there"
 
+    def _probe_overlap(self) -> str:
+        """Let files of the clone, or else of the table, lie where files under a target would."""
+        name = self._name if "register_table" in self._faults else self._shadow
+        path = f"{self._load_table().location().rstrip('/')}/data/probe"
+        with self._load_table(name).transaction() as change:
+            change.set_properties({"write.data.path": path})
+        kept_path = self._load_table(name).metadata.properties.get("write.data.path")
+        return "" if kept_path == path else "write.data.path was accepted and is not there"
+
+    def _probe_rights_beside(self) -> str:
+        table = self._load_table()
+        path = f"{table.location().rstrip('/')}_beside/probe"
+        try:
+            with table.io.new_output(path).create(overwrite=True) as file:
+                file.write(b"probe")
+            if "register_table" not in self._faults:
+                with self._load_table(self._shadow).io.new_input(table.metadata_location).open():
+                    pass
+        except OSError as error:
+            if not _is_denied(error):
+                raise
+            return f"files outside of a table's location: {catalogs.first_error_line(error)}"
+        return ""
+
+    def _probe_client_planning(self) -> str:
+        mode = self._catalog.properties.get("scan-planning-mode", "client")
+        return "" if mode == "client" else f"the server asks for scan-planning-mode: {mode}"
+
+    def _probe_keys(self) -> str:
+        return "" if announces_keys(self._catalog) else "the catalog does not announce them"
+
+    def _probe_unregister(self) -> str:
+        return "" if can_unregister(self._catalog) else "the catalog does not offer it"
+
     def _probe_views(self) -> str:
         """Probe views; PyIceberg's SQL catalog makes none, but Spark does in a V1 database."""
         version = getattr(self._catalog, "_schema_version", None)
@@ -230,8 +274,15 @@ class _CapabilityProbe:
         return "" if is_kept else "a view was accepted and is not there"
 
     def _probe_multi_table(self) -> str:
-        is_offered = _MULTI_TABLE_ENDPOINT in catalogs.advertised_endpoints(self._catalog)
+        is_offered = _MULTI_TABLE_ENDPOINT in advertised_endpoints(self._catalog)
         return "" if is_offered else "the catalog does not offer it"
+
+
+def _is_denied(error: OSError) -> bool:
+    """Return whether the store answered that the credentials do not reach so far."""
+    text = str(error).lower().replace("_", " ")
+    words = ("access denied", "accessdenied", "forbidden", "permission denied", "403")
+    return isinstance(error, PermissionError) or any(word in text for word in words)
 
 
 def _commit_empty_snapshot(table: Table, branch: str = "main") -> None:

@@ -195,11 +195,6 @@ def list_table_names(catalog: Catalog, namespace: str) -> list[str]:
             return []
 
 
-def advertised_endpoints(catalog: Catalog) -> frozenset[str]:
-    """Return the endpoints that a REST server advertises; empty if it advertises none."""
-    return frozenset(str(endpoint) for endpoint in getattr(catalog, "_supported_endpoints", ()))
-
-
 @contextmanager
 def translate_errors() -> Iterator[None]:
     """Translate the library's errors into ours; unknown errors pass unchanged."""

@@ -14,12 +14,12 @@ from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from lakehouse_backfill.adapters.iceberg.catalog import (
-    advertised_endpoints,
     load_table_or_none,
     translate_errors,
 )
 from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader
 from lakehouse_backfill.adapters.iceberg.metadata import snapshot_summary
+from lakehouse_backfill.adapters.iceberg.rest.offers import advertised_endpoints
 from lakehouse_backfill.core.planning.target.write_path import MAX_WRITTEN_FORMAT, choose_write_path
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, TableFacts

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import Endpoints, RestCatalog
+from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.exceptions import (
     CommitFailedException,
+    NoSuchTableError,
     ServiceUnavailableError,
     TooManyRequestsError,
 )
+from requests import HTTPError
 
 from lakehouse_backfill.adapters.iceberg.rest.answers import (
     ChangeRefusedError,
@@ -71,6 +74,16 @@ class ResendingRestCatalog(RestCatalog):
             raise
         finally:
             self._session.headers = headers
+
+    def unregister_table(self, identifier: str | tuple[str, ...]) -> None:
+        """Take the table out of the catalog; its files stay. Raises NoSuchTableError."""
+        path = self._split_identifier_for_path(identifier)
+        endpoint = f"{Endpoints.load_table}/unregister"
+        response = self._session.post(self.url(endpoint, prefixed=True, **path))
+        try:
+            response.raise_for_status()
+        except HTTPError as error:
+            _handle_non_200_response(error, {404: NoSuchTableError})
 
     def _create_session(self) -> Session:
         session = super()._create_session()

@@ -32,6 +32,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
     translate_errors,
 )
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
+from lakehouse_backfill.adapters.iceberg.rest.offers import can_unregister, take_out
 from lakehouse_backfill.adapters.iceberg.schema import evolve_shadow
 from lakehouse_backfill.adapters.iceberg.shadow.clone import (
     BuiltClone,
@@ -183,7 +184,8 @@ class IcebergShadows(Shadows):
     def retire(self, shadow: str) -> None:
         """Drop the shadow from the catalog; its files stay, as the target may list them.
 
-        Where a drop deletes files, the shadow stays in the catalog and is only marked as retired.
+        It is unregistered where the server can. Where a drop deletes files, it stays in the
+        catalog and is only marked as retired.
         """
         self._refuse_name(shadow)
         try:
@@ -193,11 +195,11 @@ class IcebergShadows(Shadows):
         properties = table.metadata.properties
         if meta.BASE_SNAPSHOT_PROPERTY not in properties:
             raise Unsupported(f"{shadow} is not a shadow of ours", fix="drop it yourself")
-        if meta.may_drop_delete_files(properties):
+        if not can_unregister(self.catalog) and meta.may_drop_delete_files(properties):
             commit_with_retry(lambda: _mark_retired(self.catalog, shadow), f"end of {shadow}")
             return
         with suppress(NotFound), translate_errors(), commit_window("Shadows.drop"):
-            self.catalog.drop_table(shadow)
+            take_out(self.catalog, shadow)
 
     def _committer(self, table: str) -> CloneCommitter | None:
         return self.writers.clone_committer(table) if self.writers else None

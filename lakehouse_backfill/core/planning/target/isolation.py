@@ -58,13 +58,7 @@ def choose_isolation(
         return ChosenIsolation(setting, "the profile says so")
     if found is None:
         return ChosenIsolation("clone", "`doctor` has not looked at this catalog yet")
-    lacking = "" if found.new_uuid else "a table takes no new UUID, which fences a clone"
-    if not (found.register_table or found.built_clones):
-        lacking = "no table can be made that shares another's files"
-    elif is_under_target and not found.data_path:
-        lacking = (
-            lacking or "a table keeps no write.data.path, and files are to lie under the target"
-        )
+    lacking = _clone_problem(found, is_under_target=is_under_target)
     if not lacking:
         return ChosenIsolation(
             "clone", "the catalog can make and fence them, at no price for writers"
@@ -77,6 +71,17 @@ def choose_isolation(
             "a live writer fails when a chunk is committed beside it, and must repeat its commit"
         )
     return ChosenIsolation("branch", f"{lacking}; {price}")
+
+
+def _clone_problem(found: Capabilities, *, is_under_target: bool) -> str:
+    """Return why the catalog cannot have clones that are fenced and read; empty if it can."""
+    if not (found.register_table or found.built_clones):
+        return "no table can be made that shares another's files"
+    if not found.new_uuid:
+        return "a table takes no new UUID, which fences a clone"
+    if is_under_target and not (found.data_path and found.overlap):
+        return "a table keeps no write.data.path, and files are to lie under the target"
+    return "" if found.rights_beside else "the credentials of a table end at its location"
 
 
 def chosen_isolation(context: Context, *, is_under_target: bool = False) -> ChosenIsolation:

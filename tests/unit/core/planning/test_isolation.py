@@ -26,6 +26,11 @@ def found(**lacking: bool) -> Capabilities:
 
 
 LAKEKEEPER = {"new_uuid": False, "data_path": False}
+#: What releases before the other probes kept.
+OLD = (
+    "tags", "branches", "branch_commits", "register_table", "built_clones", "new_uuid",
+    "data_path", "views", "multi_table_commit",
+)  # fmt: skip
 CASES: list[tuple[str, Capabilities | None, bool, str, str]] = [
     ("clone", found(**LAKEKEEPER), False, "clone", "the profile says so"),
     ("branch", found(), False, "branch", "the profile says so"),
@@ -36,6 +41,10 @@ CASES: list[tuple[str, Capabilities | None, bool, str, str]] = [
     ("auto", found(register_table=False, built_clones=False), False, "branch", "no table can be"),
     ("auto", found(data_path=False), False, "clone", "at no price"),
     ("auto", found(data_path=False), True, "branch", r"write\.data\.path"),
+    ("auto", found(overlap=False), False, "clone", "at no price"),
+    ("auto", found(overlap=False), True, "branch", r"write\.data\.path"),
+    ("auto", found(rights_beside=False), False, "branch", "end at its location"),
+    ("auto", Capabilities(**dict.fromkeys(OLD, True)), True, "clone", "at no price"),
     ("auto", found(**LAKEKEEPER, branch_commits=False), False, "branch", "a live writer fails"),
     ("auto", found(**LAKEKEEPER, branches=False), False, "clone", "nothing can be staged"),
 ]
