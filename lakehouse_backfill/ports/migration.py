@@ -95,8 +95,10 @@ class MigratedTables(Protocol):
         ...
 
     @side_effect
-    def stage(self, table: str, part: MigrationPart, batches: Iterable[Any]) -> StagedPart:
-        """Describe an adopted file, or write the rows of a part as files that no reader sees."""
+    def stage(
+        self, table: str, parts: tuple[MigrationPart, ...], place: OldPlace
+    ) -> tuple[StagedPart, ...]:
+        """Describe adopted files, and write the rows of other parts as files no reader sees."""
         ...
 
     @side_effect

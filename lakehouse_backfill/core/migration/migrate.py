@@ -86,6 +86,12 @@ def migrate(
     notes: tuple[str, ...] = ()
     if state is not None and not ports.place.is_lasting and not state.proof:
         notes = ("a new snapshot of the database was taken, and the copy began again",)
+        if ports.tables.foreign_snapshot(contract.table) is not None:
+            raise Conflict(
+                f"something else was committed to {contract.table} while it was migrated",
+                state="nothing was dropped",
+                fix="look at who writes there, and drop the table by hand",
+            )
         ports.tables.drop(contract.table, state)
         state = None
     is_resumed = state is not None
@@ -99,7 +105,8 @@ def migrate(
         survey = proof.recorded_survey(context.evidence, state)
     state = _copy(context, ports, declared, contract, survey, state)
     found, state = _prove(context, ports, declared, contract, survey, state)
-    if environment in FOUR_EYES_ENVIRONMENTS and by == state.by and not state.is_accepted:
+    is_same_person = by.casefold() == state.by.casefold()
+    if environment in FOUR_EYES_ENVIRONMENTS and is_same_person and not state.is_accepted:
         notes = (
             *notes,
             f"both sides agree; in {environment} somebody else than {by} accepts it: "
@@ -124,15 +131,7 @@ def undo_migration(
     if state is None:
         return None
     _require_name(state, declared)
-    foreign = ports.tables.foreign_snapshot(contract.table)
-    accepted = context.versions.pointer(contract.product)
-    if foreign is not None or accepted.last_version or accepted.pending:
-        what = "a run was published" if foreign is None else f"snapshot {foreign} was committed"
-        raise Blocked(
-            f"{contract.table} is more than the migration: {what} since",
-            state="nothing was taken back",
-            fix="roll the runs back and keep the table: only it holds what was written since",
-        )
+    _require_nothing_since(context, ports, contract)
 
     def withdraw(pointer: Pointer) -> tuple[Publication, ...]:
         row = pointer.accepted
@@ -144,6 +143,26 @@ def undo_migration(
     ports.tables.drop(contract.table, state)
     context.journal.log("migration undone", migration=state.migration_id, table=contract.table)
     return state
+
+
+def _require_nothing_since(context: Context, ports: MigrationPorts, contract: Contract) -> None:
+    """Raise Blocked when the table is needed by a run, or holds what is in no other place."""
+    foreign = ports.tables.foreign_snapshot(contract.table)
+    pointer = context.versions.pointer(contract.product)
+    if foreign is not None or pointer.last_version or pointer.pending:
+        what = "a run was published" if foreign is None else f"snapshot {foreign} was committed"
+        raise Blocked(
+            f"{contract.table} is more than the migration: {what} since",
+            state="nothing was taken back",
+            fix="roll the runs back and keep the table: only it holds what was written since",
+        )
+    open_run = next((r for r in context.runs.list() if r.product == contract.product), None)
+    if open_run is not None:
+        raise Blocked(
+            f"{open_run.run_id} is an open run of {contract.product}, and needs its table",
+            state="nothing was taken back",
+            fix=f"lakehouse-backfill cancel {open_run.run_id}",
+        )
 
 
 def _begin(
@@ -190,10 +209,7 @@ def _copy(
         while state.position < len(good):
             group = good[state.position : state.position + declared.files_per_commit]
             try:
-                staged = tuple(
-                    ports.tables.stage(contract.table, part, ports.place.batches(part))
-                    for part in group
-                )
+                staged = ports.tables.stage(contract.table, group, ports.place)
             except NotFound:
                 _require_unchanged(ports.place, declared, group)
                 raise
@@ -267,8 +283,8 @@ def _accept(
         accepted = pointer.accepted
         if accepted is not None and accepted.token == state.migration_id:
             return ()
-        if accepted is not None and accepted.version:
-            return ()  # a run was published since
+        if pointer.last_version:
+            return ()  # a run was published since, and perhaps rolled back
         _require_unpublished(pointer)
         return (row.model_copy(update={"snapshot_id": snapshot_id}),)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.rollout import QueryComparison
-from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.domain.sources.migration import (
     MigrationPart,
     MigrationState,
@@ -93,7 +92,10 @@ def proof_document(
         },
         "differing": [label for label in labels if not _is_same(old.get(label), new.get(label))],
         "rejected": {part.name: part.because for part in survey.rejected},
-        "readers": [to_json_value(answer.model_dump(mode="json")) for answer in answers],
+        # Without rows that differ: they may hold private values.
+        "readers": [
+            answer.model_dump(mode="json", exclude={"only_old", "only_new"}) for answer in answers
+        ],
     }
 
 

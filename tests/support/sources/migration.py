@@ -77,6 +77,7 @@ class MigrationCase:
         self.declare(more)
         #: What the table must have once the old place is gone.
         self.expected_rows: list[tuple[Any, ...]] = []
+        self.expected_hashes: dict[str, str] = {}
 
     def declare(self, more: str) -> None:
         """Write the declaration; `more` are further fields."""
@@ -130,13 +131,15 @@ class MigrationCase:
             if path.is_file()
         }
 
-    def kill_at(self, moment: str, environment: dict[str, str] | None = None) -> None:
+    def kill_at(
+        self, moment: str, environment: dict[str, str] | None = None, *, wait_s: int = 60
+    ) -> None:
         """Migrate in a process of its own that dies at a moment, `POINT COUNT`."""
         child: multiprocessing.process.BaseProcess = FORKS.Process(
             target=_migrate_until, args=(str(self.project), moment, environment or {})
         )
         child.start()
-        child.join(60)
+        child.join(wait_s)
         assert child.exitcode == -signal.SIGKILL, moment
 
 

@@ -40,7 +40,7 @@ from lakehouse_backfill.domain.sources.migration import (
 )
 from lakehouse_backfill.errors import Blocked, Conflict, OutcomeUnknown, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.migration import RowSums, StagedPart
+from lakehouse_backfill.ports.migration import OldPlace, RowSums, StagedPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,13 +98,18 @@ class IcebergMigratedTables:
                 fix="wait for it, then give the command again",
             )
 
-    def stage(self, table: str, part: MigrationPart, batches: Iterable[Any]) -> StagedPart:
-        """Describe an adopted file, or write the rows of a part as files that no reader sees."""
+    def stage(
+        self, table: str, parts: tuple[MigrationPart, ...], place: OldPlace
+    ) -> tuple[StagedPart, ...]:
+        """Describe adopted files, and write the rows of other parts as files no reader sees."""
         loaded = catalogs.load_table(self.catalog, table)
         with catalogs.translate_errors():
-            if part.action == "adopt":
-                return StagedPart((_adopted_file(loaded, part),))
-            return StagedPart(tuple(_written_files(loaded, batches)))
+            return tuple(
+                StagedPart((_adopted_file(loaded, part),))
+                if part.action == "adopt"
+                else StagedPart(tuple(_written_files(loaded, place.batches(part))))
+                for part in parts
+            )
 
     def commit(self, table: str, staged: tuple[StagedPart, ...], state: MigrationState) -> None:
         """Add staged files to the branch together with the state, exactly once."""

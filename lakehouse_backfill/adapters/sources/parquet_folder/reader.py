@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lakehouse_backfill.ports.migration import PartitionRows, RowSums
     from lakehouse_backfill.ports.system import Progress
 
-_BATCH_ROWS = 65_536
+_BATCH_ROWS = 16_384
 _MAX_REASON = 300
 
 
