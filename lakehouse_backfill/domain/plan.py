@@ -6,7 +6,7 @@ Also holds the facts by which the write path of a table is chosen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Literal
 
 from pydantic import Field
@@ -276,13 +276,23 @@ class WindowCommit(Value):
 
 
 class WindowSource(Value):
-    """What is known of a source and a corruption window; `unknown`: why no commit can be named."""
+    """What is known of a source and a corruption window; `unknown`: why no commit can be named.
+
+    Without partitions of the column the commits are those whose files may hold rows of the window,
+    by their statistics.
+    """
 
     name: str
     table: str
     partitions: tuple[str, ...] = ()
     commits: tuple[WindowCommit, ...] = ()
     unknown: str = ""
+    last_good_snapshot_id: int | None = added_later(
+        None, "The source's state before the first of the commits, where it is still there."
+    )
+    reaches_to: datetime | date | None = added_later(
+        None, "The last value of the column in the state that is read, by statistics of its files."
+    )
 
 
 class LastGoodState(Value):

@@ -319,7 +319,8 @@ class ColumnSpan(Value):
     """The values of a column that one data file holds, from `first` to `last`, by its metadata.
 
     Both are None where metadata does not tell. `least_rows` and `most_rows` bound the rows with a
-    value that readers see. `is_exact`: readers see rows with both `first` and `last`.
+    value that readers see. `is_exact`: readers see rows with both `first` and `last`. `added_by`:
+    the snapshot that added the file, where it is known.
     """
 
     path: str
@@ -328,6 +329,7 @@ class ColumnSpan(Value):
     least_rows: int
     most_rows: int
     is_exact: bool = False
+    added_by: int | None = None
 
 
 class ScanEstimate(Value):

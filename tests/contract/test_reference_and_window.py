@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import date
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,21 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField
 
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan
 from lakehouse_backfill.core.planning.window import examine_window, parse_window
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.contract import ContractColumn
 from lakehouse_backfill.domain.plan import CorruptionWindow, Plan
+from lakehouse_backfill.domain.sources.declaration import FileSource, SourceDeclaration
+from lakehouse_backfill.domain.sources.landings import (
+    LandingRequest,
+    LandingState,
+    new_landing_id,
+    next_state,
+)
+from lakehouse_backfill.domain.table import ColumnSpan
 from lakehouse_backfill.errors import ConfigError
 from tests.support.fakes.context import PRODUCT, context, declared, lake
 from tests.support.lakes.catalogs import catalog_of
@@ -135,14 +145,91 @@ def test_a_product_that_was_made_after_the_rows_starts_cold(world: World) -> Non
     assert any("a cold start" in note for note in plan.notes)
 
 
-def test_a_source_without_partitions_of_time_has_unknown_commits(world: World) -> None:
+@pytest.mark.req("P6")
+def test_commits_of_a_table_without_partitions_of_time_are_found_by_statistics_of_files(
+    world: World,
+) -> None:
     world.catalog.create_table("bronze.flat", SCHEMA)
-    append(world.catalog, "bronze.flat", 1, 2, 3)
+    flat = [append(world.catalog, "bronze.flat", *days) for days in ((1, 3), (3,), (1,), (2,))]
     wanted: DeclaredRun = declared(sources={"raw": {"table": "bronze.flat"}})
     plan = make_plan(world.context, wanted, "bob", None)
-    window = examine_window(world.context, plan, parse_window("2020-01-02..2020-01-02")).window
-    assert window is not None
-    assert "any of its commits may have carried rows" in window.sources[0].unknown
+    found = examine_window(world.context, plan, parse_window("2020-01-02..2020-01-02"))
+    assert found.window is not None
+    (source,) = found.window.sources
+    # A file from the first to the third day may hold rows of the second.
+    assert [one.snapshot_id for one in source.commits] == [flat[0], flat[3]]
+    assert (source.unknown, source.last_good_snapshot_id) == ("", None)
+    # Files that no known commit added, as after a compaction, are not attributed.
+    tables: Any = world.context.tables
+    tables.column_spans = lambda *_: (
+        ColumnSpan(path="f", first=None, last=None, least_rows=1, most_rows=1, added_by=7),
+    )
+    lost = examine_window(world.context, plan, parse_window("2020-01-02..2020-01-02")).window
+    assert lost is not None
+    assert "was compacted, or its history has expired: 1" in lost.sources[0].unknown
+
+
+LANDED = SourceDeclaration(
+    api_version="lakehouse-backfill/v1", source="landed", kind="files", table="bronze.landed",
+    columns=(
+        ContractColumn(name="day", type="date"), ContractColumn(name="id", type="long"),
+        ContractColumn(name="amount", type="long"),
+    ),
+    files=FileSource(location="inbox", format="csv"),
+)  # fmt: skip
+
+
+def landed(catalog: Catalog, *days: int) -> tuple[int, str]:
+    """Land a row on each of some days; return the snapshot and the landing."""
+    tables = IcebergRawTables(catalog)
+    tables.ensure(LANDED)
+    before, now = tables.state(LANDED.table), datetime.now(timezone.utc)
+    request = LandingRequest()
+    began = LandingState(
+        landing_id=new_landing_id("landed", request, now), source="landed", request=request,
+        started_at=now, token=before.token if before else "",
+    )  # fmt: skip
+    state = next_state(began, is_complete=True)
+    rows = pa.Table.from_pylist(
+        [{"day": date(2020, 1, day), "business_date": date(2020, 1, day)} for day in days],
+        IcebergRawTables.record_schema(LANDED),
+    )
+    staged = tables.stage(LANDED.table, [rows], state)
+    snapshot = tables.commit(LANDED.table, (staged,), state).snapshot_id
+    assert snapshot is not None
+    time.sleep(0.01)
+    return snapshot, state.landing_id
+
+
+@pytest.mark.req("P6")
+@pytest.mark.parametrize("column", ["day", "business_date"])
+def test_a_window_names_the_landings_that_carried_it_and_the_good_state_before_them(
+    world: World, column: str
+) -> None:
+    landings = [landed(world.catalog, *days) for days in ((1,), (2,), (3,), (2, 3))]
+    wanted = declared(
+        sources={"raw": {"table": LANDED.table, "range": {
+            "column": column, "from": "2019-12-01", "to": "2020-02-01"}}}
+    )  # fmt: skip
+    plan = make_plan(world.context, wanted, "bob", None)
+    found = examine_window(world.context, plan, parse_window("2020-01-02..2020-01-02"))
+    assert found.window is not None
+    (source,) = found.window.sources
+    assert [(one.snapshot_id, one.writer) for one in source.commits] == [
+        (landings[place][0], f"landing {landings[place][1]}") for place in (1, 3)
+    ]
+    assert source.last_good_snapshot_id == landings[0][0]
+    assert source.reaches_to == date(2020, 1, 3)
+    notes = [note for note in found.notes if note.startswith("raw: ")]
+    assert f"before the first of these commits is snapshot {landings[0][0]}" in notes[1]
+    assert notes[2].endswith("rows up to 2020-01-03 00:00")
+    # What lies behind what was landed is said: here the raw rows end in the middle.
+    world.catalog.drop_table(LANDED.table)
+    landed(world.catalog, 1)
+    plan = make_plan(world.context, wanted, "bob", None)
+    found = examine_window(world.context, plan, parse_window("2020-01-02..2020-01-02"))
+    assert any("the window goes on behind them: land what is missing" in one for one in found.notes)
+    assert "raw: no commit of bronze.landed carried rows of the window" in found.notes
 
 
 @pytest.mark.req("P7")

@@ -34,6 +34,7 @@ TAG_PREFIX = "lhb-"
 #: The publication token: in the snapshot's summary and in the table's properties.
 PUBLICATION_PROPERTY = PROPERTY_PREFIX + "publication"
 RUN_ID_PROPERTY = PROPERTY_PREFIX + "run-id"
+LANDING_PROPERTY = PROPERTY_PREFIX + "landing-id"
 CHUNK_ID_PROPERTY = PROPERTY_PREFIX + "chunk-id"
 #: The number of attempts of a swap, in its summary.
 ATTEMPTS_PROPERTY = PROPERTY_PREFIX + "attempts"
@@ -142,6 +143,8 @@ def describe_writer(snapshot: IcebergSnapshot) -> str:
         return f"run {summary[RUN_ID_PROPERTY]}"
     if PUBLICATION_PROPERTY in summary:
         return "a rollback of this toolkit"
+    if LANDING_PROPERTY in summary:
+        return f"landing {summary[LANDING_PROPERTY]}"
     application = writing_application(snapshot)
     engine = summary.get("engine-name") or ("spark" if "spark.app.id" in summary else "")
     return " ".join(part for part in (engine, application) if part) or "an unnamed writer"

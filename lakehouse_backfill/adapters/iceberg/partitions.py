@@ -304,7 +304,7 @@ class ColumnSpans:
             )
             self._labels = PartitionLabels(table.metadata, field)
 
-    def span(self, file: DataFile, **hidden: Any) -> ColumnSpan:
+    def span(self, file: DataFile, added_by: int | None = None, **hidden: Any) -> ColumnSpan:
         """Return the values that a file holds; `hidden` says what delete files hide of it."""
         nulls = (file.null_value_counts or {}).get(self._column.field_id)
         most_null = 0 if self._column.required else file.record_count if nulls is None else nulls
@@ -326,6 +326,7 @@ class ColumnSpans:
             least_rows=max(0, least - most_null),
             most_rows=max(0, min(most, file.record_count - (nulls or 0))),
             is_exact=is_known and not hidden,
+            added_by=added_by,
         )
 
     def _bound(self, bounds: dict[int, bytes] | None) -> _Time:

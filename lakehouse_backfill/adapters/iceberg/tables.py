@@ -178,15 +178,18 @@ class IcebergTables(Tables):
             if appended_since is None:
                 content = _read_content(loaded, list_manifests(loaded, snapshot))
                 files = [
-                    (listing.entry.data_file, _hidden_rows(content, listing.deletes))
+                    (
+                        listing.entry.data_file,
+                        listing.entry.snapshot_id,
+                        _hidden_rows(content, listing.deletes),
+                    )
                     for listing in content.listings
                 ]
             else:
-                files = [
-                    (each, {}) for each in _appended_files(loaded, appended_since, snapshot_id)
-                ]
+                appended = _appended_files(loaded, appended_since, snapshot_id)
+                files = [(each, None, {}) for each in appended]
             spans = ColumnSpans(loaded, found)
-            return tuple(spans.span(file, **hidden) for file, hidden in files)
+            return tuple(spans.span(file, added, **hidden) for file, added, hidden in files)
 
     def scoped(self, table: str, snapshot_id: int | None, scope: Scope) -> ScopedFiles:
         """Return the live data files of a scope, and the partition tuples that hold them.

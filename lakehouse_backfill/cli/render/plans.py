@@ -276,4 +276,6 @@ def _window_source_text(source: WindowSource) -> str:
     if source.unknown:
         return f"not known: {source.unknown}"
     count = len(source.commits)
+    if not source.partitions:
+        return f"rows of {source.table}, by statistics of its files from {count:,} commits"
     return f"{format_partitions(source.partitions)} of {source.table}, by {count:,} commits"

@@ -28,7 +28,7 @@ from lakehouse_backfill.domain.plan import (
     WindowSource,
 )
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.table import ColumnSpan, TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound, TargetChanged, Unsupported
 
 _FIX = "write --window T1..T2, e.g. 2026-01-03..2026-01-05, or instants such as 2026-01-03T06:00Z"
@@ -197,25 +197,85 @@ def _source_of_window(context: Context, pin: SourcePin, span: EventSpan) -> Wind
         field = _partition_field(context, pin.table, column)
         labels = labels_of_span(field, span)
     except (NotFound, Unsupported):
-        unknown = f"{pin.table} has no partitions of {column}: any of its commits may have carried"
-        return WindowSource(**fields, unknown=f"{unknown} rows of the window")
+        return _source_by_files(context, pin, span)
     try:
         scope = Scope(field=field, partitions=labels)
         drifts = _drifts(context, pin, scope)
     except (TargetChanged, Unsupported) as error:
         return WindowSource(**fields, partitions=labels, unknown=error.problem)
-    commits = tuple(
-        WindowCommit(
-            snapshot_id=drift.snapshot_id,
-            at=drift.at,
-            operation=drift.operation,
-            writer=drift.writer,
-            partitions=drift.partitions,
-        )
-        for drift in drifts
-        if not drift.only_deletes
+    commits = tuple(_commit(drift) for drift in drifts if not drift.only_deletes)
+    good = _state_before(context, pin.table, commits)
+    return WindowSource(**fields, partitions=labels, commits=commits, last_good_snapshot_id=good)
+
+
+def _commit(drift: Drift) -> WindowCommit:
+    return WindowCommit(
+        snapshot_id=drift.snapshot_id,
+        at=drift.at,
+        operation=drift.operation,
+        writer=drift.writer,
+        partitions=drift.partitions,
     )
-    return WindowSource(**fields, partitions=labels, commits=commits)
+
+
+def _source_by_files(context: Context, pin: SourcePin, span: EventSpan) -> WindowSource:
+    """Return which commits added live files whose statistics reach into the window.
+
+    Raw tables that a source was landed in often have no partitions of the column.
+    """
+    column = pin.range.column if pin.range else ""
+    fields = {"name": pin.name, "table": pin.table}
+    try:
+        ends = _ends(context, pin)
+        spans = {end: context.tables.column_spans(pin.table, end, column) for end in ends}
+        drifts = {
+            drift.snapshot_id: drift
+            for end in ends
+            for drift in context.publisher.drifts(pin.table, None, None, end)
+        }
+    except (NotFound, TargetChanged, Unsupported) as error:
+        unknown = f"{error.problem}; any of its commits may have carried rows of the window"
+        return WindowSource(**fields, unknown=unknown)
+    read = [one.last for one in spans.get(pin.snapshot_id, ()) if one.last is not None]
+    reaches = max(read, key=to_utc_instant, default=None)
+    added = {one.added_by for found in spans.values() for one in found if _reaches(one, span)}
+    lost = len([one for one in added if one not in drifts])
+    if lost:
+        unknown = f"{pin.table} was compacted, or its history has expired: {lost} of the commits"
+        return WindowSource(
+            **fields, unknown=f"{unknown} with files of the window name no writer",
+            reaches_to=reaches,
+        )  # fmt: skip
+    commits = tuple(_commit(drift) for name, drift in drifts.items() if name in added)
+    commits = tuple(sorted(commits, key=lambda one: (one.at, one.snapshot_id)))
+    good = _state_before(context, pin.table, commits)
+    return WindowSource(**fields, commits=commits, last_good_snapshot_id=good, reaches_to=reaches)
+
+
+def _reaches(file: ColumnSpan, span: EventSpan) -> bool:
+    """Return whether a file may hold rows of the window; without statistics it may."""
+    if file.first is None or file.last is None:
+        return file.most_rows > 0
+    return to_utc_instant(file.first) < span.stop and not _ends_before(file.last, span.first)
+
+
+def _ends_before(last: datetime | date, moment: datetime) -> bool:
+    """Return whether a last value, or the whole of a last day, lies before a moment."""
+    behind = moment - to_utc_instant(last)
+    return behind > timedelta(0) if isinstance(last, datetime) else behind >= timedelta(days=1)
+
+
+def _state_before(context: Context, table: str, commits: Sequence[WindowCommit]) -> int | None:
+    """Return the snapshot that the first of the commits was made on, if it is still there."""
+    if not commits:
+        return None
+    try:
+        first = context.tables.resolve(TableRef(table=table, at=str(commits[0].snapshot_id)))
+        if first.parent_id is None:
+            return None
+        return context.tables.resolve(TableRef(table=table, at=str(first.parent_id))).snapshot_id
+    except NotFound:
+        return None
 
 
 def _drifts(context: Context, pin: SourcePin, scope: Scope) -> tuple[Drift, ...]:
@@ -223,14 +283,18 @@ def _drifts(context: Context, pin: SourcePin, scope: Scope) -> tuple[Drift, ...]
 
     What a run reads may lie on a branch; and what was wrong may be newer than what it reads.
     """
-    info = context.tables.describe(pin.table)
-    ends = {info.snapshot_id if info else None, pin.snapshot_id} - {None}
     found = {
         drift.snapshot_id: drift
-        for end in ends
+        for end in _ends(context, pin)
         for drift in context.publisher.drifts(pin.table, scope, None, end)
     }
     return tuple(sorted(found.values(), key=lambda drift: (drift.at, drift.snapshot_id)))
+
+
+def _ends(context: Context, pin: SourcePin) -> tuple[int, ...]:
+    info = context.tables.describe(pin.table)
+    ends = (info.snapshot_id if info else None, pin.snapshot_id)
+    return tuple(dict.fromkeys(end for end in ends if end is not None))
 
 
 def _partition_field(context: Context, table: str, column: str) -> ScopeField:
@@ -285,6 +349,7 @@ def window_notes(window: CorruptionWindow) -> tuple[str, ...]:
         f"{partitions.describe_labels(window.partitions)} were computed from them"
     ]
     notes += [_source_note(source) for source in window.sources]
+    notes += [note for source in window.sources for note in _source_states(source, window)]
     good = window.last_good
     if good is None:
         notes.append("no state of the product is known from before the window: a cold start, in "
@@ -321,5 +386,30 @@ def _source_note(source: WindowSource) -> str:
     more = f" and {len(commits) - _MAX_NAMED:,} more" if len(commits) > _MAX_NAMED else ""
     labels = partitions.describe_labels(source.partitions)
     if not commits:
-        return f"{source.name}: no commit of {source.table} carried rows of {labels}"
+        what = f"rows of {labels}" if source.partitions else "rows of the window"
+        return f"{source.name}: no commit of {source.table} carried {what}"
+    if not source.partitions:
+        return f"{source.name}: rows of {source.table} may come from snapshots {named}{more}"
     return f"{source.name}: {labels} of {source.table}, by snapshots {named}{more}"
+
+
+def _source_states(source: WindowSource, window: CorruptionWindow) -> Iterator[str]:
+    """Yield what the source was before the window, and whether it reaches behind it."""
+    if source.last_good_snapshot_id is not None:
+        yield (
+            f"{source.name}: {source.table} before the first of these commits is snapshot "
+            f"{source.last_good_snapshot_id}"
+        )
+    reached = source.reaches_to
+    if reached is None:
+        return
+    text = f"{source.name}: the state that is read has rows up to {reached:%Y-%m-%d %H:%M}"
+    # The last instants before an end need no rows of their own.
+    if _ends_before(reached, window.stop - timedelta(days=1)):
+        text += "; the window goes on behind them: land what is missing first"
+    elif _ends_before(reached, window.replay_to - timedelta(days=1)):
+        text += (
+            f"; the replay reads up to {window.replay_to:%Y-%m-%d %H:%M} UTC: land what came since "
+            "first"
+        )
+    yield text

@@ -14,7 +14,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table import update as updates
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
-from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
+from lakehouse_backfill.adapters.iceberg.metadata import LANDING_PROPERTY, PROPERTY_PREFIX
 from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
 from lakehouse_backfill.domain.contract import Contract
@@ -246,7 +246,7 @@ class _LandingCommit:
     def _summary(self) -> dict[str, str]:
         state = self.state
         return {
-            f"{PROPERTY_PREFIX}landing-id": state.landing_id,
+            LANDING_PROPERTY: state.landing_id,
             f"{PROPERTY_PREFIX}landing-source": state.source,
             f"{PROPERTY_PREFIX}landing-step": str(state.step),
             f"{PROPERTY_PREFIX}landing-position": canonical_json(state.position),
