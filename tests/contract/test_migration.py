@@ -21,6 +21,7 @@ from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.errors import Blocked, ChecksFailed, Conflict, SourceDown, Unsupported
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.results.migrations import MigrateResult
+from tests.support.examples.plans import a_first_event, a_plan
 from tests.support.oracles import row_hash as oracle
 from tests.support.sources.migration import NEWEST, MigrationCase, trip
 
@@ -413,7 +414,11 @@ def test_once_a_run_was_published_the_migration_stays_as_it_is(tmp_path: Path) -
     case = MigrationCase(tmp_path / "p")
     mixed(case)
     done = case.migrate()
-    versions = Project.open(case.project).wiring.context.versions
+    context = Project.open(case.project).wiring.context
+    versions, plan = context.versions, a_plan(product="silver.trips")
+    context.runs.register(plan, a_first_event(plan))
+    with pytest.raises(Blocked, match=r"bf-1 is an open run of silver.trips"):
+        case.undo()
 
     def publish_and_roll_back(pointer: Pointer) -> tuple[Publication, ...]:
         row = pointer.accepted

@@ -138,9 +138,7 @@ def test_a_copy_that_was_killed_begins_again_with_a_new_snapshot(
     case = DatabaseCase(tmp_path / "p", database)
     case.execute(MAKE)
     for moment in (
-        "ControlLog.evidence:committed 1",
         "Catalog.create_table:committed 1",
-        "MigratedTables.stage:after 1",
         "MigratedTables.commit:committed 3",
         "MigratedTables.note:before 1",
     ):
