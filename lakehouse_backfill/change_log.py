@@ -103,7 +103,7 @@ def state_as_of(
     newest = _newest_changes(known, by_key, [one for one in changes.columns if one not in names])
     bound = _whole_snapshots(known, by_key).agg(F.max("change_position").alias("lhb_bound"))
     found = _checked(newest).crossJoin(F.broadcast(bound))
-    at = F.col("lhb_newest.at")
+    at = F.col("lhb_newest.lhb_at")
     is_left_out = F.coalesce(at < F.col("lhb_bound"), F.lit(False))  # noqa: FBT003 (a literal of Spark)
     op = F.col("lhb_newest.lhb_row.change_op")
     is_deleted = is_left_out | (op == _DELETE)
@@ -123,12 +123,14 @@ def _newest_changes(known: DataFrame, by_key: list[Column], rest: list[str]) -> 
     rank = F.when(F.col("change_op") == _READ, 0).otherwise(1)
     # The whole row is compared at last, so that copies give one row in each run.
     row = F.struct(F.col("change_hash").alias("lhb_hash"), *(_quoted(name) for name in rest))
-    points = known.groupBy(*by_key, F.col("change_position").alias("at"), rank.alias("rank")).agg(
+    points = known.groupBy(
+        *by_key, F.col("change_position").alias("lhb_at"), rank.alias("lhb_rank")
+    ).agg(
         F.max(row).alias("lhb_row"),
         (F.min("change_hash") != F.max("change_hash")).alias("lhb_clash"),
     )
     return points.groupBy(*by_key).agg(
-        F.max(F.struct("at", "rank", "lhb_row")).alias("lhb_newest"),
+        F.max(F.struct("lhb_at", "lhb_rank", "lhb_row")).alias("lhb_newest"),
         F.max("lhb_clash").alias("lhb_clash"),
     )
 
