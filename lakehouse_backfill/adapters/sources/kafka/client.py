@@ -21,6 +21,7 @@ from lakehouse_backfill.adapters.sources.kafka.errors import (
     broker_error,
     is_final,
     missing_client,
+    passes,
     source_down,
 )
 from lakehouse_backfill.core.landing.offsets import (
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 5000
 _WAIT_S = 0.1
 _LOOK_S = 30
+#: Between two questions to a partition that gets another leader.
+_PAUSE_S = 0.2
 _HOUR_MS = 3_600_000
 _log = logging.getLogger("lakehouse_backfill.kafka")
 _log.addHandler(logging.NullHandler())
@@ -137,18 +140,24 @@ class KafkaClient:
         self, numbers: list[int], what: str | int, *, committed: bool = True
     ) -> dict[int, Any]:
         admin = self._admin()
-        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
         makers: dict[str, Any] = {"earliest": OffsetSpec.earliest, "latest": OffsetSpec.latest}
         spec = OffsetSpec.for_timestamp(what) if isinstance(what, int) else makers[what]()
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         wanted = {TopicPartition(self.topic.name, number): spec for number in numbers}
-        with self._translated():
-            found = admin.list_offsets(
-                wanted, isolation_level=level, request_timeout=self._timeout_s
-            )
-            return {one.partition: future.result() for one, future in found.items()}
+        end = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                asked = admin.list_offsets(
+                    wanted, isolation_level=level, request_timeout=self._timeout_s
+                )
+                return {one.partition: future.result() for one, future in asked.items()}
+            except KafkaException as error:
+                if not passes(error.args[0]) or time.monotonic() > end:
+                    raise broker_error(self.topic.name, error.args[0]) from error
+            time.sleep(_PAUSE_S)
 
     def _admin(self) -> AdminClient:
         if not self._admins:

@@ -22,6 +22,15 @@ _FINAL = {
     "_SSL": _RIGHTS,
     "_BAD_MSG": "the record is damaged in the topic: restore it from a backup",
 }
+#: Errors while a partition gets another leader: they pass within seconds.
+_PASSING = {
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "OFFSET_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+}
 
 
 def missing_client() -> ConfigError:
@@ -45,6 +54,11 @@ def bad_properties(error: Exception, names: Iterable[str]) -> ConfigError:
 def is_final(error: Any) -> bool:
     """Return whether a retry would get the same answer."""
     return error.name() in _FINAL
+
+
+def passes(error: Any) -> bool:
+    """Return whether an error passes by itself within seconds."""
+    return error.name() in _PASSING
 
 
 def broker_error(topic: str, error: Any) -> BackfillError:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient, TopicReading
 from lakehouse_backfill.adapters.sources.kafka.config import KafkaTopic
@@ -165,3 +170,27 @@ def test_a_checkpoint_ends_at_its_rows_and_the_next_one_goes_on_there() -> None:
     assert reading.take(1, 100)[1] == {0: ((0, 1),)}
     assert reading.take(1, 100)[1] == {0: ((1, 5),)}
     assert reading.is_done
+
+
+class MovingLeader:
+    """An admin client of a topic whose partition gets another leader."""
+
+    def __init__(self, *answers: int | str) -> None:
+        self._answers = list(answers)
+
+    def list_offsets(self, wanted: Iterable[TopicPartition], **_: object) -> dict[object, object]:
+        answer = self._answers.pop(0)
+        found: Future[object] = Future()
+        if isinstance(answer, int):
+            found.set_result(SimpleNamespace(offset=answer))
+        else:
+            found.set_exception(KafkaException(KafkaError(getattr(KafkaError, answer))))
+        return dict.fromkeys(wanted, found)
+
+
+def test_a_partition_that_gets_another_leader_is_asked_again() -> None:
+    moving: Any = MovingLeader("NOT_LEADER_FOR_PARTITION", 7)
+    assert KafkaClient(KafkaTopic.open(declared()), [moving]).lows([0]) == {0: 7}
+    refusing: Any = MovingLeader("TOPIC_AUTHORIZATION_FAILED", 7)
+    with pytest.raises(Blocked, match="TOPIC_AUTHORIZATION_FAILED"):
+        KafkaClient(KafkaTopic.open(declared()), [refusing]).lows([0])
