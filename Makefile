@@ -33,7 +33,7 @@ BY_TWO = $(MAKE) -j2 --keep-going $(if $(findstring output-sync,$(.FEATURES)),--
 SERVERS := $(wildcard tests/stack tests/model tests/pages)
 
 .DEFAULT_GOAL := help
-.PHONY: help check-machine setup servers demo test $(addprefix part-,$(PARTS)) $(addprefix long-,$(LONG)) check lint test-all test-rest test-chaos test-kills test-races test-servers test-setup model-test lock clean
+.PHONY: help check-machine setup servers demo case-study test $(addprefix part-,$(PARTS)) $(addprefix long-,$(LONG)) check lint test-all test-rest test-chaos test-kills test-races test-servers test-setup model-test lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -49,6 +49,9 @@ servers: setup ## install what the tests with real servers need, but for Postgre
 
 demo: setup ## run a guided restatement of a real table (ARGS="--dir DIR")
 	@.venv/bin/lakehouse-backfill demo $(if $(findstring --dir,$(ARGS)),,--dir demo-lake) $(ARGS)
+
+case-study: setup ## restate a year of regulatory deadlines (ARGS="--cases N --profile P")
+	@$(RUN) lakehouse_backfill.demo.case_study $(if $(findstring --dir,$(ARGS)),,--dir case-study-lake) $(ARGS)
 
 test: setup ## tests that need no server and no root, but for the long ones
 	@$(if $(ARGS),,echo "side by side, each prints when it ends: $(PARTS)")
@@ -123,4 +126,4 @@ lock: setup ## bring the lock files up to date with pyproject.toml and tests/sta
 	  --no-emit-index-url --no-emit-find-links -o tests/stack/requirements.lock
 
 clean: ## remove what the set-up, the demo and the tests made
-	rm -rf .venv .tools demo-lake build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .tools demo-lake case-study-lake build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

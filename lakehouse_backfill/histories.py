@@ -134,7 +134,7 @@ class EventHistory:
         from pyspark.sql import functions as F
 
         numbers = spark.range(0, self.events, 1, partitions)
-        engine = _SparkEngine(self.seed)
+        engine = SparkFormulas(self.seed)
         made = _Event(self, engine, F.col("id"))
         delivered = numbers.where(~made.is_lost)
         one, two = F.array(F.lit(1)), F.array(F.lit(1), F.lit(2))
@@ -198,7 +198,7 @@ class EventHistory:
     def _events(self, first: int, stop: int) -> _Event:
         import numpy as np
 
-        return _Event(self, _ArrayEngine(self.seed), np.arange(first, stop, dtype=np.int64))
+        return _Event(self, ArrayFormulas(self.seed), np.arange(first, stop, dtype=np.int64))
 
     def _batch(self, first: int, stop: int) -> pa.Table:
         import numpy as np
@@ -332,7 +332,7 @@ class _Event:
         }
 
 
-class _SparkEngine:
+class SparkFormulas:
     """Formulas as columns of Spark."""
 
     def __init__(self, seed: int) -> None:
@@ -359,7 +359,7 @@ class _SparkEngine:
         return F.when(condition, one).otherwise(other)
 
 
-class _ArrayEngine:
+class ArrayFormulas:
     """The same formulas over arrays of this process."""
 
     def __init__(self, seed: int) -> None:

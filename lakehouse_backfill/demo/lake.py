@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from importlib.util import find_spec
@@ -157,7 +158,14 @@ def require_demo_data() -> None:
 PRODUCT = "silver.arrivals_daily"
 BAD_FROM, BAD_TO = date(2013, 2, 15), date(2013, 4, 1)
 ONE_DAY = timedelta(days=1)
-PROJECT_FOLDERS = ("catalog", "expectations", "jobs")
+#: What the demo copies of the project's declarations: files and folders.
+DEMO_FILES = (
+    "catalog/profiles.yaml",
+    f"catalog/contracts/{PRODUCT}.yaml",
+    "expectations/bronze.flights.json",
+    f"expectations/{PRODUCT}.json",
+    "jobs/arrivals_daily",
+)
 
 
 def template_folder() -> Path:
@@ -172,16 +180,21 @@ def template_folder() -> Path:
     )
 
 
-def copy_project(folder: Path) -> None:
-    """Copy the demo's declarations into `folder`, which must be absent or empty."""
+def copy_project(folder: Path, files: Sequence[str] = DEMO_FILES) -> None:
+    """Copy declarations, by default the demo's, into `folder`, which must be absent or empty."""
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(
             f"{folder} is not empty",
             fix=f"delete it (it is only a demo), or choose another folder: demo --dir {folder}-2",
         )
     source = template_folder()
-    for part in PROJECT_FOLDERS:
-        shutil.copytree(source / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in files:
+        target = folder / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (source / part).is_dir():
+            shutil.copytree(source / part, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source / part, target)
 
 
 @dataclass

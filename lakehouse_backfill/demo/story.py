@@ -86,7 +86,7 @@ def _build(narrator: Narrator, lake: DemoLake, folder: Path) -> None:
     with narrator.step("Build the history that a bad release left behind", why) as tell:
         lake.build_history()
         counted = lake.count_flights()
-        _require(counted == 336_786, f"the history counts {counted} flights")
+        require(counted == 336_786, f"the history counts {counted} flights")
         tell(f"{PRODUCT} counts {counted:,} flights: {counted - flights} too many", undo)
 
 
@@ -98,7 +98,7 @@ def _try_short_range(narrator: Narrator, project: Project) -> str:
         project.validate(run_id, DEMO_PERSON)
         checks = project.evidence_document(run_id)["validation"]
         edge = next(check for check in checks["checks"] if check["group"] == "edge")
-        _require(not edge["passed"], "the edge check let an open range pass")
+        require(not edge["passed"], "the edge check let an open range pass")
         closing = checks["edge"]
         tell(
             f"stopped: restate from {closing['closing_from']} to {closing['closing_to']} instead",
@@ -116,7 +116,7 @@ def _try_incomplete_input(narrator: Narrator, project: Project, revises: str) ->
         except ChecksFailed as error:
             tell(error.problem, "nothing to undo: not a row was staged")
         else:
-            _require(False, "the input suite let unknown airports pass")  # noqa: FBT003
+            require(False, "the input suite let unknown airports pass")  # noqa: FBT003
     return run_id
 
 
@@ -144,7 +144,7 @@ def _stage_and_validate(narrator: Narrator, project: Project, run_id: str) -> No
         result = project.validate(run_id, DEMO_PERSON)
         failed = gate_registry.describe_checks(one for one in result.checks if not one.passed)
         quiet = sum(1 for one in result.checks if one.passed)
-        _require(result.passed, f"validation failed: {failed}")
+        require(result.passed, f"validation failed: {failed}")
         project.accept(run_id, DEMO_PERSON)
         found = result.diff.summary
         tell(
@@ -169,8 +169,8 @@ def _publish(
     with narrator.step("Publish", why) as tell:
         published = project.publish(run_id, DEMO_PERSON)
         counted = lake.count_flights()
-        _require(counted == 336_776, f"{counted} flights after publication")
-        _require(lake.files_outside_range() == outside, "files outside the partitions changed")
+        require(counted == 336_776, f"{counted} flights after publication")
+        require(lake.files_outside_range() == outside, "files outside the partitions changed")
         tell(
             f"version {published.version} in {published.seconds} s; the table counts "
             f"{counted:,} flights, and the live job's files are untouched",
@@ -193,11 +193,11 @@ def _compare_and_roll_back(
     ) as tell:
         project.rollback(PRODUCT, reason="demo: show the way back", by=DEMO_PERSON)
         back = lake.count_flights()
-        _require(back == 336_786, f"{back} flights after rollback")
-        _require(lake.files_outside_range() == outside, "the rollback lost live files")
+        require(back == 336_786, f"{back} flights after rollback")
+        require(lake.files_outside_range() == outside, "the rollback lost live files")
         again = project.publish(run_id, DEMO_PERSON)
         counted = lake.count_flights()
-        _require(counted == 336_776, f"{counted} flights in the end")
+        require(counted == 336_776, f"{counted} flights in the end")
         tell(
             f"{back:,} after rollback, {counted:,} as version {again.version}; "
             "the live partitions survived both",
@@ -213,7 +213,7 @@ def _plan_and_approve(project: Project, manifest: str, revises: str | None) -> P
 
 
 def _echo_next_steps(echo: Echo, folder: Path, report: str, run_id: str) -> None:
-    name = _program_name()
+    name = program_name()
     echo(f"\nThe evidence page: {report}")
     echo(
         "\nThe project stays; try next:\n"
@@ -230,7 +230,7 @@ def _echo_next_steps(echo: Echo, folder: Path, report: str, run_id: str) -> None
     )
 
 
-def _program_name() -> str:
+def program_name() -> str:
     """Name the program as this user can type it from another folder."""
     if shutil.which("lakehouse-backfill"):
         return "lakehouse-backfill"
@@ -238,6 +238,7 @@ def _program_name() -> str:
     return shlex.quote(str(here)) if here.is_file() else "lakehouse-backfill"
 
 
-def _require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 (an assertion)
+def require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 (an assertion)
+    """Raise BackfillError where a claim of the story does not hold."""
     if not holds:
         raise BackfillError(f"the demo is broken: {otherwise}", fix="please report this")
