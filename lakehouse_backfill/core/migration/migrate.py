@@ -109,8 +109,8 @@ def migrate(
     if environment in FOUR_EYES_ENVIRONMENTS and is_same_person and not state.is_accepted:
         notes = (
             *notes,
-            f"both sides agree; in {environment} somebody else than {by} accepts it: "
-            f"lakehouse-backfill product migrate {declared.migration} --by WHO",
+            f"both sides agree; in {environment} it is accepted once somebody else than {by} gives "
+            f"the command: lakehouse-backfill product migrate {declared.migration}",
         )
         return MigrationOutcome(survey, state, None, found, is_resumed, notes)
     state, snapshot_id = _accept(context, ports, contract, state, by)
