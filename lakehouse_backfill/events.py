@@ -156,9 +156,15 @@ def parse_payload(data: bytes | str | None) -> Any:
     if data is None:
         return None
     try:
-        return json.loads(data, parse_constant=_refuse_constant)
+        return json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise RejectEvent(f"its payload is no JSON: {type(error).__name__}") from error
+
+
+def _finite(text: str) -> float:
+    if not isfinite(number := float(text)):
+        raise ValueError("it is too large")
+    return number
 
 
 def _refuse_constant(name: str) -> NoReturn:

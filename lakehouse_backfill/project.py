@@ -400,19 +400,28 @@ class Project:
         ports = migration_ports(self.wiring, declared, contract, looks=looks)
         return declared, contract, ports
 
-    def check_events(self, store: str, aggregate: str | None = None) -> events.EventCheckResult:
+    def check_events(
+        self, store: str, aggregate: str | None = None, handler: str | None = None
+    ) -> events.EventCheckResult:
         """Return what the newest events of a store, or of one aggregate, are like.
 
-        Nothing is changed. Raises NotFound, ConfigError, Unsupported (a table without the columns
-        of events, schemas that are not compatible).
+        The code of upcasters, and that of a named handler, is loaded too. Nothing is changed.
+        Raises NotFound, ConfigError, WriteForbidden, Unsupported (a table without the columns of
+        events, schemas that are not compatible).
         """
         from lakehouse_backfill.config.events.event_stores import find_event_store
         from lakehouse_backfill.core.replay.check import missing_links
         from lakehouse_backfill.core.replay.replay import check_events
-        from lakehouse_backfill.wiring.event_stores import load_upcasters, replay_ports
+        from lakehouse_backfill.wiring.event_stores import (
+            load_handler,
+            load_upcasters,
+            replay_ports,
+        )
 
         declared = find_event_store(self.folder, store)
         upcasters = load_upcasters(self.wiring, declared)
+        if handler is not None:
+            load_handler(self.wiring, declared, handler)
         snapshot_id, found = check_events(replay_ports(self.wiring, declared), declared, aggregate)
         links = missing_links(upcasters, found)
         return results.events.EventCheckResult.of(declared, snapshot_id, found, links)

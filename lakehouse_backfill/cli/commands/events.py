@@ -36,8 +36,8 @@ def replay(
     """Let a handler process the events of a store, each once, in order.
 
     The newest snapshot is pinned. Effects and ledger are committed together; messages are listed
-    and not sent. A replay that was cut off is continued by the same command. With --dry-run the
-    events are checked only: duplicates, clashes, gaps, versions.
+    and not sent. A replay that was cut off is continued by the same command. With --dry-run code
+    and events are checked only: duplicates, clashes, gaps, versions.
 
     Examples:
       lakehouse-backfill replay orders --dry-run
@@ -47,7 +47,7 @@ def replay(
     """
     project = current_project()
     if dry_run:
-        return project.check_events(store, aggregate)
+        return project.check_events(store, aggregate, handler)
     types = tuple(event_type or ())
     return project.replay(
         store, handler, aggregate=aggregate, from_=from_, to=to, event_types=types

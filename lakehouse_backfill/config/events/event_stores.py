@@ -115,10 +115,10 @@ def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
     places = ("column", "field", "schemas")
     if isinstance(version, dict) and sum(version.get(name) is not None for name in places) != 1:
         yield document.fault(("version",), "needs one of column, field, schemas", "name one place")
-    if document.get("upcasters") and version is None:
-        yield document.fault(
-            ("upcasters",), "are there, and nothing says where the version is", "add `version:`"
-        )
+    for name in ("upcasters", "current"):
+        if document.get(name) and version is None:
+            problem = "is there, and nothing says where the version is"
+            yield document.fault((name,), problem, "add `version:`")
     yield from _upcaster_faults(document)
     yield from _handler_faults(document)
 
@@ -131,6 +131,13 @@ def _upcaster_faults(document: YamlDocument) -> Iterator[Fault]:
             continue
         kind, first, last = one.get("event_type"), one.get("from"), one.get("to")
         path = ("upcasters", position, "to")
+        if isinstance(kind, str) and kind not in (document.get("current") or ()):
+            # It would never be applied.
+            yield document.fault(
+                ("upcasters", position, "event_type"),
+                f"is {kind}, whose newest version nothing says",
+                f"add `current: {{{kind}: {last}}}`",
+            )
         if isinstance(first, int) and isinstance(last, int) and last <= first:
             yield document.fault(path, f"is {last}, not above {first}", "name a newer version")
         if (repr(kind), repr(first)) in seen:

@@ -14,7 +14,7 @@ from lakehouse_backfill.domain.sources.events import (
     EventFindings,
     EventStoreDeclaration,
 )
-from lakehouse_backfill.errors import NotFound, RejectedInput
+from lakehouse_backfill.errors import NotFound, RejectedInput, Unsupported
 from lakehouse_backfill.events import fold_events
 
 
@@ -39,12 +39,13 @@ def rebuild(
     """Compute the state of an aggregate as of the newest snapshot; nothing is written.
 
     A kept state is used only if it was made of all events of the aggregate up to it. Raises
-    NotFound, RejectedInput when its events are not consistent.
+    NotFound, RejectedInput when its events are not consistent, Unsupported.
     """
     snapshot_id = ports.reader.head(store)
     if snapshot_id is None:
         raise NotFound(f"{store.table} has no event", fix="land the events first")
     declared = handler.declared
+    _require_all_types(ports, handler)
     kept = ports.tables.newest_state(declared.table, declared.version, aggregate)
     base = kept if kept is not None and is_whole(store, kept) else None
     after = store.first_sequence - 1 if base is None else base.sequence_num
@@ -73,6 +74,19 @@ def rebuild(
         files_read=found.files_read,
         files_total=found.files_total,
     )
+
+
+def _require_all_types(ports: ReplayPorts, handler: ReplayHandler) -> None:
+    """Raise Unsupported for a handler whose states are made of events of some types only."""
+    declared = handler.declared
+    state = ports.tables.state(declared.table)
+    if state is not None and (types := state.selections.get(declared.version)):
+        raise Unsupported(
+            f"{handler.name} {declared.version} has replayed {', '.join(types)} only, and rebuild "
+            "folds all events of an aggregate",
+            state="nothing was computed",
+            fix=f"read its state in {declared.table}",
+        )
 
 
 def is_whole(store: EventStoreDeclaration, kept: AggregateState) -> bool:
