@@ -104,6 +104,19 @@ def test_what_an_overtaken_writer_commits_nobody_reads(kit: Kit):
         kit.shadows.fence(SHADOW, 1)
 
 
+def test_that_the_newest_branch_was_dropped_by_hand_is_said(kit: Kit):
+    kit.shadows.fence(SHADOW, 1)
+    kit.shadows.fence(SHADOW, 4)
+    with kit.live.load_table(TARGET).manage_snapshots() as changes:
+        changes.remove_branch("lhb-bf-1-e4")
+    for look in (kit.shadows.chunks, kit.rows, lambda shadow: kit.shadows.fence(shadow, 5)):
+        with pytest.raises(Conflict, match=r"has lost its branch lhb-bf-1-e4") as lost:
+            look(SHADOW)
+    assert "CREATE BRANCH `lhb-bf-1-e4`" in lost.value.fix
+    kit.shadows.retire(SHADOW)
+    assert branches(kit) == {}
+
+
 @pytest.mark.req("X9")
 def test_a_chunk_that_lands_during_the_fence_is_kept(kit: Kit):
     kit.shadows.fence(SHADOW, 1)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from typing import Any
+
 from tests.stack.proxy import Fault
 
 TABLE = r"/namespaces/[^/]+/tables/[^/]+$"
@@ -52,3 +56,37 @@ def unknown_states() -> list[Fault]:
 def lost_answers() -> list[Fault]:
     """A tenth of the changes are made, and their answers are lost."""
     return [Fault("POST|DELETE", "/", "after", None, times=ALWAYS, chance=0.1)]
+
+
+def rights_of(method: str, path: str, body: bytes) -> set[str]:
+    """Name the rights that a request needs beside reading, as docs/catalogs.md names them."""
+    if method not in ("POST", "DELETE"):
+        return set()
+    if "/lakehouse_backfill/" in path or b'["lakehouse_backfill"]' in body:
+        return {"control tables"}
+    if path.endswith(("/namespaces", "/properties")):
+        return {"namespaces"}
+    if path.endswith("/tables"):
+        return {"create"}
+    if path.endswith("/register"):
+        return {"register"}
+    if method == "DELETE" or path.endswith("/unregister"):
+        return {"drop"}
+    if not re.search(TABLE, path):
+        return set()
+    return set().union(*map(_rights_of_update, json.loads(body)["updates"]))
+
+
+def _rights_of_update(change: dict[str, Any]) -> set[str]:
+    match change["action"]:
+        case "set-snapshot-ref":
+            is_main = change["ref-name"] == "main"
+            return {"main" if is_main else "tags" if change["type"] == "tag" else "branches"}
+        case "remove-snapshot-ref":
+            return {"branches" if re.search(r"-e\d+$", change["ref-name"]) else "tags"}
+        case "assign-uuid":
+            return {"uuid"}
+        case "set-properties" | "remove-properties":
+            return {"properties"}
+        case _:
+            return set()

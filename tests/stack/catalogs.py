@@ -48,17 +48,18 @@ class Catalogs:
     def _refusing(self) -> dict[str, str]:
         """As Polaris answers, where it also knows no `register`."""
         no_register = Fault("POST", "/register$", "before", 404, 10**6)
-        return self._behind([no_register, *catalog_rules.polaris()])
+        return self.behind([no_register, *catalog_rules.polaris()])
 
     def _lakekeeper(self) -> dict[str, str]:
         """The REST catalog behind a proxy that refuses what Lakekeeper refuses."""
-        return self._behind(catalog_rules.lakekeeper(), **KEYS)
+        return self.behind(catalog_rules.lakekeeper(), **KEYS)
 
     def _polaris(self) -> dict[str, str]:
         """The REST catalog behind a proxy that refuses what Polaris refuses, and is often busy."""
-        return self._behind(catalog_rules.polaris())
+        return self.behind(catalog_rules.polaris())
 
-    def _behind(self, faults: list[Fault], **announces: str) -> dict[str, str]:
+    def behind(self, faults: list[Fault], **announces: str) -> dict[str, str]:
+        """Give the properties of the REST catalog behind a proxy with these faults."""
         properties = self._rest()
         self.proxy = Proxy(properties["uri"], faults, announces=announces)
         self._undo.append(self.proxy.__enter__().__exit__)

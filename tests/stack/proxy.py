@@ -8,7 +8,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
@@ -60,7 +60,8 @@ class Proxy:
 
     `announces`: what the answer to `/v1/config` has beside what upstream says. `keys`: the
     idempotency keys of the changes, in their order. `knows_unregister`: offers that endpoint, by a
-    drop upstream, which keeps the files.
+    drop upstream, which keeps the files. `rights_of` names the rights that a request needs: those
+    in `used` were needed; with `allowed` all others are answered by 403.
     """
 
     upstream: str
@@ -70,6 +71,9 @@ class Proxy:
     keys: list[str | None] = field(default_factory=list)
     seed: int = 1
     knows_unregister: bool = False
+    rights_of: Callable[[str, str, bytes], set[str]] | None = None
+    allowed: frozenset[str] | None = None
+    used: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Proxy:
         parts = urlsplit(self.upstream)
@@ -104,6 +108,17 @@ class Proxy:
                     return fault
         return None
 
+    def denied(self, method: str, path: str, body: bytes) -> dict[str, object] | None:
+        """Note the rights that the request needs; give the error where one is not allowed."""
+        if self.rights_of is None:
+            return None
+        needed = self.rights_of(method, path, body)
+        if self.allowed is None or needed <= self.allowed:
+            self.used |= needed
+            return None
+        missing = ", ".join(sorted(needed - self.allowed))
+        return {"message": f"no right: {missing}", "type": "ForbiddenException", "code": 403}
+
     def config(self, answer: bytes) -> bytes:
         """Give the answer to `/v1/config` with what the proxy announces beside it."""
         words = {**json.loads(answer), **self.announces}
@@ -121,6 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.command != "GET":
             self.proxy.keys.append(self.headers.get("Idempotency-Key"))
+        if (denied := self.proxy.denied(self.command, self.path, body)) is not None:
+            return self._send(403, {"Content-Type": "application/json"}, _json(denied))
         fault = self.proxy.meet(self.command, self.path, body)
         if fault is None:
             return self._pass_on(body)

@@ -10,7 +10,7 @@ from typing import Any
 from pyiceberg.catalog import load_catalog
 
 from tests.chaos.lab import BY, SCOPE, TARGET, Ended, Lab
-from tests.chaos.oracle import Oracle, facts
+from tests.chaos.oracle import CONTROL, Oracle, facts
 
 PROFILES = """\
 api_version: lakehouse-backfill/v1
@@ -20,8 +20,10 @@ profiles:
     environment: dev
     lease_seconds: 300
     isolation: {isolation}
-    catalog: {{name: lake, type: rest, uri: "{uri}"}}
+    catalog: {{name: lake, type: rest, uri: "{uri}", token: "{token}"}}
 """
+#: What no output and no stored value may hold.
+TOKEN = "bearer-hunter2-e7c1"
 BACK = ("rollback", TARGET, "--to", "0", "--reason", "wrong", *BY)
 #: A command that met a lost answer, or a server that was away, is given again so often.
 TRIES = 12
@@ -52,10 +54,14 @@ class RestLab(Lab):
         self.codes: list[int] = []
 
     def profiles(self) -> str:
-        return PROFILES.format(isolation=self._isolation, uri=self._uri)
+        return PROFILES.format(isolation=self._isolation, uri=self._uri, token=TOKEN)
 
     def catalog(self) -> Any:
         return load_catalog("lake", type="rest", uri=self._direct)
+
+    def said(self) -> list[Path]:
+        """What each command wrote."""
+        return sorted((self.folder.parent / "said").iterdir())
 
     def repeat(self, *arguments: str) -> Ended:
         """Give the command until it succeeds, as its error says."""
@@ -74,6 +80,21 @@ class RestLab(Lab):
         self.run = self.repeat("plan", manifest, *BY).data["run_id"]
         for verb in ("approve", "stage", "validate", "accept"):
             self.repeat(verb, self.run, *BY)
+
+
+def require_no_secret(lab: RestLab) -> None:
+    """Look for the token in all that commands said, in control tables, and in the tables' files."""
+    said = "".join(file.read_text("utf-8") for file in lab.said())
+    names = [name for name in lab.oracle.names() if name.startswith(CONTROL)]
+    held = "".join(
+        str(lab.catalog().load_table(name).scan().to_arrow().to_pylist()) for name in names
+    )
+    assert len(names) > 3
+    assert TOKEN not in said
+    assert TOKEN not in held
+    kept = [*lab.oracle.database.parent.rglob("*"), *lab.folder.rglob("*")]
+    holders = {file.name for file in kept if file.is_file() and TOKEN.encode() in file.read_bytes()}
+    assert holders == {"profiles.yaml"}
 
 
 def require_published(lab: Lab) -> None:

@@ -12,7 +12,13 @@ from tests.chaos.lab import BY, SCOPE, TARGET
 from tests.stack import catalog_rules
 from tests.stack.catalogs import Catalogs
 from tests.stack.proxy import Fault
-from tests.stack.rest_lab import BACK, RestLab, require_published, require_rolled_back
+from tests.stack.rest_lab import (
+    BACK,
+    RestLab,
+    require_no_secret,
+    require_published,
+    require_rolled_back,
+)
 from tests.stack.servers import Rest
 
 Make = Callable[[str, str, list[Fault]], RestLab]
@@ -62,6 +68,7 @@ def test_with_keys_no_command_fails_where_answers_are_lost_and_a_zombie_changes_
     require_rolled_back(lab)
     assert lab.must("recover", "--all", *BY).data["actions"] == []
     assert sum(fault.met for fault in lost) > 0
+    require_no_secret(lab)
 
 
 @pytest.mark.req("T4", "U10", "X1")

@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.domain.table import BranchShadow, parse_branch_shadow
-from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.errors import Conflict, Unsupported
 
 #: Prefix of the target's property that says what a branch is for, as long as it is there.
 BRANCH_PROPERTY_PREFIX = meta.PROPERTY_PREFIX + "branch."
@@ -28,6 +28,8 @@ BRANCH_PROPERTY_PREFIX = meta.PROPERTY_PREFIX + "branch."
 SPEC_PROPERTY = meta.PROPERTY_PREFIX + "default-spec-id"
 #: In these marks: when the shadow was opened, in milliseconds.
 OPENED_PROPERTY = meta.PROPERTY_PREFIX + "opened-ms"
+#: In these marks: the newest epoch that got a branch.
+NEWEST_PROPERTY = meta.PROPERTY_PREFIX + "newest-epoch"
 _HANDED_ON = (
     update.AssertCurrentSchemaId,
     update.AssertDefaultSpecId,
@@ -55,6 +57,19 @@ def newest_epoch(metadata: TableMetadata, shadow: BranchShadow) -> int | None:
     return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 
+def _require_newest(shadow: BranchShadow, marks: dict[str, str], epoch: int) -> None:
+    """Raise Conflict when a later epoch had a branch: what is left is an overtaken driver's."""
+    newest = int(marks.get(NEWEST_PROPERTY, "0"))
+    if epoch < newest:
+        raise Conflict(
+            f"{shadow.target} has lost its branch {shadow.branch(newest)}, which held what the run "
+            f"staged; {shadow.branch(epoch)} is of a driver that was overtaken",
+            state="no branch was read or changed; readers of main see what they saw before",
+            fix=f"put the branch back at its last snapshot (ALTER TABLE {shadow.target} CREATE "
+            f"BRANCH `{shadow.branch(newest)}` AS OF VERSION …), or cancel the run and plan again",
+        )
+
+
 def set_branch_update(branch: str, snapshot_id: int) -> update.TableUpdate:
     """Return the update that sets a branch of which nothing expires by age."""
     return update.SetSnapshotRefUpdate.model_validate(
@@ -79,12 +94,15 @@ class BranchTable(Table):
     def __init__(self, whole: Table, shadow: BranchShadow, epoch: int | None = None) -> None:
         """See the target `whole` through the shadow's branch of the epoch, by default the newest.
 
-        Raises NoSuchTableError when the target has no such shadow.
+        Raises NoSuchTableError when the target has no such shadow, Conflict when its newest branch
+        was dropped by hand.
         """
         marks = stored_marks(whole.metadata, shadow)
-        epoch = newest_epoch(whole.metadata, shadow) if epoch is None else epoch
+        wanted, epoch = epoch, newest_epoch(whole.metadata, shadow) if epoch is None else epoch
         if marks is None or epoch is None:
             raise NoSuchTableError(f"{shadow.target} has no branch {shadow.stem}")
+        if wanted is None:
+            _require_newest(shadow, marks, epoch)
         self.whole, self.shadow, self.epoch = whole, shadow, epoch
         self.branch = shadow.branch(epoch)
         #: The head, also where it holds nothing but the mark of an empty base.

@@ -30,6 +30,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
 )
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import (
     BRANCH_PROPERTY_PREFIX,
+    NEWEST_PROPERTY,
     OPENED_PROPERTY,
     SPEC_PROPERTY,
     BranchTable,
@@ -149,7 +150,12 @@ class BranchShadows(Shadows):
             return
         branch = table.shadow.branch(epoch)
         needed = (_is_at(table.branch, table.head_id), _is_at(branch, None))
-        updates: tuple[update.TableUpdate, ...] = (set_branch_update(branch, table.head_id),)
+        marks = stored_marks(table.whole.metadata, table.shadow) or {}
+        newest = json.dumps({**marks, NEWEST_PROPERTY: str(epoch)}, sort_keys=True)
+        updates: tuple[update.TableUpdate, ...] = (
+            set_branch_update(branch, table.head_id),
+            update.SetPropertiesUpdate(updates={branch_property(table.shadow): newest}),
+        )
         if table.epoch == 0:
             updates = (*updates, update.RemoveSnapshotRefUpdate.model_validate(
                 {"ref-name": table.branch}
