@@ -179,7 +179,7 @@ def require_code_of_version(context: Context, resolved: ResolvedManifest) -> Non
                 field="transform.version",
             )
     kind, history = resolved.manifest.run.kind, context.versions.history
-    if earlier or kind not in ("reprocessing", "repair"):
+    if earlier or kind not in ("reprocessing", "repair", "replay"):
         return
     if any(row.action == "publish" for row in history(resolved.contract.product)):
         raise ConfigError(

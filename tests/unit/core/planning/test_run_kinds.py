@@ -71,13 +71,14 @@ def test_a_kind_that_the_declaration_contradicts_is_refused(
 
 
 @pytest.mark.req("V1")
-@pytest.mark.parametrize("kind", ["repair", "reprocessing"])
+@pytest.mark.parametrize("kind", ["repair", "reprocessing", "replay"])
 def test_a_repair_uses_the_transform_that_computed_the_product(kind: str) -> None:
     found = context(lake())
     published_run(found)
-    assert planned(found, run=intent(kind)).notes[0].startswith(f"{kind}: ")
+    run = intent(kind, "replay" if kind == "replay" else "backfill")
+    assert planned(found, run=run).notes[0].startswith(f"{kind}: ")
     with pytest.raises(ConfigError, match="no run of this lake used daily 2"):
-        planned(found, run=intent(kind), transform={"version": "2.0.0"})
+        planned(found, run=run, transform={"version": "2.0.0"})
 
 
 def test_a_source_that_is_the_target_itself_is_said() -> None:
