@@ -200,17 +200,6 @@ def _contract() -> Contract:
     )
 
 
-def points_of(case: EventCase) -> list[str]:
-    """Replay, and return the fault points that were reached, in order."""
-    seen: list[str] = []
-    fault_points.install_hook(seen.append)
-    try:
-        replay_quietly(case.project)
-    finally:
-        fault_points.install_hook(None)
-    return seen
-
-
 def replay_quietly(folder: Path) -> Any:
     """Replay; rejected events are part of the cases."""
     return Project.open(folder).replay("orders", "balances")
