@@ -244,6 +244,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 log.cleaner.backoff.ms=100
+log.retention.ms=-1
 """
 
 
@@ -265,7 +266,8 @@ class Kafka:
         command = [str(java.home / "bin" / "java"), *java.options, "-Xmx384m", "-XX:+UseSerialGC"]
         command += ["-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         command += ["-cp", f"{jars}/*"]
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # A name that begins with a dash would be an option.
+        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         format_ = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
         made = subprocess.run(
             [*command, *format_], capture_output=True, text=True, check=False, cwd=folder

@@ -22,8 +22,9 @@ _FINAL = {
     "_SSL": _RIGHTS,
     "_BAD_MSG": "the record is damaged in the topic: restore it from a backup",
 }
-#: Errors while a partition gets another leader: they pass within seconds.
+#: Errors of a topic that is there, while a partition gets a leader: they pass within seconds.
 _PASSING = {
+    "UNKNOWN_TOPIC_OR_PART",
     "NOT_LEADER_FOR_PARTITION",
     "LEADER_NOT_AVAILABLE",
     "REPLICA_NOT_AVAILABLE",
