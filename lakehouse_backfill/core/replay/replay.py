@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -193,10 +193,12 @@ class _Steps:
             for batch in self._events.batches(state.position, size):
                 state = self._checkpoint(state, batch)
         except BackfillError:
-            # Not for a commit of another process: the job is no longer this one's to describe.
-            found = ports.tables.state(self._handler.declared.table)
-            if found is not None and found.token == state.token:
-                ports.ledger.report(_job(state, "failed"))
+            # Not for a commit of another process: the job is no longer this one's to describe. What
+            # stopped the replay may also stop this; its own error counts.
+            with suppress(BackfillError):
+                found = ports.tables.state(self._handler.declared.table)
+                if found is not None and found.token == state.token:
+                    ports.ledger.report(_job(state, "failed"))
             raise
         finally:
             ports.progress.finish()
