@@ -58,23 +58,26 @@ def lost_answers() -> list[Fault]:
     return [Fault("POST|DELETE", "/", "after", None, times=ALWAYS, chance=0.1)]
 
 
+#: Rights by what method, path and body match; the first one counts.
+_RIGHTS = (
+    (r'/lakehouse_backfill/|\["lakehouse_backfill"\]', "control tables"),
+    (r'/lakehouse_backfill_shadow/|\["lakehouse_backfill_shadow"\]', "shadows"),
+    (r"^POST \S+/(namespaces|properties) ", "namespaces"),
+    (r"^POST \S+/(tables|register) ", "create"),
+    (r"^DELETE |^POST \S+/unregister ", "drop"),
+)
+
+
 def rights_of(method: str, path: str, body: bytes) -> set[str]:
     """Name the rights that a request needs beside reading, as docs/catalogs.md names them."""
     if method not in ("POST", "DELETE"):
         return set()
-    if "/lakehouse_backfill/" in path or b'["lakehouse_backfill"]' in body:
-        return {"control tables"}
-    if path.endswith(("/namespaces", "/properties")):
-        return {"namespaces"}
-    if path.endswith("/tables"):
-        return {"create"}
-    if path.endswith("/register"):
-        return {"register"}
-    if method == "DELETE" or path.endswith("/unregister"):
-        return {"drop"}
-    if not re.search(TABLE, path):
-        return set()
-    return set().union(*map(_rights_of_update, json.loads(body)["updates"]))
+    request = f"{method} {path} {body.decode()}"
+    for pattern, right in _RIGHTS:
+        if re.search(pattern, request):
+            return {right}
+    updates = json.loads(body)["updates"] if re.search(TABLE, path) else []
+    return set().union(*map(_rights_of_update, updates))
 
 
 def _rights_of_update(change: dict[str, Any]) -> set[str]:
