@@ -173,7 +173,7 @@ class CaseStudy:
 
     def roll_back_and_publish_again(self, cascade: str, first: str) -> None:
         """Take the restatement back, and publish it again."""
-        why = "a way back that is never used is none; the first publication is superseded, not lost"
+        why = "a way back that is never used is none; no version is lost"
         with self.narrator.step("Roll back, then publish again", why) as tell:
             new = self.late_decisions()
             self.project.rollback_cascade(cascade, "case study: show the way back", DEMO_PERSON)
@@ -183,7 +183,7 @@ class CaseStudy:
             require(self.late_decisions() == new, "the second publication differs from the first")
             tell(
                 f"late decisions of the year: {new}, after the rollback {old}, now {new} again; "
-                f"{first} is superseded and kept",
+                f"the versions of {first} are kept",
                 command_line("rollback", cascade, "--reason", "TEXT"),
             )
 

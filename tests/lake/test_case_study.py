@@ -1,0 +1,235 @@
+"""The case study from the first publication to the corrections, against rules in plain Python.
+
+All tests share one run of the story, of the fewest cases that hold the disputed ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.case_histories import LEAST_CASES, YEAR_START, YEAR_STOP, CaseHistory
+from lakehouse_backfill.demo.case_lake import (
+    BREACHES_PRODUCT,
+    CASE_FILES,
+    CASES_PRODUCT,
+    CORRECTIONS_TABLE,
+    FEED_PRODUCT,
+    REPORT_PRODUCT,
+    CaseLake,
+    calendar_table,
+)
+from lakehouse_backfill.demo.case_study import OWNER, CaseStudy
+from lakehouse_backfill.demo.lake import copy_project
+from lakehouse_backfill.demo.story import Narrator
+from lakehouse_backfill.domain.contract import Profile
+from lakehouse_backfill.project import Project
+from lakehouse_backfill.wiring.adapters import Adapters
+from tests.support.oracles.case_sla import case_days
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.lake, pytest.mark.long]
+LINEAGE = {
+    "produced_by_run_id", "produced_by_transform", "transform_version", "input_snapshot_id",
+    "input_range_start", "input_range_end", "processing_mode", "reference_data_version",
+    "restatement_reason", "produced_at",
+}  # fmt: skip
+Rows = dict[tuple[date, int], dict[str, Any]]
+
+
+@dataclass
+class Told:
+    """The story, when it has been told."""
+
+    study: CaseStudy
+    transcript: str
+
+    @property
+    def project(self) -> Project:
+        """The project of the story."""
+        return self.study.project
+
+    def version(self, number: int) -> pa.Table:
+        """Read the publication of the case table: 0 is the first one, -1 the last."""
+        acts = [
+            row
+            for row in self.project.versions(CASES_PRODUCT).versions
+            if row.action == "publish"
+        ]  # fmt: skip
+        row = sorted(acts, key=lambda one: one.version)[number]
+        table = self.study.lake.catalog.load_table(row.table)
+        return table.scan(snapshot_id=row.snapshot_id).to_arrow()
+
+    @cached_property
+    def old(self) -> Rows:
+        """What release 2.4.1 means, by the oracle."""
+        return _expected(corrected=False, counted_from="utc")
+
+    @cached_property
+    def new(self) -> Rows:
+        """What release 3.1.0 means, by the oracle."""
+        return _expected(corrected=True, counted_from="local")
+
+
+def _expected(*, corrected: bool, counted_from: str) -> Rows:
+    events = CaseHistory(LEAST_CASES).events().to_pylist()
+    calendar = calendar_table(corrected=corrected).to_pylist()
+    found: Rows = {}
+    for row in case_days(events, calendar, YEAR_START, YEAR_STOP, counted_from):
+        breached = row["jurisdiction"] if row.pop("is_breached") else None
+        found[row["as_of"], row["case_id"]] = {**row, "breached": breached}
+    return found
+
+
+def _rows(table: pa.Table) -> Rows:
+    plain = table.drop_columns([name for name in table.column_names if name in LINEAGE])
+    found = {(row["as_of"], row["case_id"]): row for row in plain.to_pylist()}
+    assert len(found) == table.num_rows
+    return found
+
+
+@pytest.fixture(scope="module")
+def told(
+    spark: SparkSession,
+    profile: Profile,
+    lake_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Told:
+    folder = tmp_path_factory.mktemp("case study") / "project"
+    copy_project(folder, CASE_FILES)
+    where = str(lake_folder)
+    catalog = {name: value.replace("${project}", where) for name, value in profile.catalog.items()}
+    own = profile.model_copy(update={"catalog": catalog})
+    project = Project(Adapters(folder, own, NullProgress(), "dev"))
+    lines: list[str] = []
+    lake = CaseLake(project, LEAST_CASES)
+    lake.require_free_names()
+    study = CaseStudy(project, lake, Narrator(lines.append), explained_partitions=1)
+    study.tell()
+    return Told(study, "\n".join(lines))
+
+
+@pytest.mark.req("T9")
+def test_every_case_on_every_day_is_what_the_rules_say_before_and_after(told: Told) -> None:
+    assert _rows(told.version(0)) == told.old
+    assert _rows(told.version(-1)) == told.new
+    assert _rows(told.project.accepted(CASES_PRODUCT)) == told.new
+
+
+@pytest.mark.req("T9", "P4")
+def test_what_follows_from_the_cases_is_restated_with_them(told: Told) -> None:
+    opened, late = Counter[tuple[date, str]](), Counter[tuple[date, str]]()
+    decided = Counter[tuple[date, str]]()
+    for row in told.new.values():
+        key = row["as_of"], row["jurisdiction"]
+        month = row["as_of"].replace(day=1), row["jurisdiction"]
+        is_decided = row["state"] == "decided"
+        opened[key] += not is_decided and row["breached"] is not None
+        decided[month] += is_decided
+        late[month] += is_decided and row["breached"] is not None
+    found = told.project.accepted(BREACHES_PRODUCT).to_pylist()
+    assert {(one["as_of"], one["jurisdiction"]): one["open_breaches"] for one in found} == opened
+    report = told.project.accepted(REPORT_PRODUCT).to_pylist()
+    assert {
+        (one["month"], one["jurisdiction"]): (one["decided"], one["decided_late"])
+        for one in report
+    } == {key: (decided[key], late[key]) for key in decided}  # fmt: skip
+
+
+@pytest.mark.req("T9", "Q6")
+def test_the_seven_checks_are_part_of_the_evidence_and_the_owner_reviewed_one(told: Told) -> None:
+    run = told.study.runs[CASES_PRODUCT]
+    document = told.project.evidence_document(run)
+    checks = document["validation"]["checks"]
+    failed = [one["name"] for one in checks if not one["passed"]]
+    assert failed == ["breaches changes by at most 2.0% in each partition"]
+    assert [(one["gate"], one["by"]) for one in document["waivers"]] == [(failed[0], OWNER)]
+    passed = " | ".join(one["name"] for one in checks if one["passed"])
+    for part in (
+        "cases changes by at most 0.0% in each partition",
+        "cases of each partition equals rows by jurisdiction of census",
+        "expect_column_values_to_be_between(age_days)",
+        "unexpected_rows_expectation()",
+        "jobs/case_sla/disputed_cases.csv",
+        "lineage is complete",
+    ):
+        assert part in passed
+    page = Path(told.project.evidence(run).report).read_text(encoding="utf-8")
+    assert "reviewed with compliance" in page
+
+
+@pytest.mark.req("T9")
+def test_changed_rows_are_counted_and_explained(told: Told) -> None:
+    line = re.search(
+        r"number: ([\d,]+) of ([\d,]+) changed rows, in (2025-\d\d): (.*), none unexplained",
+        told.transcript,
+    )
+    assert line is not None
+    changed = [key for key, row in told.new.items() if row != told.old[key]]
+    of_month = [day for day, _ in changed if f"{day:%Y-%m}" == line[3]]
+    assert int(line[2].replace(",", "")) == len(changed)
+    assert int(line[1].replace(",", "")) == len(of_month)
+    causes = sum(int(one.replace(",", "")) for one in re.findall(r"([\d,]+) by ", line[4]))
+    assert causes == len(of_month)
+
+
+@pytest.mark.req("D3")
+def test_rows_say_what_made_them(told: Told) -> None:
+    table = told.version(-1)
+    assert set(table.column_names) >= LINEAGE
+    assert all(table[name].null_count == 0 for name in LINEAGE)
+    single = {name: set(table[name].to_pylist()) for name in LINEAGE}
+    assert single["produced_by_run_id"] == {told.study.runs[CASES_PRODUCT]}
+    assert single["produced_by_transform"] == {"case_sla"}
+    assert single["transform_version"] == {"3.1.0"}
+    assert set(told.version(0)["transform_version"].to_pylist()) == {"2.4.1"}
+
+
+@pytest.mark.req("U9")
+def test_each_filed_decision_that_changes_is_corrected_once(told: Told) -> None:
+    def filed(rows: Rows) -> dict[tuple[str, int], tuple[str, bool]]:
+        return {
+            (str(day), case): (str(row["due_on"]), row["breached"] is not None)
+            for (day, case), row in rows.items()
+            if row["state"] == "decided"
+        }
+
+    old, new = filed(told.old), filed(told.new)
+    events = told.study.lake.catalog.load_table(CORRECTIONS_TABLE).scan().to_arrow().to_pylist()
+    found = {}
+    for event in events:
+        key = json.loads(event["key"])
+        before, after = json.loads(event["old"]), json.loads(event["new"])
+        found[key["decided_on"], key["case_id"]] = tuple(
+            (one["due_on"], one["is_late"]) for one in (before, after)
+        )
+    assert len(found) == len(events)
+    assert found == {key: (old[key], new[key]) for key in old if old[key] != new[key]}
+    assert {
+        (one["event_type"], one["product"], one["reason_code"], one["produced_by_run_id"])
+        for one in events
+    } == {("correction", FEED_PRODUCT, "bug_fix", told.study.runs[FEED_PRODUCT])}
+
+
+@pytest.mark.req("O3")
+def test_why_tells_the_story_of_a_month(told: Told) -> None:
+    story = told.project.why(CASES_PRODUCT, "2025-05")
+    assert story.run_id == told.study.runs[CASES_PRODUCT]
+    assert (story.reason_code, story.approved_by, story.accepted_by) == (
+        "bug_fix", ("ana",), ("ana",),
+    )  # fmt: skip
+    assert story.reason is not None
+    assert "UTC dates" in story.reason
+    assert {line.input for line in story.inputs} >= {"events", "carried", "calendar"}
