@@ -16,6 +16,16 @@ ROWS = 6_001_215
 PRODUCT, SOURCE, BARE = "bench.lineitem", "bench.orders_lines", "bench.bare"
 FIRST, STOP = "1995-04-01", "1995-07-01"
 MONTHS = f"l_shipdate >= DATE'{FIRST}' AND l_shipdate < DATE'{STOP}'"
+
+
+def restate(months: int) -> None:
+    """Have so many months restated from `FIRST` on, instead of three."""
+    global STOP, MONTHS
+    years, month = divmod(3 + months, 12)
+    STOP = f"{1995 + years}-{month + 1:02d}-01"
+    MONTHS = f"l_shipdate >= DATE'{FIRST}' AND l_shipdate < DATE'{STOP}'"
+
+
 WHO = "bench"
 
 COLUMNS = {
@@ -86,8 +96,9 @@ def make_project(folder: Path, memory: str) -> Project:
     return Project.open(folder)
 
 
-def manifest(project: Project, *, edge_partitions: int) -> Path:
-    """Write the run manifest that restates the three months."""
+def manifest(project: Project, *, edge_partitions: int, suite: str | None = None) -> Path:
+    """Write the run manifest that restates the months, held to a suite if one is given."""
+    suites = [{"file": suite, "on": "output"}] if suite else []
     document = {
         "api_version": "lakehouse-backfill/v1",
         "run": {"requested_by": WHO, "reason": "benchmark", "reason_code": "bug_fix"},
@@ -96,11 +107,11 @@ def manifest(project: Project, *, edge_partitions: int) -> Path:
         "sources": {
             "lines": {
                 "table": SOURCE,
-                "range": {"column": "l_shipdate", "from": "1994-01-01", "to": "1996-01-01"},
+                "range": {"column": "l_shipdate", "from": "1994-01-01", "to": "1999-01-01"},
             }
         },
         "target": {"partitions": {"column": "l_shipdate", "from": FIRST, "to": STOP}},
-        "validation": {"edge_partitions": edge_partitions},
+        "validation": {"edge_partitions": edge_partitions, "suites": suites},
     }
     path = project.folder / "jobs" / f"run-{edge_partitions}.yaml"
     _write(path, document)

@@ -138,7 +138,7 @@ SPARK_WRITES = {
 #: `doctor` writes a throw-away table to try the catalog out; nothing depends on it.
 TRIALS = {"_CapabilityProbe", "probe_capabilities"}
 #: What hands a commit on: those who call it stand between two points, as the commits they call.
-HANDED_ON = {"BranchTable", "_commit_branches"}
+HANDED_ON = {"BranchTable", "_commit_branches", "take_out"}
 
 
 def protocols() -> dict[str, type[Any]]:
@@ -231,6 +231,7 @@ def _is_known(call: ast.Call) -> bool:
     return text in (
         "self._writer.overwrite", "transaction.update_snapshot().overwrite",
         "FromInputFile.table_metadata",
+        "super().commit_table",  # A catalog that is a catalog of PyIceberg: its callers hold it.
     )  # fmt: skip
 
 

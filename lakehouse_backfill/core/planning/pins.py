@@ -23,7 +23,7 @@ from lakehouse_backfill.domain.catch_up import TombstonePin
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract, Tombstones
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.manifest import Reference, RunManifest, Source, unplannable
-from lakehouse_backfill.domain.plan import Plan, SourcePin
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.rollout import PinLease
 from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound
@@ -168,6 +168,33 @@ def _source_pin(
         schema_id=snapshot.schema_id,
         columns=snapshot.columns,
     )
+
+
+def unaccepted_input_warnings(
+    context: Context, resolved: ResolvedManifest, contracts: Mapping[str, Contract]
+) -> tuple[str, ...]:
+    """Warn of sources that are pinned products read at another state than their readers get.
+
+    Readers of a pinned product follow its pointer, often to another table; without `at` a source is
+    the head of the table that it names. `contracts` are those of the inputs' tables, by table.
+    """
+    found = []
+    for name, source in resolved.manifest.sources.items():
+        contract = contracts.get(source.table)
+        if contract is None or contract.publication != "pinned" or source.at is not None:
+            continue
+        accepted = context.versions.pointer(contract.product).accepted
+        pin = next(one for one in resolved.sources if one.name == name)
+        if accepted is None or pin.table != source.table:
+            continue  # Nothing is accepted yet, or a cascade reads what it stages itself.
+        if (accepted.table, accepted.snapshot_id) != (pin.table, pin.snapshot_id):
+            found.append(
+                f"sources.{name} reads the head of {pin.table}, and readers of {contract.product} "
+                f"get version {accepted.version}, snapshot {accepted.snapshot_id} of "
+                f"{accepted.table}: declare it under reference_data with semantics: "
+                "current_accepted, or plan a cascade"
+            )
+    return tuple(found)
 
 
 def _resolve_snapshot(context: Context, ref: TableRef, field: str) -> Snapshot:

@@ -286,6 +286,7 @@ def _complete_plan(
 ) -> Plan:
     rules.require_permitted_person(resolved, by)
     warnings = _intent_warnings(context, resolved, revise)
+    warnings += pins.unaccepted_input_warnings(context, resolved, declared.input_contracts)
     texts = job_code.code_texts(context, resolved)
     _require_known_columns(texts, resolved)
     require_honourable_sinks(resolved.contract, resolved.manifest)

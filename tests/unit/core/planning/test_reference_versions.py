@@ -184,6 +184,27 @@ def test_current_accepted_follows_the_pointer_of_the_reference_product() -> None
     assert rates_of(plan_of(found, wanted))[:2] == ("shadow.rates_v5", 1)
 
 
+def test_a_pinned_product_as_source_is_read_at_its_head_and_a_warning_says_what_readers_get() -> (
+    None
+):
+    _, found = world()
+    steps.published_run(found)
+    wanted = declared("2020-01-02", "2020-01-04", sources={"raw": {"table": RATES}})
+    pinned: Contract = contract(product=RATES, table=RATES, publication="pinned")
+    wanted = dataclasses.replace(wanted, input_contracts={RATES: pinned})
+
+    def warnings_of(item: DeclaredRun) -> list[str]:
+        plan = make_plan(found, item, "bob", None)
+        return [one for one in plan.warnings if "sources.raw reads the head" in one]
+
+    assert warnings_of(wanted) == []
+    accept_rates(found, 1, 5, "shadow.rates_v5")
+    (warning,) = warnings_of(wanted)
+    assert "get version 5, snapshot 1 of shadow.rates_v5" in warning
+    followed = {RATES: pinned.model_copy(update={"publication": "follow"})}
+    assert warnings_of(dataclasses.replace(wanted, input_contracts=followed)) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
