@@ -41,6 +41,8 @@ class PartitionView(NamedTuple):
     #: Where `--from` and the end of the range by `--to` lie; None: behind the last record.
     begin: FoundOffset | None = None
     end: FoundOffset | None = None
+    #: The first record that is left: markers, and gaps of a compaction, can lie before it.
+    first: FoundOffset | None = None
 
 
 class TopicView(NamedTuple):
@@ -210,9 +212,8 @@ def _require_uncut(
     were not landed.
     """
     one = view.partitions[number]
-    is_first_left = one.begin is None if one.low == one.stop else (
-        one.begin is not None and one.begin.offset <= one.low
-    )  # fmt: skip
+    first_left = max(one.low, one.first.offset) if one.first else one.low
+    is_first_left = one.first is None if one.begin is None else one.begin.offset <= first_left
     if not one.low or not is_first_left or not without({number: ((0, one.low),)}, {number: landed}):
         return
     if one.begin is not None and one.begin.timestamp_ms <= begin_ms:

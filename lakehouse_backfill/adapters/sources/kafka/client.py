@@ -79,6 +79,8 @@ class KafkaClient:
             {} if moment is None else self._offsets(numbers, moment)
             for moment in (window.begin_ms, window.end_ms)
         )
+        # Of the time 0: the first record of all.
+        first = {} if window.begin_ms is None else self._offsets(numbers, 0)
         partitions = {
             number: PartitionView(
                 low[number].offset,
@@ -86,6 +88,7 @@ class KafkaClient:
                 high[number].offset,
                 _found(begin.get(number)),
                 _found(end.get(number)),
+                _found(first.get(number)),
             )
             for number in numbers
         }

@@ -88,6 +88,12 @@ PLANS = {
     "the first offset that is left has the instant": (
         (7, 90, 90, FoundOffset(7, 5), None), None, OffsetWindow(5), ((7, 90),),
     ),
+    "only markers lie before the first record that is left, and it has the instant": (
+        (7, 90, 90, FoundOffset(9, 5), None, FoundOffset(9, 5)), None, OffsetWindow(5), ((9, 90),),
+    ),
+    "all that is left is earlier": (
+        (7, 90, 90, None, None, FoundOffset(9, 4)), None, OffsetWindow(5), (),
+    ),
     "what retention removed was landed": (
         (7, 90, 90, FoundOffset(7, 6), None), ((0, 20),), OffsetWindow(5), ((7, 90),),
     ),
@@ -111,6 +117,10 @@ CUTS = {
     "only a part of what is gone was landed": (
         (7, 90, 90, FoundOffset(7, 6), None), ((3, 7),), OffsetWindow(5), "before 7",
     ),
+    "a marker, or a gap, lies before the first record that is left": (
+        (7, 90, 90, FoundOffset(9, 6), None, FoundOffset(9, 6)), None, OffsetWindow(5), "before 7",
+    ),
+    "only markers are left": ((7, 9, 9, None, None), None, OffsetWindow(5), "is left is 7$"),
     "everything is gone": ((90, 90, 90, None, None), None, OffsetWindow(5), "is 90$"),
 }  # fmt: skip
 
