@@ -6,13 +6,12 @@ and value of one record, and `change_rows` makes a table of the rows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lakehouse_backfill.adapters.sources.formats import exact_json, from_json_rows
+from lakehouse_backfill.adapters.sources.formats import decode_json, exact_json, from_json_rows
 from lakehouse_backfill.change_log import change_position
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.sources.declaration import CHANGE_COLUMNS, ChangeLog
@@ -39,6 +38,8 @@ class ChangeShape(NamedTuple):
     names: frozenset[str]
     instants: frozenset[str]
     dates: frozenset[str]
+    #: Instants without a zone: their number counts in the clock of the database.
+    local: frozenset[str] = frozenset()
 
     @staticmethod
     def of(log: ChangeLog, schema: pa.Schema) -> ChangeShape:
@@ -52,6 +53,11 @@ class ChangeShape(NamedTuple):
             frozenset(field.name for field in own),
             frozenset(field.name for field in own if types.is_timestamp(field.type)),
             frozenset(field.name for field in own if types.is_date(field.type)),
+            frozenset(
+                field.name
+                for field in own
+                if types.is_timestamp(field.type) and field.type.tz is None
+            ),
         )
 
 
@@ -189,7 +195,7 @@ def _typed(name: str, value: Any, shape: ChangeShape) -> Any:
     found = _instant(value, _PER_SECOND[shape.log.instants])
     if found is None:
         raise BadChange(f"has an instant in {name} that no calendar has, or is finer than 1 us")
-    return found
+    return found.removesuffix("+00:00") if name in shape.local else found
 
 
 def _stamp(found: Mapping[str, Any]) -> str | None:
@@ -226,13 +232,9 @@ def _lines(content: bytes) -> Iterator[bytes]:
 
 def _decoded(line: bytes) -> Any:
     try:
-        return json.loads(line, parse_float=Decimal, parse_constant=_refuse_constant)
+        return decode_json(line)
     except (ValueError, RecursionError):
         raise BadChange("is no JSON") from None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 def _key_and_value(found: Any) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ import io
 import json as text_json
 import re
 from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Marks a number in a text of JSON while it is made; no other process knows it.
 _NUMBER = uuid4().hex
+#: No type of a column holds larger numbers.
+_LARGEST_EXPONENT = 400
 
 
 def read_json_lines(content: bytes, schema: pa.Schema, *, unexpected: str = "error") -> pa.Table:
@@ -38,6 +41,29 @@ def read_json_lines(content: bytes, schema: pa.Schema, *, unexpected: str = "err
             explicit_schema=plain, unexpected_field_behavior=unexpected, newlines_in_values=True
         ),
     )
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Return a JSON value with exact numbers; raises ValueError, RecursionError.
+
+    NaN and Infinity are no JSON, and a number beyond 1E+400 or below 1E-400 is refused: written
+    out, `1e999999999` would fill the memory.
+    """
+    return text_json.loads(text, parse_float=_exact_number, parse_constant=_refuse_constant)
+
+
+def _exact_number(text: str) -> Decimal:
+    try:
+        found = Decimal(text)
+    except InvalidOperation as error:
+        raise ValueError("a number has too large an exponent") from error
+    if abs(found.adjusted()) > _LARGEST_EXPONENT:
+        raise ValueError("a number has too large an exponent")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 def exact_json(value: Mapping[str, Any]) -> str:

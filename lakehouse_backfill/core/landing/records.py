@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, NamedTuple
 
@@ -37,7 +38,7 @@ def judge_record(
     without saying so. Without a version field every change is an `update`.
     """
     record_id, hashed = str(record[key]), digest(dict(record))
-    stamp = None if version is None else str(record.get(version))
+    stamp = version_text(record, version)
     before = known.get(record_id)
     if before is not None and before.record_hash == hashed and not before.is_deleted:
         return None
@@ -46,6 +47,12 @@ def judge_record(
         return JudgedRecord(record_id, "insert", hashed, record)
     is_silent = version is not None and before.version == stamp
     return JudgedRecord(record_id, "correction" if is_silent else "update", hashed, record)
+
+
+def version_text(record: Mapping[str, Any], version: str | None) -> str | None:
+    """Return the version of a record as text; None where it has none."""
+    found = None if version is None else record.get(version)
+    return None if found is None else str(found)
 
 
 def is_overtaken(
@@ -58,23 +65,30 @@ def is_overtaken(
     before = known.get(str(record[key]))
     if version is None or before is None or before.version is None:
         return False
-    stamp = record.get(version)
+    stamp = version_text(record, version)
     if stamp is None:
         return False
-    return _is_less(str(stamp), before.version) or (
-        before.is_deleted and str(stamp) == before.version
-    )
+    return _is_less(stamp, before.version) or (before.is_deleted and stamp == before.version)
 
 
 def _is_less(one: str, other: str) -> bool:
-    """Compare numbers as numbers, and texts, such as instants of one form, as texts."""
+    """Compare numbers as numbers, instants with a zone as instants, and other texts as texts."""
     try:
         numbers = Decimal(one), Decimal(other)
     except InvalidOperation:
-        return one < other
+        moments = _instant(one), _instant(other)
+        return one < other if None in moments else moments[0] < moments[1]  # type: ignore[operator]
     if not all(number.is_finite() for number in numbers):
         return one < other
     return numbers[0] < numbers[1]
+
+
+def _instant(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
 
 
 def deleted_ids(

@@ -13,13 +13,14 @@ from lakehouse_backfill.adapters.sources.api.capabilities import API
 from lakehouse_backfill.adapters.sources.api.client import ApiClient
 from lakehouse_backfill.adapters.sources.api.errors import bad_answer
 from lakehouse_backfill.adapters.sources.api.ledger import ResponseLedger, StoredPage
-from lakehouse_backfill.adapters.sources.formats import exact_json, from_json_rows
+from lakehouse_backfill.adapters.sources.formats import decode_json, exact_json, from_json_rows
 from lakehouse_backfill.core.landing import pages
 from lakehouse_backfill.core.landing.records import (
     JudgedRecord,
     KnownRecord,
     deleted_ids,
     judge_record,
+    version_text,
 )
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.declaration import (
@@ -121,7 +122,8 @@ class ApiReader:
             if self.client is None:
                 raise RuntimeError("this reader takes what a webhook received")
             answer = self.client.get(pages.query(self.declared, place))
-            number += 1
+            # A page that is asked for now is none of those whose records are landed.
+            number = max(number, committed) + 1
             page = self.ledger.store(number, place, answer, self.clock.now())
             place = self._following(page, asked)
             yield page
@@ -166,7 +168,7 @@ class ApiReader:
         return {
             record_id: KnownRecord(
                 row["record_hash"],
-                str(json.loads(row["record"], parse_float=Decimal).get(version))
+                version_text(json.loads(row["record"], parse_float=Decimal), version)
                 if version
                 else None,
                 row["change"] == "deletion",
@@ -219,12 +221,7 @@ class ApiReader:
 def decode_body(body: str) -> Any:
     """Return a body of JSON with exact numbers; raises ValueError, RecursionError."""
     text = body.removeprefix("\ufeff")
-    return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
-
-
-def _refuse_constant(name: str) -> None:
-    """Raise ValueError: NaN and Infinity are no JSON."""
-    raise ValueError(name)
+    return decode_json(text)
 
 
 class NumberedRecord(NamedTuple):

@@ -55,6 +55,7 @@ class RequestSpool:
             self.spool_id = self._read_id()
             waiting = self.waiting()
             self._newest = max(waiting, default=0)
+            #: Of the newest number and the count: two threads change them.
             self._count, self._counting = len(waiting), threading.Lock()
         except OSError as error:
             self.close()
@@ -87,7 +88,8 @@ class RequestSpool:
 
     def number_after(self, landed: int) -> None:
         """Give the next request a number above `landed`, the highest one that was landed."""
-        self._newest = max(self._newest, landed)
+        with self._counting:
+            self._newest = max(self._newest, landed)
 
     def keep(self, body: str, delivery: str | None, at: datetime) -> int:
         """Keep a request durably, and return its number; one thread at a time.
@@ -95,7 +97,8 @@ class RequestSpool:
         Raises OSError: then nothing is kept.
         """
         # Not given again after an error either: the file may be there, and be landed.
-        self._newest = number = self._newest + 1
+        with self._counting:
+            self._newest = number = self._newest + 1
         text = json.dumps({"delivery": delivery, "received_at": at.isoformat(), "body": body})
         with commit_window("RequestSpool.keep"):
             self._write(self._path(number), text)

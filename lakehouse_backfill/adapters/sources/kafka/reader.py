@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lakehouse_backfill.adapters.sources.formats import exact_json, from_json_rows
+from lakehouse_backfill.adapters.sources.formats import decode_json, exact_json, from_json_rows
 from lakehouse_backfill.adapters.sources.kafka.capabilities import KAFKA
 from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient
 from lakehouse_backfill.adapters.sources.kafka.errors import unreadable_value
@@ -249,7 +247,7 @@ def _decoded(value: bytes | None) -> tuple[dict[str, Any], str | None]:
     if value is None:
         return {}, None
     try:
-        found = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse_constant)
+        found = decode_json(value.decode())
         if not isinstance(found, dict):
             return {}, "is no JSON object"
         exact_json(found).encode()  # half a surrogate pair is no text
@@ -258,11 +256,6 @@ def _decoded(value: bytes | None) -> tuple[dict[str, Any], str | None]:
     except (ValueError, RecursionError):
         return {}, "is no JSON"
     return found, None
-
-
-def _refuse_constant(name: str) -> None:
-    """Raise ValueError: NaN and Infinity are no JSON."""
-    raise ValueError(name)
 
 
 class _RecordsPart(NamedTuple):

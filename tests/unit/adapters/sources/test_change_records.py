@@ -24,6 +24,7 @@ from tests.support.sources.changes import Change, envelope, lines
 
 KINDS = {
     "id": "long", "name": "string", "fare": "decimal(10, 2)", "day": "date", "at": "timestamptz",
+    "local": "timestamp",
 }  # fmt: skip
 SOURCE = SourceDeclaration(
     api_version="lakehouse-backfill/v1", source="trips", kind="files", table="bronze.trips",
@@ -65,7 +66,7 @@ def test_each_operation_is_a_fact_of_its_own() -> None:
     first = found[0]
     assert {name: first[name] for name in KINDS} == {
         "id": 1, "name": "Zoë", "fare": Decimal("2.50"), "day": date(2026, 1, 2),
-        "at": datetime(2026, 1, 1, microsecond=1, tzinfo=timezone.utc),
+        "at": datetime(2026, 1, 1, microsecond=1, tzinfo=timezone.utc), "local": None,
     }  # fmt: skip
     assert json.loads(first["change_after"]) == ROW
     assert json.loads(first["change_origin"])["connector"] == "postgresql"
@@ -129,7 +130,18 @@ def test_a_number_in_a_column_of_instants_needs_its_unit() -> None:
     assert found[0]["at"] == datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-@pytest.mark.parametrize("line", [b"{", b'{"op": NaN}', b"\xff", b"[" * 100_000])
+def test_a_number_in_a_column_without_a_zone_is_the_clock_of_the_database() -> None:
+    found = rows([envelope(Change(1, "c", 1), {"id": 1, "local": 1_767_225_600_000_001})])
+    assert found[0]["local"] == datetime(2026, 1, 1, microsecond=1)  # noqa: DTZ001 (it has none)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{", b'{"op": NaN}', b"\xff", b"[" * 100_000,
+        b'{"op": 1e99999999999999999999}', b'{"op": 1e999999999}',
+    ],
+)  # fmt: skip
 def test_a_line_that_is_no_json_rejects_the_file(line: bytes) -> None:
     assert SOURCE.files is not None
     whole = IcebergRawTables.record_schema(SOURCE)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from lakehouse_backfill.adapters.sources.api.ledger import ResponseLedger
-from lakehouse_backfill.adapters.sources.formats import exact_json
+from lakehouse_backfill.adapters.sources.api.client import ApiAnswer
+from lakehouse_backfill.adapters.sources.api.ledger import ResponseLedger, StoredPage
+from lakehouse_backfill.adapters.sources.api.reader import ApiReader
+from lakehouse_backfill.adapters.sources.api.spool import RequestSpool
+from lakehouse_backfill.adapters.sources.formats import decode_json, exact_json
+from lakehouse_backfill.domain.sources.declaration import ApiSource
 from lakehouse_backfill.domain.sources.landings import LandingRequest, LandingState
 from lakehouse_backfill.errors import Unsupported
 
@@ -35,3 +42,46 @@ def test_numbers_of_a_record_keep_their_digits() -> None:
     )
     with pytest.raises(ValueError, match="not JSON compliant"):
         exact_json({"a": float("nan")})
+
+
+@pytest.mark.parametrize("number", ["1e401", "-1e-401", "0e-999999999", "1e99999999999999999999"])
+def test_a_number_that_would_fill_the_memory_is_no_json(number: str) -> None:
+    with pytest.raises(ValueError, match="too large an exponent"):
+        decode_json(f'{{"a": [{number}]}}')
+    assert decode_json("[1e400, 5e-324, 0.0]") == [Decimal("1e400"), Decimal("5e-324"), 0]
+
+
+def test_no_number_of_a_received_request_is_given_twice(tmp_path: Path) -> None:
+    spool, at = RequestSpool(tmp_path), datetime(2026, 1, 1, tzinfo=timezone.utc)
+    senders: list[threading.Thread] = []
+
+    class Landed(int):
+        """A request comes while this number is compared."""
+
+        def __gt__(self, other: int) -> bool:
+            senders.append(threading.Thread(target=spool.keep, args=("first", None, at)))
+            senders[0].start()
+            senders[0].join(0.2)
+            return int(self) > other
+
+    spool.number_after(Landed(0))
+    senders[0].join()
+    spool.keep("second", None, at)
+    assert [one.body for one in spool.read(spool.waiting())] == ["first", "second"]
+    spool.close()
+
+
+def test_a_page_that_is_asked_for_again_is_none_of_those_that_are_landed() -> None:
+    """Its answer can hold other records than the one that was lost."""
+    declared = ApiSource(url="https://vendor.example/", id="id")
+    source: Any = SimpleNamespace(api=declared, source="orders")
+    answer = ApiAnswer(200, '[{"id": 1}]')
+    ledger: Any = SimpleNamespace(
+        pages=lambda: iter(()),
+        store=lambda number, place, answer, _: StoredPage(number, place, answer.body),
+    )
+    client: Any = SimpleNamespace(get=lambda _: answer)
+    clock: Any = SimpleNamespace(now=lambda: None)
+    tables: Any = None
+    reader = ApiReader(source, pa.schema([]), client, ledger, tables, clock)
+    assert [page.number for page in reader.responses({"cursor": None}, committed=10)] == [11]

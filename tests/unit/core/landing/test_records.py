@@ -69,6 +69,10 @@ def test_without_a_version_every_change_is_an_update() -> None:
         (1, None, False, False), ("2026-01-01T00:00Z", "2026-01-02T00:00Z", False, True),
         ("2026-01-02T00:00Z", "2026-01-01T00:00Z", False, False), ("nan", "1", False, False),
         ("b", "a", False, False),
+        # The same clock, written with and without a fraction, or in two zones.
+        ("2026-01-01T00:00:00.500Z", "2026-01-01T00:00:00Z", False, False),
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.500Z", False, True),
+        ("2026-01-01T00:30:00+00:00", "2026-01-01T01:00:00+01:00", False, False),
     ],
 )  # fmt: skip
 def test_a_request_that_comes_late_is_known_by_its_version(
@@ -78,3 +82,10 @@ def test_a_request_that_comes_late_is_known_by_its_version(
     assert is_overtaken({"id": 1, "v": version}, "id", "v", known) is overtaken
     assert not is_overtaken({"id": 2, "v": version}, "id", "v", known)
     assert not is_overtaken({"id": 1, "v": version}, "id", None, known)
+
+
+def test_a_record_that_was_landed_without_a_version_is_older_than_each_version() -> None:
+    known: dict[str, KnownRecord] = {}
+    judge_record({"id": 1, "v": None}, "id", "v", known)
+    assert not is_overtaken({"id": 1, "v": "2026-01-01"}, "id", "v", known)
+    assert not is_overtaken({"id": 1, "v": 7}, "id", "v", known)
