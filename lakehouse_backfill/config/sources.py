@@ -151,7 +151,7 @@ def _column_faults(document: YamlDocument) -> Iterator[Fault]:
         if not isinstance(name, str):
             continue
         path = ("columns", position, "name")
-        if name in added:
+        if name.casefold() in added:
             yield document.fault(path, f"is {name}, which the landing adds", "use another name")
         elif name.casefold() in seen:
             yield document.fault(path, f"is {name}, like another one", "use another name")

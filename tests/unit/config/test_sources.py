@@ -48,6 +48,7 @@ def test_a_right_declaration_is_loaded(tmp_path: Path) -> None:
     [
         ("kind: files", "kind: file", "kind: is 'file'"),
         ("name: day,", "name: landing_id,", "is landing_id, which the landing adds"),
+        ("name: day,", "name: Landing_ID,", "is Landing_ID, which the landing adds"),
         ("name: day,", "name: ID,", "is ID, like another one"),
         ("{column: day}", "{column: dey}", "is dey, which is no column"),
         ("trips-(\\d{8})", "trips-\\d{8}", "has no group"),
