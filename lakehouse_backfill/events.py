@@ -282,7 +282,8 @@ def fold_aggregates(
     are left out. Exact duplicates count once. Each aggregate is folded in one task, in memory. On a
     cluster the executors need this package, and the modules of handler and upcasters.
 
-    A job fails when an event id has two contents, or a sequence number two events.
+    A job fails when an event id has two contents, a sequence number two events, or a row lacks a
+    value that each event has.
     """
     from pyspark.sql import functions as F
 
@@ -329,6 +330,11 @@ def _fold_frame(frame: pd.DataFrame, handler: Handler, upcasters: Upcasters) -> 
 def _events_of(frame: pd.DataFrame) -> Iterator[AggregateEvent]:
     """Yield the events of a frame, in which instants are microseconds, and nulls may be NaN."""
     columns: dict[str, Iterable[Any]] = {name: frame[name].tolist() for name in frame.columns}
+    for name in columns.keys() - _MAY_BE_NULL:
+        # The first test is quick; what is null is None or NaN.
+        is_odd = not _NULLS.isdisjoint(map(type, columns[name]))
+        if is_odd and any(one is None or one != one for one in columns[name]):
+            raise ValueError(f"a row has no {name}, which each event has")
     columns["occurred_at"] = map(instant_of, columns["occurred_at"])
     for name in _MAY_BE_NULL & columns.keys():
         columns[name] = [None if one is None or one != one else one for one in columns[name]]
@@ -344,3 +350,4 @@ def _events_of(frame: pd.DataFrame) -> Iterator[AggregateEvent]:
 _MAY_BE_NULL: Final = frozenset(
     {"payload", "version", "aggregate_type", "correlation_id", "causation_id"}
 )
+_NULLS: Final = frozenset({float, type(None)})

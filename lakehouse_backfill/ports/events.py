@@ -36,8 +36,19 @@ class EventSet(Protocol):
         """Choose the events of a request that are not handled yet; return how many there are."""
         ...
 
+    def selected(self, request: ReplayRequest) -> tuple[int, int]:
+        """Count the events of a request, handled or not, and the chosen ones of incomplete states.
+
+        The latter follow an event of their aggregate that its time range leaves out unhandled.
+        """
+        ...
+
     def behind(self) -> tuple[int, str]:
         """Count chosen events that a handled one of their aggregate follows; name a few."""
+        ...
+
+    def ledger_faults(self) -> tuple[str, ...]:
+        """Return why chosen events do not fit what was handled, and the states that it left."""
         ...
 
     def batches(self, after: ReplayPosition | None, size: int) -> Iterator[list[StoredEvent]]:

@@ -127,7 +127,7 @@ class ReplayResult(Result):
             rejected=counts.rejected if counts else 0,
             duplicates=outcome.findings.duplicates,
             missing=outcome.findings.missing,
-            warnings=_warnings(store, outcome.findings),
+            warnings=(*_warnings(store, outcome.findings), *outcome.notes),
         )
 
 

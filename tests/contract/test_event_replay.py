@@ -157,7 +157,8 @@ def test_of_two_processes_that_replay_one_is_refused_and_no_event_is_handled_twi
 def test_parts_of_the_events_are_replayed_and_the_rest_follows(case: EventCase) -> None:
     case.append([Made(f"{a}{n}", a, n, seconds=n * 3600 * 20) for a in "AB" for n in (1, 2, 3)])
     assert case.replay(aggregate="A").processed == 3
-    assert case.replay(from_="2026-01-01T00:00:00Z", to="2026-01-02T12:00:00Z").processed == 1
+    part = case.replay(from_="2026-01-01T00:00:00Z", to="2026-01-02T12:00:00Z")
+    assert (part.processed, part.warnings) == (1, ())
     assert set(case.states()) == {"A", "B"}
     assert case.replay().processed == 2
     assert case.states()["B"]["ids"] == ["B1", "B2", "B3"]
@@ -165,7 +166,10 @@ def test_parts_of_the_events_are_replayed_and_the_rest_follows(case: EventCase) 
 
 def test_events_are_never_handled_behind_later_ones_of_their_aggregate(case: EventCase) -> None:
     case.append([Made(f"A{n}", "A", n, seconds=n * 86_400) for n in (1, 2, 3)])
-    assert case.replay(from_="2026-01-03").processed == 2
+    assert case.replay(aggregate="Z").warnings == ("no event of the table is in the selection",)
+    part = case.replay(from_="2026-01-03")
+    assert part.processed == 2
+    assert part.warnings[0].startswith("2 events were handled without earlier ones")
     with pytest.raises(Blocked, match=r"'A1': balances 1\.0\.0 has handled later events"):
         case.replay()
     with pytest.raises(Conflict, match="all event types"):
@@ -421,3 +425,36 @@ def test_a_process_that_was_overtaken_records_nothing_twice_and_moves_no_job_bac
     assert sorted(ledger) == sorted(f"e{n}" for n in range(1, 12))
     jobs = case.control("replay_job")
     assert (jobs[-1]["status"], jobs[-1]["events"]) == ("done", 11)
+
+
+@pytest.mark.req("S6", "E2")
+def test_rows_of_a_handler_that_are_deleted_are_handled_again_or_nothing_goes_on(
+    case: EventCase,
+) -> None:
+    given = [Made(f"e{n}", "A", n, seconds=n) for n in range(1, 6)]
+    case.append(given)
+    code = case.project / "handlers/money.py"
+    code.write_text(cases.HANDLERS.replace("1 / (event.sequence_num - 3)", "exit_at(event)") + (
+        "\n\ndef exit_at(event):\n"
+        "    if event.sequence_num == 3:\n        raise SystemExit(0)\n    return 1\n"
+    ))  # fmt: skip
+    with pytest.raises(ConfigError, match="broken failed at event 'e3': SystemExit"):
+        case.replay("broken")
+    with pytest.raises(ConfigError, match="broken failed at event 'e3': SystemExit"):
+        Project.open(case.project).rebuild("orders", "broken", "A")
+    case.table("silver.broken").delete("event_id is not null")
+    code.write_text(cases.HANDLERS.replace("event.sequence_num - 3", "event.sequence_num"))
+    done = case.replay("broken")
+    assert (done.resumed, done.processed, done.total) == (False, 5, 5)
+    assert [row["event_id"] for row in case.rows("silver.broken")] == ["e1", "e2", "e3", "e4", "e5"]
+    assert case.table().refs().keys() == {"main"}
+    assert {row["status"] for row in case.control("replay_job") if row["events"] == 2} >= {"failed"}
+    case.replay()
+    case.table("silver.balances").delete("event_id = 'e5'")
+    with pytest.raises(Blocked, match="after their last handled event are gone: 'A'"):
+        case.replay()
+    assert Project.open(case.project).rebuild("orders", "balances", "A").state["cents"] == 5
+    text = cases.DECLARATION.replace("silver.broken", "silver.other")
+    case.declare(declaration=text.replace("silver.balances", "silver.broken"))
+    with pytest.raises(Unsupported, match="is the table of the handler broken"):
+        Project.open(case.project).rebuild("orders", "balances", "A")

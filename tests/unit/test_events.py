@@ -126,3 +126,14 @@ def test_the_fold_of_a_job_fails_on_events_that_contradict_each_other(
     )  # fmt: skip
     with pytest.raises(ValueError, match=text):
         events._fold_frame(frame, lambda *_: {}, Upcasters((), {}))
+
+
+@pytest.mark.parametrize("lacking", ["sequence_num", "event_id", "occurred_at", "event_type"])
+def test_the_fold_of_a_job_fails_on_a_row_without_a_value_that_each_event_has(lacking: str) -> None:
+    whole: dict[str, Any] = {
+        "event_id": "a", "aggregate_id": "A", "event_type": "paid", "payload": "{}",
+        "sequence_num": 1, "occurred_at": 0,
+    }  # fmt: skip
+    frame = pd.DataFrame([whole, {**whole, "event_id": "b", lacking: None}])
+    with pytest.raises(ValueError, match=f"a row has no {lacking}"):
+        events._fold_frame(frame, lambda *_: {}, Upcasters((), {}))

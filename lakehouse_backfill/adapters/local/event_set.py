@@ -79,7 +79,10 @@ class DuckEventSet:
             "CREATE TABLE states "
             "(aggregate_id VARCHAR, sequence_num BIGINT, handled BIGINT, state VARCHAR)"
         )
-        self._db.execute("CREATE TABLE handled (event_id VARCHAR)")
+        self._db.execute(
+            "CREATE TABLE handled (event_id VARCHAR, aggregate_id VARCHAR, sequence_num BIGINT)"
+        )
+        self._db.execute("CREATE TABLE stateless (aggregate_id VARCHAR)")
 
     def findings(self) -> EventFindings:
         """Return what is wrong with them."""
@@ -113,8 +116,8 @@ class DuckEventSet:
             f"SELECT aggregate_id FROM ({spans}) WHERE missing > 0",  # noqa: S608 (as above)
         )
         held_back = self._one(
-            "SELECT count(*) FROM events WHERE rank <> "
-            "lpad((occurred_us::HUGEINT + 9223372036854775808)::VARCHAR, 20, '0') || event_id"
+            "SELECT count(*) FROM events WHERE left(rank, 20) <> "
+            "lpad((occurred_us::HUGEINT + 9223372036854775808)::VARCHAR, 20, '0')"
         )
         versions = self._db.execute(
             "SELECT event_type, version, count(*) FROM events GROUP BY ALL ORDER BY ALL"
@@ -136,11 +139,32 @@ class DuckEventSet:
             self._load_handled(handled)
         wanted, values = _condition(request)
         self._db.execute(
-            f"CREATE TABLE chosen AS SELECT {_EVENT_FIELDS} FROM events WHERE {wanted} "  # noqa: S608 (constants)
-            "AND event_id NOT IN (SELECT event_id FROM handled)",
+            f"CREATE TABLE chosen AS SELECT {_EVENT_FIELDS} FROM events "  # noqa: S608 (constants)
+            f"ANTI JOIN handled USING (event_id, aggregate_id, sequence_num) WHERE {wanted}",
             values,
         )
         return int(self._one("SELECT count(*) FROM chosen"))
+
+    def selected(self, request: ReplayRequest) -> tuple[int, int]:
+        """Count the events of a request, handled or not, and the chosen ones of incomplete states.
+
+        The latter follow an event of their aggregate that its time range leaves out unhandled.
+        """
+        wanted, values = _condition(request)
+        query = f"SELECT count(*) FROM events WHERE {wanted}"  # noqa: S608 (constants)
+        (count,) = self._db.execute(query, values).fetchall()[0]
+        if request.from_ is None and request.to is None:
+            return int(count), 0
+        always, values = _condition(request.model_copy(update={"from_": None, "to": None}))
+        query = (
+            "SELECT count(*) FROM chosen JOIN (SELECT aggregate_id, "  # noqa: S608 (constants)
+            "min(sequence_num) AS earliest FROM events "
+            "ANTI JOIN handled USING (event_id, aggregate_id, sequence_num) "
+            f"ANTI JOIN chosen USING (event_id) WHERE {always} GROUP BY aggregate_id) AS others "
+            "USING (aggregate_id) WHERE chosen.sequence_num > earliest"
+        )
+        (follow,) = self._db.execute(query, values).fetchall()[0]
+        return int(count), int(follow)
 
     def _load_handled(self, handled: HandledEvents) -> None:
         self._db.execute(
@@ -151,7 +175,15 @@ class DuckEventSet:
             self._db.register("batch", batch)
             self._db.execute("INSERT INTO kept BY NAME SELECT * FROM batch")
             self._db.unregister("batch")
-        self._db.execute("INSERT INTO handled SELECT event_id FROM kept")
+        self._db.execute(
+            "INSERT INTO handled SELECT event_id, aggregate_id, sequence_num FROM kept"
+        )
+        # The last event of each checkpoint has a state, unless its row was deleted.
+        self._db.execute(
+            "INSERT INTO stateless SELECT aggregate_id FROM kept GROUP BY aggregate_id HAVING "
+            "max(sequence_num) IS DISTINCT FROM "
+            "max(sequence_num) FILTER (state IS NOT NULL)"
+        )
         self._db.execute(
             "INSERT INTO states SELECT aggregate_id, max(sequence_num), count(*), "
             "arg_max(state, sequence_num) FILTER (state IS NOT NULL) "
@@ -167,6 +199,20 @@ class DuckEventSet:
         )
         found = self._grouped("{} events: {}", query)
         return self._one(f"SELECT count(*) FROM ({query})"), found[0] if found else ""  # noqa: S608 (a constant)
+
+    def ledger_faults(self) -> tuple[str, ...]:
+        """Return why chosen events do not fit what was handled, and the states that it left."""
+        clashes = self._grouped(
+            "{} events have an id, or a number in their aggregate, that was handled as another "
+            "event: {}",
+            "SELECT event_id FROM chosen SEMI JOIN handled USING (event_id) UNION "
+            "SELECT event_id FROM chosen SEMI JOIN handled USING (aggregate_id, sequence_num)",
+        )
+        lost = self._grouped(
+            "the states of {} aggregates after their last handled event are gone: {}",
+            "SELECT DISTINCT aggregate_id FROM chosen SEMI JOIN stateless USING (aggregate_id)",
+        )
+        return (*clashes, *lost)
 
     def batches(self, after: ReplayPosition | None, size: int) -> Iterator[list[StoredEvent]]:
         """Yield the chosen events after a position, in order, so many at a time."""

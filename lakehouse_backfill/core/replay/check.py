@@ -74,8 +74,17 @@ def require_compatible(
         pair = f"{old.event_type} {old.version} to {new.version}"
         if mode in ("forward", "both"):
             faults += [f"{pair}: {fault}" for fault in _forward_faults(old, new)]
-        if mode in ("backward", "both") and upcasters.missing_link(old.event_type, old.version):
+        if mode not in ("backward", "both"):
+            continue
+        if old.event_type not in upcasters.current and old.version != new.version:
+            faults.append(f"{pair}: nothing says which version of {old.event_type} is current")
+        elif upcasters.missing_link(old.event_type, old.version):
             faults.append(f"{pair}: no upcasters lead from the older one to the newest")
+    if mode in ("backward", "both"):
+        # The newest ones: old code is declared, and writers are ahead of it.
+        newest = {one.event_type: one for one in _in_order(schemas)}.values()
+        whys = (upcasters.missing_link(one.event_type, one.version) for one in newest)
+        faults += [why for why in whys if why]
     if faults:
         raise Unsupported(
             f"the schemas of {store.events} are not compatible: {'; '.join(faults)}",
@@ -89,9 +98,12 @@ def _followers(
     schemas: Mapping[int, WriterSchema],
 ) -> list[tuple[WriterSchema, WriterSchema]]:
     """Return each schema with the one of the next version of its event type."""
-    ordered = sorted(schemas.values(), key=lambda one: (one.event_type, one.version))
-    pairs = itertools.pairwise(ordered)
+    pairs = itertools.pairwise(_in_order(schemas))
     return [(old, new) for old, new in pairs if old.event_type == new.event_type]
+
+
+def _in_order(schemas: Mapping[int, WriterSchema]) -> list[WriterSchema]:
+    return sorted(schemas.values(), key=lambda one: (one.event_type, one.version))
 
 
 def _forward_faults(old: WriterSchema, new: WriterSchema) -> list[str]:

@@ -7,15 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse_backfill.core.replay.check import require_versions
-from lakehouse_backfill.core.replay.replay import ReplayHandler, ReplayPorts, event_of
+from lakehouse_backfill.core.replay.replay import (
+    ReplayHandler,
+    ReplayPorts,
+    event_of,
+    failure_named,
+    own_state,
+)
 from lakehouse_backfill.domain.sources.events import (
     AggregateEvents,
     AggregateState,
     EventFindings,
     EventStoreDeclaration,
+    ReplayState,
 )
 from lakehouse_backfill.errors import NotFound, RejectedInput, Unsupported
-from lakehouse_backfill.events import fold_events
+from lakehouse_backfill.events import handle_event
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,10 @@ def rebuild(
     if snapshot_id is None:
         raise NotFound(f"{store.table} has no event", fix="land the events first")
     declared = handler.declared
-    _require_all_types(ports, handler)
-    kept = ports.tables.newest_state(declared.table, declared.version, aggregate)
+    kept = None
+    if (own := own_state(ports, store, handler)) is not None:
+        _require_all_types(own, handler)
+        kept = ports.tables.newest_state(declared.table, declared.version, aggregate)
     base = kept if kept is not None and is_whole(store, kept) else None
     after = store.first_sequence - 1 if base is None else base.sequence_num
     found = ports.reader.aggregate_events(store, snapshot_id, aggregate, after)
@@ -60,27 +69,27 @@ def rebuild(
     versions = tuple((kind, version, 1) for kind, version in kinds)
     require_versions(store, handler.upcasters, EventFindings(versions=versions))
     state, rejected = json.loads(base.state) if base else None, 0
-    events = [event_of(one) for one in found.events]
-    for handled in fold_events(handler.function, events, handler.upcasters, state):
+    for one in found.events:
+        with failure_named(handler, one.event_id, "nothing was computed"):
+            handled = handle_event(handler.function, state, event_of(one), handler.upcasters)
         state = handled.state
         rejected += handled.outcome == "rejected"
     return RebuiltState(
         snapshot_id=snapshot_id,
         state=state,
-        sequence_num=events[-1].sequence_num if events else after,
+        sequence_num=found.events[-1].sequence_num if found.events else after,
         based_on=None if base is None else base.sequence_num,
-        events=len(events),
+        events=len(found.events),
         rejected=rejected,
         files_read=found.files_read,
         files_total=found.files_total,
     )
 
 
-def _require_all_types(ports: ReplayPorts, handler: ReplayHandler) -> None:
+def _require_all_types(own: ReplayState, handler: ReplayHandler) -> None:
     """Raise Unsupported for a handler whose states are made of events of some types only."""
     declared = handler.declared
-    state = ports.tables.state(declared.table)
-    if state is not None and (types := state.selections.get(declared.version)):
+    if types := own.selections.get(declared.version):
         raise Unsupported(
             f"{handler.name} {declared.version} has replayed {', '.join(types)} only, and rebuild "
             "folds all events of an aggregate",

@@ -50,6 +50,7 @@ from lakehouse_backfill.ports.system import Clock, Journal, Progress
 from lakehouse_backfill.ports.tables import Pins
 
 _NOTHING_REPLAYED = "nothing was replayed"
+_NOT_COMMITTED = "what was committed before stays; the events of this checkpoint were not handled"
 _NO_STATE = AggregateState(sequence_num=-1, handled=0, state=None)
 
 
@@ -86,6 +87,8 @@ class ReplayOutcome:
     is_resumed: bool = False
     #: Events that this command has handled; the state counts those of all commands.
     handled: int = 0
+    #: What the selection means for the states.
+    notes: tuple[str, ...] = ()
 
 
 def replay(
@@ -99,7 +102,7 @@ def replay(
     Raises Blocked (events that are not consistent, or come too late), Conflict (another process
     replays), Unsupported.
     """
-    found = _own_state(ports, store, handler)
+    found = own_state(ports, store, handler)
     cut_off = _resumable(ports, store, handler, found, request)
     if found is not None:
         _settle(ports, handler.declared.table, found)
@@ -117,12 +120,19 @@ def replay(
             request, ports.tables.handled(handler.declared.table, handler.declared.version)
         )
         _require_in_order(handler, events)
+        _require_unchanged_ledger(handler, events)
+        if cut_off and left > cut_off.total - cut_off.counts.processed:
+            # Rows of it were deleted: what stands before its position is not handled any more.
+            _finish(ports, cut_off)
+            cut_off = None
+        notes = _selection_notes(events, request)
         if not left and cut_off is None:
-            return ReplayOutcome(findings, snapshot_id, None)
+            return ReplayOutcome(findings, snapshot_id, None, notes=notes)
         steps = _Steps(ports, store, handler, events)
         state = cut_off or steps.begin(found, request, snapshot_id, left)
         state = steps.run(state)
-        return ReplayOutcome(findings, snapshot_id, state, cut_off is not None, steps.handled)
+        is_resumed = cut_off is not None
+        return ReplayOutcome(findings, snapshot_id, state, is_resumed, steps.handled, notes)
     finally:
         events.close()
 
@@ -243,7 +253,7 @@ class _Steps:
         for number, one in enumerate(batch):
             name = one.aggregate_id
             old = states.get(name, _NO_STATE)
-            with _failure_named(self._handler, one):
+            with failure_named(self._handler, one.event_id, _NOT_COMMITTED):
                 made = handle_event(
                     self._handler.function, old.state, event_of(one), self._handler.upcasters
                 )
@@ -273,19 +283,18 @@ def _row(event: StoredEvent, made: HandledEvent, handled: int, state: str | None
 
 
 @contextmanager
-def _failure_named(handler: ReplayHandler, event: StoredEvent) -> Iterator[None]:
-    """Name the event at which the code of a handler fails."""
+def failure_named(handler: ReplayHandler, event_id: str, state: str) -> Iterator[None]:
+    """Name the event at which the code of a handler, or an upcaster before it, fails."""
     try:
         yield
     except BackfillError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"the handler {handler.name} failed at event {event.event_id!r}: "
-            f"{type(error).__name__}",
-            state="what was committed before stays; the events of this checkpoint were not handled",
-            fix=f"mend {handler.declared.function}, or let it raise RejectEvent; then give the "
-            "command again",
+            f"the handler {handler.name} failed at event {event_id!r}: {type(error).__name__}",
+            state=state,
+            fix=f"mend {handler.declared.function} or the upcasters, or let them raise "
+            "RejectEvent; then give the command again",
         ) from error
 
 
@@ -322,9 +331,10 @@ def _head(ports: ReplayPorts, store: EventStoreDeclaration) -> int:
     return snapshot_id
 
 
-def _own_state(
+def own_state(
     ports: ReplayPorts, store: EventStoreDeclaration, handler: ReplayHandler
 ) -> ReplayState | None:
+    """Return the state of the handler's newest replay; raise Unsupported for another's table."""
     state = ports.tables.state(handler.declared.table)
     if state is not None and (state.store, state.handler) != (store.events, handler.name):
         raise Unsupported(
@@ -382,6 +392,29 @@ def _require_in_order(handler: ReplayHandler, events: EventSet) -> None:
             "same aggregates",
             state=_NOTHING_REPLAYED,
             fix="give the handler a new version: it then replays all events in order",
+        )
+
+
+def _selection_notes(events: EventSet, request: ReplayRequest) -> tuple[str, ...]:
+    """Return what a selection by time leaves out, and whether there is anything in it."""
+    selected, behind = events.selected(request)
+    if not selected:
+        return ("no event of the table is in the selection",)
+    if not behind:
+        return ()
+    return (
+        f"{behind} events were handled without earlier ones of their aggregate, which the time "
+        "range leaves out: their states lack these, and a replay that selects them is refused",
+    )
+
+
+def _require_unchanged_ledger(handler: ReplayHandler, events: EventSet) -> None:
+    """Raise Blocked when the rows of a handler do not fit the events that it would go on with."""
+    if faults := events.ledger_faults():
+        raise Blocked(
+            f"{handler.name} {handler.declared.version} cannot go on: {'; '.join(faults)}",
+            state=_NOTHING_REPLAYED,
+            fix="correct the events, or give the handler a new version: it then replays all events",
         )
 
 

@@ -182,3 +182,66 @@ def test_events_that_contradict_each_other_are_found(rows: list[Row], text: str)
     found = events.findings()
     assert (*found.faults, *found.gaps) == (text,)
     events.close()
+
+
+def _ledger(*rows: tuple[str, str, int, str | None]) -> pa.Table:
+    names = ["event_id", "aggregate_id", "sequence_num", "state"]
+    kinds = [pa.string(), pa.string(), pa.int64(), pa.string()]
+    return pa.table(
+        [pa.array(one, kind) for one, kind in zip(zip(*rows, strict=True), kinds, strict=True)],
+        names=names,
+    )
+
+
+@pytest.mark.req("S6", "E2")
+@pytest.mark.parametrize(
+    ("rows", "handled", "chosen", "texts"),
+    [
+        # Another aggregate's event has the id of one that was handled.
+        ([event("a", 1, "B")], [("a", "A", 1, "{}")], ["a"], ["handled as another event: 'a'"]),
+        # The event that was handled with this number is gone, and another one has its place.
+        ([event("b", 1)], [("a", "A", 1, "{}")], ["b"], ["handled as another event: 'b'"]),
+        # The row with the state after the last handled event was deleted.
+        (
+            [event("a", 1), event("b", 2), event("c", 3)],
+            [("a", "A", 1, "{}"), ("b", "A", 2, None)],
+            ["c"],
+            ["after their last handled event are gone: 'A'"],
+        ),
+        ([event("a", 1)], [("a", "A", 1, None)], [], []),
+        ([event("a", 1), event("b", 2)], [("a", "A", 1, "null")], ["b"], []),
+    ],
+)
+def test_a_ledger_that_does_not_fit_the_events_is_found(
+    rows: list[Row], handled: list[Any], chosen: list[str], texts: list[str]
+) -> None:
+    events = opened(rows)
+    events.select(ReplayRequest(), lambda: iter([_ledger(*handled)]))
+    assert ids_of(events.batches(None, 9)) == chosen
+    found = events.ledger_faults()
+    assert len(found) == len(texts)
+    assert all(text in one for text, one in zip(texts, found, strict=True))
+    events.close()
+
+
+def test_events_of_one_instant_are_in_order_whatever_their_ids() -> None:
+    events = opened([event("b", 1), event("a", 2), {**event("c", 3), "occurred_us": -1}])
+    assert events.findings().held_back == 1
+    events.close()
+
+
+def test_what_a_time_range_leaves_out_before_its_events_is_counted() -> None:
+    rows = [{**event(f"e{n}", n), "occurred_us": (1, 9, 2, 3)[n - 1] * 10**6} for n in range(1, 5)]
+    rows.append({**event("x", 5), "event_type": "y", "occurred_us": 99 * 10**6})
+    stop = "1970-01-01T00:00:05Z"
+    for request, wanted in {
+        # The clock of e2 is wrong: e3 and e4 would be handled without it.
+        ReplayRequest(to=stop): (3, 2),
+        ReplayRequest(to=stop, event_types=("y",)): (0, 0),
+        ReplayRequest(event_types=("y",)): (1, 0),
+        ReplayRequest(aggregate="Z"): (0, 0),
+    }.items():
+        events = opened(rows)
+        events.select(request, None)
+        assert events.selected(request) == wanted
+        events.close()

@@ -89,3 +89,21 @@ def test_a_kept_state_is_whole_when_it_was_made_of_all_events_up_to_it(
     first: int, number: int, handled: int, whole: bool
 ) -> None:
     assert is_whole(store(first_sequence=first), AggregateState(number, handled, "{}")) is whole
+
+
+@pytest.mark.req("S7")
+@pytest.mark.parametrize(
+    ("current", "version", "fault"),
+    [
+        ({}, 2, "paid 1 to 2: nothing says which version of paid is current"),
+        ({"paid": 2}, 3, "paid has events of version 3, and 2 is the newest known"),
+    ],
+)
+def test_each_version_of_the_folder_needs_a_chain_to_a_declared_one(
+    current: dict[str, int], version: int, fault: str
+) -> None:
+    declared = store(version={"schemas": "s", "compatibility": "backward"})
+    upcasters = Upcasters([UpcastStep("paid", 1, 2, dict)], current)
+    found = {number: schema(number, []) for number in (1, 2, version)}
+    with pytest.raises(Unsupported, match=fault):
+        require_compatible(declared, found, upcasters)
