@@ -242,6 +242,7 @@ def _prove(
             )
         if not state.is_accepted:
             _require_unchanged(ports.place, declared, survey.good)
+            _require_none_added(ports.place, declared, survey)
         return recorded, state
     _require_unchanged(ports.place, declared, survey.good)
     snapshot_id = ports.tables.branch_snapshot(table)
@@ -255,9 +256,7 @@ def _prove(
     document = proof.proof_document(survey, state, snapshot_id, (files, found), answers)
     # What changed while it was read is named as that, and not as sides that differ.
     _require_unchanged(ports.place, declared, survey.good)
-    added = ports.place.added(survey)
-    if added:
-        raise _changed(declared, added, "are new")
+    _require_none_added(ports.place, declared, survey)
     recorded_digest = context.evidence.record(state.migration_id, proof.PROOF, document, 0)
     proof.require_agreement(document, declared.migration)
     state = next_migration_state(state, proof=recorded_digest)
@@ -370,6 +369,15 @@ def _declared_digest(declared: MigrationDeclaration, contract: Contract) -> str:
             [field.model_dump(mode="json") for field in contract.partitioning],
         ]
     )
+
+
+def _require_none_added(
+    place: OldPlace, declared: MigrationDeclaration, survey: MigrationSurvey
+) -> None:
+    """Raise Conflict when parts are there that the survey did not find."""
+    added = place.added(survey)
+    if added:
+        raise _changed(declared, added, "are new")
 
 
 def _require_unchanged(
