@@ -339,22 +339,52 @@ def _adopted_file(table: Table, part: MigrationPart) -> DataFile:
 
 
 def _statistics_plan(metadata: TableMetadata, footer: pq.FileMetaData) -> Any:
-    """Return which statistics are taken: no bounds of decimals that are stored narrower.
+    """Return which statistics are taken: only whole ones, no bounds of decimals stored narrower.
 
     PyIceberg 0.12 refuses a decimal whose physical type is not that of the table's precision.
     """
-    from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode, compute_statistics_plan
+    from pyiceberg.io.pyarrow import (
+        MetricModeTypes,
+        MetricsMode,
+        compute_statistics_plan,
+        parquet_path_to_id_mapping,
+    )
 
     schema = metadata.schema()
     plan = dict(compute_statistics_plan(schema, metadata.properties))
+    ids = parquet_path_to_id_mapping(schema)
+    for path, mode in _unsure_statistics(footer).items():
+        plan[ids[path]] = replace(plan[ids[path]], mode=MetricsMode(mode))
     stored: pa.Schema = footer.schema.to_arrow_schema()
     for name in stored.names:
         found = schema.find_field(name)
         kind, own = found.field_type, stored.field(name).type
         if isinstance(kind, DecimalType) and own.precision != kind.precision:
             own_plan = plan[found.field_id]
-            plan[found.field_id] = replace(own_plan, mode=MetricsMode(MetricModeTypes.COUNTS))
+            if own_plan.mode.type != MetricModeTypes.NONE:
+                plan[found.field_id] = replace(own_plan, mode=MetricsMode(MetricModeTypes.COUNTS))
     return plan
+
+
+def _unsure_statistics(footer: pq.FileMetaData) -> dict[str, Any]:
+    """Return by column what may be taken of it, when one of its row groups says less than others.
+
+    Writers leave out the bounds of long values. PyIceberg would take the bounds of the other
+    groups for those of the file, and readers with a filter would pass its rows over.
+    """
+    from pyiceberg.io.pyarrow import MetricModeTypes
+
+    found: dict[str, Any] = {}
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for place in range(group.num_columns):
+            column = group.column(place)
+            stored = column.statistics if column.is_stats_set else None
+            if stored is None or not stored.has_null_count:
+                found[column.path_in_schema] = MetricModeTypes.NONE
+            elif not stored.has_min_max and stored.null_count < column.num_values:
+                found.setdefault(column.path_in_schema, MetricModeTypes.COUNTS)
+    return found
 
 
 def _partition(metadata: TableMetadata, part: MigrationPart) -> Record:
