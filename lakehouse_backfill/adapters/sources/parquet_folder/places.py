@@ -169,13 +169,16 @@ class OldFolder:
 
 
 def path_values(name: str) -> tuple[tuple[str, str | None], ...]:
-    """Return the columns of a path with their texts, in order; None: null."""
+    """Return the columns of a path with their texts, in order; None: null.
+
+    Raises UnicodeDecodeError for a path whose escapes are no UTF-8.
+    """
     found = []
     for folder in name.split("/")[:-1]:
         column, equals, text = folder.partition("=")
         if equals and column:
-            value = unquote(text)
-            found.append((unquote(column), None if value == HIVE_NULL else value))
+            value = unquote(text, errors="strict")
+            found.append((unquote(column, errors="strict"), None if value == HIVE_NULL else value))
     return tuple(found)
 
 

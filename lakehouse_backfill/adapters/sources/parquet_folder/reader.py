@@ -16,6 +16,7 @@ from lakehouse_backfill.core.migration.fit import (
     TableShape,
     find_fault,
     find_rewrite_cause,
+    fit_column,
 )
 from lakehouse_backfill.domain.sources.migration import MigrationPart, MigrationSurvey
 from lakehouse_backfill.errors import Conflict, RejectedInput
@@ -97,11 +98,11 @@ class ParquetPlace:
             sums = self.new_sums()
             with self._open(listed.name) as file:
                 facts = self._facts(listed.name, file)
-                fault = find_fault(facts, self.table)
+                fault = find_fault(facts, self.table) or self._nested_fault(file.schema_arrow)
                 if fault:
                     raise _bad(fault)
                 for batch in self._rows(listed.name, file):
-                    sums.add(batch)
+                    _add(sums, batch)
                 found = sums.groups()
                 rows = sum(one.checksum.rows for one in found.values())
                 if rows != file.metadata.num_rows:
@@ -155,17 +156,23 @@ class ParquetPlace:
         columns = [stored.column(number) for number in range(len(stored))]
         if len(set(schema.names)) < len(schema.names):
             raise _bad("a column name stands in it twice")
-        pairs = path_values(name)
+        try:
+            pairs = path_values(name)
+        except UnicodeDecodeError as error:
+            raise _bad("its path is no UTF-8") from error
         if len({column for column, _ in pairs}) < len(pairs):
             raise _bad("its path names a column twice")
-        ids = any(b"PARQUET:field_id" in (field.metadata or {}) for field in schema)
+        old = frozenset(c.path for c in columns if c.physical_type == "INT96")
+        inner = sorted(old.difference(schema.names))
+        if inner:
+            raise _bad(f"its nested column {inner[0]} is stored as INT96")
         return FileFacts(
             types={field.name: str(field.type) for field in schema},
             leaves=tuple(column.path for column in columns),
-            has_field_ids=ids,
+            has_field_ids=any(_has_ids(field) for field in schema),
             in_path=frozenset(column for column, _ in pairs),
             location=self.folder.location(name),
-            old_instants=frozenset(c.name for c in columns if c.physical_type == "INT96"),
+            old_instants=old,
         )
 
     def _rows(self, name: str, file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
@@ -175,11 +182,38 @@ class ParquetPlace:
         facts = self._facts(name, file)
         fixed = {column: self._path_scalar(column, text) for column, text in path_values(name)}
         try:
+            if facts.old_instants:
+                self._require_microseconds(name, file, sorted(facts.old_instants))
             for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
                 yield self._as_table(batch, fixed, facts.old_instants)
         except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
             self.folder.require_bytes(name)
             raise _bad(_describe(error)) from error
+
+    def _require_microseconds(self, name: str, file: pq.ParquetFile, columns: list[str]) -> None:
+        """Raise RejectedInput when INT96 columns hold more than microseconds."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyarrow import parquet as pq
+
+        options = {"batch_size": _BATCH_ROWS, "columns": columns, "use_threads": False}
+        with pq.ParquetFile(self.folder.path(name), filesystem=self.folder.store) as whole:
+            pairs = zip(file.iter_batches(**options), whole.iter_batches(**options), strict=True)
+            for cut, exact in pairs:
+                for column in columns:
+                    # Nanoseconds of instants that are out of their range wrap around, as these do.
+                    found = pc.multiply(cut.column(column).cast(pa.int64()), 1000)
+                    if not found.equals(exact.column(column).cast(pa.int64())):
+                        wanted = self.schema.field(column).type
+                        raise _bad(f"column {column} has a value that does not fit into {wanted}")
+
+    def _nested_fault(self, stored: pa.Schema) -> str | None:
+        """Return which nested column has another form than the contract says."""
+        for field in stored:
+            wanted = self.schema.field(field.name).type
+            if not _is_nested_fit(field.type, wanted):
+                return f"column {field.name} is {field.type} in the file and {wanted} in the table"
+        return None
 
     def _as_table(
         self, batch: pa.RecordBatch, fixed: dict[str, pa.Scalar], old_instants: frozenset[str]
@@ -213,6 +247,53 @@ class ParquetPlace:
             return pa.scalar(text, pa.string()).cast(kind)
         except (pa.ArrowException, NotImplementedError) as error:
             raise _bad(f"its path has no {kind} for {column}") from error
+
+
+def _is_nested_fit(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether no inner value is dropped or becomes another one; flat columns are no matter.
+
+    Arrow's cast drops fields of a struct, rounds inner numbers, and takes local times for UTC.
+    """
+    import pyarrow as pa
+
+    types = pa.types
+    if not types.is_nested(stored) or not types.is_nested(wanted):
+        return True
+    if types.is_struct(stored) and types.is_struct(wanted):
+        kinds = {wanted.field(number).name: wanted.field(number) for number in range(len(wanted))}
+        pairs = [(field.type, kinds.get(field.name)) for field in stored]
+        return all(other is not None and _is_inner_fit(own, other.type) for own, other in pairs)
+    if types.is_map(stored) and types.is_map(wanted):
+        return _is_inner_fit(stored.key_type, wanted.key_type) and _is_inner_fit(
+            stored.item_type, wanted.item_type
+        )
+    if types.is_map(stored) or types.is_map(wanted):
+        return False
+    if types.is_struct(stored) or types.is_struct(wanted):
+        return False
+    return _is_inner_fit(stored.value_type, wanted.value_type)
+
+
+def _is_inner_fit(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    return fit_column(str(stored), str(wanted)) != "clash" and _is_nested_fit(stored, wanted)
+
+
+def _has_ids(field: pa.Field) -> bool:
+    """Return whether a field, or one within it, has a field id: one is enough for readers."""
+    import pyarrow as pa
+
+    kind = field.type
+    is_nested = pa.types.is_nested(kind)
+    return b"PARQUET:field_id" in (field.metadata or {}) or any(
+        _has_ids(kind.field(number)) for number in range(kind.num_fields if is_nested else 0)
+    )
+
+
+def _add(sums: RowSums, batch: pa.RecordBatch) -> None:
+    try:
+        sums.add(batch)
+    except (OverflowError, ValueError) as error:
+        raise _bad("a value of its partition is out of range (years 1 to 9999)") from error
 
 
 def _exact(column: pa.Array, field: pa.Field, *, is_utc: bool) -> pa.Array:

@@ -1,0 +1,129 @@
+"""Files of an old place that are not what they seem: no row is lost, hidden or changed."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from lakehouse_backfill.errors import Conflict
+from tests.support.sources.migration import NEWEST, MigrationCase, trip
+
+
+def retyped(case: MigrationCase, column: str) -> None:
+    """Give the contract another last column."""
+    contract = case.project / "catalog/contracts/silver.trips.yaml"
+    contract.write_text(contract.read_text().replace("name: km, type: double", column))
+
+
+@pytest.mark.req("T10")
+def test_a_row_group_without_statistics_hides_no_row_from_a_filter(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p", partitioning="[]")
+    # Writers leave the bounds of long values out, here those of the second group.
+    rows = [trip(1, city="a"), trip(2, city="b"), trip(3, city="z" * 5000), trip(4, city="c")]
+    path = case.old / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=NEWEST), path, row_group_size=2)
+    group = pq.read_metadata(path).row_group(1).column(1).statistics
+    assert group is None or not group.has_min_max
+    assert case.migrate().adopted == 1
+    table = case.catalog().load_table(case.table)
+    assert table.scan("city >= 'c'").to_arrow().sort_by("id")["id"].to_pylist() == [3, 4]
+    assert table.scan("id = 4").to_arrow()["id"].to_pylist() == [4]
+
+
+@pytest.mark.req("T10")
+def test_negative_decimals_are_found_by_filters(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p", partitioning="[]")
+    rows = [trip(n, fare=Decimal(fare)) for n, fare in enumerate(("-5.25", "3", "-0.01"))]
+    table = pa.Table.from_pylist(rows, schema=NEWEST)
+    pq.write_table(table, case.old / "a.parquet")
+    pq.write_table(table, case.old / "b.parquet", store_decimal_as_integer=True)
+    assert case.migrate().adopted == 2
+    scan = case.catalog().load_table(case.table).scan("fare < 0")
+    assert sorted(scan.to_arrow()["id"].to_pylist()) == [0, 0, 2, 2]
+
+
+@pytest.mark.req("T10")
+@pytest.mark.parametrize("nanoseconds", [1, 999])
+def test_an_old_instant_of_nanoseconds_is_not_cut(nanoseconds: int, tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p", partitioning="[]")
+    retyped(case, "name: at, type: timestamptz")
+    at = pa.array(np.array([0, nanoseconds - 10**12]), pa.timestamp("ns"))
+    pq.write_table(
+        pa.table({"id": [1, 2], "at": at}), case.old / "spark.parquet",
+        use_deprecated_int96_timestamps=True,
+    )  # fmt: skip
+    (part,) = case.migrate().rejected_parts
+    assert part.because.startswith("column at has a value that does not fit into timestamp[us")
+
+
+def nested(case: MigrationCase, kind: str, values: pa.Array) -> tuple[str, str]:
+    """Write one file with a nested column; return what was done with it, and why."""
+    retyped(case, f'name: at, type: "{kind}"')
+    pq.write_table(pa.table({"id": [1], "at": values}), case.old / "a.parquet")
+    done = case.migrate()
+    (part,) = [*done.rejected_parts, *done.rewritten_parts]
+    return part.action, part.because
+
+
+@pytest.mark.req("T10")
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("struct<a: long>", pa.array([{"a": 1, "b": 2}])),
+        ("list<string>", pa.array([[7]])),
+        ("list<float>", pa.array([[0.1]])),
+        ("list<timestamptz>", pa.array([[0]], pa.list_(pa.timestamp("us")))),
+    ],
+)
+def test_nested_values_are_held_to_the_same_rules(
+    kind: str, values: pa.Array, tmp_path: Path
+) -> None:
+    action, because = nested(MigrationCase(tmp_path / "p", partitioning="[]"), kind, values)
+    assert (action, because[:12]) == ("reject", "column at is")
+
+
+def test_a_field_id_within_a_column_is_one(tmp_path: Path) -> None:
+    # One id anywhere makes readers take columns by id alone: the others would be null.
+    inner = pa.field("a", pa.int64(), metadata={"PARQUET:field_id": "7"})
+    values = pa.array([{"a": 1}], pa.struct([inner]))
+    case = MigrationCase(tmp_path / "p", partitioning="[]")
+    assert nested(case, "struct<a: long>", values) == (
+        "rewrite", "it has field ids of another table",
+    )  # fmt: skip
+    assert case.rows('"at".a') == [(1,)]
+
+
+def test_a_path_that_is_no_text_is_bad(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p", partitioning="[{column: city}]")
+    schema = NEWEST.remove(1)
+    case.write("city=%FF/a.parquet", [trip(1)], schema)
+    case.write("city=%C3%A9%20%2F/b.parquet", [trip(2)], schema)
+    case.declare("bad_parts: leave_out\n")
+    (part,) = case.migrate().rejected_parts
+    assert (part.name, part.because) == ("city=%FF/a.parquet", "its path is no UTF-8")
+    assert [row[2] for row in case.rows()] == ["é /"]
+
+
+def test_a_day_after_the_year_9999_in_a_partition_makes_the_file_bad(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p")
+    dated = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    table = pa.table({"id": [1], "day": pa.array([3_000_000], pa.int32()).cast(pa.date32())}, dated)
+    pq.write_table(table, case.old / "a.parquet")
+    (part,) = case.migrate().rejected_parts
+    assert part.because.startswith("a value of its partition")
+
+
+@pytest.mark.req("T10")
+def test_what_is_added_between_proof_and_acceptance_is_seen(tmp_path: Path) -> None:
+    case = MigrationCase(tmp_path / "p", environment="prod")
+    case.write("day=2024-01-01/a.parquet", [trip(1)])
+    assert not case.migrate("ana").accepted
+    case.write("day=2024-01-01/late.parquet", [trip(2)])
+    with pytest.raises(Conflict, match=r"late\.parquet"):
+        case.migrate("ben")
+    assert case.rows("id") == []
