@@ -17,10 +17,12 @@ from lakehouse_backfill.case_histories import (
     instant,
 )
 from lakehouse_backfill.demo.case_lake import calendar_table
+from lakehouse_backfill.demo.case_study import CaseStudyOptions
 from lakehouse_backfill.errors import ConfigError
 from tests.support.oracles.case_sla import case_days
 
 pytestmark = pytest.mark.req("T12")
+DOCS = Path(__file__).parents[2] / "docs"
 DISPUTED = Path(__file__).parents[2] / "jobs" / "case_sla" / "disputed_cases.csv"
 HISTORY = CaseHistory(1_000)
 Rows = dict[tuple[date, int], dict[str, Any]]
@@ -103,6 +105,17 @@ def test_the_disputed_cases_are_a_hundred_whose_rows_change(right: Rows, wrong: 
             "due_on": str(row["due_on"]),
             "breached": row["jurisdiction"] if row["is_breached"] else "",
         }  # fmt: skip
+
+
+def test_the_numbers_of_the_tutorial_are_those_of_its_cases() -> None:
+    options = CaseStudyOptions()
+    events = CaseHistory(options.cases).events().to_pylist()
+    old = rows_of(events, corrected=False, counted_from="utc")
+    new = rows_of(events, corrected=True, counted_from="local")
+    assert old.keys() == new.keys()
+    changed = sum(row != old[key] for key, row in new.items())
+    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    assert f"{changed:,} case days change, {len(new) - changed:,} stay, none come or go" in text
 
 
 def test_a_case_is_the_same_among_more_cases() -> None:
