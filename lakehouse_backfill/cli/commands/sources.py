@@ -30,7 +30,7 @@ def land(
         typer.Option("--from", metavar="DATE", help="First date or instant; all if left out."),
     ] = None,
     to: Annotated[
-        str | None, typer.Option(metavar="DATE", help="First one that is not landed any more.")
+        str | None, typer.Option(metavar="DATE", help="First one that is left out again.")
     ] = None,
     *,
     reconcile: Annotated[
