@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
@@ -16,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.case_histories import LEAST_CASES, YEAR_START, YEAR_STOP, CaseHistory
+from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.demo.case_lake import (
     BREACHES_PRODUCT,
     CASE_FILES,
@@ -46,6 +50,7 @@ LINEAGE = {
     "input_range_start", "input_range_end", "processing_mode", "reference_data_version",
     "restatement_reason", "produced_at",
 }  # fmt: skip
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 Rows = dict[tuple[date, int], dict[str, Any]]
 
 
@@ -55,6 +60,7 @@ class Told:
 
     study: CaseStudy
     transcript: str
+    folder: Path
 
     @property
     def project(self) -> Project:
@@ -111,14 +117,25 @@ def told(
     copy_project(folder, CASE_FILES)
     where = str(lake_folder)
     catalog = {name: value.replace("${project}", where) for name, value in profile.catalog.items()}
-    own = profile.model_copy(update={"catalog": catalog})
+    own = profile.model_copy(update={"catalog": catalog, "control_namespace": "case_control"})
     project = Project(Adapters(folder, own, NullProgress(), "dev"))
     lines: list[str] = []
     lake = CaseLake(project, LEAST_CASES)
     lake.require_free_names()
     study = CaseStudy(project, lake, Narrator(lines.append), explained_partitions=1)
     study.tell()
-    return Told(study, "\n".join(lines))
+    declared = {
+        "environment": "dev", "catalog": dict(own.catalog), "spark": dict(own.spark),
+        "control_namespace": own.control_namespace,
+    }  # fmt: skip
+    (folder / "catalog" / "profiles.yaml").write_text(
+        yaml.safe_dump({
+            "api_version": "lakehouse-backfill/v1", "default": "tutorial",
+            "profiles": {"tutorial": declared},
+        }),
+        encoding="utf-8",
+    )  # fmt: skip
+    return Told(study, "\n".join(lines), folder)
 
 
 @pytest.mark.req("T9")
@@ -233,3 +250,34 @@ def test_why_tells_the_story_of_a_month(told: Told) -> None:
     assert story.reason is not None
     assert "UTC dates" in story.reason
     assert {line.input for line in story.inputs} >= {"events", "carried", "calendar"}
+
+
+@pytest.mark.req("T9", "T10")
+def test_the_commands_of_the_tutorial_do_what_it_says(told: Told) -> None:
+    """Run them as they are printed, with the ids of this story. They roll back: the last test."""
+    text = TUTORIAL.read_text(encoding="utf-8")
+    lines = re.findall(r"^\.\./\.venv/bin/lakehouse-backfill (.+)$", text, re.MULTILINE)
+    assert len(lines) == 8
+    (cascade,) = set(
+        re.findall(r"^   undo:   .* rollback .*(cx-\w+)", told.transcript.split("\n8. ")[1], re.M)
+    )
+    printed = []
+    for line in lines:
+        words = line.replace("RUN", told.study.runs[CASES_PRODUCT]).replace("cx-…", cascade)
+        found = CliRunner().invoke(
+            app,
+            ["--project", str(told.folder), "--quiet", *shlex.split(words)],
+            prog_name="lakehouse-backfill",
+            env={"LAKEHOUSE_BACKFILL_PROFILE": None, "COLUMNS": "200"},
+        )
+        assert found.exit_code == 0, f"{words}\n{found.output}"
+        printed.append(found.output)
+    assert "UTC dates" in printed[1]
+    actions = [row.action for row in told.project.versions(CASES_PRODUCT).versions]
+    acts = [one for one in reversed(actions) if one in ("publish", "rollback")]
+    assert acts == ["publish", "publish", "rollback", "publish", "rollback"]
+    assert _rows(told.project.accepted(CASES_PRODUCT)) == told.old
+    events = told.study.lake.catalog.load_table(CORRECTIONS_TABLE).scan().to_arrow().to_pylist()
+    reversed_ids = {one["corrects_event_id"] for one in events} - {None}
+    assert reversed_ids == {one["event_id"] for one in events if one["corrects_event_id"] is None}
+    assert len(events) == 2 * len(reversed_ids) > 0
