@@ -458,3 +458,12 @@ def test_rows_of_a_handler_that_are_deleted_are_handled_again_or_nothing_goes_on
     case.declare(declaration=text.replace("silver.balances", "silver.broken"))
     with pytest.raises(Unsupported, match="is the table of the handler broken"):
         Project.open(case.project).rebuild("orders", "balances", "A")
+
+
+def test_a_replay_goes_on_when_its_table_of_events_has_another_name(case: EventCase) -> None:
+    case.append([Made("a", "A", 1)])
+    case.replay()
+    wiring = Project.open(case.project).wiring
+    wiring.catalog.rename_table("bronze.order_events", "bronze.moved")
+    case.declare(declaration=cases.DECLARATION.replace("bronze.order_events", "bronze.moved"))
+    assert (case.replay().replay_id, len(case.rows())) == (None, 1)

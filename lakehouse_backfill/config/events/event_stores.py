@@ -31,7 +31,7 @@ from lakehouse_backfill.errors import ConfigError, Fault, NotFound
 
 EVENTS_FOLDER = Path("catalog/events")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_SCHEMA_FILE = re.compile(r"\d{1,10}")
+_SCHEMA_FILE = re.compile(r"[0-9]{1,10}")
 
 
 def find_event_store(project: Path, name: str) -> EventStoreDeclaration:
@@ -96,10 +96,15 @@ def load_schemas(project: Path, store: EventStoreDeclaration) -> dict[int, Write
             fix="correct version.schemas",
             field="version.schemas",
         )
-    found = {}
+    found: dict[int, WriterSchema] = {}
     for path in sorted(folder.glob("*.json")):
         if not _SCHEMA_FILE.fullmatch(path.stem):
             continue
+        if int(path.stem) in found:
+            raise ConfigError(
+                f"{display_path(path, project)} is a second schema of the id {int(path.stem)}",
+                fix="keep one of them",
+            )
         try:
             found[int(path.stem)] = WriterSchema(**json.loads(path.read_text("utf-8")))
         except (ValueError, TypeError, RecursionError, ValidationError) as error:

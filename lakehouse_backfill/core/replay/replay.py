@@ -35,7 +35,14 @@ from lakehouse_backfill.domain.sources.events import (
     new_replay_id,
     next_replay_state,
 )
-from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, Conflict, Unsupported
+from lakehouse_backfill.errors import (
+    BackfillError,
+    Blocked,
+    ConfigError,
+    Conflict,
+    NotFound,
+    Unsupported,
+)
 from lakehouse_backfill.events import (
     AggregateEvent,
     HandledEvent,
@@ -445,7 +452,8 @@ def _record(ports: ReplayPorts, state: ReplayState, rows: Sequence[HandledRow]) 
 
 def _finish(ports: ReplayPorts, state: ReplayState) -> None:
     """Drop the tag of a replay that is complete, or not continued; record how it ended."""
-    ports.pins.unpin(state.table, state.replay_id)
+    with suppress(NotFound):  # the tag went with the table
+        ports.pins.unpin(state.table, state.replay_id)
     ports.ledger.report(_job(state, "done" if state.is_complete else "failed"))
 
 

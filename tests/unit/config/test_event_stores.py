@@ -86,3 +86,13 @@ def test_a_file_that_is_no_schema_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "s" / "7.json").write_text(text)
     with pytest.raises(ConfigError, match=r"s/7\.json is no schema of a writer"):
         load_schemas(tmp_path, store)
+
+
+def test_two_schemas_of_one_id_are_an_error(tmp_path: Path) -> None:
+    store = find_event_store(declare(tmp_path, "version: {schemas: s}\n"), "orders")
+    (tmp_path / "s").mkdir()
+    for number, name in enumerate(("7", "007"), start=1):
+        text = f'{{"event_type": "paid", "version": {number}}}'
+        (tmp_path / "s" / f"{name}.json").write_text(text)
+    with pytest.raises(ConfigError, match="is a second schema of the id 7"):
+        load_schemas(tmp_path, store)
