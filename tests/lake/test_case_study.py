@@ -183,7 +183,7 @@ def test_the_seven_checks_are_part_of_the_evidence_and_the_owner_reviewed_one(to
         "lineage is complete",
     ):
         assert part in passed
-    page = Path(told.project.evidence(run).report).read_text(encoding="utf-8")
+    page = Path(str(told.project.evidence(run).report)).read_text(encoding="utf-8")
     assert "reviewed with compliance" in page
 
 

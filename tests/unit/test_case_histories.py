@@ -30,7 +30,8 @@ Rows = dict[tuple[date, int], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def events() -> list[dict[str, Any]]:
-    return HISTORY.events().to_pylist()
+    found: list[dict[str, Any]] = HISTORY.events().to_pylist()
+    return found
 
 
 def rows_of(
