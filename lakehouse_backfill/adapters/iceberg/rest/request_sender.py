@@ -21,8 +21,8 @@ from uuid import UUID
 
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter
+from requests.exceptions import ChunkedEncodingError, ConnectTimeout, Timeout
 from requests.exceptions import ConnectionError as NoConnectionError
-from requests.exceptions import ConnectTimeout, Timeout
 from urllib3.exceptions import NewConnectionError
 
 KEY_HEADER = "Idempotency-Key"
@@ -30,6 +30,8 @@ KEY_HEADER = "Idempotency-Key"
 PATIENCE_S = 30.0
 _MAX_SENDINGS_UNANSWERED = 6
 _FIRST_PAUSE_S = 0.05
+#: Between sendings to a server that asks to wait, however short a time it asks for.
+_MIN_WAIT_S = 0.1
 #: A `Retry-After` that cannot be read.
 _DEFAULT_WAIT_S = 1.0
 _LATER_STATUSES = (429, 503)
@@ -51,8 +53,8 @@ class Idempotency:
 
     #: How long a key may be sent again, in seconds; None: the server knows no keys.
     lifetime_s: float | None = None
-    #: Keys of changes that were answered by 401, by what is sent again with a new token.
-    _repeated: dict[tuple[str, str, Any], str] = field(default_factory=dict)
+    #: Changes that were answered by 401, by what is sent again with a new token.
+    _repeated: dict[tuple[str, str, Any], _Sendings] = field(default_factory=dict)
 
     def learn(self, config: bytes) -> None:
         """Read the answer to `/v1/config`; whatever cannot be read announces nothing."""
@@ -60,15 +62,20 @@ class Idempotency:
             announced = json.loads(config).get("idempotency-key-lifetime")
         except (ValueError, AttributeError):
             announced = None
-        self.lifetime_s = duration_s(announced) if isinstance(announced, str) else None
+        # A key that is forgotten at once protects nothing.
+        self.lifetime_s = (duration_s(announced) if isinstance(announced, str) else None) or None
 
-    def take_key(self, request: PreparedRequest) -> str:
-        """Return the key of the request: a new one, unless the same one is sent again."""
-        return self._repeated.pop(_identity(request), None) or new_key()
+    def take_sendings(self, request: PreparedRequest, now: float) -> _Sendings:
+        """Return the sendings of the request so far: none, with a new key, unless it is repeated.
 
-    def keep_key(self, request: PreparedRequest, key: str) -> None:
-        """Keep the key for the next request that is the same."""
-        self._repeated[_identity(request)] = key
+        The same change is a new one when it comes later than a new token takes.
+        """
+        kept = self._repeated.pop(_identity(request), None)
+        return kept if kept is not None and now <= kept.end else _Sendings(new_key())
+
+    def keep_sendings(self, request: PreparedRequest, sent: _Sendings) -> None:
+        """Keep them for the next request that is the same."""
+        self._repeated[_identity(request)] = sent
 
 
 class RequestSender(BaseAdapter):
@@ -99,35 +106,39 @@ class RequestSender(BaseAdapter):
         and any request after 503 or 429 with `Retry-After`. The last answer is returned, or its
         error raised, when the patience is spent.
         """
-        key = self._set_key(request)
-        end = self._clock() + min(PATIENCE_S, self._idempotency.lifetime_s or PATIENCE_S)
-        sent = _Sendings(is_keyed=key is not None)
+        sent = self._begin(request)
         while True:
             try:
                 response = self._through.send(request, *args, **kwargs)
-            except (NoConnectionError, Timeout) as error:
+                # An answer that breaks off is lost too.
+                _ = sent.key and response.content
+            except (NoConnectionError, ChunkedEncodingError, Timeout) as error:
                 pause_s = sent.pause_after_error(error)
-                if pause_s is None or self._clock() + pause_s > end:
+                if pause_s is None or self._clock() + pause_s > sent.end:
                     raise
             else:
                 pause_s = sent.pause_after_answer(response)
-                if pause_s is None or self._clock() + pause_s > end:
+                if pause_s is None or self._clock() + pause_s > sent.end:
                     break
                 response.close()
             self._sleep(pause_s)
-        if key is not None and response.status_code in _UNAUTHORIZED_STATUSES:
-            self._idempotency.keep_key(request, key)
+        if sent.key is not None and response.status_code in _UNAUTHORIZED_STATUSES:
+            sent.end = self._clock() + PATIENCE_S
+            self._idempotency.keep_sendings(request, sent)
         if _path(request).endswith("/v1/config") and response.ok:
             self._idempotency.learn(response.content)
         vars(response)[_SENT] = sent
         return response
 
-    def _set_key(self, request: PreparedRequest) -> str | None:
-        if self._idempotency.lifetime_s is None or not is_change(request):
-            return None
-        key = self._idempotency.take_key(request)
-        request.headers[KEY_HEADER] = key
-        return key
+    def _begin(self, request: PreparedRequest) -> _Sendings:
+        now, lifetime_s = self._clock(), self._idempotency.lifetime_s
+        sent = _Sendings()
+        if lifetime_s is not None and is_change(request):
+            sent = self._idempotency.take_sendings(request, now)
+            request.headers[KEY_HEADER] = str(sent.key)
+        if sent.count == 0:
+            sent.end = now + min(PATIENCE_S, lifetime_s or PATIENCE_S)
+        return sent
 
 
 _SENT = "lakehouse_backfill_sendings"
@@ -137,7 +148,9 @@ _SENT = "lakehouse_backfill_sendings"
 class _Sendings:
     """The sendings of one request so far."""
 
-    is_keyed: bool
+    key: str | None = None
+    #: Until when it is sent again, on the sender's clock.
+    end: float = 0.0
     count: int = 0
     #: How many may have been executed without an answer that says so.
     unanswered: int = 0
@@ -148,7 +161,7 @@ class _Sendings:
         wait_s = retry_after_s(response)
         is_in_progress = response.status_code == _IN_PROGRESS_STATUS and self.unanswered > 0
         if wait_s is not None and (response.status_code in _LATER_STATUSES or is_in_progress):
-            return wait_s
+            return max(wait_s, _MIN_WAIT_S)
         return self._pause_unanswered() if response.status_code in _UNKNOWN_STATUSES else None
 
     def pause_after_error(self, error: Exception) -> float | None:
@@ -158,7 +171,7 @@ class _Sendings:
 
     def _pause_unanswered(self) -> float | None:
         self.unanswered += 1
-        if not self.is_keyed or self.unanswered >= _MAX_SENDINGS_UNANSWERED:
+        if self.key is None or self.unanswered >= _MAX_SENDINGS_UNANSWERED:
             return None
         return float(_FIRST_PAUSE_S * 2 ** (self.unanswered - 1))
 
@@ -199,7 +212,7 @@ def retry_after_s(response: Response) -> float | None:
         return float(text)
     try:
         due = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return _DEFAULT_WAIT_S
     zoned = due if due.tzinfo else due.replace(tzinfo=timezone.utc)
     return max(0.0, (zoned - datetime.now(timezone.utc)).total_seconds())

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from requests import PreparedRequest, Request, Response
 from requests.adapters import BaseAdapter
+from requests.exceptions import ChunkedEncodingError, ConnectTimeout, ReadTimeout
 from requests.exceptions import ConnectionError as NoConnectionError
-from requests.exceptions import ConnectTimeout, ReadTimeout
+from urllib3.exceptions import ProtocolError
 
 from lakehouse_backfill.adapters.iceberg.rest.request_sender import (
     KEY_HEADER,
@@ -23,6 +24,7 @@ from lakehouse_backfill.adapters.iceberg.rest.request_sender import (
     duration_s,
     is_change,
     new_key,
+    retry_after_s,
     was_put_off,
     was_sent_again,
 )
@@ -145,6 +147,75 @@ def test_the_key_outlives_a_token_that_expired_in_between():
     assert lost == unauthorized == repeated != another
 
 
+def test_a_refusal_with_a_new_token_does_not_hide_a_lost_answer():
+    script = Script(LOST, 401, 403)
+    sent = sender(script, KEYED)
+    answers = [sent.send(a_request()) for _ in range(2)]
+    assert [was_sent_again(one) for one in answers] == [True, True]
+    script.answers = [LOST, 401, (503, "99")]
+    again = [sent.send(a_request()) for _ in range(2)]
+    assert not was_put_off(again[-1])
+
+
+def test_the_same_change_has_a_new_key_when_it_is_made_later():
+    clock, script = Clock(), Script(401, 200)
+    sent = sender(script, KEYED, clock)
+    sent.send(a_request("DELETE"))
+    clock.sleep(PATIENCE_S + 1)
+    response = sent.send(a_request("DELETE"))
+    assert len({*script.keys}) == 2
+    assert not was_sent_again(response)
+
+
+class Broken(BytesIO):
+    """A body that breaks off."""
+
+    def stream(self, *_: Any, **__: Any) -> Any:
+        raise ProtocolError("broke off")
+
+
+@pytest.mark.parametrize(("lifetime_s", "sendings"), [(KEYED, 2), (None, 1)])
+def test_an_answer_that_breaks_off_is_lost(lifetime_s: float | None, sendings: int):
+    class Breaking(Script):
+        def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
+            made = super().send(request, *args, **options)
+            if self.answers:
+                made._content, made.raw = False, Broken()
+            return made
+
+    script = Breaking(200, 200)
+    response = sender(script, lifetime_s).send(a_request())
+    assert len(script.keys) == sendings
+    if lifetime_s is None:
+        with pytest.raises(ChunkedEncodingError):
+            _ = response.content
+
+
+@pytest.mark.parametrize("text", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_a_server_that_asks_for_no_pause_is_not_flooded(text: str):
+    clock, script = Clock(), Script(*[(503, text)] * 999)
+    sender(script, None, clock).send(a_request())
+    assert len(script.keys) <= 10 * PATIENCE_S + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-5",
+        "",
+        "soon",
+        "1.5",
+        "nan",
+        "Mon, 01 Jan 99999999999999999999 00:00:00 GMT",
+        "Mon, 01 Jan 2020 00:00:00 +99999999999999999999",
+    ],
+)
+def test_a_pause_that_cannot_be_read_is_a_second(text: str):
+    response = Response()
+    response.headers["Retry-After"] = text
+    assert retry_after_s(response) == 1.0
+
+
 def test_a_server_announces_keys_in_its_configuration():
     script, known = Script(200), Idempotency()
     RequestSender(script, known).send(a_request("GET", f"{BASE}/config"))
@@ -175,6 +246,12 @@ def test_only_changes_get_a_key(method: str, path: str, expected: bool):
 )
 def test_a_lifetime_is_a_duration(text: str, expected: float | None):
     assert duration_s(text) == expected
+
+
+def test_keys_that_live_for_no_time_are_none():
+    known = Idempotency()
+    known.learn(b'{"idempotency-key-lifetime": "PT0S"}')
+    assert known.lifetime_s is None
 
 
 @given(st.binary(max_size=40))
