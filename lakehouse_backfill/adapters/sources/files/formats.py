@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.sources.change_records import BadChange, read_change_lines
 from lakehouse_backfill.adapters.sources.files.errors import bad_file, unparsable_file
-from lakehouse_backfill.adapters.sources.formats import read_json_lines
+from lakehouse_backfill.adapters.sources.formats import read_json_lines, require_small_exponents
 from lakehouse_backfill.domain.sources.declaration import ChangeLog, FileSource
 
 if TYPE_CHECKING:
@@ -84,19 +84,25 @@ def _parse_csv(declared: FileSource, content: bytes, schema: pa.Schema) -> pa.Ta
     from pyarrow import csv
 
     _require_closed_quotes(declared, content)
-    types = {field.name: field.type for field in schema}
-    return csv.read_csv(
-        io.BytesIO(content),
-        # A row must lie in two blocks at most.
-        read_options=csv.ReadOptions(block_size=max(1 << 20, min(len(content), 1 << 26))),
-        parse_options=csv.ParseOptions(delimiter=declared.csv.delimiter, newlines_in_values=True),
-        convert_options=csv.ConvertOptions(
-            column_types=types,
-            null_values=list(declared.csv.null_texts),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
+
+    def read(kinds: dict[str, pa.DataType]) -> pa.Table:
+        return csv.read_csv(
+            io.BytesIO(content),
+            # A row must lie in two blocks at most.
+            read_options=csv.ReadOptions(block_size=max(1 << 20, min(len(content), 1 << 26))),
+            parse_options=csv.ParseOptions(
+                delimiter=declared.csv.delimiter, newlines_in_values=True
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types=kinds,
+                null_values=list(declared.csv.null_texts),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+    require_small_exponents(content, schema, read)
+    return read({field.name: field.type for field in schema})
 
 
 def _require_closed_quotes(declared: FileSource, content: bytes) -> None:

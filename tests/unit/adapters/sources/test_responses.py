@@ -16,10 +16,11 @@ from lakehouse_backfill.adapters.sources.api.client import ApiAnswer
 from lakehouse_backfill.adapters.sources.api.ledger import ResponseLedger, StoredPage
 from lakehouse_backfill.adapters.sources.api.reader import ApiReader
 from lakehouse_backfill.adapters.sources.api.spool import RequestSpool
-from lakehouse_backfill.adapters.sources.formats import decode_json, exact_json
-from lakehouse_backfill.domain.sources.declaration import ApiSource
+from lakehouse_backfill.adapters.sources.files.formats import parse
+from lakehouse_backfill.adapters.sources.formats import decode_json, exact_json, from_json_rows
+from lakehouse_backfill.domain.sources.declaration import ApiSource, FileSource
 from lakehouse_backfill.domain.sources.landings import LandingRequest, LandingState
-from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.errors import RejectedInput, Unsupported
 
 
 def test_a_table_of_another_source_takes_no_responses() -> None:
@@ -45,7 +46,7 @@ def test_numbers_of_a_record_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e401", "-1e-401", "0e-999999999", "1e99999999999999999999"])
-def test_a_number_that_would_fill_the_memory_is_no_json(number: str) -> None:
+def test_a_number_without_end_is_no_json(number: str) -> None:
     with pytest.raises(ValueError, match="too large an exponent"):
         decode_json(f'{{"a": [{number}]}}')
     assert decode_json("[1e400, 5e-324, 0.0]") == [Decimal("1e400"), Decimal("5e-324"), 0]
@@ -85,3 +86,31 @@ def test_a_page_that_is_asked_for_again_is_none_of_those_that_are_landed() -> No
     tables: Any = None
     reader = ApiReader(source, pa.schema([]), client, ledger, tables, clock)
     assert [page.number for page in reader.responses({"cursor": None}, committed=10)] == [11]
+
+
+@pytest.mark.parametrize("number", ["1e-999999999", "-1.5E-9999"])
+def test_a_decimal_of_which_arrow_dies_is_refused(number: str) -> None:
+    own = pa.schema([("a", pa.decimal128(10, 2)), ("b", pa.string())])
+    for value in (number, Decimal(number)):
+        with pytest.raises(ValueError, match="a has a decimal with too large an exponent"):
+            from_json_rows([{"a": value}], own)
+    for kind, content in (
+        ("csv", f"a,b\n1,x\n{number},y\n"),
+        ("json", '{"a": "' + number + '", "b": ""}'),
+    ):
+        declared = FileSource(location="inbox", format=kind)
+        with pytest.raises(RejectedInput):
+            parse(declared, "f", content.encode(), own)
+    # Only decimals count: the same text in another column is a text.
+    assert from_json_rows([{"a": "1.5", "b": number}], own).to_pylist() == [
+        {"a": Decimal("1.50"), "b": number}
+    ]
+
+
+def test_what_is_nested_too_deeply_to_be_written_again_is_no_json() -> None:
+    deepest = "[" * 200 + "]" * 200
+    assert exact_json({"a": decode_json(deepest)})
+    for text in (f"[{deepest}]", f"[{deepest}]".encode()):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            decode_json(text)
+    assert len(decode_json("[" + "[]," * 300 + "{}]")) == 301
