@@ -48,7 +48,17 @@ READING = {
     "Differ": {"diff", "differing", "preview"},
     "EventReader": {"aggregate_events", "head", "holds", "open"},
     # A spill of the process.
-    "EventSet": {"batches", "behind", "close", "findings", "keep_states", "select", "states"},
+    "EventSet": {
+        "batches",
+        "behind",
+        "close",
+        "findings",
+        "keep_states",
+        "ledger_faults",
+        "select",
+        "selected",
+        "states",
+    },
     "Evidence": {"active_leases", "all_of", "document", "find_fingerprints", "newest", "newest_of"},
     "HandlerTables": {"handled", "newest_state", "state", "step_rows"},
     "Hooks": set(),
