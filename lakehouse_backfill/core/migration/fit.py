@@ -174,3 +174,8 @@ def find_database_fault(
         if not other.startswith(_DATABASE_TYPES.get(element, ("\0",))):
             return f"column {name} is {kind}, which does not become {wanted[name]}"
     return None
+
+
+def key_kind(stored: str) -> str:
+    """Return the type of a key as a query writes it: `character` alone would cut to one letter."""
+    return "bpchar" if stored == "character" else stored

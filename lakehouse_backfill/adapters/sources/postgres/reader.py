@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from lakehouse_backfill.core.migration.fit import find_database_fault
+from lakehouse_backfill.core.migration.fit import find_database_fault, key_kind
 from lakehouse_backfill.domain.sources.migration import (
     MigrationPart,
     MigrationSurvey,
@@ -90,8 +90,11 @@ class PostgresPlace:
                 self.progress.advance(1, rows=parts[-1].rows)
         finally:
             self.progress.finish()
-        found = sum(part.rows for part in parts)
-        if not any(part.action == "reject" for part in parts) and found != rows:
+        found = sum(
+            self._count(part.keys) if part.action == "reject" and part.keys else part.rows
+            for part in parts
+        )
+        if found != rows:
             raise Blocked(
                 f"{self.name} has {rows} rows, and its ranges of {self.declared.key} {found}",
                 state=_NOTHING,
@@ -174,6 +177,15 @@ class PostgresPlace:
         # Rows with the same key belong to one range.
         return list(dict.fromkeys(text for (text,) in found))
 
+    def _count(self, keys: tuple[str | None, str]) -> int:
+        """Return the rows of a range, also where a value of them is bad."""
+        after, last = keys
+        values = (last,) if after is None else (after, last)
+        ((found,),) = self._fetch(
+            "SELECT count(*)" + (_FIRST_ROWS if after is None else _NEXT_ROWS), values
+        )
+        return int(found)
+
     def _rows(self, after: str | None, last: str) -> Iterator[pa.RecordBatch]:
         """Stream the rows with keys after one and up to another one."""
         connection = self._connect()
@@ -240,7 +252,7 @@ class PostgresPlace:
             table=sql.Identifier(*self._relation),
             key=sql.Identifier(self.declared.key),
             # One of the types that fit, as the database writes it.
-            kind=sql.SQL(self._types.get(self.declared.key, "text")),
+            kind=sql.SQL(key_kind(self._types.get(self.declared.key, "text"))),
         )
 
     def _fetch(self, text: str, values: tuple[Any, ...] | None = None) -> list[tuple[Any, ...]]:

@@ -13,6 +13,7 @@ from lakehouse_backfill.core.migration.fit import (
     find_fault,
     find_rewrite_cause,
     fit_column,
+    key_kind,
 )
 
 TABLE = TableShape(
@@ -155,3 +156,11 @@ def test_a_table_of_a_database_has_the_columns_of_the_contract() -> None:
     assert unknown == "column b is not in the contract"
     missing = find_database_fault({}, wanted, frozenset({"a"}))
     assert missing == "the required column a is missing"
+
+
+@pytest.mark.parametrize(
+    ("stored", "written"),
+    [("character", "bpchar"), ("character varying", "character varying"), ("bigint", "bigint")],
+)
+def test_a_key_is_not_cut_by_the_name_of_its_type(stored: str, written: str) -> None:
+    assert key_kind(stored) == written
