@@ -157,7 +157,7 @@ class ApiClient:
         if seconds is None:
             try:
                 until = parsedate_to_datetime(text)
-            except ValueError:
+            except (ValueError, OverflowError):
                 return None
             if until.tzinfo is None:
                 until = until.replace(tzinfo=timezone.utc)

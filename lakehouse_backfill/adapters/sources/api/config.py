@@ -24,7 +24,7 @@ class ApiEndpoint:
         parts = urlsplit(declared.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
-                f"api.url: {declared.url} is no web address",
+                "api.url is no web address",
                 fix="write https://…",
                 field="api.url",
             )

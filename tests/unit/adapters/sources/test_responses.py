@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakehouse_backfill.adapters.sources.api.client import ApiAnswer
+from lakehouse_backfill.adapters.sources.api.client import ApiAnswer, ApiClient
+from lakehouse_backfill.adapters.sources.api.config import ApiEndpoint
 from lakehouse_backfill.adapters.sources.api.ledger import ResponseLedger, StoredPage
 from lakehouse_backfill.adapters.sources.api.reader import ApiReader
 from lakehouse_backfill.adapters.sources.api.spool import RequestSpool
@@ -20,7 +21,7 @@ from lakehouse_backfill.adapters.sources.files.formats import parse
 from lakehouse_backfill.adapters.sources.formats import decode_json, exact_json, from_json_rows
 from lakehouse_backfill.domain.sources.declaration import ApiSource, FileSource
 from lakehouse_backfill.domain.sources.landings import LandingRequest, LandingState
-from lakehouse_backfill.errors import RejectedInput, Unsupported
+from lakehouse_backfill.errors import ConfigError, RejectedInput, Unsupported
 
 
 def test_a_table_of_another_source_takes_no_responses() -> None:
@@ -114,3 +115,17 @@ def test_what_is_nested_too_deeply_to_be_written_again_is_no_json() -> None:
         with pytest.raises(ValueError, match="nested too deeply"):
             decode_json(text)
     assert len(decode_json("[" + "[]," * 300 + "{}]")) == 301
+
+
+def test_an_address_that_is_none_is_not_quoted() -> None:
+    with pytest.raises(ConfigError, match=r"api\.url is no web address") as refused:
+        ApiEndpoint.open(ApiSource(url="ftp://ana:s3cret@vendor.example/?key=s3cret", id="id"))
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_pause_until_a_year_that_no_calendar_has_is_none() -> None:
+    clock: Any = SimpleNamespace()
+    client = ApiClient(ApiEndpoint.open(ApiSource(url="https://vendor.example/", id="id")), clock)
+    until = "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"
+    answer: Any = SimpleNamespace(headers={"Retry-After": until})
+    assert client._asked_pause_s(answer) is None
