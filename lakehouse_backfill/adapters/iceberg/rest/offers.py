@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.exceptions import RESTError
+
+from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
+
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
@@ -27,10 +31,17 @@ def can_unregister(catalog: Catalog) -> bool:
 
 
 def take_out(catalog: Catalog, table: str) -> None:
-    """Take a table out of the catalog; all files stay where the server can unregister it."""
+    """Take a table out of the catalog; all files stay where the server can unregister it.
+
+    A server that offers this and does not know it leaves the table where it is.
+    """
     if can_unregister(catalog):
         # PyIceberg's base class does not know it.
         rest: Any = catalog
-        rest.unregister_table(table)
+        try:
+            rest.unregister_table(table)
+        except RESTError as error:
+            if not is_unsupported_by_server(error):
+                raise
     else:
         catalog.drop_table(table)

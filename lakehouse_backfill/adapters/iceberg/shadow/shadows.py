@@ -195,11 +195,13 @@ class IcebergShadows(Shadows):
         properties = table.metadata.properties
         if meta.BASE_SNAPSHOT_PROPERTY not in properties:
             raise Unsupported(f"{shadow} is not a shadow of ours", fix="drop it yourself")
-        if not can_unregister(self.catalog) and meta.may_drop_delete_files(properties):
-            commit_with_retry(lambda: _mark_retired(self.catalog, shadow), f"end of {shadow}")
-            return
-        with suppress(NotFound), translate_errors(), commit_window("Shadows.drop"):
-            take_out(self.catalog, shadow)
+        is_unregistered = can_unregister(self.catalog)
+        if is_unregistered or not meta.may_drop_delete_files(properties):
+            with suppress(NotFound), translate_errors(), commit_window("Shadows.drop"):
+                take_out(self.catalog, shadow)
+            if not is_unregistered or load_table_or_none(self.catalog, shadow) is None:
+                return
+        commit_with_retry(lambda: _mark_retired(self.catalog, shadow), f"end of {shadow}")
 
     def _committer(self, table: str) -> CloneCommitter | None:
         return self.writers.clone_committer(table) if self.writers else None
