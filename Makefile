@@ -103,8 +103,11 @@ test-kills: servers
 test-races: servers
 	$(PYTEST) tests/chaos $(addprefix --ignore=,$(KILLS)) $(ARGS)
 
+# The client of Kafka in a process of its own, as landings have it.
+KAFKA := $(wildcard tests/stack/test_kafka*.py)
 test-servers: servers
-	$(PYTEST) $(SERVERS) $(ARGS)
+	$(PYTEST) $(KAFKA) $(ARGS)
+	$(PYTEST) $(SERVERS) $(addprefix --ignore=,$(KAFKA)) $(ARGS)
 
 # On disk: each copy of the clone has an environment of its own, linked to the cache of packages.
 test-setup: servers
