@@ -182,11 +182,7 @@ class IcebergShadows(Shadows):
         return shadows.open(shadow, snapshot_id, name, properties)
 
     def retire(self, shadow: str) -> None:
-        """Drop the shadow from the catalog; its files stay, as the target may list them.
-
-        It is unregistered where the server can. Where a drop deletes files, it stays in the
-        catalog and is only marked as retired.
-        """
+        """Unregister or drop the shadow, or mark it as retired where a drop deletes files."""
         self._refuse_name(shadow)
         try:
             table = load_table(self.catalog, shadow)
