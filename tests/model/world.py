@@ -133,12 +133,27 @@ class World:
         then = self.commits[since].files
         if all(then[day] == self.files[day] for day in days):
             return False
-        place: int | None = self.head
+        line: list[int] = []
+        place: int | None = self._since_undone(since, days)
         while place is not None and place != since and not self.commits[place].is_gone:
-            if self.commits[place].touched & days:
-                return True
+            line.append(place)
             place = self.commits[place].parent
-        return place != since
+        return place != since or any(self.commits[one].touched & days for one in line)
+
+    def _since_undone(self, since: int, days: set[str]) -> int:
+        """Give the head, or the commit before the first act of ours since then that was undone."""
+        ours = {version.commit for version in self.versions}
+        found, place = self.head, self.head
+        while place != since and not self.commits[place].is_gone:
+            before = self.commits[place].parent
+            if before is None:
+                break
+            then = self.commits[before]
+            is_same = all(then.files[day] == self.files[day] for day in days)
+            if place in ours and not then.is_gone and is_same:
+                found = before
+            place = before
+        return found
 
     def _keys(self, place: int, day: str) -> set[int]:
         return {row[0] for _, rows in self.commits[place].files[day] for row in rows}
