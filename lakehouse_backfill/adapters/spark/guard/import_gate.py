@@ -128,10 +128,11 @@ def install(guard: Any) -> None:
     def gated_import(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:  # fmt: skip
+        # A thread of native code that imports has no caller.
         full = name if level == 0 else _absolute(name, globals, level)
         root = full.partition(".")[0]
         if guard.is_on and root in guard.client_roots:
-            gate.check(full, tuple(fromlist or ()), sys._getframe(1))
+            gate.check(full, tuple(fromlist or ()), sys._getframe().f_back)
         module = import_(name, globals, locals, fromlist, level)
         if level == 0:
             guard.after_import(root)
@@ -141,7 +142,7 @@ def install(guard: Any) -> None:
         full = name if level == 0 else _absolute(name, {"__package__": package}, level)
         root = full.partition(".")[0]
         if guard.is_on and root in guard.client_roots:
-            gate.check(full, (), sys._getframe(1))
+            gate.check(full, (), sys._getframe().f_back)
         module = find(name, package, level)
         guard.after_import(root)
         return module
