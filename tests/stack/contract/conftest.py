@@ -73,6 +73,8 @@ NOT_ON = {
     ("seaweed", SET_BACK),
     # These lie in wait for a call of register_table, which is not made or not kept there.
     ("refusing", "test_format_v3_is_refused"),
+    # It takes no other place for files of a table.
+    ("refusing", "test_places_of_the_target_are_not_inherited_and_given_ones_are_kept"),
     ("seaweed", "test_format_v3_is_refused"),
     ("refusing", "test_what_was_registered_and_not_compared_is_compared_by_the_next"),
     ("refusing", TAKEN_UP),
