@@ -1,7 +1,7 @@
 """Faults of declarations: each with file, line, field, and what to write instead.
 
-They come from pydantic's errors, from paths that a declaration names, and from errors that only
-show when a plan is made.
+They come from pydantic's errors, from paths that a declaration names, from the name of its file,
+and from errors that only show when a plan is made.
 """
 
 from __future__ import annotations
@@ -12,16 +12,23 @@ import re
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from lakehouse_backfill.config import yaml_lines
-from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument
-from lakehouse_backfill.errors import BackfillError, ConfigError, Fault, problem_with_faults
+from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
+from lakehouse_backfill.errors import (
+    BackfillError,
+    ConfigError,
+    Fault,
+    NotFound,
+    problem_with_faults,
+)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -319,3 +326,50 @@ def _add_location(error: BackfillError, path: Path, project: Path) -> None:
 
 def _field_path(field: str) -> FieldPath:
     return tuple(int(index) if index else name for name, index in _STEP.findall(field))
+
+
+#: A name that may become part of a path.
+_FILE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True)
+class NamedFiles(Generic[Model]):
+    """A folder of declarations of one kind: `catalog/sources/NAME.yaml`.
+
+    `field` holds the name in a file; `command` is tried with a name, `{}`; `rename` mends a name.
+    """
+
+    folder: Path
+    model: type[Model]
+    rules: Callable[[YamlDocument], Iterator[Fault]]
+    kind: str
+    field: str
+    command: str
+    page: str
+    rename: str
+
+    def names(self, project: Path) -> tuple[str, ...]:
+        """List the declarations that have a file."""
+        return tuple(sorted(path.stem for path in (project / self.folder).glob("*.yaml")))
+
+    def find(self, project: Path, name: str) -> Model:
+        """Load one; raises NotFound with the known names, ConfigError with all faults."""
+        known = self.names(project)
+        # The name becomes part of a path, so it is checked before a path is made of it.
+        if not _FILE_NAME.fullmatch(name) or name not in known:
+            near = closest_name(name, known)
+            raise NotFound(
+                f"there is no {self.kind} {name!r} in {self.folder.as_posix()}; "
+                f"{suggest_name(name, list(known))}",
+                fix=self.command.format(near)
+                if near
+                else f"declare it in {self.folder.as_posix()}/{name}.yaml: see {self.page}",
+            )
+        path = project / self.folder / f"{name}.yaml"
+        declared = load_model(self.model, path, project, self.rules)
+        if (own := getattr(declared, self.field)) != name:
+            file = display_path(path, project)
+            document = yaml_lines.load_yaml(path, file)
+            problem = f"is {own}, but the file is called {name}.yaml"
+            raise_faults(file, [document.fault((self.field,), problem, self.rename)])
+        return declared

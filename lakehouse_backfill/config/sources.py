@@ -8,9 +8,8 @@ from contextlib import suppress
 from datetime import date, datetime, timezone
 from pathlib import Path
 
-from lakehouse_backfill.config import yaml_lines
-from lakehouse_backfill.config.faults import closest_name, display_path, load_model, suggest_name
-from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
+from lakehouse_backfill.config.faults import NamedFiles, suggest_name
+from lakehouse_backfill.config.yaml_lines import YamlDocument
 from lakehouse_backfill.domain.sources.declaration import (
     CHANGE_COLUMNS,
     COLUMNS_OF_KIND,
@@ -18,15 +17,14 @@ from lakehouse_backfill.domain.sources.declaration import (
     SourceDeclaration,
 )
 from lakehouse_backfill.domain.sources.landings import LandingRequest
-from lakehouse_backfill.errors import ConfigError, Fault, NotFound
+from lakehouse_backfill.errors import ConfigError, Fault
 
 SOURCES_FOLDER = Path("catalog/sources")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def list_sources(project: Path) -> tuple[str, ...]:
     """List the sources that have a file."""
-    return tuple(sorted(path.stem for path in (project / SOURCES_FOLDER).glob("*.yaml")))
+    return _files().names(project)
 
 
 def file_sources(project: Path) -> dict[str, str]:
@@ -42,25 +40,15 @@ def file_sources(project: Path) -> dict[str, str]:
 
 def find_source(project: Path, name: str) -> SourceDeclaration:
     """Load a source; raises NotFound with the known names, ConfigError with all faults."""
-    known = list_sources(project)
-    # The name becomes part of a path, so it is checked before a path is made of it.
-    if not _NAME.fullmatch(name) or name not in known:
-        near = closest_name(name, known)
-        raise NotFound(
-            f"there is no source {name!r} in {SOURCES_FOLDER.as_posix()}; "
-            f"{suggest_name(name, list(known))}",
-            fix=f"lakehouse-backfill land {near}"
-            if near
-            else f"declare it in {SOURCES_FOLDER.as_posix()}/{name}.yaml: see docs/sources.md",
-        )
-    path = project / SOURCES_FOLDER / f"{name}.yaml"
-    source = load_model(SourceDeclaration, path, project, _cross_field_faults)
-    if source.source != name:
-        file = display_path(path, project)
-        document = yaml_lines.load_yaml(path, file)
-        problem = f"is {source.source}, but the file is called {name}.yaml"
-        raise_faults(file, [document.fault(("source",), problem, "rename the file or the source")])
-    return source
+    return _files().find(project, name)
+
+
+def _files() -> NamedFiles[SourceDeclaration]:
+    return NamedFiles(
+        SOURCES_FOLDER, SourceDeclaration, _cross_field_faults,
+        kind="source", field="source", command="lakehouse-backfill land {}",
+        page="docs/sources.md", rename="rename the file or the source",
+    )  # fmt: skip
 
 
 def landing_request(

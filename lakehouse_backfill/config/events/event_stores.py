@@ -11,16 +11,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.faults import (
-    closest_name,
+    NamedFiles,
     display_path,
-    load_model,
     resolve_inside,
     suggest_name,
 )
 from lakehouse_backfill.config.sources import landing_request
-from lakehouse_backfill.config.yaml_lines import YamlDocument, raise_faults
+from lakehouse_backfill.config.yaml_lines import YamlDocument
 from lakehouse_backfill.domain.sources.events import (
     EventStoreDeclaration,
     HandlerDeclaration,
@@ -30,31 +28,17 @@ from lakehouse_backfill.domain.sources.events import (
 from lakehouse_backfill.errors import ConfigError, Fault, NotFound
 
 EVENTS_FOLDER = Path("catalog/events")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _SCHEMA_FILE = re.compile(r"[0-9]{1,10}")
 
 
 def find_event_store(project: Path, name: str) -> EventStoreDeclaration:
     """Load an event store; raises NotFound with the known names, ConfigError with all faults."""
-    known = tuple(sorted(path.stem for path in (project / EVENTS_FOLDER).glob("*.yaml")))
-    # The name becomes part of a path, so it is checked before a path is made of it.
-    if not _NAME.fullmatch(name) or name not in known:
-        near = closest_name(name, known)
-        raise NotFound(
-            f"there is no event store {name!r} in {EVENTS_FOLDER.as_posix()}; "
-            f"{suggest_name(name, list(known))}",
-            fix=f"lakehouse-backfill replay {near} --dry-run"
-            if near
-            else f"declare it in {EVENTS_FOLDER.as_posix()}/{name}.yaml: see docs/events.md",
-        )
-    path = project / EVENTS_FOLDER / f"{name}.yaml"
-    store = load_model(EventStoreDeclaration, path, project, _cross_field_faults)
-    if store.events != name:
-        file = display_path(path, project)
-        document = yaml_lines.load_yaml(path, file)
-        problem = f"is {store.events}, but the file is called {name}.yaml"
-        raise_faults(file, [document.fault(("events",), problem, "rename one of them")])
-    return store
+    files = NamedFiles(
+        EVENTS_FOLDER, EventStoreDeclaration, _cross_field_faults,
+        kind="event store", field="events", command="lakehouse-backfill replay {} --dry-run",
+        page="docs/events.md", rename="rename one of them",
+    )  # fmt: skip
+    return files.find(project, name)
 
 
 def find_handler(store: EventStoreDeclaration, name: str) -> HandlerDeclaration:
