@@ -14,7 +14,12 @@ from lakehouse_backfill.domain.cascade.graph import CascadeTemplate, Upstream
 from lakehouse_backfill.domain.guards.compute import ComputePlaces
 from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
-from lakehouse_backfill.domain.guards.safety import PaceLimits, Switch, Switches
+from lakehouse_backfill.domain.guards.safety import (
+    OFF_BY_DEFAULT,
+    PaceLimits,
+    Switch,
+    Switches,
+)
 from lakehouse_backfill.domain.monitoring.metrics import Monitoring
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, added_later
 
@@ -452,10 +457,16 @@ class Profile(Value):
     )
 
     def is_on(self, switch: Switch, product: str) -> bool:
-        """Return whether something may be done with a product in this lake."""
+        """Return whether something may be done with a product in this lake.
+
+        The product's own switch decides, then that of all products, then the default.
+        """
         of_product: bool | None = getattr(self.product_switches.get(product), switch, None)
         of_all: bool | None = getattr(self.switches, switch)
-        return of_all is not False if of_product is None else of_product
+        for said in (of_product, of_all):
+            if said is not None:
+                return said
+        return switch not in OFF_BY_DEFAULT
 
     @property
     def requires_signatures(self) -> bool:

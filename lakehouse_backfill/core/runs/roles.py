@@ -20,7 +20,7 @@ from lakehouse_backfill.command_lines import (
 )
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.contract import FOUR_EYES_ENVIRONMENTS, Contract, Profile
-from lakehouse_backfill.domain.guards.safety import Switch
+from lakehouse_backfill.domain.guards.safety import OFF_BY_DEFAULT, Switch
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Event
 from lakehouse_backfill.errors import ApprovalMissing, Blocked, NotAllowed
@@ -204,6 +204,7 @@ def _has_refused_character(text: str, but: str = "") -> bool:
 #: By switch: what cannot be done, as a sentence begins.
 _ACTS: Final[dict[Switch, str]] = {
     "publish": "publications of {product} are switched off",
+    "live_topic": "topics of {product} are switched off",
     "waivers": "waivers for {product} are switched off",
     "hooks": "hooks of {product} are switched off",
     "catch_up": "catch-up of {product} is switched off",
@@ -250,7 +251,9 @@ def check_plan(profile: Profile, product: str, waivers: Mapping[str, str]) -> tu
     """
     if waivers:
         require_switched_on(profile, "waivers", product, "nothing was registered")
-    notes = list(describe_switched_off(profile, product).values())
+    off = describe_switched_off(profile, product)
+    # What is off by default is no news; a run that needs it is refused.
+    notes = [text for switch, text in off.items() if switch not in OFF_BY_DEFAULT]
     if profile.pilot is not None and product not in profile.pilot:
         notes.append(f"{product} is not in the profile's pilot list: it cannot be published")
     return tuple(notes)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.versions.steps import visible_partitions
-from lakehouse_backfill.domain.contract import Contract, CorrectionSink
+from lakehouse_backfill.domain.contract import Contract, CorrectionSink, Profile
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
@@ -59,10 +60,12 @@ def correction_sink(manifest: RunManifest, contract: Contract) -> CorrectionSink
     return sink
 
 
-def check_corrections(manifest: RunManifest, contract: Contract) -> tuple[str, ...]:
+def check_corrections(
+    manifest: RunManifest, contract: Contract, profile: Profile
+) -> tuple[str, ...]:
     """Return notes on what the run will write instead of the table; empty in other modes.
 
-    Raises ConfigError, Unsupported.
+    Raises ConfigError, Unsupported, Blocked (a topic, and the profile switches topics off).
     """
     declared = manifest.target.corrections
     if manifest.target.publish_mode != "correction_events":
@@ -75,6 +78,7 @@ def check_corrections(manifest: RunManifest, contract: Contract) -> tuple[str, .
         return ()
     sink = correction_sink(manifest, contract)
     if sink.topic is not None:
+        roles.require_switched_on(profile, "live_topic", contract.product, NOTHING_PLANNED)
         raise live_topic_error(sink.topic)
     if sink.table == contract.table:
         raise ConfigError(

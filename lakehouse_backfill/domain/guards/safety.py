@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, time, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -164,14 +164,19 @@ class PaceLimits(Value):
     )
 
 
-Switch = Literal["publish", "waivers", "hooks", "catch_up"]
+Switch = Literal["publish", "live_topic", "waivers", "hooks", "catch_up"]
+#: Off unless a profile says that they are on: consumers of a topic act on what they receive.
+OFF_BY_DEFAULT: Final[frozenset[Switch]] = frozenset({"live_topic"})
 
 
 class Switches(Value):
-    """What may be done at all; absent: as the profile says for all products, else yes."""
+    """What may be done at all; absent: as the profile says for all products, else its default."""
 
     publish: bool | None = Field(
         None, description="Publications may begin. One that has begun is finished in any case."
+    )
+    live_topic: bool | None = Field(
+        None, description="Messages may be written to topics; not unless this is true."
     )
     waivers: bool | None = Field(
         None, description="Failed gates, and rules of a manifest, may be waived."

@@ -13,6 +13,7 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.readers import resolve_accepted
+from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
@@ -151,8 +152,10 @@ def test_events_of_a_publication_that_was_cut_off_are_written_once(by, *, is_lat
     ],
 )
 def test_a_sink_that_is_none_is_refused_when_planned(sink, error, said) -> None:
+    switched = {"catalog": {"name": "lake"}, "switches": {"live_topic": True}}
+    found = dataclasses.replace(context(lake()), profile=Profile.model_validate(switched))
     with pytest.raises(error, match=said):
-        make_plan(context(lake()), _wanted(**sink), "bob", None)
+        make_plan(found, _wanted(**sink), "bob", None)
 
 
 def test_the_contract_may_name_the_table_of_events() -> None:

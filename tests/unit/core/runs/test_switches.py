@@ -12,6 +12,7 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.roles import describe_switched_off, require_switched_on
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, TargetChanged
@@ -20,6 +21,8 @@ from tests.support.fakes.context import PRODUCT, context, contract, declared, la
 from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.kills import Killed, killed_at, other_process
 from tests.support.fakes.steps import accepted_run, roll_back, state_of
+
+pytestmark = pytest.mark.req("X8")
 
 
 def _switched(found: Context, **fields: Any) -> Context:
@@ -134,6 +137,59 @@ def test_waivers_that_are_switched_off_are_refused_also_in_a_manifest() -> None:
     with pytest.raises(Blocked, match=r"waivers for .* are switched off") as refused:
         waive(found, run_id, "any", "ana", "why not")
     assert refused.value.state == "nothing was waived"
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_on"),
+    [
+        ({}, False),
+        ({"switches": {"publish": True}}, False),
+        ({"switches": {"live_topic": True}}, True),
+        (
+            {"switches": {"live_topic": True}, "product_switches": {PRODUCT: {"publish": True}}},
+            True,
+        ),
+        (
+            {
+                "switches": {"live_topic": True},
+                "product_switches": {PRODUCT: {"live_topic": False}},
+            },
+            False,
+        ),
+        ({"product_switches": {PRODUCT: {"live_topic": True}}}, True),
+        ({"product_switches": {"silver.other": {"live_topic": True}}}, False),
+    ],
+)
+def test_topics_are_off_unless_the_profile_switches_them_on(
+    fields: dict[str, Any], *, is_on: bool
+) -> None:
+    profile = Profile.model_validate({"catalog": {"name": "lake"}, **fields})
+    assert profile.is_on("live_topic", PRODUCT) is is_on
+    off = {} if is_on else {"live_topic"}
+    assert set(describe_switched_off(profile, PRODUCT)) == set(off)
+    if is_on:
+        require_switched_on(profile, "live_topic", PRODUCT, "nothing was sent")
+        return
+    with pytest.raises(Blocked, match=f"topics of {PRODUCT} are switched off") as refused:
+        require_switched_on(profile, "live_topic", PRODUCT, "nothing was sent")
+    assert refused.value.state == "nothing was sent"
+    assert "live_topic: true" in refused.value.fix
+
+
+def test_a_run_that_names_a_topic_is_not_planned_while_topics_are_off() -> None:
+    topic = {
+        "publish_mode": "correction_events",
+        "corrections": {"table": "silver.e", "topic": "orders"},
+    }
+    found = context(lake())
+    with pytest.raises(Blocked, match=f"topics of {PRODUCT} are switched off"):
+        make_plan(found, declared(target=topic), "bob", None)
+    assert found.runs.list(open_only=False) == ()
+
+
+def test_a_plan_says_nothing_of_what_is_off_by_default() -> None:
+    assert not [note for note in make_plan(context(lake()), declared(), "bob", None).notes
+                if "switched off" in note]  # fmt: skip
 
 
 def test_a_plan_says_what_is_switched_off() -> None:
