@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,13 @@ from lakehouse_backfill.errors import BackfillError, CatalogDown
 
 _PROBE_SCHEMA = Schema(NestedField(1, "id", LongType()))
 _MULTI_TABLE_ENDPOINT = "POST /v1/{prefix}/transactions/commit"
+#: How libraries tell that a store refused: codes of AWS and Azure, and HTTP's status.
+_DENIED = re.compile(
+    r"access[ _]?denied|forbidden|permission[ _]denied|AuthorizationPermissionMismatch"
+    r"|(HTTP|status|code)[ :=(]{1,3}403\b|\b403 Client Error",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(r"\S*/\S*")
 _PROBE_BRANCH, _PROBE_TAG = "lhb-probe-branch", "lhb-probe-tag"
 
 
@@ -285,10 +293,12 @@ class _CapabilityProbe:
 
 
 def _is_denied(error: OSError) -> bool:
-    """Return whether the store answered that the credentials do not reach so far."""
-    text = str(error).lower().replace("_", " ")
-    words = ("access denied", "accessdenied", "forbidden", "permission denied", "403")
-    return isinstance(error, PermissionError) or any(word in text for word in words)
+    """Return whether the store answered that the credentials do not reach so far.
+
+    Places of files are left out: their random names may hold a 403, and others any word.
+    """
+    text = _PLACE.sub("", str(error))
+    return isinstance(error, PermissionError) or bool(_DENIED.search(text))
 
 
 def _commit_empty_snapshot(table: Table, branch: str = "main") -> None:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog.rest import Endpoints, RestCatalog
 from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
     CommitFailedException,
     NoSuchTableError,
     ServiceUnavailableError,
     TooManyRequestsError,
+    UnauthorizedError,
 )
 from requests import HTTPError
 
@@ -76,7 +78,17 @@ class ResendingRestCatalog(RestCatalog):
             self._session.headers = headers
 
     def unregister_table(self, identifier: str | tuple[str, ...]) -> None:
-        """Take the table out of the catalog; its files stay. Raises NoSuchTableError."""
+        """Take the table out of the catalog; its files stay. Raises NoSuchTableError.
+
+        As PyIceberg does for its own requests, a token that ran out is renewed once.
+        """
+        try:
+            self._unregister(identifier)
+        except (AuthorizationExpiredError, UnauthorizedError):
+            self._refresh_token()
+            self._unregister(identifier)
+
+    def _unregister(self, identifier: str | tuple[str, ...]) -> None:
         path = self._split_identifier_for_path(identifier)
         endpoint = f"{Endpoints.load_table}/unregister"
         response = self._session.post(self.url(endpoint, prefixed=True, **path))
