@@ -22,7 +22,7 @@ class Server(BaseAdapter):
     def __init__(self, good: str) -> None:
         super().__init__()
         self.good, self.tokens = good, 0
-        self.asked: list[tuple[str, str | None]] = []
+        self.asked: list[tuple[str, Any]] = []
 
     def send(self, request: PreparedRequest, *_: Any, **__: Any) -> Response:
         path, status = urlsplit(str(request.url)).path, 200
@@ -33,7 +33,7 @@ class Server(BaseAdapter):
             self.tokens += 1
             answer = {"access_token": f"token-{self.tokens}", "token_type": "bearer"}
         else:
-            token = request.headers["Authorization"].removeprefix("Bearer ")
+            token = str(request.headers["Authorization"]).removeprefix("Bearer ")
             self.asked.append((token, request.headers.get(KEY_HEADER)))
             status = 401 if token != self.good else 204 if "/tables/t/" in path else 404
             if status != 204:
