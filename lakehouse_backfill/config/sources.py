@@ -95,14 +95,19 @@ def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
 
 
 def _change_log_faults(document: YamlDocument) -> Iterator[Fault]:
-    is_debezium = document.get("files", "format") == "debezium"
+    kind = "kafka" if document.get("kind") == "kafka" else "files"
+    is_debezium = document.get(kind, "format") == "debezium"
     log = document.get("change_log")
     if is_debezium and log is None:
         fix = "add `change_log: {key: [id], position: [lsn]}`"
-        yield document.fault(("files", "format"), "is debezium, and change_log is not there", fix)
+        yield document.fault((kind, "format"), "is debezium, and change_log is not there", fix)
     if log is not None and not is_debezium:
-        fix = "write files.format: debezium, or remove it"
-        yield document.fault(("change_log",), "is for files of format debezium", fix)
+        fix = f"write {kind}.format: debezium, or remove it"
+        yield document.fault(("change_log",), "is for files and topics of format debezium", fix)
+    if is_debezium and document.get("kafka", "unreadable") == "keep":
+        # A job that makes a state of the changes would not miss it.
+        problem = "is keep, and a change that is left out makes the state of its row wrong"
+        yield document.fault(("kafka", "unreadable"), problem, "write unreadable: block")
     columns, key = document.get("columns"), document.get("change_log", "key")
     names = [
         one.get("name")

@@ -13,6 +13,7 @@ import pytest
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.system.process import NullProgress
+from lakehouse_backfill.change_log import arrow_state_as_of
 from lakehouse_backfill.errors import Blocked, SourceDown
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
@@ -24,6 +25,7 @@ from tests.contract.test_sources import (
 )
 from tests.stack.servers import Kafka
 from tests.support.sources.case import land, require_each_row_once
+from tests.support.sources.changes import CHANGE_LOG, Change, envelope, oracle
 from tests.support.sources.files import trips
 from tests.support.sources.kafka import JSON, KafkaCase, Topic
 
@@ -339,6 +341,29 @@ def test_consumer_groups_of_the_broker_are_as_they_were(case: KafkaCase) -> None
     assert len(seen) > 3
     live.close()
     require_each_row_once(case)
+
+
+@pytest.mark.req("S3")
+def test_the_change_log_of_a_topic_gives_the_state_of_its_table(new_case: NewCase) -> None:
+    case = new_case(RAW)
+    declared = case.project / "catalog/sources/trips.yaml"
+    columns = "columns:\n  - {name: id, type: long}\n  - {name: v, type: long}\n" + CHANGE_LOG
+    text = declared.read_text().replace("kafka:\n", f"{columns}kafka:\n  format: debezium\n")
+    declared.write_text(text)
+    log = [
+        Change(1, "r", 1, 10, "first"), Change(1, "r", 2, 20, "last"), Change(2, "u", 1, 11),
+        Change(3, "c", 3, 30), Change(4, "d", 2, 20), Change(5, "u", 3, 31),
+    ]  # fmt: skip
+    for one in sorted(log, key=lambda one: one.id % 2):  # not in the order of the changes
+        key = json.dumps({"id": one.id}).encode()
+        case.topic.send(json.dumps(envelope(one)).encode(), one.id % 2, key=key)
+        if one.op == "d":
+            case.topic.send(None, one.id % 2, key=key)
+    case.topic.flush()
+    assert land(case).rows == len(log) + 1
+    raw = Project.open(case.project).wiring.catalog.load_table(case.table).scan().to_arrow()
+    state = arrow_state_as_of(raw, ["id"])
+    assert dict(zip(state["id"].to_pylist(), state["v"].to_pylist(), strict=True)) == oracle(log)
 
 
 def test_brokers_that_do_not_answer_are_waited_for_and_named(tmp_path: Path) -> None:

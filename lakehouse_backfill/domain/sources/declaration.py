@@ -254,8 +254,10 @@ class KafkaSource(Value):
 
     bootstrap_servers: Text = Field(description="host:port of some brokers, by commas.")
     topic: Text = Field(description="Name of the topic.")
-    format: Literal["raw", "json"] = Field(
-        "raw", description="json: the value is also parsed into the declared columns."
+    format: Literal["raw", "json", "debezium"] = Field(
+        "raw",
+        description="json: the value is also parsed into the declared columns; debezium: key and "
+        "value are a record of a change log.",
     )
     unreadable: Literal["block", "keep"] = Field(
         "block",

@@ -118,6 +118,18 @@ def test_a_topic_is_declared_with_or_without_columns(tmp_path: Path) -> None:
         ("type: long}", "type: long, required: true}", "a tombstone"),
         ("name: id", "name: kafka_offset", "which the landing adds"),
         ("  format: json\n", "", "values of format raw are not parsed"),
+        ("format: json", "format: debezium", "kafka.format: is debezium, and change_log is not"),
+        (
+            "kafka:\n",
+            "change_log: {key: [id], position: [lsn]}\nkafka:\n",
+            "change_log: is for files and topics of format debezium",
+        ),
+        ("kafka:\n", "change_log: {key: [no], position: [lsn]}\nkafka:\n", "is no, which is no"),
+        (
+            "json\n",
+            "debezium\n  unreadable: keep\nchange_log: {key: [id], position: [lsn]}\n",
+            "kafka.unreadable: is keep, and a change that is left out",
+        ),
     ],
 )
 def test_a_wrong_topic_is_refused(old: str, new: str, fault: str, tmp_path: Path) -> None:

@@ -79,11 +79,11 @@ def source_down(topic: str, problem: str) -> SourceDown:
     return SourceDown(f"{topic}: {problem}", state=_STATE, fix="give the command again later")
 
 
-def unreadable_value(place: str, problem: str) -> Blocked:
+def unreadable_value(place: str, problem: str, *, can_keep: bool) -> Blocked:
     """Build the error for a value that does not fit the declared columns; it is not quoted."""
+    keep = "; or write kafka.unreadable: keep, which lands it with its value and `parse_error`"
     return Blocked(
         f"{place}: the value is no record of the declared columns: {problem}",
         state=_STATE,
-        fix="correct the columns; or write kafka.unreadable: keep, which lands it with its value "
-        "and `parse_error`",
+        fix=f"correct the columns{keep if can_keep else ''}",
     )

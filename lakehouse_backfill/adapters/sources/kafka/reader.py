@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lakehouse_backfill.adapters.sources.change_records import BadChange, ChangeShape, change_row
 from lakehouse_backfill.adapters.sources.formats import decode_json, exact_json, from_json_rows
 from lakehouse_backfill.adapters.sources.kafka.capabilities import KAFKA
 from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient
 from lakehouse_backfill.adapters.sources.kafka.errors import unreadable_value
 from lakehouse_backfill.adapters.sources.kafka.ledger import OffsetLedger
 from lakehouse_backfill.core.landing import offsets
-from lakehouse_backfill.domain.sources.declaration import KafkaSource, SourceDeclaration
+from lakehouse_backfill.domain.sources.declaration import (
+    KAFKA_COLUMNS,
+    KafkaSource,
+    SourceDeclaration,
+)
 from lakehouse_backfill.domain.sources.landings import (
     FileDelivery,
     LandingRequest,
@@ -154,7 +159,7 @@ class KafkaReader:
             "kafka_headers": self._headers(messages),
             "parse_error": pa.nulls(len(messages), pa.string()),
         }
-        if self.declared.format == "json":
+        if self.declared.format != "raw":
             columns |= self._parsed(messages, values)
         arrays = [columns[field.name].cast(field.type) for field in self.schema]
         return pa.table(arrays, schema=self.schema)
@@ -173,11 +178,16 @@ class KafkaReader:
         """Return the declared columns of the values, and why some are no records."""
         import pyarrow as pa
 
-        own = pa.schema([self.schema.field(column.name) for column in self.source.columns])
+        added = {name for name, _, _ in KAFKA_COLUMNS}
+        own = pa.schema([field for field in self.schema if field.name not in added])
+        log = self.source.change_log
+        shape = None if log is None else ChangeShape.of(log, own)
         records: list[dict[str, Any]] = []
         errors: list[str | None] = []
-        for value in values:
-            record, error = _decoded(value)
+        for message, value in zip(messages, values, strict=True):
+            record, error = (
+                _decoded(value) if shape is None else _decoded_change(message.key(), value, shape)
+            )
             records.append(record)
             errors.append(error)
         try:
@@ -194,7 +204,7 @@ class KafkaReader:
         if bad is not None and self.declared.unreadable == "block":
             one = messages[bad]
             place = f"{self.client.topic.name}[{one.partition()}], offset {one.offset()}"
-            raise unreadable_value(place, str(errors[bad]))
+            raise unreadable_value(place, str(errors[bad]), can_keep=shape is None)
         found = {name: table[name] for name in table.column_names}
         return {**found, "parse_error": pa.array(errors, pa.string())}
 
@@ -256,6 +266,19 @@ def _decoded(value: bytes | None) -> tuple[dict[str, Any], str | None]:
     except (ValueError, RecursionError):
         return {}, "is no JSON"
     return found, None
+
+
+def _decoded_change(
+    key: str | bytes | None, value: bytes | None, shape: ChangeShape
+) -> tuple[dict[str, Any], str | None]:
+    """Return the row of a change, and why it is none."""
+    try:
+        own_key, found = (None if one is None else decode_json(one) for one in (key, value))
+        return change_row(own_key, found, shape), None
+    except BadChange as error:
+        return {}, str(error)
+    except (ValueError, RecursionError):
+        return {}, "is no JSON"
 
 
 class _RecordsPart(NamedTuple):

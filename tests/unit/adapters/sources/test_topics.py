@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
+from lakehouse_backfill.adapters.sources.change_records import read_change_lines
 from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient, TopicReading
 from lakehouse_backfill.adapters.sources.kafka.config import KafkaTopic
 from lakehouse_backfill.adapters.sources.kafka.errors import broker_error
+from lakehouse_backfill.adapters.sources.kafka.reader import KafkaReader
 from lakehouse_backfill.core.landing.offsets import OffsetWindow
-from lakehouse_backfill.domain.sources.declaration import KafkaSource
+from lakehouse_backfill.domain.contract import ContractColumn
+from lakehouse_backfill.domain.sources.declaration import (
+    ChangeLog,
+    KafkaSource,
+    SourceDeclaration,
+)
 from lakehouse_backfill.errors import Blocked, ConfigError, SourceDown
+from tests.support.sources.changes import Change, envelope, lines
 
 SECRET = "s3cret-of-the-broker"
+CHANGES = SourceDeclaration(
+    api_version="lakehouse-backfill/v1", source="orders", kind="kafka", table="bronze.orders",
+    columns=(ContractColumn(name="id", type="long"), ContractColumn(name="v", type="long")),
+    change_log=ChangeLog(key=("id",), position=("lsn",)),
+    kafka=KafkaSource(bootstrap_servers="127.0.0.1:1", topic="t", format="debezium"),
+)  # fmt: skip
 
 
 def declared(**more: object) -> KafkaSource:
-    return KafkaSource(bootstrap_servers="127.0.0.1:1", topic="t", **more)  # type: ignore[arg-type]
+    return KafkaSource(bootstrap_servers="127.0.0.1:1", topic="t", **more)
 
 
 @pytest.mark.req("S2")
@@ -194,3 +211,89 @@ def test_a_partition_that_gets_another_leader_is_asked_again() -> None:
     refusing: Any = MovingLeader("TOPIC_AUTHORIZATION_FAILED", 7)
     with pytest.raises(Blocked, match="TOPIC_AUTHORIZATION_FAILED"):
         KafkaClient(KafkaTopic.open(declared()), [refusing]).lows([0])
+
+
+class ReadMessage:
+    """A record of partition 0, as the client gives it."""
+
+    def __init__(self, offset: int, key: Any, value: Any) -> None:
+        self._offset = offset
+        self._both = [
+            one if one is None or isinstance(one, bytes) else json.dumps(one).encode()
+            for one in (key, value)
+        ]
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_767_225_600_000
+
+    def headers(self) -> None:
+        return None
+
+    def key(self) -> bytes | None:
+        return self._both[0]
+
+    def value(self) -> bytes | None:
+        return self._both[1]
+
+
+def changes(records: list[tuple[Any, Any]]) -> list[dict[str, Any]]:
+    schema = IcebergRawTables.record_schema(CHANGES)
+    assert CHANGES.kafka is not None
+    client = KafkaClient(KafkaTopic.open(CHANGES.kafka))
+    reader = KafkaReader(CHANGES, schema, client, None, None)  # type: ignore[arg-type]
+    made: Any = [ReadMessage(place, *record) for place, record in enumerate(records)]
+    return list(reader.rows(made).to_pylist())
+
+
+RECORDS = [
+    ({"id": 1}, envelope(Change(1, "r", 1, 5, mark="first"))),
+    ({"schema": {}, "payload": {"id": 2}}, {"schema": {}, "payload": envelope(Change(2, "c", 2))}),
+    (None, envelope(Change(3, "u", 1, 6))),
+    ({"id": 1}, {**envelope(Change(4, "d", 1)), "before": None}),
+    ({"id": 1}, None),
+    (None, None),
+]
+
+
+@pytest.mark.req("S3")
+def test_records_of_a_change_log_are_the_same_from_a_topic_as_from_a_file() -> None:
+    found = changes(RECORDS)
+    own = [name for name in found[0] if not name.startswith(("kafka_", "parse_"))]
+    whole = IcebergRawTables.record_schema(CHANGES)
+    lined = lines({"key": key, "value": value} for key, value in RECORDS)
+    schema = pa.schema([whole.field(name) for name in own])
+    assert CHANGES.change_log is not None
+    wanted = read_change_lines(lined, CHANGES.change_log, schema).to_pylist()
+    assert [{name: row[name] for name in own} for row in found] == wanted
+    assert [(row["change_op"], row["id"]) for row in found] == [
+        ("r", 1), ("c", 2), ("u", 1), ("d", 1), ("tombstone", 1), ("tombstone", None),
+    ]  # fmt: skip
+    assert {row["parse_error"] for row in found} == {None}
+    assert found[4]["kafka_value"] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ({"id": 2}, b"\xff", "is no JSON"),
+        (b"\x00\x00\x00\x00\x01\x02", envelope(Change(2, "c", 2)), "is no JSON"),
+        ({"id": 2}, {**envelope(Change(2, "c", 2)), "op": "t"}, "has an op that is none of"),
+        ({"id": 2}, envelope(Change(2, "c", 2), {"id": 2, "v": SECRET}), "does not fit"),
+        ({"id": "\ud800"}, None, "does not fit"),
+        (None, b"[" * 100_000, "is no JSON"),
+    ],
+    ids=["bytes", "key", "truncation", "type", "surrogate", "deep"],
+)  # fmt: skip
+def test_a_record_that_is_no_change_ends_the_landing_with_its_offset(
+    key: Any, value: Any, problem: str
+) -> None:
+    with pytest.raises(Blocked, match=rf"t\[0\], offset 6: .*{problem}") as caught:
+        changes([*RECORDS, (key, value)])
+    assert SECRET not in str(caught.value)
+    assert "unreadable" not in caught.value.fix
