@@ -335,7 +335,10 @@ def _events_of(frame: pd.DataFrame) -> Iterator[AggregateEvent]:
         is_odd = not _NULLS.isdisjoint(map(type, columns[name]))
         if is_odd and any(one is None or one != one for one in columns[name]):
             raise ValueError(f"a row has no {name}, which each event has")
-    columns["occurred_at"] = map(instant_of, columns["occurred_at"])
+    try:
+        columns["occurred_at"] = [instant_of(one) for one in columns["occurred_at"]]
+    except OverflowError as error:
+        raise ValueError("a row has an occurred_at outside the years 1 to 9999") from error
     for name in _MAY_BE_NULL & columns.keys():
         columns[name] = [None if one is None or one != one else one for one in columns[name]]
     if "version" in columns:

@@ -401,17 +401,24 @@ class Project:
         return declared, contract, ports
 
     def check_events(
-        self, store: str, aggregate: str | None = None, handler: str | None = None
+        self,
+        store: str,
+        handler: str | None = None,
+        *,
+        aggregate: str | None = None,
+        from_: str | None = None,
+        to: str | None = None,
+        event_types: tuple[str, ...] = (),
     ) -> events.EventCheckResult:
-        """Return what the newest events of a store, or of one aggregate, are like.
+        """Return what the newest events of a store are like, and how many a replay would handle.
 
         The code of upcasters, and that of a named handler, is loaded too. Nothing is changed.
         Raises NotFound, ConfigError, WriteForbidden, Unsupported (a table without the columns of
         events, schemas that are not compatible).
         """
-        from lakehouse_backfill.config.events.event_stores import find_event_store
+        from lakehouse_backfill.config.events.event_stores import find_event_store, replay_request
         from lakehouse_backfill.core.replay.check import missing_links
-        from lakehouse_backfill.core.replay.replay import check_events
+        from lakehouse_backfill.core.replay.preview import check_events
         from lakehouse_backfill.wiring.event_stores import (
             load_handler,
             load_upcasters,
@@ -419,12 +426,12 @@ class Project:
         )
 
         declared = find_event_store(self.folder, store)
+        request = replay_request(aggregate, from_, to, event_types)
         upcasters = load_upcasters(self.wiring, declared)
-        if handler is not None:
-            load_handler(self.wiring, declared, handler)
-        snapshot_id, found = check_events(replay_ports(self.wiring, declared), declared, aggregate)
-        links = missing_links(upcasters, found)
-        return results.events.EventCheckResult.of(declared, snapshot_id, found, links)
+        loaded = None if handler is None else load_handler(self.wiring, declared, handler)
+        found = check_events(replay_ports(self.wiring, declared), declared, request, loaded)
+        links = missing_links(upcasters, found.findings)
+        return results.events.EventCheckResult.of(declared, found, links)
 
     def replay(
         self,

@@ -48,7 +48,7 @@ class EventSet(Protocol):
         ...
 
     def ledger_faults(self) -> tuple[str, ...]:
-        """Return why chosen events do not fit what was handled, and the states that it left."""
+        """Return why events do not fit what was handled, and the states that it left."""
         ...
 
     def batches(self, after: ReplayPosition | None, size: int) -> Iterator[list[StoredEvent]]:

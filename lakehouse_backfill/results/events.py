@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakehouse_backfill.core.replay.check import stopping_faults
+from lakehouse_backfill.core.replay.preview import EventCheck
 from lakehouse_backfill.core.replay.rebuild import RebuiltState
 from lakehouse_backfill.core.replay.replay import ReplayOutcome
 from lakehouse_backfill.domain.sources.events import EventFindings, EventStoreDeclaration
@@ -34,6 +35,9 @@ class EventCheckResult(Result):
     held_back: int
     faults: tuple[str, ...]
     versions: tuple[EventVersionRecord, ...]
+    #: Events of the selection; those of them that the named handler has not handled.
+    selected: int
+    left: int | None
 
     def error(self) -> BackfillError | None:
         """Return what stops a replay."""
@@ -47,28 +51,28 @@ class EventCheckResult(Result):
 
     @staticmethod
     def of(
-        store: EventStoreDeclaration,
-        snapshot_id: int,
-        found: EventFindings,
-        missing: tuple[str, ...],
+        store: EventStoreDeclaration, check: EventCheck, missing: tuple[str, ...]
     ) -> EventCheckResult:
         """Describe findings; `missing` are versions that no upcasters make current."""
+        found = check.findings
         return EventCheckResult(
             store=store.events,
             table=store.table,
-            snapshot_id=snapshot_id,
+            snapshot_id=check.snapshot_id,
             rows=found.rows,
             events=found.events,
             aggregates=found.aggregates,
             duplicates=found.duplicates,
             missing=found.missing,
             held_back=found.held_back,
-            faults=(*stopping_faults(store, found), *missing),
+            faults=(*stopping_faults(store, found), *missing, *check.faults),
             versions=tuple(
                 EventVersionRecord(event_type=kind, version=version, events=events)
                 for kind, version, events in found.versions
             ),
-            warnings=_warnings(store, found),
+            selected=check.selected,
+            left=check.left,
+            warnings=(*_warnings(store, found), *check.notes),
         )
 
 

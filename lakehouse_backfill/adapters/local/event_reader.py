@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -140,6 +141,10 @@ class IcebergEventReader:
         if "version" in columns:
             made["version"] = pc.cast(part[columns["version"]], pa.int64())
         elif store.version is not None:
+            if store.version.schemas is not None:
+                raw = (one.as_py() for one in made["payload"])
+                hashes = [None if one is None else sha256(one).hexdigest() for one in raw]
+                made["payload_hash"] = pa.array(hashes, pa.string())
             pairs = zip(made["payload"], made["event_type"], strict=True)
             found = [self._version(store, one.as_py(), kind.as_py()) for one, kind in pairs]
             made["version"] = pa.array([version for version, _ in found], pa.int64())

@@ -28,19 +28,42 @@ if TYPE_CHECKING:
 _NAMED, _LETTERS = 5, 80
 _CONTENT = (
     "event_id, aggregate_id, aggregate_type, event_type, payload, correlation_id, causation_id, "
-    "sequence_num, occurred_us, version"
+    "sequence_num, occurred_us, version, payload_hash"
 )
 _CREATE = """
 CREATE TABLE stored (
     event_id VARCHAR, aggregate_id VARCHAR, aggregate_type VARCHAR, event_type VARCHAR,
     payload BLOB, correlation_id VARCHAR, causation_id VARCHAR, sequence_num BIGINT,
-    occurred_us BIGINT, created_us BIGINT, version BIGINT)
+    occurred_us BIGINT, created_us BIGINT, version BIGINT, payload_hash VARCHAR)
+"""
+#: States and what was handled, beside the events.
+_LEDGER_TABLES = (
+    "states (aggregate_id VARCHAR, sequence_num BIGINT, handled BIGINT, state VARCHAR)",
+    "handled (event_id VARCHAR, aggregate_id VARCHAR, sequence_num BIGINT)",
+    "stateless (aggregate_id VARCHAR)",
+    "replaced (event_id VARCHAR)",
+)
+_FIND_REPLACED = """
+INSERT INTO replaced SELECT event_id FROM kept
+JOIN events USING (event_id, aggregate_id, sequence_num)
+WHERE kept.content_hash <> events.content_hash
 """
 # Digits of one length: texts then have the order of the instants, also before 1970.
 _RANK = """
 max(lpad((occurred_us::HUGEINT + 9223372036854775808)::VARCHAR, 20, '0') || event_id)
 OVER (PARTITION BY aggregate_id ORDER BY sequence_num ROWS UNBOUNDED PRECEDING)
 """
+# Each part with its length, so that no two contents are one text. Stored: never to be changed.
+_HASH = "left(sha256(concat(" + ", ".join(
+    f"coalesce(length({part})::VARCHAR || ':' || {part}, '-')"
+    for part in (
+        "event_id", "aggregate_id", "aggregate_type", "event_type", "correlation_id",
+        "causation_id", "sequence_num::VARCHAR", "occurred_us::VARCHAR",
+        "coalesce(payload_hash, sha256(payload))",
+    )
+) + ")), 32)"  # fmt: skip
+# Instants that Python's calendar holds: years 1 to 9999.
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 _EVENT_FIELDS = ", ".join(StoredEvent._fields)
 _LACKING = (
     "event_id IS NULL OR aggregate_id IS NULL OR event_type IS NULL OR sequence_num IS NULL "
@@ -52,7 +75,10 @@ class DuckEventSet:
     """`ports.events.EventSet` in DuckDB."""
 
     def __init__(self, rows: Iterable[Any], first_sequence: int) -> None:
-        """Read all rows: tables of Arrow with the columns of an event, instants in microseconds."""
+        """Read all rows: tables of Arrow with the columns of an event, instants in microseconds.
+
+        `payload_hash` is the SHA-256 of a payload as it is stored, where it was decoded.
+        """
         self._db = start_with_spill_folder()
         self._first = first_sequence
         try:
@@ -71,18 +97,13 @@ class DuckEventSet:
         self._lacking = self._one(f"SELECT count(*) FROM stored WHERE {_LACKING}")  # noqa: S608 (constants)
         self._db.execute(
             "CREATE TABLE events AS SELECT *, "  # noqa: S608 (constants)
-            f"{_RANK} AS rank FROM (SELECT {_CONTENT}, min(created_us) AS created_us "
-            f"FROM stored WHERE NOT ({_LACKING}) GROUP BY {_CONTENT})"
+            f"{_RANK} AS rank, {_HASH} AS content_hash "
+            f"FROM (SELECT {_CONTENT}, min(created_us) AS created_us FROM stored "
+            f"WHERE NOT ({_LACKING}) GROUP BY {_CONTENT})"
         )
         self._db.execute("DROP TABLE stored")
-        self._db.execute(
-            "CREATE TABLE states "
-            "(aggregate_id VARCHAR, sequence_num BIGINT, handled BIGINT, state VARCHAR)"
-        )
-        self._db.execute(
-            "CREATE TABLE handled (event_id VARCHAR, aggregate_id VARCHAR, sequence_num BIGINT)"
-        )
-        self._db.execute("CREATE TABLE stateless (aggregate_id VARCHAR)")
+        for table in _LEDGER_TABLES:
+            self._db.execute(f"CREATE TABLE {table}")
 
     def findings(self) -> EventFindings:
         """Return what is wrong with them."""
@@ -105,16 +126,12 @@ class DuckEventSet:
             f"{{}} events have a sequence number below {self._first:d}: {{}}",
             f"SELECT event_id FROM events WHERE sequence_num < {self._first:d}",  # noqa: S608 (a number)
         )
-        spans = (
-            "SELECT aggregate_id, max(sequence_num)::HUGEINT "  # noqa: S608 (a number)
-            f"- {self._first:d} + 1 - count(DISTINCT sequence_num) "
-            f"AS missing FROM events WHERE sequence_num >= {self._first:d} GROUP BY aggregate_id"
+        faults += self._grouped(
+            "{} events occurred outside the years 1 to 9999, which no calendar has: {}",
+            "SELECT event_id FROM events "  # noqa: S608 (numbers)
+            f"WHERE occurred_us NOT BETWEEN {_FIRST_US} AND {_LAST_US}",
         )
-        missing = self._one(f"SELECT coalesce(sum(missing), 0) FROM ({spans})")  # noqa: S608 (as above)
-        gaps = self._grouped(
-            "{} aggregates miss sequence numbers: {}",
-            f"SELECT aggregate_id FROM ({spans}) WHERE missing > 0",  # noqa: S608 (as above)
-        )
+        missing, gaps = self._gaps()
         held_back = self._one(
             "SELECT count(*) FROM events WHERE left(rank, 20) <> "
             "lpad((occurred_us::HUGEINT + 9223372036854775808)::VARCHAR, 20, '0')"
@@ -127,11 +144,25 @@ class DuckEventSet:
             events=self._one("SELECT count(*) FROM events"),
             aggregates=self._one("SELECT count(DISTINCT aggregate_id) FROM events"),
             faults=tuple(faults),
-            missing=int(missing),
-            gaps=tuple(gaps),
+            missing=missing,
+            gaps=gaps,
             held_back=held_back,
             versions=tuple(versions),
         )
+
+    def _gaps(self) -> tuple[int, tuple[str, ...]]:
+        """Count sequence numbers that no event has, and name the aggregates."""
+        spans = (
+            "SELECT aggregate_id, max(sequence_num)::HUGEINT "  # noqa: S608 (a number)
+            f"- {self._first:d} + 1 - count(DISTINCT sequence_num) "
+            f"AS missing FROM events WHERE sequence_num >= {self._first:d} GROUP BY aggregate_id"
+        )
+        missing = self._one(f"SELECT coalesce(sum(missing), 0) FROM ({spans})")  # noqa: S608 (as above)
+        gaps = self._grouped(
+            "{} aggregates miss sequence numbers: {}",
+            f"SELECT aggregate_id FROM ({spans}) WHERE missing > 0",  # noqa: S608 (as above)
+        )
+        return int(missing), tuple(gaps)
 
     def select(self, request: ReplayRequest, handled: HandledEvents | None) -> int:
         """Choose the events of a request that are not handled yet; return how many there are."""
@@ -169,7 +200,8 @@ class DuckEventSet:
     def _load_handled(self, handled: HandledEvents) -> None:
         self._db.execute(
             "CREATE TABLE kept "
-            "(event_id VARCHAR, aggregate_id VARCHAR, sequence_num BIGINT, state VARCHAR)"
+            "(event_id VARCHAR, aggregate_id VARCHAR, sequence_num BIGINT, state VARCHAR, "
+            "content_hash VARCHAR)"
         )
         for batch in handled():
             self._db.register("batch", batch)
@@ -189,6 +221,7 @@ class DuckEventSet:
             "arg_max(state, sequence_num) FILTER (state IS NOT NULL) "
             "FROM kept GROUP BY aggregate_id"
         )
+        self._db.execute(_FIND_REPLACED)
         self._db.execute("DROP TABLE kept")
 
     def behind(self) -> tuple[int, str]:
@@ -201,7 +234,11 @@ class DuckEventSet:
         return self._one(f"SELECT count(*) FROM ({query})"), found[0] if found else ""  # noqa: S608 (a constant)
 
     def ledger_faults(self) -> tuple[str, ...]:
-        """Return why chosen events do not fit what was handled, and the states that it left."""
+        """Return why events do not fit what was handled, and the states that it left."""
+        replaced = self._grouped(
+            "{} events were handled with another content than they have now: {}",
+            "SELECT event_id FROM replaced",
+        )
         clashes = self._grouped(
             "{} events have an id, or a number in their aggregate, that was handled as another "
             "event: {}",
@@ -212,7 +249,7 @@ class DuckEventSet:
             "the states of {} aggregates after their last handled event are gone: {}",
             "SELECT DISTINCT aggregate_id FROM chosen SEMI JOIN stateless USING (aggregate_id)",
         )
-        return (*clashes, *lost)
+        return (*replaced, *clashes, *lost)
 
     def batches(self, after: ReplayPosition | None, size: int) -> Iterator[list[StoredEvent]]:
         """Yield the chosen events after a position, in order, so many at a time."""

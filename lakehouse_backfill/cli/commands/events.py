@@ -37,7 +37,7 @@ def replay(
 
     The newest snapshot is pinned. Effects and ledger are committed together; messages are listed
     and not sent. A replay that was cut off is continued by the same command. With --dry-run code
-    and events are checked only: duplicates, clashes, gaps, versions.
+    and events are checked only: duplicates, clashes, gaps, versions, what is left to handle.
 
     Examples:
       lakehouse-backfill replay orders --dry-run
@@ -46,12 +46,9 @@ def replay(
       lakehouse-backfill replay orders --handler balances --from 2026-01-01 --to 2026-02-01
     """
     project = current_project()
-    if dry_run:
-        return project.check_events(store, aggregate, handler)
+    act = project.check_events if dry_run else project.replay
     types = tuple(event_type or ())
-    return project.replay(
-        store, handler, aggregate=aggregate, from_=from_, to=to, event_types=types
-    )
+    return act(store, handler, aggregate=aggregate, from_=from_, to=to, event_types=types)
 
 
 def rebuild(

@@ -15,6 +15,8 @@ def render_event_check(page: TextPage, result: EventCheckResult) -> None:
         f"{result.table}@{result.snapshot_id}"
     )
     page.line(f"exact duplicates: {result.duplicates:,}, missing numbers: {result.missing:,}")
+    left = "" if result.left is None else f", {result.left:,} of them not handled yet"
+    page.line(f"selected: {result.selected:,}{left}")
     rows = [(one.event_type, one.version, one.events) for one in result.versions]
     page.table("", ("event type", "version", "events"), rows)
 

@@ -110,14 +110,14 @@ def replay(
     replays), Unsupported.
     """
     found = own_state(ports, store, handler)
-    cut_off = _resumable(ports, store, handler, found, request)
+    cut_off = resumable(ports, store, handler, found, request)
     if found is not None:
         _settle(ports, handler.declared.table, found)
         if cut_off is None:
             # The same again for a replay that is complete: it may have been cut off right then.
             _finish(ports, found)
     request = cut_off.request if cut_off else request
-    snapshot_id = cut_off.snapshot_id if cut_off else _head(ports, store)
+    snapshot_id = cut_off.snapshot_id if cut_off else newest_snapshot(ports, store)
     events = ports.reader.open(store, snapshot_id, request.aggregate)
     try:
         findings = events.findings()
@@ -132,7 +132,7 @@ def replay(
             # Rows of it were deleted: what stands before its position is not handled any more.
             _finish(ports, cut_off)
             cut_off = None
-        notes = _selection_notes(events, request)
+        notes = selection_notes(events, request)
         if not left and cut_off is None:
             return ReplayOutcome(findings, snapshot_id, None, notes=notes)
         steps = _Steps(ports, store, handler, events)
@@ -140,18 +140,6 @@ def replay(
         state = steps.run(state)
         is_resumed = cut_off is not None
         return ReplayOutcome(findings, snapshot_id, state, is_resumed, steps.handled, notes)
-    finally:
-        events.close()
-
-
-def check_events(
-    ports: ReplayPorts, store: EventStoreDeclaration, aggregate: str | None = None
-) -> tuple[int, EventFindings]:
-    """Return what is wrong with the events of the newest snapshot; nothing is changed."""
-    snapshot_id = _head(ports, store)
-    events = ports.reader.open(store, snapshot_id, aggregate)
-    try:
-        return snapshot_id, events.findings()
     finally:
         events.close()
 
@@ -286,6 +274,7 @@ def _row(event: StoredEvent, made: HandledEvent, handled: int, state: str | None
         suppressed=canonical_json(list(made.suppressed)) if made.suppressed else None,
         handled=handled,
         state=state,
+        content_hash=event.content_hash,
     )
 
 
@@ -327,7 +316,7 @@ def add_outcomes(counts: ReplayCounts, outcomes: Sequence[str]) -> ReplayCounts:
     return ReplayCounts(**{name: getattr(counts, name) + outcomes.count(name) for name in names})
 
 
-def _head(ports: ReplayPorts, store: EventStoreDeclaration) -> int:
+def newest_snapshot(ports: ReplayPorts, store: EventStoreDeclaration) -> int:
     snapshot_id = ports.reader.head(store)
     if snapshot_id is None:
         raise Blocked(
@@ -353,7 +342,7 @@ def own_state(
     return state
 
 
-def _resumable(
+def resumable(
     ports: ReplayPorts,
     store: EventStoreDeclaration,
     handler: ReplayHandler,
@@ -402,7 +391,7 @@ def _require_in_order(handler: ReplayHandler, events: EventSet) -> None:
         )
 
 
-def _selection_notes(events: EventSet, request: ReplayRequest) -> tuple[str, ...]:
+def selection_notes(events: EventSet, request: ReplayRequest) -> tuple[str, ...]:
     """Return what a selection by time leaves out, and whether there is anything in it."""
     selected, behind = events.selected(request)
     if not selected:

@@ -45,6 +45,11 @@ HANDLER_COLUMNS = (
     ("replay_id", "string", "The replay that handled it."),
     ("step", "long", "The commit of the replay that brought the row in."),
     ("handled_at", "timestamptz", "When the commit was made."),
+    (
+        "content_hash",
+        "string",
+        "Hash of the event as it was handled; null: not kept.",
+    ),
 )
 
 
@@ -213,6 +218,7 @@ class HandledRow(NamedTuple):
     suppressed: str | None
     handled: int
     state: str | None
+    content_hash: str | None = None
 
 
 class AggregateState(NamedTuple):
@@ -292,6 +298,7 @@ class StoredEvent(NamedTuple):
     aggregate_type: str | None
     correlation_id: str | None
     causation_id: str | None
+    content_hash: str | None = None
 
 
 @dataclass(frozen=True)

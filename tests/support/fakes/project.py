@@ -475,7 +475,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "check_events": {
         "store": "orders", "table": "bronze.order_events", "snapshot_id": 5, "rows": 1201,
         "events": 1200, "aggregates": 90, "duplicates": 1,
-        "versions": [{"event_type": "paid", "version": 2, "events": 1200}],
+        "versions": [{"event_type": "paid", "version": 2, "events": 1200}], "selected": 1200,
+        "left": 40,
     },
     "replay": {
         "store": "orders", "table": "bronze.order_events", "snapshot_id": 5,

@@ -44,7 +44,14 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "preview_landing",
         ("trips", "2026-01-01", "2026-02-01", False),
     ),
-    "replay orders --dry-run": ("check_events", ("orders", None, None)),
+    "replay orders --dry-run": (
+        "check_events",
+        ("orders", None, None, None, None, ()),
+    ),
+    "replay orders --dry-run --handler b --aggregate A --from 1 --to 2 --event-type x": (
+        "check_events",
+        ("orders", "b", "A", "1", "2", ("x",)),
+    ),
     "replay orders --handler b --aggregate A --from 1 --to 2 --event-type x --event-type y": (
         "replay",
         ("orders", "b", "A", "1", "2", ("x", "y")),

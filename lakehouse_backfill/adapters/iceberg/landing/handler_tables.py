@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 #: The state of the newest replay into a table.
 STATE_PROPERTY = PROPERTY_PREFIX + "replay"
-_LEDGER = ("event_id", "aggregate_id", "sequence_num", "state")
+_LEDGER = ("event_id", "aggregate_id", "sequence_num", "state", "content_hash")
+#: Columns that tables of older toolkits lack; `ensure` adds them.
+_ADDED_LATER = frozenset({"content_hash"})
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,23 @@ class IcebergHandlerTables:
         wanted = {field.name: str(field.field_type) for field in contract_schema(contract).fields}
         found = {field.name: str(field.field_type) for field in table.schema().fields}
         is_ours = _read_state(table) is not None or table.current_snapshot() is None
+        lacking = wanted.keys() - found.keys()
+        if is_ours and lacking and lacking <= _ADDED_LATER:
+            self._add_columns(table, lacking, contract)
+            found |= {name: wanted[name] for name in lacking}
         if found != wanted or not is_ours:
             raise Unsupported(
                 f"{handler.table} is no table of an event handler",
                 state="nothing was replayed",
                 fix="name a table that does not exist; it is created",
             )
+
+    def _add_columns(self, table: Table, names: Collection[str], contract: Contract) -> None:
+        """Add columns that a table of an older toolkit lacks."""
+        with commit_window("Catalog.update_schema"), table.update_schema() as update:
+            for field in contract_schema(contract).fields:
+                if field.name in names:
+                    update.add_column(field.name, field.field_type, field.doc)
 
     def commit(self, table: str, rows: Sequence[HandledRow], state: ReplayState) -> None:
         """Make rows and state visible in one commit, exactly once.
@@ -149,9 +162,11 @@ def _tables(table: Table, wanted: BooleanExpression, columns: Sequence[str]) -> 
     import pyarrow as pa
 
     with catalogs.translate_errors():
-        scan = table.scan(row_filter=wanted, selected_fields=tuple(columns))
+        present = {field.name for field in table.schema().fields}
+        names = [name for name in columns if name in present or name not in _ADDED_LATER]
+        scan = table.scan(row_filter=wanted, selected_fields=tuple(names))
         for batch in scan.to_arrow_batch_reader():
-            yield pa.Table.from_batches([batch]).select(list(columns))
+            yield pa.Table.from_batches([batch]).select(names)
 
 
 def _write_files(table: Table, rows: Sequence[HandledRow], state: ReplayState) -> list[Any]:
