@@ -10,6 +10,7 @@ import pytest
 from tests.stack import catalog_rules
 from tests.stack.proxy import Fault, Proxy
 from tests.stack.servers import BUCKET, TABLE_BUCKET, Postgres, Rest, Seaweed
+from tests.stack.vending import Door
 
 #: What a server announces that executes a change once for each key.
 KEYS = {"idempotency-key-lifetime": "PT30M"}
@@ -19,6 +20,7 @@ class Catalogs:
     """Makes new, empty catalogs for one test; `proxy` is what the last one is behind, if any."""
 
     proxy: Proxy
+    door: Door
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path, name: str) -> None:
         self._request = request
@@ -57,6 +59,24 @@ class Catalogs:
     def _polaris(self) -> dict[str, str]:
         """The REST catalog behind a proxy that refuses what Polaris refuses, and is often busy."""
         return self.behind(catalog_rules.polaris())
+
+    def vended(
+        self, faults: list[Fault], lasts_s: float = 3600.0, **announces: str
+    ) -> dict[str, str]:
+        """Give the REST catalog behind a proxy, on the S3 store, with credentials for each table.
+
+        `door` is what stands before the store.
+        """
+        server: Rest = self._request.getfixturevalue("rest")
+        store: Seaweed = self._request.getfixturevalue("seaweed")
+        place = server.folder / self._name
+        place.mkdir()
+        (place / "filer").write_text(store.filer, encoding="utf-8")
+        self.door = Door(store, lasts_s)
+        self._undo.append(self.door.__enter__().__exit__)
+        properties = self.behind(faults, **announces)
+        self.proxy.vends = self.door.vend
+        return properties
 
     def behind(self, faults: list[Fault], **announces: str) -> dict[str, str]:
         """Give the properties of the REST catalog behind a proxy with these faults."""

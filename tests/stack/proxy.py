@@ -61,7 +61,8 @@ class Proxy:
     `announces`: what the answer to `/v1/config` has beside what upstream says. `keys`: the
     idempotency keys of the changes, in their order. `knows_unregister`: offers that endpoint, by a
     drop upstream, which keeps the files. `rights_of` names the rights that a request needs: those
-    in `used` were needed; with `allowed` all others are answered by 403.
+    in `used` were needed; with `allowed` all others are answered by 403. `vends` gives an answer
+    about a table with credentials for it, to those who ask for that.
     """
 
     upstream: str
@@ -74,6 +75,7 @@ class Proxy:
     rights_of: Callable[[str, str, bytes], set[str]] | None = None
     allowed: frozenset[str] | None = None
     used: set[str] = field(default_factory=set)
+    vends: Callable[[bytes], bytes] | None = None
 
     def __enter__(self) -> Proxy:
         parts = urlsplit(self.upstream)
@@ -159,7 +161,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.proxy.asked.append((self.command, self.path, status))
         if urlsplit(self.path).path.endswith("/v1/config"):
             answer = self.proxy.config(answer)
+        elif self.proxy.vends and self._asks_for_credentials(answer):
+            answer = self.proxy.vends(answer)
         self._send(status, headers, answer)
+
+    def _asks_for_credentials(self, answer: bytes) -> bool:
+        wanted = self.headers.get("X-Iceberg-Access-Delegation", "")
+        return "vended-credentials" in wanted and b'"metadata":' in answer
 
     def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self.target, timeout=60)

@@ -56,6 +56,15 @@ def free_port() -> int:
                 return port
 
 
+def free_ports(names: Sequence[str]) -> dict[str, int]:
+    """Find a free port for each name; none is what is derived from another."""
+    while True:
+        ports = {name: free_port() for name in names}
+        taken = {*ports.values(), *(port + _BEYOND for port in ports.values())}
+        if len(taken) == 2 * len(ports):
+            return ports
+
+
 @dataclass
 class Server:
     """A process that listens; `log` holds its words."""
@@ -306,6 +315,8 @@ class Identity:
 ADMIN = Identity("admin", ("Admin", "Read", "Write", "List", "Tagging"))
 #: Sees only what lies under the target's own prefix.
 READER = Identity("reader", (f"Read:{BUCKET}/narrow/silver/t/*",))
+#: Whose keys the tests hand out for single tables; `vending.Door` keeps them there.
+VENDED = tuple(Identity(f"vended{number}", ADMIN.actions) for number in range(64))
 
 
 class Seaweed:
@@ -316,10 +327,10 @@ class Seaweed:
         if not weed.is_file():
             missing("SeaweedFS (weed)", f"run `{MAKE}`")
         config = folder / "s3.json"
-        identities = [one.entry() for one in (ADMIN, READER)]
+        identities = [one.entry() for one in (ADMIN, READER, *VENDED)]
         config.write_text(json.dumps({"identities": identities}), encoding="utf-8")
         names = ("master", "filer", "volume", "admin", "s3.port.lance", "s3", "s3.port.iceberg")
-        ports = {name: free_port() for name in names}
+        ports = free_ports(names)
         options = [
             f"-{name if '.port' in name else f'{name}.port'}={port}" for name, port in ports.items()
         ]
@@ -328,6 +339,8 @@ class Seaweed:
         command += ["-webdav=false", f"-bucket={BUCKET}", f"-tableBucket={TABLE_BUCKET}"]
         (folder / "data").mkdir()
         self.endpoint = f"http://{HOST}:{ports['s3']}"
+        #: Unsigned, for the catalog's own files.
+        self.filer = f"http://{HOST}:{ports['filer']}"
         self.iceberg = f"http://{HOST}:{ports['s3.port.iceberg']}"
         keys = {"AWS_ACCESS_KEY_ID": ADMIN.name, "AWS_SECRET_ACCESS_KEY": ADMIN.secret}
         waited = (ports["s3"], ports["s3.port.iceberg"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +26,7 @@ from lakehouse_backfill.adapters.iceberg.rest.offers import (
     announces_keys,
     can_unregister,
 )
+from lakehouse_backfill.adapters.iceberg.rest.vended_files import is_denied
 from lakehouse_backfill.adapters.iceberg.shadow.clone import BuiltClone, build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.views import build_view_version
@@ -35,13 +35,6 @@ from lakehouse_backfill.errors import BackfillError, CatalogDown
 
 _PROBE_SCHEMA = Schema(NestedField(1, "id", LongType()))
 _MULTI_TABLE_ENDPOINT = "POST /v1/{prefix}/transactions/commit"
-#: How libraries tell that a store refused: codes of AWS and Azure, and HTTP's status.
-_DENIED = re.compile(
-    r"access[ _]?denied|forbidden|permission[ _]denied|AuthorizationPermissionMismatch"
-    r"|(HTTP|status|code)[ :=(]{1,3}403\b|\b403 Client Error",
-    re.IGNORECASE,
-)
-_PLACE = re.compile(r"\S*/\S*")
 _PROBE_BRANCH, _PROBE_TAG = "lhb-probe-branch", "lhb-probe-tag"
 
 
@@ -127,7 +120,8 @@ class _CapabilityProbe:
                 fault = attempt()
         except CatalogDown as error:
             cause = error.__cause__
-            if cause is None or not is_unsupported_by_server(cause):
+            is_known = cause is not None and (is_unsupported_by_server(cause) or is_denied(cause))
+            if cause is None or not is_known:
                 raise
             fault = catalogs.first_error_line(cause)
         except BackfillError as error:
@@ -210,7 +204,7 @@ class _CapabilityProbe:
 
     def _probe_new_uuid(self) -> str:
         """Fence the clone if there is one, as a run does; else assign a UUID to the probe table."""
-        if "register_table" not in self._faults or "built_clones" not in self._faults:
+        if self._catalog.table_exists(self._shadow):
             IcebergShadows(self._catalog, self._namespace).fence(self._shadow, 1)
             self._load_table(self._shadow)
             return ""
@@ -225,6 +219,11 @@ class _CapabilityProbe:
                 raise
         is_kept = self._load_table().metadata.table_uuid == new_uuid
         return "" if is_kept else "a new UUID was accepted and is not there"
+
+    def _clone(self) -> str:
+        """Name the clone that a run would have: where none is registered, it is built."""
+        is_there = self._catalog.table_exists(self._shadow)
+        return self._shadow if is_there else self._built
 
     def _probe_data_path(self) -> str:
         table = self._load_table()
@@ -250,8 +249,7 @@ class _CapabilityProbe:
         """
         if "register_table" in self._faults and "built_clones" in self._faults:
             return "there are no clones"
-        clone = self._shadow if "register_table" not in self._faults else self._built
-        table = self._load_table()
+        clone, table = self._clone(), self._load_table()
         path = f"{self._load_table(clone).location().rstrip('/')}/data/probe.parquet"
         try:
             with table.io.new_output(path).create(overwrite=True) as file:
@@ -259,7 +257,7 @@ class _CapabilityProbe:
             with self._load_table(clone).io.new_input(table.metadata_location).open():
                 pass
         except OSError as error:
-            if not _is_denied(error):
+            if not is_denied(error):
                 raise
             return f"files outside of a table's location: {catalogs.first_error_line(error)}"
         return ""
@@ -290,15 +288,6 @@ class _CapabilityProbe:
     def _probe_multi_table(self) -> str:
         is_offered = _MULTI_TABLE_ENDPOINT in advertised_endpoints(self._catalog)
         return "" if is_offered else "the catalog does not offer it"
-
-
-def _is_denied(error: OSError) -> bool:
-    """Return whether the store answered that the credentials do not reach so far.
-
-    Places of files are left out: their random names may hold a 403, and others any word.
-    """
-    text = _PLACE.sub("", str(error))
-    return isinstance(error, PermissionError) or bool(_DENIED.search(text))
 
 
 def _commit_empty_snapshot(table: Table, branch: str = "main") -> None:

@@ -37,6 +37,7 @@ from pyiceberg.utils.config import Config
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg.metadata import view_of
 from lakehouse_backfill.adapters.iceberg.rest.answers import refusal_error
+from lakehouse_backfill.adapters.iceberg.rest.vended_files import is_denied
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import see_branches
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.table import is_table_name
@@ -216,15 +217,23 @@ def translate_errors() -> Iterator[None]:
         require_undamaged(error)
         if not is_outage(error):
             raise
-        if refusal := refusal_error(error):
-            raise refusal from error
-        problem = "the catalog or its store does not answer"
-        fix = "try again; lakehouse-backfill doctor says what does not answer"
-        if _is_read_only(error):
-            problem = "the lake is read-only here"
-            fix = "use an account, or a machine, that may write to catalog and warehouse"
-        cause = f"{type(error).__name__}: {first_error_line(error)}"
-        raise errors.CatalogDown(f"{problem}: {cause}", fix=fix) from error
+        raise (refusal_error(error) or _outage_error(error)) from error
+
+
+def _outage_error(error: Exception) -> errors.CatalogDown:
+    problem = "the catalog or its store does not answer"
+    fix = "try again; lakehouse-backfill doctor says what does not answer"
+    if _is_read_only(error):
+        problem = "the lake is read-only here"
+        fix = "use an account, or a machine, that may write to catalog and warehouse"
+    elif is_denied(error):
+        problem = "the credentials do not reach a file in the store"
+        fix = (
+            "use an account that reaches it; where the catalog hands out credentials that end "
+            "at each table: lakehouse-backfill doctor, then isolation: auto in the profile"
+        )
+    cause = f"{type(error).__name__}: {first_error_line(error)}"
+    return errors.CatalogDown(f"{problem}: {cause}", fix=fix)
 
 
 def require_undamaged(error: Exception) -> None:

@@ -5,13 +5,22 @@ import jakarta.servlet.http.HttpServletRequestWrapper;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.File;
 import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.iceberg.CatalogUtil;
 import org.apache.iceberg.Files;
+import org.apache.iceberg.exceptions.NotFoundException;
+import org.apache.iceberg.inmemory.InMemoryInputFile;
+import org.apache.iceberg.inmemory.InMemoryOutputFile;
 import org.apache.iceberg.io.FileIO;
 import org.apache.iceberg.io.InputFile;
 import org.apache.iceberg.io.OutputFile;
+import org.apache.iceberg.io.PositionOutputStream;
 import org.apache.iceberg.rest.RESTCatalogAdapter;
 import org.apache.iceberg.rest.RESTCatalogServlet;
 import org.eclipse.jetty.ee10.servlet.ServletContextHandler;
@@ -24,7 +33,8 @@ import org.eclipse.jetty.server.ServerConnector;
  *
  * <p>The handler is the one that Iceberg tests its clients with; its stock main listens on every
  * address. Each first part of a path is a catalog of its own: {@code http://127.0.0.1:PORT/NAME}
- * keeps its tables in {@code FOLDER/NAME}, so that tests do not see each other.
+ * keeps its tables in {@code FOLDER/NAME}, so that tests do not see each other. Where that folder
+ * has a file {@code filer}, the tables lie in the S3 store whose filer has the address in it.
  */
 @SuppressWarnings("serial")
 public class RestServer extends HttpServlet {
@@ -71,13 +81,17 @@ public class RestServer extends HttpServlet {
   private HttpServlet open(String name) {
     File place = new File(folder, name);
     place.mkdirs();
+    File filer = new File(place, "filer");
+    String address = filer.exists() ? read(filer) : "";
     Map<String, String> properties =
         Map.of(
             "catalog-impl", "org.apache.iceberg.jdbc.JdbcCatalog",
-            "io-impl", LocalFiles.class.getName(),
+            "io-impl", (filer.exists() ? FilesInS3.class : LocalFiles.class).getName(),
+            "filer", address,
             "uri", "jdbc:sqlite:" + place + "/rest.db?busy_timeout=30000&journal_mode=WAL",
             "jdbc.schema-version", "V1",
-            "warehouse", "file://" + place + "/warehouse");
+            "warehouse",
+                filer.exists() ? "s3://warehouse/" + name : "file://" + place + "/warehouse");
     HttpServlet made =
         new RESTCatalogServlet(
             new RESTCatalogAdapter(CatalogUtil.buildIcebergCatalog(name, properties, null)));
@@ -87,6 +101,14 @@ public class RestServer extends HttpServlet {
       throw new IllegalStateException(error);
     }
     return made;
+  }
+
+  private static String read(File file) {
+    try {
+      return java.nio.file.Files.readString(file.toPath()).strip();
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
   }
 
   /** Local files without Hadoop, whose jars are larger than all others together. */
@@ -108,6 +130,84 @@ public class RestServer extends HttpServlet {
 
     private static String path(String location) {
       return location.replaceFirst("^file:/*", "/");
+    }
+  }
+
+  /** Files of an S3 store by its filer, without Amazon's jars: the server's own door, unsigned. */
+  public static class FilesInS3 implements FileIO {
+    private static final HttpClient CLIENT = HttpClient.newHttpClient();
+    private String filer;
+
+    @Override
+    public void initialize(Map<String, String> properties) {
+      filer = properties.get("filer");
+    }
+
+    @Override
+    public InputFile newInputFile(String location) {
+      return new InMemoryInputFile(location, ask("GET", location, null));
+    }
+
+    @Override
+    public OutputFile newOutputFile(String location) {
+      return new InMemoryOutputFile(location) {
+        @Override
+        public PositionOutputStream createOrOverwrite() {
+          PositionOutputStream made = super.createOrOverwrite();
+          return new PositionOutputStream() {
+            @Override
+            public long getPos() throws IOException {
+              return made.getPos();
+            }
+
+            @Override
+            public void write(int one) throws IOException {
+              made.write(one);
+            }
+
+            @Override
+            public void write(byte[] all, int from, int length) throws IOException {
+              made.write(all, from, length);
+            }
+
+            @Override
+            public void close() throws IOException {
+              made.close();
+              ask("PUT", location, toByteArray());
+            }
+          };
+        }
+      };
+    }
+
+    @Override
+    public void deleteFile(String location) {
+      ask("DELETE", location, null);
+    }
+
+    private byte[] ask(String method, String location, byte[] body) {
+      URI place = URI.create(filer + "/buckets/" + location.replaceFirst("^s3://", ""));
+      HttpRequest.BodyPublisher publisher =
+          body == null
+              ? HttpRequest.BodyPublishers.noBody()
+              : HttpRequest.BodyPublishers.ofByteArray(body);
+      try {
+        HttpResponse<byte[]> answer =
+            CLIENT.send(
+                HttpRequest.newBuilder(place).method(method, publisher).build(),
+                HttpResponse.BodyHandlers.ofByteArray());
+        if (answer.statusCode() == 404) {
+          throw new NotFoundException("%s is not in the store", location);
+        }
+        if (answer.statusCode() >= 300) {
+          throw new IOException(place + " answered " + answer.statusCode());
+        }
+        return answer.body();
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      } catch (InterruptedException error) {
+        throw new IllegalStateException(error);
+      }
     }
   }
 }

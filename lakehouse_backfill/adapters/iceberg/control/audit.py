@@ -17,6 +17,7 @@ from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
 from lakehouse_backfill.adapters.iceberg.control.log_files import drop_cached_rows, reachable_paths
 from lakehouse_backfill.adapters.iceberg.control.runs import read_event_chains, read_seal
 from lakehouse_backfill.adapters.iceberg.control.versions import read_products
+from lakehouse_backfill.adapters.iceberg.rest.vended_files import plain_files
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.staging import rejects
 from lakehouse_backfill.domain.plan import Plan
@@ -212,6 +213,7 @@ def _orphan_files(table: Table, before: datetime) -> list[tuple[str, int]]:
 
 def _list_files(io: FileIO, place: str, before: datetime) -> Iterator[tuple[str, int]]:
     """List the files under a folder with their sizes, by names relative to it."""
+    io = plain_files(io)
     if not isinstance(io, PyArrowFileIO):
         return  # another library reads the store, so it cannot be listed here
     scheme, netloc, path = io.parse_location(place)

@@ -29,8 +29,14 @@ from lakehouse_backfill.adapters.iceberg.rest.request_sender import (
     was_put_off,
     was_sent_again,
 )
+from lakehouse_backfill.adapters.iceberg.rest.vended_files import (
+    RenewedFiles,
+    handed_out,
+    plain_files,
+)
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog.rest import TableResponse
     from pyiceberg.table import CommitTableResponse, Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from requests import Response, Session
@@ -96,6 +102,14 @@ class ResendingRestCatalog(RestCatalog):
             response.raise_for_status()
         except HTTPError as error:
             _handle_non_200_response(error, {404: NoSuchTableError})
+
+    def _response_to_table(self, identifier: tuple[str, ...], answer: TableResponse) -> Table:
+        """Let credentials that end be renewed while the table is in use."""
+        table = super()._response_to_table(identifier, answer)
+        if handed_out(table.io.properties, self.properties):
+            load = super().load_table
+            table.io = RenewedFiles(table.io, lambda: plain_files(load(identifier).io))
+        return table
 
     def _create_session(self) -> Session:
         session = super()._create_session()

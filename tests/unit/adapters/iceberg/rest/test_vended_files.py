@@ -1,0 +1,121 @@
+"""Credentials that a catalog hands out: when they are renewed, and what their refusal is."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from lakehouse_backfill.adapters.iceberg.rest.vended_files import (
+    RenewedFiles,
+    handed_out,
+    is_denied,
+    plain_files,
+)
+
+FILE = "When reading information for key 'lake/probe_a403b_shadow/data/probe.parquet' in bucket 'b'"
+
+
+@pytest.mark.req("X12")
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{FILE}: AWS Error ACCESS_DENIED during HeadObject operation: No response body.",
+        f"{FILE}: AWS Error UNKNOWN (HTTP status 403) during PutObject operation",
+        "s3://b/lake/t: An error occurred (AccessDenied) when calling the PutObject operation",
+        "403 Client Error: for url: https://store.example/b/lake",
+        "PUT https://store.example/b/lake: HTTP/1.1 403 Forbidden",
+        "[AuthorizationPermissionMismatch] 403 This request is not authorized",
+    ],
+)
+def test_a_refusal_of_the_store_is_told_by_its_words(text: str) -> None:
+    assert is_denied(OSError(text))
+    assert is_denied(PermissionError("no"))
+
+
+@pytest.mark.req("X12")
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{FILE}: AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 7",
+        "s3://b/403/probe_403.parquet: AWS Error SLOW_DOWN (HTTP status 503), request 4403-403a",
+        "s3://b/forbidden/access_denied.parquet: Timeout was reached",
+    ],
+)
+def test_an_outage_is_no_refusal_whatever_its_files_are_called(text: str) -> None:
+    assert not is_denied(OSError(text))
+
+
+class Vendor:
+    """A catalog whose credentials last so long, on a clock that tests move; None: it is away."""
+
+    now = 1000.0
+
+    def __init__(self, lasts_s: float | None = 3600.0, *, is_said: bool = True) -> None:
+        self.lasts_s, self.is_said, self.given = lasts_s, is_said, 0
+
+    def load(self) -> FileIO:
+        if self.lasts_s is None:
+            raise ConnectionError("away")
+        self.given += 1
+        properties = {"s3.access-key-id": f"key{self.given}"}
+        if self.is_said:
+            ends = str(int((self.now + self.lasts_s) * 1000))
+            properties["s3.session-token-expires-at-ms"] = ends
+        return PyArrowFileIO(properties)
+
+    def files(self) -> RenewedFiles:
+        return RenewedFiles(self.load(), self.load, lambda: self.now)
+
+
+def key_of(files: RenewedFiles, vendor: Vendor, later_s: float = 0.0) -> str:
+    """Give the key with which a file is opened so much later."""
+    vendor.now += later_s
+    files.new_input("/t/metadata/v1.json")
+    assert files.properties == plain_files(files).properties
+    return str(files.properties["s3.access-key-id"])
+
+
+@pytest.mark.req("X12")
+def test_credentials_are_renewed_before_they_end() -> None:
+    vendor = Vendor(3600)
+    files = vendor.files()
+    keys = [key_of(files, vendor, later) for later in (0, 3299, 2, 3299, 0.5, 1)]
+    assert keys == ["key1", "key1", "key2", "key2", "key2", "key3"]
+    short = Vendor(10)
+    files = short.files()
+    assert [key_of(files, short, later) for later in (4, 2, 4, 2)] == [
+        "key1", "key2", "key2", "key3",
+    ]  # fmt: skip
+
+
+@pytest.mark.req("X12")
+def test_those_that_do_not_say_when_they_end_are_renewed_too() -> None:
+    vendor = Vendor(is_said=False)
+    files = vendor.files()
+    assert [key_of(files, vendor, later) for later in (299, 2)] == ["key1", "key2"]
+    assert handed_out(files.properties, {}) == {"s3.access-key-id": "key2"}
+    assert handed_out(files.properties, {"s3.access-key-id": "key2"}) == {}
+    strange = PyArrowFileIO({"s3.session-token-expires-at-ms": "soon"})
+    assert key_of(RenewedFiles(strange, vendor.load, lambda: vendor.now), vendor, 301) == "key3"
+
+
+@pytest.mark.req("X12", "U10")
+def test_a_catalog_that_is_away_matters_only_when_the_old_ones_have_ended() -> None:
+    vendor = Vendor(600)
+    files = vendor.files()
+    vendor.lasts_s = None
+    assert key_of(files, vendor, 500) == "key1"
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            key_of(files, vendor, 101)
+    vendor.lasts_s = 600
+    assert key_of(files, vendor, 2) == "key2"
+
+
+def test_a_server_whose_clock_is_behind_is_not_asked_for_each_file() -> None:
+    vendor = Vendor(-60)
+    files = vendor.files()
+    assert [key_of(files, vendor, later) for later in (0.5, 0.4, 0.2, 0.1)] == [
+        "key1", "key1", "key2", "key2",
+    ]  # fmt: skip
