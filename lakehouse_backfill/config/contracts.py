@@ -22,6 +22,7 @@ from lakehouse_backfill.config.faults import (
 )
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.publication import STATUS_COLUMN, VERSION_COLUMN
 from lakehouse_backfill.domain.table import is_table_name
 from lakehouse_backfill.errors import ConfigError, Fault, NotFound
 
@@ -197,9 +198,29 @@ def _cross_field_faults(document: YamlDocument, project: Path) -> Iterator[Fault
             )
     yield from _source_total_faults(document)
     yield from _hook_faults(document)
+    yield from _versions_table_faults(document)
     after = _item_paths(document, "after_publish", "suites")
     for path in (*_item_paths(document, "suites"), *_item_paths(document, "assumptions"), *after):
         yield from path_faults(document, (*path, "file"), project, must_exist=False)
+
+
+def _versions_table_faults(document: YamlDocument) -> Iterator[Fault]:
+    """A table of versions is one of its own, and its two columns are no columns of the product."""
+    name = document.get("versions_table")
+    if name is None:
+        return
+    path = ("versions_table",)
+    if document.get("publication") != "pinned":
+        problem = "is for a product that is pinned: rows of one that is followed have no versions"
+        yield document.fault(path, problem, "write publication: pinned, or remove it")
+    if name in (document.get("table"), document.get("view")):
+        fix = f"name another one, e.g. {document.get('table')}_versions"
+        yield document.fault(path, "is the product's own table or view", fix)
+    for item in _item_paths(document, "columns"):
+        column = document.get(*item, "name")
+        if str(column).lower() in (VERSION_COLUMN, STATUS_COLUMN):
+            problem = f"is called {column}, as a column of versions_table is"
+            yield document.fault((*item, "name"), problem, "rename it, or remove versions_table")
 
 
 def _source_total_faults(document: YamlDocument) -> Iterator[Fault]:

@@ -20,6 +20,7 @@ from lakehouse_backfill.domain.guards.safety import (
     Switch,
     Switches,
 )
+from lakehouse_backfill.domain.identity.anchor_place import AnchorPlace
 from lakehouse_backfill.domain.monitoring.metrics import Monitoring
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, added_later
 
@@ -216,6 +217,11 @@ class Contract(Value):
         description="SQL view that always shows the accepted version. REST catalogs make it for "
         "Spark and Trino; for others Spark makes it, so publish and rollback start Spark.",
     )
+    versions_table: TableName | None = added_later(
+        None,
+        "Table of all kept versions of a pinned product, with the columns `output_version` and "
+        "`output_status`; `view` then shows its accepted rows.",
+    )
     key: tuple[Name, ...] = Field(description="Columns that identify a row; may be empty.")
     partitioning: tuple[ContractPartition, ...] = Field(
         description="The partitions that a run may restate; [] where it restates the whole table."
@@ -371,17 +377,6 @@ class OidcIssuer(Value):
         (),
         description="Program and arguments that print a token for the audience {audience}; without "
         "it the environment of GitHub Actions is used.",
-    )
-
-
-class AnchorPlace(Value):
-    """Where heads of logs are kept outside the lake; exactly one of the two."""
-
-    folder: Text | None = Field(
-        None, description="A folder in which the publisher may create files, but change none."
-    )
-    git: Text | None = Field(
-        None, description="A repository that accepts new tags, and refuses to move or delete them."
     )
 
 

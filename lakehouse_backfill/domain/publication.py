@@ -78,6 +78,42 @@ class Pointer(Value):
     head: str = added_later("", "The seal of the product's newest row.")
 
 
+#: The columns of a table of versions that the product does not have.
+VERSION_COLUMN, STATUS_COLUMN = "output_version", "output_status"
+#: What a view of a table of versions ends with, in the SQL of every engine.
+ACCEPTED_ROWS = f" WHERE {STATUS_COLUMN} = 'accepted'"
+VersionStatus = Literal["accepted", "superseded", "rolled_back"]
+
+
+class LabelledVersion(Value):
+    """A kept version with the snapshot that holds its rows, and its status."""
+
+    version: int
+    status: VersionStatus
+    table: str
+    snapshot_id: int
+
+
+class VersionLabels(Value):
+    """What a table of versions has to say after a number of acts on its product.
+
+    A row gets the first of `versions` whose snapshot holds it. `let_go` are versions that expired:
+    what they were the first to hold keeps their number while a kept version holds it.
+    """
+
+    product: str
+    table: str
+    #: How many rows the product's history had: a later state is never replaced by an earlier one.
+    acts: int
+    versions: tuple[LabelledVersion, ...]
+    let_go: tuple[int, ...] = ()
+
+    @property
+    def accepted(self) -> LabelledVersion:
+        """The version that readers get."""
+        return next(one for one in self.versions if one.status == "accepted")
+
+
 class ChunkCommit(Value):
     """A chunk found in the shadow's snapshot log: id, snapshot and Iceberg's own row count."""
 

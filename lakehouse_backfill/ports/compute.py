@@ -395,8 +395,13 @@ class Views(Protocol):
     """SQL views of accepted versions."""
 
     @side_effect
-    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
-        """Make the view show a table at a snapshot, or its head; a repeat does nothing."""
+    def show(
+        self, view: str, table: str, snapshot_id: int | None, *, accepted_only: bool = False
+    ) -> None:
+        """Make the view show a table at a snapshot, or its head; a repeat does nothing.
+
+        `accepted_only`: of a table of versions only the accepted rows.
+        """
         ...
 
 

@@ -260,6 +260,35 @@ class Shadows(Protocol):
         ...
 
 
+class VersionTables(Protocol):
+    """Tables that hold all kept versions of a product, each row with its version and status."""
+
+    def require_fit(self, source: str, snapshot_id: int | None) -> None:
+        """Raise Unsupported unless the files of a version can be listed with their labels."""
+        ...
+
+    @side_effect
+    def open(self, name: str, product: str, source: str, snapshot_id: int) -> None:
+        """Make the empty table unless it is there, for versions with the columns of `source`.
+
+        Raises Conflict where the name is used for something else, Unsupported.
+        """
+        ...
+
+    @side_effect
+    def show(self, labels: publication.VersionLabels) -> None:
+        """Make the rows say what `labels` says, by one commit of metadata; a repeat does nothing.
+
+        Readers see the labels before it or after it. Later acts are never taken back. Raises
+        Conflict when somebody else wrote to the table, Unsupported, TooBusy, OutcomeUnknown.
+        """
+        ...
+
+    def fault(self, labels: publication.VersionLabels) -> str:
+        """Return how the table differs from what it has to say; empty: it does not."""
+        ...
+
+
 class Publisher(Protocol):
     """Metadata-only commits on a target or a shadow, always as a child of its current head."""
 

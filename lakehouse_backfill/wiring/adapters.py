@@ -159,6 +159,7 @@ class Adapters:
         """The ports that the verbs of the core work with."""
         from lakehouse_backfill.adapters.iceberg.commit.corrections import IcebergCorrections
         from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
+        from lakehouse_backfill.adapters.iceberg.commit.version_tables import IcebergVersionTables
         from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
         from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
@@ -173,6 +174,7 @@ class Adapters:
             tables=IcebergTables(catalog),
             pins=IcebergPins(catalog, writers),
             shadows=_shadows_port(catalog, profile, writers),
+            version_tables=IcebergVersionTables(catalog),
             publisher=IcebergPublisher(catalog, writers=writers),
             choose_write_path=writers.choose,
             **control_ports(catalog, profile),

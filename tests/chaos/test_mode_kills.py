@@ -36,7 +36,7 @@ EXPECTED = {
 #: Points whose effects differ by mode; `test_kills.py` kills at all others.
 OWN = {
     "stage": ("Staging.stage", "Spark.overwrite", "Runs.record_chunk"),
-    "publish": ("Publisher.", "Shadows.", "Pins.", "Versions.move"),
+    "publish": ("Publisher.", "Shadows.", "Pins.", "Versions.move", "VersionTables."),
 }
 
 
@@ -52,7 +52,8 @@ def prepared(
     file = lab.manifest("a.yaml", DAYS[1], DAYS[3])
     _edit(lab.folder / file, "target:\n", "target:\n" + more)
     contract = lab.folder / "catalog" / "contracts" / f"{TARGET}.yaml"
-    _edit(contract, "owner: ana\n", f"owner: ana\npublication: {publication}\n")
+    more = f"versions_table: {TARGET}_all\n" if kind == "versioned" else ""
+    _edit(contract, "owner: ana\n", f"owner: ana\npublication: {publication}\n{more}")
     if kind == "row predicate":
         # The lab's job gives the rows of all keys: a warm-up explains those that are left out.
         _edit(lab.folder / file, "s: {table: bronze.s,", "s: {table: bronze.s, warm_up_days: 1,")
@@ -87,12 +88,20 @@ def _facts(lab: Lab) -> dict[str, Any]:
     names = sorted(name for name in oracle.names() if name.startswith(TARGET))
     return {
         "tables": {name: oracle.rows(name) for name in names},
+        "labels": _labels(lab) if f"{TARGET}_all" in names else [],
         "operation": _operation(lab),
         "pointer": versions[-1] if versions else None,
         "state": oracle.log("run_event", "run_id", "to_state")[-1]["to_state"],
         "ledger": [newest[name] for name in sorted(newest)],
         "commits": sum(f"{MARK}publication" in found for found in oracle.summaries(TARGET)),
     }
+
+
+def _labels(lab: Lab) -> list[str]:
+    """Which version made each row of the table of versions, and what became of it."""
+    columns = ("d", "k", "output_version", "output_status")
+    found = lab.oracle.table(f"{TARGET}_all").scan(selected_fields=columns).to_arrow()
+    return sorted(map(str, found.to_pylist()))
 
 
 def _operation(lab: Lab) -> str:
@@ -140,3 +149,8 @@ def test_what_was_killed_in_any_mode_comes_to_the_same_result(
     assert found["commits"] == (0 if kind == "versioned" else 1)
     assert (found["operation"] == "append") is (kind in ("append", "versioned"))
     assert [v for day, _, v in found["tables"][name] if day == DAYS[1]] == EXPECTED[kind]
+    if kind == "versioned":
+        # Old and new rows of the restated days, and all others once.
+        assert len(found["tables"][f"{TARGET}_all"]) == len(found["tables"][name]) + 6
+        accepted = [one for one in found["labels"] if "'accepted'" in one]
+        assert len(accepted) == len(found["tables"][name])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.errors import Blocked, ChecksFailed, Conflict, TargetChanged
+from tests.support.spark.lake import Lake
 from tests.support.spark.modes import BY_PARTITION, COLUMNS, FORMATS, Make, Modes, expected, seeded
 
 pytestmark = [pytest.mark.lake, pytest.mark.long]
@@ -259,14 +260,29 @@ def test_keys_that_move_into_or_out_of_the_run_are_refused_by_name(make: Make) -
 @pytest.mark.req("U5", "U12")
 @pytest.mark.parametrize("version", FORMATS)
 def test_each_version_is_a_table_of_its_own_and_the_pointer_moves_between_them(
-    make: Make, version: int
+    make: Make, lake: Lake, version: int
 ) -> None:
-    modes = seeded(make, version, publication="pinned")
+    modes = seeded(make, version, publication="pinned", versions_table=lake.table("out_versions"))
+    before = modes.rows()
+
+    def labelled(*labels: tuple[int, str]) -> list[Any]:
+        """Read rows of the table of all versions as Spark does, the filter pushed down."""
+        where = modes.lake.spark.table(f"{lake.name}.{lake.table('out_versions')}")
+        where.sparkSession.catalog.refreshTable(f"{lake.name}.{lake.table('out_versions')}")
+        found = []
+        for number, status in labels:
+            kept = where.where(f"output_version = {number} AND output_status = '{status}'")
+            found += [(row["d"].day, *row[1:]) for row in kept.select(*COLUMNS).collect()]
+        return sorted(found, key=repr)
+
     first = modes.published(target={"publish_mode": "versioned"})
     assert modes.accepted() == f"{modes.product}_v1"
     restated = expected(modes, lambda row: row[0] in (2, 3))
     assert modes.rows(table="out_v1") == restated
     assert modes.rows() == expected(modes, lambda row: False)
+    assert labelled((0, "accepted"), (1, "accepted")) == restated
+    replaced = [row for row in before if row[0] in (2, 3)]
+    assert labelled((0, "superseded")) == replaced
     modes.published(
         target={"publish_mode": "versioned",
                 "partitions": {"column": "d", "from": "2024-01-04", "to": "2024-01-05"}}
@@ -280,6 +296,15 @@ def test_each_version_is_a_table_of_its_own_and_the_pointer_moves_between_them(
     modes.project.rollback(modes.product, reason="wrong", by="lead", to=1)
     assert modes.accepted() == f"{modes.product}_v1"
     assert modes.rows(table="out_v1") == restated
+    assert labelled((0, "accepted"), (1, "accepted")) == restated
+    assert labelled((0, "superseded")) == replaced
+    assert [row[0] for row in labelled((2, "rolled_back"))] == [4, 4, 4]
+    (checked,) = [
+        one
+        for one in modes.project.verify(first).checks
+        if one.name == "labels of the table of versions"
+    ]
+    assert checked.ok
 
 
 @pytest.mark.req("U1", "U12")

@@ -128,6 +128,7 @@ READING = {
         "marks",
     },
     "TableCopies": {"real_metadata", "require_other_lake"},
+    "VersionTables": {"fault", "require_fit"},
     "Versions": {"history", "of_table", "pending", "pointer", "pointers", "whole_pointer"},
     "Views": set(),
     "Workers": {"cogroup", "count", "run_all", "scan"},
@@ -189,7 +190,7 @@ def test_wiring_watches_every_port_that_has_side_effects(passed: list[str], tmp_
     }
     assert asked == dict.fromkeys(
         ("tables", "pins", "shadows", "publisher", "runs", "audit", "versions", "evidence",
-         "views", "corrections", "hooks", "run_files"),
+         "views", "corrections", "hooks", "run_files", "version_tables"),
         True,
     )  # fmt: skip
 

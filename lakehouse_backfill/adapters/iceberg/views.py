@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
 from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
+from lakehouse_backfill.domain.publication import ACCEPTED_ROWS
 from lakehouse_backfill.errors import TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.compute import Views
@@ -28,13 +29,18 @@ class RestViews(Views):
             raise TypeError("views without a JVM need a REST catalog")
         self._catalog = catalog
 
-    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
+    def show(
+        self, view: str, table: str, snapshot_id: int | None, *, accepted_only: bool = False
+    ) -> None:
         """Make the view show a table at a snapshot, or at its head; readers see old or new.
 
-        Raises Unsupported where the catalog keeps no views, TooBusy when others keep changing it.
+        `accepted_only`: of a table of versions only the accepted rows. Raises Unsupported where the
+        catalog keeps no views, TooBusy when others keep changing it.
         """
         schema = load_table(self._catalog, table).schema()
-        sql_by_dialect = self._sql_by_dialect(table, snapshot_id)
+        rows = ACCEPTED_ROWS if accepted_only else ""
+        selects = self._sql_by_dialect(table, snapshot_id)
+        sql_by_dialect = {dialect: select + rows for dialect, select in selects.items()}
         for _ in range(_MAX_ATTEMPTS):
             with translate_errors():
                 try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
+from lakehouse_backfill.domain.publication import ACCEPTED_ROWS
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import commit_window
 
@@ -21,16 +22,20 @@ class SparkViews:
 
     tables: Callable[[], SparkTables]
 
-    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
+    def show(
+        self, view: str, table: str, snapshot_id: int | None, *, accepted_only: bool = False
+    ) -> None:
         """Create or replace a view of a table at a snapshot, or at its head.
 
-        The change is atomic: readers see the old or the new view. Raises Unsupported when the
-        catalog does not support views.
+        `accepted_only`: of a table of versions only the accepted rows. The change is atomic:
+        readers see the old or the new view. Raises Unsupported when the catalog does not support
+        views.
         """
         tables = self.tables()
         at = f" VERSION AS OF {int(snapshot_id)}" if snapshot_id is not None else ""
         # The DataFrame API cannot create views. Names are quoted, the id is a number.
-        select = f"SELECT * FROM {tables.quoted_name(table)}{at}"  # noqa: S608
+        rows = ACCEPTED_ROWS if accepted_only else ""
+        select = f"SELECT * FROM {tables.quoted_name(table)}{at}{rows}"  # noqa: S608
         _create(tables, view, f"CREATE OR REPLACE VIEW {{}} AS {select}")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import version_labels
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.diff import Checksum, FileBytes
@@ -126,6 +127,20 @@ class Verification:
             self.checks.append(failed_check(name, error.problem))
         except unknown as error:
             self.checks.append(unknown_check(name, error.problem))
+
+    def check_version_labels(self) -> None:
+        """Check that the table of versions says of each file what the pointer says.
+
+        Whoever moves the pointer relabels after it, so a moment later the check may pass.
+        """
+        contract, name = self.plan.resolved.contract, "labels of the table of versions"
+        if contract.versions_table is None or not self.publications:
+            return
+        with self.missing_as_check(name):
+            fault = version_labels.labels_fault(self.context, contract)
+            if fault is not None:
+                what = f"files of {contract.versions_table}, against those of the kept versions"
+                self.checks.append(check_equal(name, "", fault, what))
 
     def earlier_publications(self) -> tuple[Publication, ...]:
         """Return the rows of results that were accepted before the one of the archive."""

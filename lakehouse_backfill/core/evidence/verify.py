@@ -183,6 +183,7 @@ def verify(context: Context, run_id: str, *, deep: bool = False) -> VerifyOutcom
         history = context.versions.history(status.product)
         view = readers.look_at_readers(context, history, run_id)
         _check_readers(subject, view)
+        subject.check_version_labels()
         if deep:
             subject.check_stored_data()
             if subject.result is not None:

@@ -47,6 +47,7 @@ StageKind = Literal[
     "expose",
     "move_pointer",
     "check_step",
+    "label_rows",
     "refresh_view",
     "check_published",
     "hooks_after",
@@ -254,6 +255,13 @@ def _publication(plan: Plan) -> Iterator[Stage]:
         )  # fmt: skip
     for step in steps.publish_steps(plan):
         yield from _publish_step(plan, step)
+    if contract.versions_table:
+        yield Stage(
+            kind="label_rows",
+            phase="publication",
+            text=f"relabels rows of {contract.versions_table} by one commit: its accepted rows are "
+            "then those of this version",
+        )
     if contract.view:
         yield Stage(
             kind="refresh_view", phase="publication", text=f"lets the view {contract.view} follow"

@@ -17,7 +17,7 @@ from lakehouse_backfill.core.comparison import diff, fingerprints
 from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.core.runs import signers
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions import corrections
+from lakehouse_backfill.core.versions import corrections, version_labels
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.diff import Checksum
@@ -246,6 +246,7 @@ def _expose_pointer(
         table = publish_modes.version_table(resolved.contract.table, reserved.version)
         marks = _version_properties(plan, reserved)
         context.shadows.keep(plan.shadow_table, snapshot_id, table, marks)
+    version_labels.open_table(context, resolved.contract, table, snapshot_id)
     context.pins.pin(table, snapshot_id, reserved.tags["after"])
     return CommitResult.of_pointer(table, snapshot_id, resolved.target.snapshot_id)
 

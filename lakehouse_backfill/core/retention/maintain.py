@@ -19,7 +19,7 @@ from lakehouse_backfill.core.retention.run_files import RunFilesOutcome
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.staging.scratch import remove_with_files
-from lakehouse_backfill.core.versions import retention
+from lakehouse_backfill.core.versions import retention, version_labels
 from lakehouse_backfill.core.versions.retention import VersionRetention
 from lakehouse_backfill.domain.contract import Contract, KeepVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
@@ -165,7 +165,8 @@ def maintain(
     `erasure`, a reason, ends all versions but the accepted one of the product, and the leases on
     its tables, early and for the record. Open runs keep everything all the same.
 
-    Order of side effects: versions expired in the pointer table; the runs informed; shadows
+    Order of side effects: versions expired in the pointer table, and their rows out of tables of
+    versions; the runs informed; shadows
     dropped, those of trials with their files; files of runs that were never published deleted; tags
     and snapshots out, one commit per table; leases ended; fences lifted; control files deleted.
     Raises NotFound, NotAllowed, CatalogDown.
@@ -183,6 +184,7 @@ def maintain(
     left: list[LeftoverFiles] = []
     if not dry_run:
         _expire_versions(context, facts, found, by)
+        version_labels.show_all_labels(context, contracts, product)
         _record_on_runs(context, facts, found, by)
         left = _drop_shadows(context, found)
     files = run_files.delete_run_files(

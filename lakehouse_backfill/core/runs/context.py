@@ -33,7 +33,14 @@ from lakehouse_backfill.ports.system import (
     Progress,
     Secrets,
 )
-from lakehouse_backfill.ports.tables import Pins, Publisher, Shadows, StoredFiles, Tables
+from lakehouse_backfill.ports.tables import (
+    Pins,
+    Publisher,
+    Shadows,
+    StoredFiles,
+    Tables,
+    VersionTables,
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Context:
     tables: Tables
     pins: Pins
     shadows: Shadows
+    version_tables: VersionTables
     publisher: Publisher
     runs: Runs
     versions: Versions

@@ -9,7 +9,7 @@ from functools import partial
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.runs import event_log, signers
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions import pointer
+from lakehouse_backfill.core.versions import pointer, version_labels
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import SignedTable
 from lakehouse_backfill.domain.plan import TargetPin
@@ -242,19 +242,25 @@ def finalise_version(
 
 
 def refresh_view(context: Context, contract: Contract) -> None:
-    """Update the contract's view, if it has one, to what the pointer says.
+    """Update the contract's table of versions, and its view, to what the pointer says.
 
-    Repeats until the pointer did not move while the view was made.
+    Repeats until the pointer did not move while they were made.
     """
-    if contract.view is None:
+    versions_table, view = contract.versions_table, contract.view
+    if versions_table is None and view is None:
         return
     shown: str | None = None
     while (row := context.versions.pointer(contract.product).accepted) and row.token != shown:
-        at = row.snapshot_id if contract.publication == "pinned" else None
         try:
-            context.views.show(contract.view, row.table, at)
+            version_labels.show_labels(context, contract)
+            if view is not None and versions_table is not None:
+                context.views.show(view, versions_table, None, accepted_only=True)
+            elif view is not None:
+                at = row.snapshot_id if contract.publication == "pinned" else None
+                context.views.show(view, row.table, at)
         except errors.BackfillError as error:
-            error.state = f"version {row.version} is accepted; only {contract.view} shows less"
+            shown_by = " and ".join(filter(None, (versions_table, view)))
+            error.state = f"version {row.version} is accepted; only {shown_by} shows less"
             raise
         shown = row.token
 

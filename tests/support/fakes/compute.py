@@ -88,7 +88,7 @@ class FakeCompute:
     order_matters: bool = False
     #: of either side, of the candidate alone
     duplicates: tuple[int, int] = (0, 0)
-    views: dict[str, tuple[str, int | None]] = field(default_factory=dict)
+    views: dict[str, tuple[str, int | str | None]] = field(default_factory=dict)
     #: days without a row in the source
     gaps: set[str] = field(default_factory=set)
     #: duplicate keys of each chunk, and rows without a key
@@ -399,8 +399,10 @@ class FakeCompute:
                 )
                 yield DifferingRow(label, {"day": label}, *sides)
 
-    def show(self, view: str, table: str, snapshot_id: int | None) -> None:
-        self.views[view] = (table, snapshot_id)
+    def show(
+        self, view: str, table: str, snapshot_id: int | None, *, accepted_only: bool = False
+    ) -> None:
+        self.views[view] = (table, "accepted" if accepted_only else snapshot_id)
 
 
 def pin_of(plan: Plan, name: str) -> SourcePin:

@@ -24,7 +24,7 @@ from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.identity import NoKey
 from tests.support.fakes.lake import FakeLake, FixedClock
 from tests.support.fakes.retention import FakeRunFiles
-from tests.support.fakes.rollout import FakeCorrections
+from tests.support.fakes.rollout import FakeCorrections, FakeVersionTables
 
 PRODUCT = "silver.daily"
 
@@ -69,6 +69,7 @@ def context(where: FakeLake, compute: FakeCompute | None = None, **changes: Any)
         "views": compute, "hooks": FakeHooks(), "identity": NoKey(), "anchor": None,
         "contract": lambda product: contract(),
         "corrections": FakeCorrections(),
+        "version_tables": FakeVersionTables(),
         "stored_files": FakeStoredFiles(where),
         "secrets": FakeSecrets(),
         "clock": FixedClock(), "journal": SilentJournal(),

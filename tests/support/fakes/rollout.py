@@ -8,12 +8,33 @@ from functools import partial
 from typing import Any
 
 from lakehouse_backfill.core.versions import corrections
-from lakehouse_backfill.domain.publication import CommitResult
+from lakehouse_backfill.domain.publication import CommitResult, VersionLabels
 from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
     DifferingRow,
 )
+
+
+@dataclass
+class FakeVersionTables:
+    """What the tables of versions say, by table."""
+
+    tables: dict[str, VersionLabels | None] = field(default_factory=dict)
+
+    def require_fit(self, source: str, snapshot_id: int | None) -> None:
+        """Take any table."""
+
+    def open(self, name: str, product: str, source: str, snapshot_id: int) -> None:
+        self.tables.setdefault(name, None)
+
+    def show(self, labels: VersionLabels) -> None:
+        self.tables[labels.table] = labels
+
+    def fault(self, labels: VersionLabels) -> str:
+        shown = self.tables.get(labels.table)
+        said = shown and (shown.versions, shown.let_go)
+        return "" if said == (labels.versions, labels.let_go) else "other labels"
 
 
 @dataclass

@@ -243,7 +243,7 @@ class IcebergShadows(Shadows):
                 meta.find_snapshot(source.metadata, snapshot_id, marks[meta.TARGET_PROPERTY])
             with commit_window("Catalog.create_namespace"):
                 self.catalog.create_namespace_if_not_exists(self.shadow_namespace)
-            location = self._location(source, shadow)
+            location = clone_location(self.catalog, source, shadow)
             clone_metadata = build_clone_metadata(source.metadata, snapshot_id, location, marks)
             provider = load_location_provider(location, clone_metadata.properties)
             file = provider.new_table_metadata_file_location()
@@ -297,24 +297,26 @@ class IcebergShadows(Shadows):
             return BuiltClone(self.catalog).build(shadow, wanted, because)
         return registered
 
-    def _location(self, source: Table, shadow: str) -> str:
-        namespace, _, name = shadow.rpartition(".")
-        namespace_location = self.catalog.load_namespace_properties(namespace).get("location")
-        warehouse = self.catalog.properties.get("warehouse", "")
-        target = source.location().rstrip("/")
-        if namespace_location:
-            location = f"{namespace_location.rstrip('/')}/{name}"
-        elif "://" in warehouse or warehouse.startswith(("/", "file:")):
-            location = f"{warehouse.rstrip('/')}/{namespace}/{name}"
-        else:
-            location = f"{target.rpartition('/')[0]}/{namespace}/{name}"
-        if f"{location}/".startswith(f"{target}/"):
-            raise Unsupported(
-                f"the shadow at {location} would lie inside its target at {target}, where "
-                "orphan clean-up eats it",
-                fix="give the shadow namespace a location of its own",
-            )
-        return location
+
+def clone_location(catalog: Catalog, source: Table, shadow: str) -> str:
+    """Return where a clone lies: never inside of the table that it is cloned from."""
+    namespace, _, name = shadow.rpartition(".")
+    namespace_location = catalog.load_namespace_properties(namespace).get("location")
+    warehouse = catalog.properties.get("warehouse", "")
+    target = source.location().rstrip("/")
+    if namespace_location:
+        location = f"{namespace_location.rstrip('/')}/{name}"
+    elif "://" in warehouse or warehouse.startswith(("/", "file:")):
+        location = f"{warehouse.rstrip('/')}/{namespace}/{name}"
+    else:
+        location = f"{target.rpartition('/')[0]}/{namespace}/{name}"
+    if f"{location}/".startswith(f"{target}/"):
+        raise Unsupported(
+            f"the shadow at {location} would lie inside its target at {target}, where "
+            "orphan clean-up eats it",
+            fix="give the shadow namespace a location of its own",
+        )
+    return location
 
 
 def _write_metadata_file(

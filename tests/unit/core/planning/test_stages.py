@@ -43,6 +43,7 @@ _DOCUMENTS = {
 _ACTS = {
     "runs.register": "pin", "tables.create": "create_target", "shadows.open": "open_shadow",
     "corrections.write": "expose", "shadows.keep": "expose", "views.show": "refresh_view",
+    "version_tables.show": "label_rows",
 }  # fmt: skip
 _HOOKS = {"before_publish": "hooks_before", "after_publish": "hooks_after"}
 
@@ -79,7 +80,7 @@ class _Witness:
         compute = found.compute()
         ports = (
             "tables", "pins", "shadows", "publisher", "runs", "versions", "evidence", "views",
-            "hooks", "corrections",
+            "hooks", "corrections", "version_tables",
         )  # fmt: skip
         noted = {name: _Noted(getattr(found, name), name, self.see) for name in ports}
         engine = _Noted(compute, "compute", self.see)
@@ -140,6 +141,12 @@ CASES: dict[str, dict[str, Any]] = {
     "correction_events": {"target": EVENTS},
     "pointer_swap": {"target": {"publish_mode": "pointer_swap"}, "contract": PINNED},
     "versioned": {"target": {"publish_mode": "versioned"}, "contract": PINNED},
+    "versioned, rows labelled in one table": {
+        "target": {"publish_mode": "versioned"},
+        "contract": contract(
+            publication="pinned", versions_table="silver.daily_versions", view="gold.daily_view"
+        ),
+    },
     "shadow_only": {"target": {"publish_mode": "shadow_only"}},
     "hooks, view and checks after it": {
         "contract": contract(hooks=HOOKS, after_publish={}, view="gold.daily_view")
