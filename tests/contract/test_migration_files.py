@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lakehouse_backfill.errors import Conflict
+from lakehouse_backfill.adapters.iceberg.landing.migrated_tables import _written_files
+from lakehouse_backfill.errors import Conflict, Unsupported
 from tests.support.sources.migration import NEWEST, MigrationCase, trip
 
 
@@ -127,3 +128,34 @@ def test_what_is_added_between_proof_and_acceptance_is_seen(tmp_path: Path) -> N
     with pytest.raises(Conflict, match=r"late\.parquet"):
         case.migrate("ben")
     assert case.rows("id") == []
+
+
+@pytest.mark.req("T10")
+def test_not_a_number_as_a_partition_stays_where_it_lies_or_makes_its_file_bad(
+    tmp_path: Path,
+) -> None:
+    """PyIceberg writes no rows of a partition NaN: it failed with a ZeroDivisionError."""
+    case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n", partitioning="[{column: km}]")
+    nan = float("nan")
+    case.write("same.parquet", [trip(1, km=nan), trip(2, km=nan)])
+    case.write("mixed.parquet", [trip(3, km=nan), trip(4, km=1.5)])
+    done = case.migrate()
+    (bad,) = done.rejected_parts
+    assert (bad.name, done.adopted, done.rows) == ("mixed.parquet", 1, 2)
+    assert bad.because == (
+        "column km has NaN, which is no partition that can be written, and the file cannot stay "
+        "as it is: its rows belong to 2 partitions"
+    )
+    assert sorted(row[0] for row in case.rows()) == [1, 2]
+
+
+@pytest.mark.req("T10")
+def test_rows_that_are_copied_with_such_a_partition_are_refused_by_name(tmp_path: Path) -> None:
+    """Rows of a database are not surveyed before, so it is seen when they are written."""
+    case = MigrationCase(tmp_path / "p", partitioning="[{column: km}]")
+    case.write("a.parquet", [trip(1, km=0.5)])
+    case.migrate()
+    table = case.catalog().load_table(case.table)
+    rows = pa.Table.from_pylist([trip(2, km=float("nan"))], schema=table.schema().as_arrow())
+    with pytest.raises(Unsupported, match="column km has NaN, and the table is partitioned by it"):
+        list(_written_files(table, rows.to_batches()))

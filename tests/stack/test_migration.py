@@ -1,19 +1,27 @@
-"""Migrations of a table of a real PostgreSQL server; the database itself is the judge."""
+"""Migrations from real servers: a table of PostgreSQL, and files of an object store.
+
+The database itself is the judge of its rows, DuckDB of the files.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg2
+import pyarrow as pa
 import pytest
+from pyarrow.fs import S3FileSystem, copy_files
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.errors import Blocked, ConfigError, SourceDown
-from tests.stack.servers import Postgres
-from tests.support.sources.migration import MigrationCase
+from tests.stack.servers import BUCKET, Postgres, Seaweed
+from tests.support.sources.migration import MigrationCase, trip
 
 DSN = "LHB_TEST_DSN"
 CONTRACT = """\
@@ -216,3 +224,47 @@ def test_a_database_that_does_not_answer_is_down_and_a_key_has_no_nulls(
     monkeypatch.delenv(DSN)
     with pytest.raises(ConfigError, match="is not set"):
         case.migrate()
+
+
+@pytest.mark.req("T10")
+def test_files_of_an_object_store_are_adopted_where_they_lie_and_bad_ones_are_named(
+    seaweed: Seaweed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = seaweed.s3()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys["s3.access-key-id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys["s3.secret-access-key"])
+    case = MigrationCase(tmp_path / "p", "bad_parts: leave_out\n")
+    place = f"{BUCKET}/old {uuid.uuid4().hex}"
+    case.write("day=2024-01-01/a.parquet", [trip(1), trip(2)])
+    case.write("day=2024-01-02/b.parquet", [trip(3, city=None)])
+    older = pa.schema([("id", pa.int64()), ("fare", pa.decimal128(20, 4))])
+    case.write("day=2024-01-03/c.parquet", [trip(4)], older)
+    (case.old / "day=2024-01-03/cut.parquet").write_bytes(b"PAR1")
+    store = S3FileSystem(
+        endpoint_override=keys["s3.endpoint"].partition("://")[2], scheme="http",
+        region=keys["s3.region"], access_key=keys["s3.access-key-id"],
+        secret_key=keys["s3.secret-access-key"],
+    )  # fmt: skip
+    copy_files(str(case.old), place, destination_filesystem=store)
+    (case.old / "day=2024-01-03/cut.parquet").unlink()
+    expected = case.expected()
+    shutil.rmtree(case.old)  # Nothing is read from here.
+    declared = case.project / "catalog/migrations/trips.yaml"
+    address = f"s3://{quote(place)}?endpoint_override={quote(keys['s3.endpoint'], safe='')}"
+    declared.write_text(
+        declared.read_text().replace("location: old/trips", f'location: "{address}&scheme=http"')
+    )
+    profiles = case.project / "catalog/profiles.yaml"
+    options = "".join(f"      {name}: {value}\n" for name, value in keys.items())
+    profiles.write_text(profiles.read_text() + options)
+    done = case.migrate()
+    assert (done.accepted, done.rows, done.adopted, done.rewritten) == (True, 4, 2, 1)
+    assert [part.name for part in done.rejected_parts] == ["day=2024-01-03/cut.parquet"]
+    assert case.rows() == expected
+    files = {
+        one.file.file_path for one in case.catalog().load_table(case.table).scan().plan_files()
+    }
+    kept = {one for one in files if one.startswith("s3://")}
+    assert kept == {
+        f"s3://{place}/day=2024-01-0{n}/{name}.parquet" for n, name in enumerate("ab", 1)
+    }

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from lakehouse_backfill.adapters.sources.files.config import compile_pattern
 from lakehouse_backfill.adapters.sources.files.errors import source_down, translate_store_errors
@@ -41,11 +41,11 @@ class ListedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class OldFolder:
-    """The folder in its store; `prefix` is what makes a path of the store a location."""
+    """The folder in its store: its path there, and the location by which Iceberg reads it."""
 
     store: FileSystem
     root: str
-    prefix: str
+    base: str
     pattern: str
 
     @staticmethod
@@ -56,7 +56,7 @@ class OldFolder:
         if not _SCHEME.match(location):
             folder = Path(location).expanduser()
             root = os.path.normpath(folder if folder.is_absolute() else project / folder)
-            return OldFolder(LocalFileSystem(), root, "file://", pattern)
+            return OldFolder(LocalFileSystem(), root, f"file://{root}", pattern)
         try:
             store, root = FileSystem.from_uri(location)
         except (ValueError, OSError, NotImplementedError) as error:
@@ -65,12 +65,12 @@ class OldFolder:
                 fix="write a folder, or a URI such as s3://bucket/trips",
                 field="parquet.location",
             ) from error
-        scheme = location.partition("://")[0].lower()
-        return OldFolder(store, root.rstrip("/"), f"{scheme}://", pattern)
+        root = root.rstrip("/")
+        return OldFolder(store, root, location_of(location, root), pattern)
 
     def location(self, name: str) -> str:
         """Return where Iceberg reads a file."""
-        return f"{self.prefix}{self.path(name)}"
+        return f"{self.base}/{name}"
 
     def path(self, name: str) -> str:
         """Return the path of a file in its store."""
@@ -166,6 +166,27 @@ class OldFolder:
             name: tuple(other for other in doubled if other != name and real[other] == real[name])
             for name in doubled
         }
+
+
+def location_of(address: str, root: str) -> str:
+    """Return the location of a folder for readers of Iceberg, of its address and path in the store.
+
+    Host and port are kept, as they say which store it is; options, users and secrets are not.
+    Raises ConfigError for an address that does not name its container.
+    """
+    parts = urlsplit(address)
+    scheme, host = parts.scheme.lower(), parts.netloc.rpartition("@")[2]
+    if scheme not in ("abfs", "abfss"):
+        # In the path of a bucket's store stands the bucket; other paths begin at the root.
+        return f"{scheme}://{host if root.startswith('/') else ''}{root}"
+    container, _, folder = root.partition("/")
+    if parts.netloc.rpartition("@")[0].partition(":")[0] != container:
+        raise ConfigError(
+            f"{scheme}://{host} is no address of a container that readers of Iceberg know",
+            fix=f"write {scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER",
+            field="parquet.location",
+        )
+    return f"{scheme}://{container}@{host}/{folder}".rstrip("/")
 
 
 def path_values(name: str) -> tuple[tuple[str, str | None], ...]:

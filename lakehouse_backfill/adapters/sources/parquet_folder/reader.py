@@ -47,7 +47,7 @@ class ParquetPlace:
     @property
     def name(self) -> str:
         """Where the files lie."""
-        return f"{self.folder.prefix}{self.folder.root}"
+        return self.folder.base
 
     def survey(self) -> MigrationSurvey:
         """Read every file once; files that are bad are named, each with the first reason."""
@@ -95,7 +95,7 @@ class ParquetPlace:
             footer = self.folder.footer_digest(listed.name, listed.size_bytes)
             if listed.also:
                 raise _bad(f"the same file is also reached as {listed.also[0]}")
-            sums = self.new_sums()
+            sums, not_numbers = self.new_sums(), set[str]()
             with self._open(listed.name) as file:
                 facts = self._facts(listed.name, file)
                 fault = find_fault(facts, self.table) or self._nested_fault(file.schema_arrow)
@@ -103,6 +103,7 @@ class ParquetPlace:
                     raise _bad(fault)
                 for batch in self._rows(listed.name, file):
                     _add(sums, batch)
+                    not_numbers |= _columns_with_nan(batch, self.table.identity)
                 found = sums.groups()
                 rows = sum(one.checksum.rows for one in found.values())
                 if rows != file.metadata.num_rows:
@@ -113,7 +114,12 @@ class ParquetPlace:
             return MigrationPart(**known, action="reject", because="it vanished while it was read")
         part = {**known, "footer": footer, "rows": rows}
         part["sums"] = {label: one.checksum for label, one in found.items()}
-        return self._placed(part, facts, found)
+        placed = self._placed(part, facts, found)
+        if placed.action == "rewrite" and not_numbers:
+            because = f"column {min(not_numbers)} has NaN, which is no partition that can be "
+            because += f"written, and the file cannot stay as it is: {placed.because}"
+            return MigrationPart(**known, action="reject", because=because)
+        return placed
 
     def _placed(
         self, part: dict[str, Any], facts: FileFacts, found: dict[str, PartitionRows]
@@ -313,6 +319,18 @@ def _exact(column: pa.Array, field: pa.Field, *, is_utc: bool) -> pa.Array:
         raise _bad(
             f"column {field.name} has a value that does not fit into {field.type}"
         ) from error
+
+
+def _columns_with_nan(batch: pa.RecordBatch, names: Iterable[str]) -> set[str]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return {
+        name
+        for name in names
+        if pa.types.is_floating(batch.schema.field(name).type)
+        and pc.any(pc.is_nan(batch.column(name))).as_py()
+    }
 
 
 def _all_equal(column: pa.Array, value: pa.Scalar) -> bool:
