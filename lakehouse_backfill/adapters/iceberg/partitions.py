@@ -352,3 +352,26 @@ class ColumnSpans:
         is_time = isinstance(rows.upper, datetime)
         last = rows.upper - (timedelta(microseconds=1) if is_time else timedelta(days=1))
         return rows.lower, last
+
+
+def require_numbers(table: Table, rows: Any, state: str) -> None:
+    """Raise Unsupported for NaN in a column by whose own value the table is partitioned.
+
+    PyIceberg 0.12 looks for the rows of each value, and NaN equals none: it fails on no rows.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for each in table.spec().fields:
+        name = table.schema().find_field(each.source_id).name
+        is_own = str(each.transform) == "identity"
+        if not is_own or not pa.types.is_floating(rows.schema.field(name).type):
+            continue
+        if pc.any(pc.is_nan(rows[name])).as_py():
+            raise Unsupported(
+                f"column {name} has NaN, and the table is partitioned by it: no such partition "
+                "can be written",
+                state=state,
+                fix="partition the product by another column, or put another value in the old "
+                "place",
+            )

@@ -26,6 +26,7 @@ from pyiceberg.types import DecimalType
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import set_tag_update
 from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
+from lakehouse_backfill.adapters.iceberg.partitions import require_numbers
 from lakehouse_backfill.adapters.iceberg.schema import (
     contract_schema,
     contract_spec,
@@ -408,7 +409,7 @@ def _written_files(table: Table, batches: Iterable[Any]) -> Iterable[DataFile]:
 
     def write() -> None:
         rows = pa.Table.from_batches(held).cast(schema)
-        _require_numbers(table, rows)
+        require_numbers(table, rows, _KEPT)
         files.extend(_dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io))
         held.clear()
 
@@ -427,30 +428,6 @@ def _written_files(table: Table, batches: Iterable[Any]) -> Iterable[DataFile]:
                 table.io.delete(file.file_path)
         raise
     return files
-
-
-def _require_numbers(table: Table, rows: pa.Table) -> None:
-    """Raise Unsupported for NaN in a column by whose own value the table is partitioned.
-
-    PyIceberg 0.12 looks for the rows of each value, and NaN equals none: it fails on no rows.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyiceberg.transforms import IdentityTransform
-
-    for each in table.spec().fields:
-        name = table.schema().find_field(each.source_id).name
-        is_own = isinstance(each.transform, IdentityTransform)
-        if not is_own or not pa.types.is_floating(rows.schema.field(name).type):
-            continue
-        if pc.any(pc.is_nan(rows[name])).as_py():
-            raise Unsupported(
-                f"column {name} has NaN, and the table is partitioned by it: no such partition "
-                "can be written",
-                state=_KEPT,
-                fix="partition the product by another column, or put another value in the old "
-                "place",
-            )
 
 
 def _read_state(table: Table) -> MigrationState | None:
