@@ -15,6 +15,7 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -31,6 +32,10 @@ _IMPORTERS = (
 )  # fmt: skip
 #: Clients that hold tables and files of their own: no library needs them for a job's rows.
 _REFUSED_BELOW = frozenset({"duckdb", "_duckdb", "pyiceberg", "pyiceberg_core"})
+#: Functions of loaders that run a module.
+_NATIVE_LOADS = frozenset({"create_module", "exec_module"})
+#: So many imports are remembered: names come from job code, too.
+_MOST_KNOWN = 2_000
 #: Files that unpickle what a job has made, or run it in a thread.
 _UNPICKLERS = (
     "/pyspark/cloudpickle/", "/pyspark/serializers.py", "/pyspark/core/broadcast.py",
@@ -45,16 +50,34 @@ class ImportGate:
 
     def __init__(self, guard: Any) -> None:
         self._guard = guard
+        #: By name and members of an import: the clients that it names, in this table of clients.
+        self._found: dict[tuple[str, ...], tuple[tuple[str, str], ...]] = {}
+        self._found_for: Mapping[str, str] = {}
 
     def check(self, name: str, members: tuple[str, ...], frame: FrameType | None) -> None:
         """Refuse a client, or a member that is one, when job code asked for it."""
         root = name.partition(".")[0]
         if root in self._guard.own_modules:
             return
-        for wanted in (name, *(f"{name}.{member}" for member in members)):
-            sink = client_in(wanted, self._guard.clients)
-            if sink:
-                self._stop(sink, wanted, frame)
+        for wanted, sink in self._clients_named(name, members):
+            self._stop(sink, wanted, frame)
+
+    def _clients_named(self, name: str, members: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """Return the clients that an import names, with their sinks."""
+        clients = self._guard.clients
+        if clients is not self._found_for:
+            self._found, self._found_for = {}, clients
+        names = (name, *members)
+        # A text of another class may pass for one that is known.
+        is_plain = all(type(each) is str for each in names)
+        found = self._found.get(names) if is_plain else None
+        if found is None:
+            wanted = (name, *(f"{name}.{member}" for member in members))
+            named = ((each, client_in(each, clients)) for each in wanted)
+            found = tuple((each, sink) for each, sink in named if sink)
+            if is_plain and len(self._found) < _MOST_KNOWN:
+                self._found[names] = found
+        return found
 
     def check_file(self, file: str, frame: FrameType | None) -> None:
         """Refuse a client whose file is loaded past the functions that import."""
@@ -77,18 +100,20 @@ class ImportGate:
     ) -> tuple[str, int] | None:
         """Return the line of the job that asked for a module; None: other code did."""
         is_standard = root in sys.stdlib_module_names
+        is_refused_below = root in _REFUSED_BELOW
+        guard = self._guard
         while frame is not None:
-            file = frame.f_code.co_filename
-            if self._guard.is_job_file(file):
+            code = frame.f_code
+            file = code.co_filename
+            if guard.is_job_file(file):
                 return file, frame.f_lineno
-            if _loads_native_code(frame) and not is_file:
+            # Most frames are of other functions: asked here, it costs no call.
+            if code.co_name in _NATIVE_LOADS and not is_file and _loads_native_code(frame):
                 return None
-            text = file.replace(os.sep, "/")
-            if root not in _REFUSED_BELOW and not _imports_for_its_caller(
-                text, is_standard=is_standard
-            ):
+            if not is_refused_below and not _imports_for_its_caller(file, is_standard=is_standard):
+                text = file.replace(os.sep, "/")
                 calls_jobs = any(part in text for part in _CALLERS)
-                return self._guard.thread_origin() if calls_jobs else None
+                return guard.thread_origin() if calls_jobs else None
             frame = frame.f_back
         found: tuple[str, int] | None = self._guard.thread_origin()
         return found
@@ -128,6 +153,7 @@ def install(guard: Any) -> None:
     def gated_import(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:  # fmt: skip
+        name = _plain(name)
         # A thread of native code that imports has no caller.
         full = name if level == 0 else _absolute(name, globals, level)
         root = full.partition(".")[0]
@@ -139,6 +165,7 @@ def install(guard: Any) -> None:
         return module
 
     def gated_find(name: str, package: Any = None, level: int = 0) -> Any:
+        name = _plain(name)
         full = name if level == 0 else _absolute(name, {"__package__": package}, level)
         root = full.partition(".")[0]
         if guard.is_on and root in guard.client_roots:
@@ -157,6 +184,11 @@ def install(guard: Any) -> None:
     bootstrap._gcd_import = gated_find
 
 
+def _plain(name: str) -> str:
+    """Return a text whose class is Python's own: of another class it may pass for another text."""
+    return str.__str__(name) if type(name) is not str and isinstance(name, str) else name
+
+
 def _absolute(name: str, globals: Any, level: int) -> str:
     package = (globals or {}).get("__package__") or (globals or {}).get("__name__") or ""
     if not isinstance(package, str):
@@ -165,8 +197,10 @@ def _absolute(name: str, globals: Any, level: int) -> str:
     return f"{base}.{name}" if name else base
 
 
-def _imports_for_its_caller(file: str, *, is_standard: bool) -> bool:
+@lru_cache(4096)
+def _imports_for_its_caller(path: str, *, is_standard: bool) -> bool:
     """Return whether code of a file imports what its caller names."""
+    file = path.replace(os.sep, "/")
     # Executed text, and what Python has frozen, has no path.
     if not file.startswith("/") and ":" not in file[:3]:
         return True
@@ -179,9 +213,7 @@ def _imports_for_its_caller(file: str, *, is_standard: bool) -> bool:
 
 
 def _loads_native_code(frame: FrameType) -> bool:
-    """Return whether a frame runs a native module, which imports what it needs."""
-    if frame.f_code.co_name not in ("create_module", "exec_module"):
-        return False
+    """Return whether a frame of such a function runs native code, which imports what it needs."""
     return isinstance(frame.f_locals.get("self"), importlib.machinery.ExtensionFileLoader)
 
 

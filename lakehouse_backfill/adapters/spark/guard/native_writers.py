@@ -80,8 +80,8 @@ MODEL_WRITERS: Mapping[str, tuple[str, ...]] = {
     "pyspark.ml.connect.readwrite": ("RemoteMLWriter.save", "RemoteMLWriter.saveInstance"),
 }
 #: Classes of PyArrow's inner module that open files; its own code does not look them up by name.
-_HIDDEN_CLASSES = ("OSFile", "MemoryMappedFile", "CompressedOutputStream",
-                   "_RecordBatchFileWriter", "_RecordBatchStreamWriter")  # fmt: skip
+_HIDDEN_CLASSES = frozenset({"OSFile", "MemoryMappedFile", "CompressedOutputStream",
+                             "_RecordBatchFileWriter", "_RecordBatchStreamWriter"})  # fmt: skip
 #: Parameters that hold a path.
 _PATH_NAMES = (
     "path", "sink", "where", "base_dir", "dest", "output_file", "filepath_or_buffer",
@@ -95,14 +95,23 @@ class NativeWriters:
     def __init__(self, guard: Any) -> None:
         self._guard = guard
         self._is_done: set[str] = set()
+        #: Packages of which nothing is left to patch.
+        self._is_whole: set[str] = set()
+        #: The clients inside PyArrow, in this table of clients.
+        self._in_pyarrow: set[str] = set()
+        self._found_for: Mapping[str, str] = {}
         self._hidden: dict[str, dict[str, Any]] = {"pyarrow": {}, "pyarrow.lib": {}}
 
     def patch(self, root: str) -> None:
         """Patch what an import has just loaded of a package; others are left alone."""
-        if root not in _CHECKS:
-            return
         if root == "pyarrow":
             self._hide_members()
+        if root in _CHECKS and root not in self._is_whole:
+            self._patch_members(root)
+
+    def _patch_members(self, root: str) -> None:
+        if self._is_done.issuperset(_CHECKS[root]):
+            self._is_whole.add(root)
         for name in _CHECKS[root]:
             module = sys.modules.get(name)
             if name not in self._is_done and module is not None and _is_loaded(module):
@@ -123,8 +132,11 @@ class NativeWriters:
         pyarrow = sys.modules.get("pyarrow")
         if pyarrow is None or not _is_loaded(pyarrow):
             return
-        clients = {name[8:] for name in self._guard.clients if name.startswith("pyarrow.")}
-        for name, wanted in (("pyarrow", clients), ("pyarrow.lib", set(_HIDDEN_CLASSES))):
+        if self._found_for is not self._guard.clients:
+            self._found_for = self._guard.clients
+            named = (name for name in self._found_for if name.startswith("pyarrow."))
+            self._in_pyarrow = {name.removeprefix("pyarrow.") for name in named}
+        for name, wanted in (("pyarrow", self._in_pyarrow), ("pyarrow.lib", _HIDDEN_CLASSES)):
             module = sys.modules[name]
             members = vars(module)
             for member in members.keys() & wanted:

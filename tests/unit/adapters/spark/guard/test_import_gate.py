@@ -68,6 +68,11 @@ WAYS = {
         "table",
     ),
     "a partial": ("import functools as f; f.partial(__import__, 'duckdb')()", "table"),
+    "a name that equals one that passed": (
+        "import pandas; __import__(type('S', (str,), {'__hash__': lambda s: hash('pandas'), "
+        "'__eq__': lambda s, o: True})('duckdb'))",
+        "table",
+    ),
     "the standard library": ("import importlib as i; i.import_module('sqlite3')", "database"),
     "the standard library, run": ("import runpy; runpy.run_module('sqlite3')", "database"),
     "the standard library, in a thread": (
