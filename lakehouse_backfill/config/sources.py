@@ -90,6 +90,7 @@ def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
     yield from _missing_column_faults(document)
     yield from _column_faults(document)
     yield from _kafka_faults(document)
+    yield from _schema_faults(document)
     yield from _change_log_faults(document)
     yield from _pattern_faults(document)
 
@@ -168,6 +169,20 @@ def _kafka_faults(document: YamlDocument) -> Iterator[Fault]:
             yield document.fault(
                 ("columns", position, "required"), problem, "write required: false"
             )
+
+
+def _schema_faults(document: YamlDocument) -> Iterator[Fault]:
+    declared = document.get("kafka", "schemas")
+    if not isinstance(declared, dict):
+        return
+    places = [name for name in ("url", "folder") if declared.get(name) is not None]
+    path = ("kafka", "schemas")
+    if len(places) != 1:
+        yield document.fault(path, "needs one of url, folder", "name one place")
+    url = declared.get("url")
+    if isinstance(url, str) and not re.match(r"https?://[^/@\s]+", url):
+        fix = "write https://HOST, and name the variable of the secret in `credentials`"
+        yield document.fault((*path, "url"), "is no plain address of a registry", fix)
 
 
 def _pattern_faults(document: YamlDocument) -> Iterator[Fault]:

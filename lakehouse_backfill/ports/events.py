@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from lakehouse_backfill.domain.sources.compatibility import Messages
 from lakehouse_backfill.domain.sources.events import (
     AggregateEvents,
     AggregateState,
@@ -19,10 +20,35 @@ from lakehouse_backfill.domain.sources.events import (
     ReplayState,
     StoredEvent,
 )
+from lakehouse_backfill.domain.sources.schemas import DecodedPayload, WriterSchema
 from lakehouse_backfill.fault_points import side_effect
 
 #: Yields tables of Arrow with the rows that a handler has written.
 HandledEvents = Callable[[], Iterator[Any]]
+
+
+class PayloadSchemas(Protocol):
+    """Schemas of writers, by the id in Confluent's header."""
+
+    def find(self, number: int) -> WriterSchema | None:
+        """Return a schema; None when there is none of this id. Raises SourceDown, Blocked."""
+        ...
+
+    def protobuf_fields(self) -> Mapping[int, Messages]:
+        """Return the fields of all messages of Protobuf schemas, by id."""
+        ...
+
+    def known(self) -> Mapping[int, WriterSchema]:
+        """Return the schemas that were given, or found until now."""
+        ...
+
+    def decode(self, data: bytes, reader: int | None = None) -> DecodedPayload:
+        """Return a payload as JSON; what has no header is returned as it is.
+
+        `reader` is the schema that it is resolved into. Raises UndecodablePayload with the reason,
+        ConfigError for a schema that cannot be used, SourceDown.
+        """
+        ...
 
 
 class EventSet(Protocol):

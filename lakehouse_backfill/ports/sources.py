@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lakehouse_backfill.domain.partitions import RowRange
@@ -16,6 +16,7 @@ from lakehouse_backfill.domain.sources.landings import (
     LandingSurvey,
     SourceCapabilities,
 )
+from lakehouse_backfill.domain.sources.schemas import WriterSchema
 from lakehouse_backfill.fault_points import side_effect
 
 
@@ -50,6 +51,8 @@ class SourceCheckpoint:
     progress: int | None = None
     #: Values of `source_file` whose rows of earlier attempts the parts replace.
     replaces: tuple[str, ...] = ()
+    #: Schemas of writers that are kept with its rows: those that were not kept before.
+    schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
 
 
 class SourceReader(Protocol):
@@ -100,12 +103,17 @@ class RawTables(Protocol):
     @side_effect
     def commit(
         self, table: str, staged: tuple[StagedRows, ...], state: LandingState,
-        replaces: tuple[str, ...] = (),
+        replaces: tuple[str, ...] = (), schemas: Mapping[int, WriterSchema] | None = None,
     ) -> LandedSnapshot:  # fmt: skip
         """Make staged rows and the state visible in one commit, exactly once.
 
-        Raises Conflict when another process lands the source, TooBusy, OutcomeUnknown.
+        `schemas` are kept with them. Raises Conflict when another process lands the source,
+        TooBusy, OutcomeUnknown.
         """
+        ...
+
+    def schemas(self, table: str) -> Mapping[int, WriterSchema]:
+        """Return the schemas of writers that were kept with landed rows, by id."""
         ...
 
     @side_effect

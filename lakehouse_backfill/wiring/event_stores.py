@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lakehouse_backfill.config.events.event_stores import find_handler, load_schemas
 from lakehouse_backfill.core.replay.check import require_compatible
 from lakehouse_backfill.core.replay.replay import ReplayHandler, ReplayPorts
@@ -9,6 +11,9 @@ from lakehouse_backfill.domain.sources.events import EventStoreDeclaration
 from lakehouse_backfill.events import Upcasters, UpcastStep
 from lakehouse_backfill.fault_points import watch_ports_if_hooked
 from lakehouse_backfill.wiring.adapters import Adapters
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.adapters.payloads.decoder import PayloadDecoder
 
 
 def replay_ports(wiring: Adapters, store: EventStoreDeclaration) -> ReplayPorts:
@@ -23,7 +28,7 @@ def replay_ports(wiring: Adapters, store: EventStoreDeclaration) -> ReplayPorts:
 
     control = ControlTables(wiring.catalog, wiring.profile.control_namespace)
     ports = ReplayPorts(
-        reader=IcebergEventReader(wiring.catalog, load_schemas(wiring.folder, store)),
+        reader=IcebergEventReader(wiring.catalog, _decoder(wiring, store)),
         tables=IcebergHandlerTables(wiring.catalog),
         ledger=IcebergReplayLedger(control),
         pins=IcebergPins(wiring.catalog),
@@ -47,8 +52,24 @@ def load_upcasters(wiring: Adapters, store: EventStoreDeclaration) -> Upcasters:
         for one in store.upcasters
     ]
     upcasters = Upcasters(steps, store.current)
-    require_compatible(store, load_schemas(wiring.folder, store), upcasters)
+    decoder = _decoder(wiring, store)
+    if decoder is not None:
+        require_compatible(store, decoder.known(), upcasters, decoder.protobuf_fields())
     return upcasters
+
+
+def _decoder(wiring: Adapters, store: EventStoreDeclaration) -> PayloadDecoder | None:
+    """Return what decodes payloads with Confluent's header; None where none is declared."""
+    from lakehouse_backfill.adapters.iceberg.landing.raw_tables import IcebergRawTables
+    from lakehouse_backfill.adapters.payloads.decoder import PayloadDecoder
+
+    if store.version is None:
+        return None
+    if store.version.landed_schemas:
+        return PayloadDecoder(IcebergRawTables(wiring.catalog).schemas(store.table))
+    if store.version.schemas is None:
+        return None
+    return PayloadDecoder(load_schemas(wiring.folder, store))
 
 
 def load_handler(wiring: Adapters, store: EventStoreDeclaration, name: str) -> ReplayHandler:

@@ -14,6 +14,8 @@ from lakehouse_backfill.fault_points import watch_ports_if_hooked
 from lakehouse_backfill.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
+    from lakehouse_backfill.adapters.sources.schema_values import RegisteredValues
+    from lakehouse_backfill.domain.sources.schemas import WriterSchema
     from lakehouse_backfill.ports.sources import RawTables, SourceReader
     from lakehouse_backfill.ports.system import Clock
 
@@ -87,6 +89,10 @@ class _NoLake:
     def state(self, table: str) -> None:
         """Return that nothing was landed."""
 
+    def schemas(self, table: str) -> dict[int, WriterSchema]:  # noqa: ARG002 (as above)
+        """Return that no schema is kept."""
+        return {}
+
     def deliveries(self, source: str) -> tuple[()]:  # noqa: ARG002 (the port's signature)
         """Return that no file was imported."""
         return ()
@@ -115,7 +121,9 @@ def _reader(
         from lakehouse_backfill.adapters.sources.kafka.reader import KafkaReader
 
         topic = KafkaClient(KafkaTopic.open(source.kafka))
-        return KafkaReader(source, schema, topic, OffsetLedger(raw_tables, source.table), clock)
+        offsets = OffsetLedger(raw_tables, source.table)
+        values = _registered_values(wiring, source, raw_tables)
+        return KafkaReader(source, schema, topic, offsets, clock, values)
     from lakehouse_backfill.adapters.sources.files.config import FilePlaces
     from lakehouse_backfill.adapters.sources.files.reader import FileReader
 
@@ -123,3 +131,27 @@ def _reader(
         raise ConfigError(f"{source.source} declares no files", fix="add `files:`")
     places = FilePlaces.open(source.files, wiring.folder)
     return FileReader(source, places, schema, clock.now)
+
+
+def _registered_values(
+    wiring: Adapters, source: SourceDeclaration, raw_tables: RawTables
+) -> RegisteredValues | None:
+    """Return what decodes values with the id of a schema; None where none are declared.
+
+    A schema that is kept with the raw table is asked for nowhere again.
+    """
+    declared = source.kafka.schemas if source.kafka else None
+    if declared is None:
+        return None
+    from lakehouse_backfill.adapters.payloads.decoder import PayloadDecoder
+    from lakehouse_backfill.adapters.payloads.registry import SchemaRegistryClient
+    from lakehouse_backfill.adapters.sources.schema_values import RegisteredValues
+    from lakehouse_backfill.config.events.event_stores import schemas_in
+
+    kept = raw_tables.schemas(source.table)
+    if declared.folder is not None:
+        found = schemas_in(wiring.folder, declared.folder, "kafka.schemas.folder")
+        decoder = PayloadDecoder({**found, **kept})
+    else:
+        decoder = PayloadDecoder(kept, SchemaRegistryClient(declared).find)
+    return RegisteredValues(declared, decoder, kept)

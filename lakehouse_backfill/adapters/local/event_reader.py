@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +19,11 @@ from lakehouse_backfill.domain.sources.events import (
     REQUIRED_EVENT_COLUMNS,
     AggregateEvents,
     EventStoreDeclaration,
-    WriterSchema,
 )
+from lakehouse_backfill.domain.sources.schemas import UndecodablePayload
 from lakehouse_backfill.errors import RejectedInput, Unsupported
-from lakehouse_backfill.events import RejectEvent, parse_payload, split_wire_format
+from lakehouse_backfill.events import RejectEvent, parse_payload
+from lakehouse_backfill.ports.events import PayloadSchemas
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -42,7 +43,7 @@ _MAX_VERSION = 2**31
 class IcebergEventReader:
     """`ports.events.EventReader` on PyIceberg and DuckDB."""
 
-    def __init__(self, catalog: Catalog, schemas: Mapping[int, WriterSchema]) -> None:
+    def __init__(self, catalog: Catalog, schemas: PayloadSchemas | None = None) -> None:
         """Use the schemas of writers, by id, for payloads with Confluent's header."""
         self._catalog = catalog
         self._schemas = schemas
@@ -141,34 +142,62 @@ class IcebergEventReader:
         if "version" in columns:
             made["version"] = pc.cast(part[columns["version"]], pa.int64())
         elif store.version is not None:
-            if store.version.schemas is not None:
-                raw = (one.as_py() for one in made["payload"])
-                hashes = [None if one is None else sha256(one).hexdigest() for one in raw]
-                made["payload_hash"] = pa.array(hashes, pa.string())
             pairs = zip(made["payload"], made["event_type"], strict=True)
-            found = [self._version(store, one.as_py(), kind.as_py()) for one, kind in pairs]
-            made["version"] = pa.array([version for version, _ in found], pa.int64())
-            made["payload"] = pa.array([payload for _, payload in found], pa.large_binary())
+            found = [self._read(store, one.as_py(), kind.as_py()) for one, kind in pairs]
+            by_column = zip(*found, strict=True)
+            for (name, kind), values in zip(_READ_COLUMNS, by_column, strict=True):
+                made[name] = pa.array(values, kind)
         return pa.table(made)
 
-    def _version(
+    def _read(
         self, store: EventStoreDeclaration, payload: bytes | None, event_type: str | None
-    ) -> tuple[int | None, bytes | None]:
-        """Return the version of a payload, and the payload without a header."""
-        if store.version is None or payload is None:
-            return None, payload
-        if store.version.schemas is not None:
-            number, rest = split_wire_format(payload)
-            schema = None if number is None else self._schemas.get(number)
-            is_known = schema is not None and schema.event_type == event_type
-            return (schema.version if schema and is_known else None), rest
+    ) -> _ReadPayload:
+        """Return a payload as JSON, with its version; or why there is neither."""
+        versions = store.version
+        if payload is None or versions is None:
+            return _ReadPayload(payload)
+        if versions.field is not None or self._schemas is None:
+            return _field_version(versions.field, payload)
+        content = sha256(payload).hexdigest()
+        reader = versions.readers.get(event_type or "")
         try:
-            parsed = parse_payload(payload)
-        except RejectEvent:
-            return None, payload
-        found = parsed.get(store.version.field) if isinstance(parsed, dict) else None
-        is_version = type(found) is int and 0 <= found < _MAX_VERSION
-        return (found if is_version else None), payload
+            found = self._schemas.decode(payload, reader)
+        except UndecodablePayload as why:
+            return _ReadPayload(payload, None, content, f"its payload {why}")
+        schema, version = found.schema, None
+        if schema is not None and schema.event_type not in (None, event_type):
+            other = f"its payload has a schema of {schema.event_type}"
+            return _ReadPayload(payload, None, content, other)
+        if schema is not None:
+            is_read_as = reader is not None and schema.kind != "json"
+            version = store.current.get(event_type or "") if is_read_as else schema.version
+        return _ReadPayload(found.text, version, content)
+
+
+class _ReadPayload(NamedTuple):
+    """A payload as handlers get it, and what is known of it."""
+
+    payload: bytes | None
+    version: int | None = None
+    payload_hash: str | None = None
+    unreadable: str | None = None
+
+
+_READ_COLUMNS = (
+    ("payload", pa.large_binary()), ("version", pa.int64()), ("payload_hash", pa.string()),
+    ("unreadable", pa.string()),
+)  # fmt: skip
+
+
+def _field_version(field: str | None, payload: bytes) -> _ReadPayload:
+    """Return the version that a field of the payload says."""
+    try:
+        parsed = parse_payload(payload)
+    except RejectEvent:
+        return _ReadPayload(payload)
+    found = parsed.get(field) if isinstance(parsed, dict) else None
+    is_version = type(found) is int and 0 <= found < _MAX_VERSION
+    return _ReadPayload(payload, found if is_version else None)
 
 
 def _filter(

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 _NAMED, _LETTERS = 5, 80
 _CONTENT = (
     "event_id, aggregate_id, aggregate_type, event_type, payload, correlation_id, causation_id, "
-    "sequence_num, occurred_us, version, payload_hash"
+    "sequence_num, occurred_us, version, payload_hash, unreadable"
 )
 _CREATE = """
 CREATE TABLE stored (
     event_id VARCHAR, aggregate_id VARCHAR, aggregate_type VARCHAR, event_type VARCHAR,
     payload BLOB, correlation_id VARCHAR, causation_id VARCHAR, sequence_num BIGINT,
-    occurred_us BIGINT, created_us BIGINT, version BIGINT, payload_hash VARCHAR)
+    occurred_us BIGINT, created_us BIGINT, version BIGINT, payload_hash VARCHAR,
+    unreadable VARCHAR)
 """
 #: States and what was handled, beside the events.
 _LEDGER_TABLES = (

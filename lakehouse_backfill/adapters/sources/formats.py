@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json as text_json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -136,6 +136,25 @@ def from_json_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.T
         lines.append(exact_json(own))
     found = read_json_lines("\n".join(lines).encode(), schema)
     return found.select(schema.names).cast(schema)
+
+
+def unfit_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> list[int]:
+    """Return which decoded objects do not fit a schema: by halves, so that few cost little."""
+    import pyarrow as pa
+
+    found: list[int] = []
+    waiting = [(0, len(rows))] if rows else []
+    while waiting:
+        first, stop = waiting.pop()
+        try:
+            from_json_rows(rows[first:stop], schema)
+        except (pa.ArrowException, ValueError, TypeError):
+            if stop - first == 1:
+                found.append(first)
+            else:
+                middle = (first + stop) // 2
+                waiting += [(middle, stop), (first, middle)]
+    return found
 
 
 def _with_texts(kind: pa.DataType) -> pa.DataType:

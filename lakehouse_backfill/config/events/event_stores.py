@@ -23,8 +23,8 @@ from lakehouse_backfill.domain.sources.events import (
     EventStoreDeclaration,
     HandlerDeclaration,
     ReplayRequest,
-    WriterSchema,
 )
+from lakehouse_backfill.domain.sources.schemas import WriterSchema
 from lakehouse_backfill.errors import ConfigError, Fault, NotFound
 
 EVENTS_FOLDER = Path("catalog/events")
@@ -72,13 +72,25 @@ def load_schemas(project: Path, store: EventStoreDeclaration) -> dict[int, Write
     """Load the schemas of writers by id; none without a folder. Raises ConfigError."""
     if store.version is None or store.version.schemas is None:
         return {}
-    folder = resolve_inside(project, store.version.schemas)
+    found = schemas_in(project, store.version.schemas, "version.schemas")
+    for number, one in found.items():
+        if one.event_type is None or one.version is None:
+            raise ConfigError(
+                f"{store.version.schemas}/{number}.json is no schema of a writer: it says no event "
+                "type, or no version",
+                fix='write {"event_type": …, "version": …, "schema": {…}}',
+            )
+    return found
+
+
+def schemas_in(project: Path, place: str, field: str) -> dict[int, WriterSchema]:
+    """Load the schemas of a folder of the project, by id. Raises ConfigError."""
+    folder = resolve_inside(project, place)
     if folder is None or not folder.is_dir():
         raise ConfigError(
-            f"{store.version.schemas}, where the schemas of {store.events} are, is no folder of "
-            "the project",
-            fix="correct version.schemas",
-            field="version.schemas",
+            f"{place}, where the schemas of writers are, is no folder of the project",
+            fix=f"correct {field}",
+            field=field,
         )
     found: dict[int, WriterSchema] = {}
     for path in sorted(folder.glob("*.json")):
@@ -101,15 +113,40 @@ def load_schemas(project: Path, store: EventStoreDeclaration) -> dict[int, Write
 
 def _cross_field_faults(document: YamlDocument) -> Iterator[Fault]:
     version = document.get("version")
-    places = ("column", "field", "schemas")
+    places = ("column", "field", "schemas", "landed_schemas")
     if isinstance(version, dict) and sum(version.get(name) is not None for name in places) != 1:
-        yield document.fault(("version",), "needs one of column, field, schemas", "name one place")
+        problem = "needs one of column, field, schemas, landed_schemas"
+        yield document.fault(("version",), problem, "name one place")
+    if isinstance(version, dict) and version.get("landed_schemas") is False:
+        yield document.fault(("version", "landed_schemas"), "is false", "write true, or remove it")
+    yield from _reader_faults(document)
     for name in ("upcasters", "current"):
         if document.get(name) and version is None:
             problem = "is there, and nothing says where the version is"
             yield document.fault((name,), problem, "add `version:`")
     yield from _upcaster_faults(document)
     yield from _handler_faults(document)
+
+
+def _reader_faults(document: YamlDocument) -> Iterator[Fault]:
+    readers = document.get("version", "readers")
+    if not isinstance(readers, dict):
+        return
+    if not (document.get("version", "schemas") or document.get("version", "landed_schemas")):
+        fix = "write version.schemas, or version.landed_schemas"
+        yield document.fault(("version", "readers"), "are there, and no schemas of writers", fix)
+    for kind in readers:
+        listed = document.get("upcasters")
+        has_steps = any(
+            isinstance(one, dict) and one.get("event_type") == kind
+            for one in (listed if isinstance(listed, list) else [])
+        )
+        if has_steps:
+            yield document.fault(
+                ("version", "readers", kind),
+                "has upcasters too, which would not be applied",
+                "keep one of both",
+            )
 
 
 def _upcaster_faults(document: YamlDocument) -> Iterator[Fault]:

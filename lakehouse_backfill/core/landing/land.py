@@ -141,7 +141,9 @@ class _Steps:
             deliveries=tuple(deliveries),
         )
         replaces = self._replaced(checkpoint, deliveries)
-        self._ports.raw_tables.commit(self._source.table, tuple(staged), state, replaces)
+        self._ports.raw_tables.commit(
+            self._source.table, tuple(staged), state, replaces, checkpoint.schemas
+        )
         self.state = state
         self.deliveries += deliveries
         _settle(self._ports, state)

@@ -10,8 +10,8 @@ from lakehouse_backfill.core.replay.check import require_versions
 from lakehouse_backfill.core.replay.replay import (
     ReplayHandler,
     ReplayPorts,
-    event_of,
     failure_named,
+    handle_stored,
     own_state,
 )
 from lakehouse_backfill.domain.sources.events import (
@@ -22,7 +22,6 @@ from lakehouse_backfill.domain.sources.events import (
     ReplayState,
 )
 from lakehouse_backfill.errors import NotFound, RejectedInput, Unsupported
-from lakehouse_backfill.events import handle_event
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def rebuild(
     state, rejected = json.loads(base.state) if base else None, 0
     for one in found.events:
         with failure_named(handler, one.event_id, "nothing was computed"):
-            handled = handle_event(handler.function, state, event_of(one), handler.upcasters)
+            handled = handle_stored(handler, state, one)
         state = handled.state
         rejected += handled.outcome == "rejected"
     return RebuiltState(

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 from lakehouse_backfill.core.replay.check import require_sound, require_versions
@@ -249,9 +250,7 @@ class _Steps:
             name = one.aggregate_id
             old = states.get(name, _NO_STATE)
             with failure_named(self._handler, one.event_id, _NOT_COMMITTED):
-                made = handle_event(
-                    self._handler.function, old.state, event_of(one), self._handler.upcasters
-                )
+                made = handle_stored(self._handler, old.state, one)
             new = states[name] = AggregateState(one.sequence_num, old.handled + 1, made.state)
             text = None
             if last[name] == number or new.handled % every == 0:
@@ -292,6 +291,13 @@ def failure_named(handler: ReplayHandler, event_id: str, state: str) -> Iterator
             fix=f"mend {handler.declared.function} or the upcasters, or let them raise "
             "RejectEvent; then give the command again",
         ) from error
+
+
+def handle_stored(handler: ReplayHandler, state: Any, stored: StoredEvent) -> HandledEvent:
+    """Return what a handler makes of a stored event; one that cannot be decoded is rejected."""
+    if stored.unreadable is not None:
+        return HandledEvent("rejected", state, stored.unreadable)
+    return handle_event(handler.function, state, event_of(stored), handler.upcasters)
 
 
 def event_of(stored: StoredEvent) -> AggregateEvent:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from lakehouse_backfill.domain.contract import ContractColumn, ContractPartition
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value
+from lakehouse_backfill.domain.sources.schemas import SchemaRegistry
 
 SourceKind = Literal["files", "api", "kafka"]
 DuplicatePolicy = Literal["ignore", "reprocess", "correction", "reject"]
@@ -258,6 +259,12 @@ class KafkaSource(Value):
         "raw",
         description="json: the value is also parsed into the declared columns; debezium: key and "
         "value are a record of a change log.",
+    )
+    schemas: SchemaRegistry | None = Field(
+        None,
+        description="Where the schemas are whose ids values begin with (Confluent's header). By "
+        "them values in Avro, Protobuf or JSON are decoded before they are parsed; those that "
+        "were used are kept with the rows.",
     )
     unreadable: Literal["block", "keep"] = Field(
         "block",

@@ -10,6 +10,7 @@ from uuid import uuid4
 from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, digest
+from lakehouse_backfill.domain.sources.schemas import Compatibility
 
 FunctionName = Annotated[
     str,
@@ -54,7 +55,7 @@ HANDLER_COLUMNS = (
 
 
 class EventVersions(Value):
-    """Where the version of a payload stands; one of the three."""
+    """Where the version of a payload stands; one of the four."""
 
     column: Name | None = Field(None, description="A column of the table.")
     field: Name | None = Field(None, description="A field of the payload.")
@@ -63,18 +64,18 @@ class EventVersions(Value):
         description="A folder of the project with ID.json for each writer's schema: the payload "
         "begins with Confluent's header, a zero byte and the id in four bytes.",
     )
-    compatibility: Literal["none", "backward", "forward", "both"] = Field(
-        "none", description="What the schemas of an event type are held to, version by version."
+    landed_schemas: bool | None = Field(
+        None,
+        description="true: the schemas that the landing of the table has kept; the version is that "
+        "of the schema in its subject.",
     )
-
-
-class WriterSchema(Value):
-    """The schema of a writer: `ID.json` in the folder of schemas."""
-
-    event_type: Text = Field(description="Type of the events.")
-    version: int = Field(ge=0, description="Version of their payload.")
-    schema_: dict[str, Any] = Field(
-        default_factory=dict, alias="schema", description="JSON Schema of the payload."
+    readers: dict[Text, int] = Field(
+        default_factory=dict,
+        description="By event type, the id of the schema that payloads in Avro or Protobuf are "
+        "read as; they are then of the current version.",
+    )
+    compatibility: Compatibility = Field(
+        "none", description="What the schemas of an event type are held to, version by version."
     )
 
 
@@ -299,6 +300,8 @@ class StoredEvent(NamedTuple):
     correlation_id: str | None
     causation_id: str | None
     content_hash: str | None = None
+    #: Why its payload cannot be decoded.
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True)

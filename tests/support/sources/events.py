@@ -93,7 +93,7 @@ class Made:
     seconds: int = 0
     cents: int = 1
     event_type: str = "paid"
-    payload: str | None = None
+    payload: str | bytes | None = None
     version: int | None = None
 
     def row(self) -> dict[str, Any]:
@@ -115,7 +115,9 @@ class Made:
 class EventCase:
     """A table of events in an embedded lake, with handlers."""
 
-    def __init__(self, folder: Path, more: str = "", declaration: str = DECLARATION) -> None:
+    def __init__(
+        self, folder: Path, more: str = "", declaration: str = DECLARATION, payload: str = "string"
+    ) -> None:
         self.project = new_project(folder)
         (folder / "catalog/events").mkdir()
         (folder / "handlers").mkdir()
@@ -123,7 +125,7 @@ class EventCase:
         self.declare(more, declaration)
         wiring = Project.open(folder).wiring
         wiring.create_lake()
-        create_table(wiring.catalog, _contract())
+        create_table(wiring.catalog, _contract(payload))
 
     def declare(self, more: str = "", declaration: str = DECLARATION) -> None:
         """Write the declaration, with further fields."""
@@ -187,7 +189,7 @@ def oracle(events: Sequence[Made]) -> tuple[dict[str, Any], dict[str, str]]:
     return states, outcomes
 
 
-def _contract() -> Contract:
+def _contract(payload: str) -> Contract:
     return Contract(
         api_version="lakehouse-backfill/v1",
         product="bronze.order_events",
@@ -196,7 +198,10 @@ def _contract() -> Contract:
         owner="o@example.com",
         key=(),
         partitioning=(ContractPartition(column="aggregate_id", transform="bucket[4]"),),
-        columns=tuple(ContractColumn(name=name, type=kind) for name, kind in COLUMNS),
+        columns=tuple(
+            ContractColumn(name=name, type=payload if name == "payload" else kind)
+            for name, kind in COLUMNS
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.declaration import LANDING_COLUMNS, SourceDeclaration
 from lakehouse_backfill.domain.sources.landings import LandedSnapshot, LandingState
+from lakehouse_backfill.domain.sources.schemas import WriterSchema
 from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.sources import StagedRows
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The state of the newest landing of a raw table.
 STATE_PROPERTY = PROPERTY_PREFIX + "landing"
+#: With the id behind it: the schema of a writer of landed rows. A re-read needs no registry.
+SCHEMA_PROPERTY = PROPERTY_PREFIX + "schema."
 _NO_READER = "no reader sees a row of this commit; what was committed before it stays"
 
 
@@ -99,12 +102,23 @@ class IcebergRawTables:
         staged: tuple[StagedRows, ...],
         state: LandingState,
         replaces: tuple[str, ...] = (),
+        schemas: Mapping[int, WriterSchema] | None = None,
     ) -> LandedSnapshot:
         """Make staged rows and the state visible in one commit, exactly once.
 
-        Raises Conflict when another process lands the source, TooBusy, OutcomeUnknown.
+        `schemas` are kept with them. Raises Conflict when another process lands the source,
+        TooBusy, OutcomeUnknown.
         """
-        return self._land(table, _LandingCommit(state, staged, replaces))
+        return self._land(table, _LandingCommit(state, staged, replaces, schemas=schemas or {}))
+
+    def schemas(self, table: str) -> dict[int, WriterSchema]:
+        """Return the schemas of writers that were kept with landed rows, by id."""
+        loaded = catalogs.load_table_or_none(self.catalog, table)
+        return {
+            int(name[len(SCHEMA_PROPERTY) :]): WriterSchema.model_validate_json(text)
+            for name, text in (loaded.properties if loaded is not None else {}).items()
+            if name.startswith(SCHEMA_PROPERTY)
+        }
 
     def seal(self, table: str, state: LandingState, keep_days: int) -> LandedSnapshot:
         """Mark the landing as complete, and tag its snapshot, in one commit."""
@@ -213,6 +227,7 @@ class _LandingCommit:
     staged: tuple[StagedRows, ...] = ()
     replaces: tuple[str, ...] = ()
     tag_age_ms: int | None = None
+    schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
 
     def prepare(self, table: Table) -> Transaction:
         """Write manifests and stage the updates; the commit requires the head of `table`."""
@@ -240,7 +255,11 @@ class _LandingCommit:
                 }
             )
             transaction._apply((tag,), ())
-        transaction.set_properties({STATE_PROPERTY: canonical_json(self.state)})
+        kept = {
+            f"{SCHEMA_PROPERTY}{number}": one.model_dump_json(by_alias=True, exclude_defaults=True)
+            for number, one in self.schemas.items()
+        }
+        transaction.set_properties({STATE_PROPERTY: canonical_json(self.state), **kept})
         return transaction
 
     def _summary(self) -> dict[str, str]:
@@ -339,10 +358,10 @@ def _with_landing_columns(batch: Any, state: LandingState, table: Table) -> Any:
     schema = table.schema().as_arrow()
     values = {"landing_id": state.landing_id, "landed_at": state.started_at}
     columns = []
-    for field in schema:
-        if field.name in batch.column_names:
-            columns.append(batch[field.name].cast(field.type))
+    for own in schema:
+        if own.name in batch.column_names:
+            columns.append(batch[own.name].cast(own.type))
         else:
-            value = pa.scalar(values.get(field.name), field.type)
+            value = pa.scalar(values.get(own.name), own.type)
             columns.append(pa.repeat(value, batch.num_rows))
     return pa.table(columns, schema=schema)

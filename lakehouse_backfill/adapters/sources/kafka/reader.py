@@ -9,11 +9,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakehouse_backfill.adapters.sources.change_records import BadChange, ChangeShape, change_row
-from lakehouse_backfill.adapters.sources.formats import decode_json, exact_json, from_json_rows
+from lakehouse_backfill.adapters.sources.formats import (
+    decode_json,
+    exact_json,
+    from_json_rows,
+    unfit_rows,
+)
 from lakehouse_backfill.adapters.sources.kafka.capabilities import KAFKA
 from lakehouse_backfill.adapters.sources.kafka.client import KafkaClient
 from lakehouse_backfill.adapters.sources.kafka.errors import unreadable_value
 from lakehouse_backfill.adapters.sources.kafka.ledger import OffsetLedger
+from lakehouse_backfill.adapters.sources.schema_values import RegisteredValues
 from lakehouse_backfill.core.landing import offsets
 from lakehouse_backfill.domain.sources.declaration import (
     KAFKA_COLUMNS,
@@ -69,6 +75,7 @@ class KafkaReader:
     client: KafkaClient
     ledger: OffsetLedger
     clock: Clock
+    values: RegisteredValues | None = None
     capabilities = KAFKA
 
     @property
@@ -131,9 +138,9 @@ class KafkaReader:
                     records_per_s=speed or position.records_per_s,
                 )
                 parts = (_RecordsPart(self.rows(messages)),) if messages else ()
-                yield SourceCheckpoint(
-                    parts, position.as_json(), progress=offsets.count_offsets(spans)
-                )
+                new = self.values.take_new() if self.values else {}
+                done = offsets.count_offsets(spans)
+                yield SourceCheckpoint(parts, position.as_json(), progress=done, schemas=new)
 
     def finish(self, state: LandingState) -> None:
         """Do nothing: nothing follows a commit outside the lake."""
@@ -161,6 +168,10 @@ class KafkaReader:
         }
         if self.declared.format != "raw":
             columns |= self._parsed(messages, values)
+        elif self.values is not None:
+            errors = [self.values.check(value) for value in values]
+            self._require_readable(messages, errors)
+            columns["parse_error"] = pa.array(errors, pa.string())
         arrays = [columns[field.name].cast(field.type) for field in self.schema]
         return pa.table(arrays, schema=self.schema)
 
@@ -185,28 +196,39 @@ class KafkaReader:
         records: list[dict[str, Any]] = []
         errors: list[str | None] = []
         for message, value in zip(messages, values, strict=True):
-            record, error = (
-                _decoded(value) if shape is None else _decoded_change(message.key(), value, shape)
-            )
+            record, error = self._record(message, value, shape)
             records.append(record)
             errors.append(error)
-        try:
-            table = from_json_rows(records, own)
-        except (pa.ArrowException, ValueError, TypeError):
-            # One of them does not fit: each is looked at on its own.
-            for position, record in enumerate(records):
-                try:
-                    from_json_rows([record], own)
-                except (pa.ArrowException, ValueError, TypeError):
-                    records[position], errors[position] = {}, "does not fit the declared columns"
-            table = from_json_rows(records, own)
-        bad = next((position for position, error in enumerate(errors) if error), None)
-        if bad is not None and self.declared.unreadable == "block":
-            one = messages[bad]
-            place = f"{self.client.topic.name}[{one.partition()}], offset {one.offset()}"
-            raise unreadable_value(place, str(errors[bad]), can_keep=shape is None)
+        bad = unfit_rows(records, own)
+        for position in bad:
+            records[position], errors[position] = {}, "does not fit the declared columns"
+        table = from_json_rows(records, own)
+        self._require_readable(messages, errors)
         found = {name: table[name] for name in table.column_names}
         return {**found, "parse_error": pa.array(errors, pa.string())}
+
+    def _record(
+        self, message: Message, value: bytes | None, shape: ChangeShape | None
+    ) -> tuple[dict[str, Any], str | None]:
+        """Return the record of a message, and why it is none."""
+        key: Any = message.key()
+        if self.values is not None:
+            value, error = self.values.decode(value)
+            if error is None and shape is not None and key is not None:
+                key, error = self.values.decode(key)
+            if error is not None:
+                return {}, error
+        return _decoded(value) if shape is None else _decoded_change(key, value, shape)
+
+    def _require_readable(self, messages: list[Message], errors: list[str | None]) -> None:
+        """Raise Blocked for the first value that is unreadable, if it shall block."""
+        bad = next((position for position, error in enumerate(errors) if error), None)
+        if bad is None or self.declared.unreadable != "block":
+            return
+        one = messages[bad]
+        place = f"{self.client.topic.name}[{one.partition()}], offset {one.offset()}"
+        can_keep = self.source.change_log is None
+        raise unreadable_value(place, str(errors[bad]), can_keep=can_keep)
 
     def _window(self, request: LandingRequest) -> tuple[offsets.OffsetWindow, tuple[str, ...]]:
         """Return the instants whose offsets are looked for, and what the end means.

@@ -16,8 +16,8 @@ from lakehouse_backfill.domain.sources.events import (
     AggregateState,
     EventFindings,
     EventStoreDeclaration,
-    WriterSchema,
 )
+from lakehouse_backfill.domain.sources.schemas import WriterSchema
 from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.events import Upcasters, UpcastStep
 
