@@ -1,4 +1,4 @@
-"""A process that adopts on demand: reads a request a line, says what came of it."""
+"""A process that adopts on demand: reads a folder and a request a line, says what came of it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from tests.support.lakes.tables import Kit
 
 
 def main() -> None:
-    kit = Kit(Path(sys.argv[1]))
+    kits: dict[str, Kit] = {}
     print("ready", flush=True)  # noqa: T201 (the protocol)
     for line in sys.stdin:
+        root, _, request = line.partition("\t")
+        kit = kits[root] = kits.get(root) or Kit(Path(root))
         try:
-            kit.publisher.adopt(AdoptRequest.model_validate_json(line))
+            kit.publisher.adopt(AdoptRequest.model_validate_json(request))
             outcome = "landed"
         except BackfillError as error:
             outcome = error.code

@@ -14,29 +14,30 @@ from lakehouse_backfill.domain.publication import AdoptRequest
 from tests.support.lakes.tables import DAY, Kit, row
 
 DAYS = ("2013-02-01", "2013-02-02")
-ROUNDS = 10
 
 
 class Worker:
-    def __init__(self, root: Path) -> None:
+    """A process that adopts on demand, in the lake of any folder."""
+
+    def __init__(self) -> None:
         repository = Path(__file__).parents[2]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.adopt_worker", str(root)], stdin=subprocess.PIPE,
+            [sys.executable, "-m", "tests.contract.adopt_worker"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True, cwd=repository,
             env={**os.environ, "PYTHONPATH": str(repository)},
         )  # fmt: skip
 
-    def tell(self, request: AdoptRequest) -> None:
-        self.process.stdin.write(request.model_dump_json() + "\n")
+    def tell(self, root: Path, request: AdoptRequest) -> None:
+        self.process.stdin.write(f"{root}\t{request.model_dump_json()}\n")
         self.process.stdin.flush()
 
     def hear(self) -> str:
         return self.process.stdout.readline().strip()
 
 
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[tuple[Worker, Worker]]:
-    pair = (Worker(tmp_path), Worker(tmp_path))
+@pytest.fixture(scope="module")
+def workers() -> Iterator[tuple[Worker, Worker]]:
+    pair = (Worker(), Worker())
     assert [worker.hear() for worker in pair] == ["ready", "ready"]
     yield pair
     for worker in pair:
@@ -44,27 +45,19 @@ def workers(tmp_path: Path) -> Iterator[tuple[Worker, Worker]]:
         worker.process.wait(30)
 
 
-@pytest.mark.long
-@pytest.mark.req("U11", "T8")
-@pytest.mark.parametrize(
-    ("days", "outcomes"),
-    [
-        pytest.param((DAYS[0], DAYS[0]), ["landed", "target-changed"], id="overlapping"),
-        pytest.param(DAYS, ["landed", "landed"], id="disjoint"),
-    ],
-)
-def test_overlapping_scopes_have_one_winner_and_disjoint_ones_both_land(
-    tmp_path, workers, days, outcomes
-):
-    kit = Kit(tmp_path)
-    kit.create_days(DAYS)
-    for number in range(ROUNDS):
+OVERLAPPING = (DAYS[0], DAYS[0]), ["landed", "target-changed"]
+DISJOINT = DAYS, ["landed", "landed"]
+
+
+def race(kit: Kit, workers, days: tuple[str, ...], outcomes: list[str], rounds: int) -> None:
+    """Let both adopt at the same time, so often; look at what landed."""
+    for number in range(rounds):
         requests = [
-            kit.stage(DAY, {day: [row(n, day, f"{number}-{n}")]}, run=f"r{number}_{n}")
+            kit.stage(DAY, {day: [row(n, day, f"{number}-{n}")]}, run=f"r{days[1]}{number}_{n}")
             for n, day in enumerate(days)
         ]
         for worker, request in zip(workers, requests, strict=True):
-            worker.tell(request)
+            worker.tell(kit.root, request)
         heard = [worker.hear() for worker in workers]
 
         assert sorted(heard) == outcomes
@@ -72,3 +65,12 @@ def test_overlapping_scopes_have_one_winner_and_disjoint_ones_both_land(
         now = {row[3] for row in kit.rows() if row[3].startswith(f"{number}-")}
         assert now == landed
         assert kit.total_rows() == len(kit.rows()) == len(DAYS)
+
+
+@pytest.mark.long
+@pytest.mark.req("U11", "T8")
+def test_overlapping_scopes_have_one_winner_and_disjoint_ones_both_land(tmp_path, workers):
+    kit = Kit(tmp_path)
+    kit.create_days(DAYS)
+    for days, outcomes in (OVERLAPPING, DISJOINT):
+        race(kit, workers, days, outcomes, rounds=10)

@@ -53,11 +53,15 @@ class Catalogs:
         return self.behind([no_register, *catalog_rules.polaris()])
 
     def _lakekeeper(self) -> dict[str, str]:
-        """The REST catalog behind a proxy that refuses what Lakekeeper refuses."""
-        return self.behind(catalog_rules.lakekeeper(), **KEYS)
+        """What Lakekeeper refuses, on S3, with credentials that end at each table."""
+        return self.vended(catalog_rules.lakekeeper(), **KEYS)
 
     def _polaris(self) -> dict[str, str]:
-        """The REST catalog behind a proxy that refuses what Polaris refuses, and is often busy."""
+        """What Polaris refuses, often busy, on S3, with credentials that end at each table."""
+        return self.vended(catalog_rules.polaris())
+
+    def _polaris_files(self) -> dict[str, str]:
+        """As Polaris where it hands out no credentials, on local files."""
         return self.behind(catalog_rules.polaris())
 
     def vended(

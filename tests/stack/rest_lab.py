@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pyiceberg.catalog import load_catalog
+from pyiceberg.io import load_file_io
+from pyiceberg.table import StaticTable
 
 from tests.chaos.lab import BY, SCOPE, TARGET, Ended, Lab
 from tests.chaos.oracle import CONTROL, Oracle, facts
@@ -31,9 +34,31 @@ TRIES = 12
 
 @dataclass(frozen=True)
 class RestOracle(Oracle):
-    """Reads what Iceberg's own server keeps in its database, past the server."""
+    """Reads what Iceberg's own server keeps in its database, past the server.
+
+    `store`: how the files of an S3 store are reached; each is copied before it is read.
+    """
 
     database: Path = Path()
+    store: Mapping[str, str] = field(default_factory=dict)
+
+    def table(self, name: str) -> StaticTable:
+        found = {f"{row[1]}.{row[2]}": row[3] for row in self.catalog() if len(row) > 4}
+        return StaticTable.from_metadata(found[name], dict(self.store))
+
+    def paths(self, name: str, snapshot_id: int | None = None) -> dict[str, list[str]]:
+        found = super().paths(name, snapshot_id)
+        return {label: list(map(self._local, files)) for label, files in found.items()}
+
+    def _local(self, path: str) -> str:
+        if not self.store:
+            return path
+        copy = self.folder.parent / "copies" / path.rpartition("/")[2]
+        if not copy.exists():
+            copy.parent.mkdir(exist_ok=True)
+            with load_file_io(dict(self.store), path).new_input(path).open() as file:
+                copy.write_bytes(file.read())
+        return str(copy)
 
     def catalog(self) -> list[tuple[Any, ...]]:
         with sqlite3.connect(f"file:{self.database}?mode=ro", uri=True) as opened:
@@ -46,10 +71,13 @@ class RestOracle(Oracle):
 class RestLab(Lab):
     """A project whose lake is on a REST catalog; its tables are made past the proxy."""
 
-    def __init__(self, root: Path, uri: str, direct: str, database: Path, isolation: str) -> None:
+    def __init__(
+        self, root: Path, uri: str, direct: Mapping[str, str], database: Path, isolation: str
+    ) -> None:
         super().__init__(root)
         self._uri, self._direct, self._isolation = uri, direct, isolation
-        self.oracle = RestOracle(self.folder, database=database)
+        store = {key: text for key, text in direct.items() if key.startswith("s3.")}
+        self.oracle = RestOracle(self.folder, database=database, store=store)
         #: How each command ended, as often as it was given.
         self.codes: list[int] = []
 
@@ -57,7 +85,7 @@ class RestLab(Lab):
         return PROFILES.format(isolation=self._isolation, uri=self._uri, token=TOKEN)
 
     def catalog(self) -> Any:
-        return load_catalog("lake", type="rest", uri=self._direct)
+        return load_catalog("lake", type="rest", **self._direct)
 
     def said(self) -> list[Path]:
         """What each command wrote."""

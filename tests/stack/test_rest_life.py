@@ -25,7 +25,7 @@ Make = Callable[[str, str, list[Fault]], RestLab]
 
 
 @pytest.fixture
-def make(catalogs: Catalogs, rest: Rest, tmp_path: Path) -> Make:
+def make(catalogs: Catalogs, rest: Rest, tmp_path: Path, request: pytest.FixtureRequest) -> Make:
     """Make the lab on a catalog of this kind; the tables are made past its proxy."""
 
     def lab(kind: str, isolation: str, faults: list[Fault]) -> RestLab:
@@ -33,7 +33,10 @@ def make(catalogs: Catalogs, rest: Rest, tmp_path: Path) -> Make:
         name = uri.rpartition("/")[2]
         database = rest.folder / name / "rest.db"
         catalogs.proxy.faults += faults
-        made = RestLab(tmp_path, uri, f"{rest.uri}/{name}", database, isolation)
+        direct = {"uri": f"{rest.uri}/{name}"}
+        if kind == "lakekeeper":
+            direct |= request.getfixturevalue("seaweed").s3()
+        made = RestLab(tmp_path, uri, direct, database, isolation)
         made.make()
         return made
 
@@ -44,12 +47,18 @@ def make(catalogs: Catalogs, rest: Rest, tmp_path: Path) -> Make:
 def test_with_keys_no_command_fails_where_answers_are_lost_and_a_zombie_changes_nothing(
     make: Make, catalogs: Catalogs
 ):
-    """As Lakekeeper answers: a branch is chosen, as no table gets another UUID."""
+    """As Lakekeeper answers: no other UUID, and rights that end at each table.
+
+    No request leaves the place of its key's table, as the log of the store's door shows.
+    """
     lost = catalog_rules.lost_answers()
     lab = make("lakekeeper", "auto", lost)
     lab.do("doctor")
-    manifest = lab.manifest("a.yaml", SCOPE[0], "2024-01-05")
-    lab.run = lab.must("plan", manifest, *BY).data["run_id"]
+    tried_out = catalogs.door.refused()
+    plan = lab.must("plan", lab.manifest("a.yaml", SCOPE[0], "2024-01-05"), *BY).data
+    lab.run = plan["run_id"]
+    (price,) = [note for note in plan["notes"] if "branch" in note]
+    assert "a table takes no new UUID, which fences a clone; live writers try again" in price
     lab.must("approve", lab.run, *BY)
     zombie = lab.start("stage", lab.run, *BY, hook=Stop("Spark.overwrite:committing", 2))
     zombie.wait_until_stopped()
@@ -69,13 +78,17 @@ def test_with_keys_no_command_fails_where_answers_are_lost_and_a_zombie_changes_
     assert lab.must("recover", "--all", *BY).data["actions"] == []
     assert sum(fault.met for fault in lost) > 0
     require_no_secret(lab)
+    asked = catalogs.door.asked
+    places = {who for who, _, place, _ in asked if place.startswith(f"{who}/")}
+    assert any(place.endswith("/silver/t") for place in places)
+    assert catalogs.door.refused() == tried_out
 
 
 @pytest.mark.req("T4", "U10", "X1")
 def test_without_keys_nothing_is_lost_or_doubled_where_answers_are(make: Make, catalogs: Catalogs):
     """As Polaris answers: 500 after a commit that happened, and 503 when it is busy."""
     faults = [*catalog_rules.unknown_states(), *catalog_rules.lost_answers()]
-    lab = make("polaris", "clone", faults)
+    lab = make("polaris_files", "clone", faults)
     lab.accept()
     lab.repeat("publish", lab.run, *BY)
     require_published(lab)

@@ -39,7 +39,7 @@ def test_a_command_needs_these_rights_and_no_others(
     name, proxy = uri.rpartition("/")[2], catalogs.proxy
     proxy.rights_of = catalog_rules.rights_of
     database = rest.folder / name / "rest.db"
-    lab = RestLab(tmp_path, uri, f"{rest.uri}/{name}", database, isolation)
+    lab = RestLab(tmp_path, uri, {"uri": f"{rest.uri}/{name}"}, database, isolation)
     lab.make()
     needed: dict[str, frozenset[str]] = {}
 

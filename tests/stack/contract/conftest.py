@@ -6,7 +6,11 @@ minutes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from tests.stack.catalogs import Catalogs
 
 #: PostgreSQL with local files; Iceberg's REST catalog with local files; SQLite with S3.
 #: Each with the suites that it adds something to.
@@ -15,10 +19,12 @@ SUITES = {
         "adopt", "revert", "shadow_fence", "lake_ports", "control_ports", "control_fences",
         "control_races", "adopt_races",
     ),
-    "rest": ("adopt", "revert", "shadow_fence", "lake_ports", "control_ports"),
+    "rest": ("adopt", "revert", "shadow_fence", "lake_ports", "control_ports", "adopt_races"),
     "s3": ("adopt", "revert", "lake_ports"),
-    # It gives a table no new UUID, so that its shadows are branches; its answers get lost.
-    "lakekeeper": ("on_branches",),
+    # On S3, with credentials that end at each table, so that shadows are branches. One gives a
+    # table no new UUID; the other is busy and forbids data paths.
+    "lakekeeper": ("on_branches", "branch_shadow", "adopt_races"),
+    "polaris": ("on_branches", "branch_shadow", "adopt_races"),
     # They register no clone: one says so, and is busy and forbids data paths as Polaris does; one
     # gives an empty table. Shadows are built there.
     "refusing": ("adopt", "revert", "shadow_fence", "lake_ports"),
@@ -54,14 +60,44 @@ ON_ONE = {
     "test_a_reference_that_names_nothing_says_what_there_is",
 }
 THE_ONE = "rest"
-#: Decided from files, as on SQLite: not on the catalog whose shadows are branches.
+#: Decided from files or names, as on SQLite: not on the catalogs whose shadows are branches.
 AS_ON_SQLITE = {
+    "test_a_name_stands_for_the_branches_of_one_run",
+    "test_a_branch_has_no_columns_properties_or_copies_of_its_own",
+    "test_columns_that_the_target_gains_meanwhile_are_not_the_branchs",
+    "test_an_open_shadow_is_opened_again_as_it_is",
+    "test_opening_and_fencing_change_nothing_but_references_and_one_property",
+    "test_that_the_newest_branch_was_dropped_by_hand_is_said",
+    "test_runs_of_other_partitions_both_land",
+    "test_a_live_append_to_another_partition_survives",
+    "test_a_carried_partition_is_the_accepted_one_and_the_rest_is_the_new_base",
     "test_a_compacted_partition_is_no_conflict",
     "test_an_empty_partition_removes_the_old_files",
     "test_each_group_goes_back_to_its_own_state",
     "test_rows_that_came_to_other_partitions_stay",
     "test_restored_files_keep_their_sequence_numbers",
 }
+#: Decided after a shadow was made: the server and what is asked of it are those of "rest".
+AS_ON_REST = {
+    "test_a_compaction_since_is_no_conflict",
+    "test_a_file_that_the_run_left_alone_may_be_compacted",
+    "test_a_file_to_adopt_of_another_size_is_refused",
+    "test_a_file_to_restore_that_is_missing_is_refused",
+    "test_a_live_delete_of_another_partition_survives",
+    "test_a_publication_is_found_after_the_history_behind_it_expired",
+    "test_a_publication_that_was_rolled_back_is_no_conflict_after_a_compaction",
+    "test_a_state_that_expired_is_refused",
+    "test_a_tag_of_the_publication_that_is_taken_is_a_conflict",
+    "test_an_append_that_was_compacted_since_is_a_conflict",
+    "test_history_that_expired_in_between_is_refused_only_when_the_partition_changed",
+    "test_manifests_without_live_files_are_dropped",
+    "test_swaps_are_values_that_add_up",
+    "test_the_tagged_states_survive_expiry",
+    "test_unchanged_files_are_left_alone",
+    "test_weak_isolation_of_the_users_table_lets_no_append_slip_in",
+}
+#: The catalogs whose credentials end at each table.
+VENDED = ("lakekeeper", "polaris")
 TAKEN_UP = "test_what_was_registered_and_not_compared_is_taken_up_also_when_the_target_moved_on"
 SET_BACK = "test_a_publication_that_main_was_set_back_from_has_not_landed_after_expiry_either"
 #: What a kind of catalog does in its own way, and why the rule cannot hold there.
@@ -80,7 +116,8 @@ NOT_ON = {
     ("refusing", TAKEN_UP),
     # What it kept of a clone is an empty table: the next one says so, and takes up nothing.
     ("seaweed", TAKEN_UP),
-    *(("lakekeeper", name) for name in AS_ON_SQLITE),
+    *(("refusing", name) for name in AS_ON_REST),
+    *((kind, name) for kind in VENDED for name in AS_ON_SQLITE),
     ("refusing", "test_whoever_made_the_shadow_and_was_overtaken_does_not_drop_it"),
     # It deletes the files of a table that is dropped.
     ("seaweed", "test_a_table_that_was_made_again_is_refused"),
@@ -104,10 +141,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def kind(request: pytest.FixtureRequest, named) -> str:
-    """Let the test's folder mean a catalog of this kind."""
+def kind(request: pytest.FixtureRequest, named, catalogs: Catalogs) -> Iterator[str]:
+    """Let the test's folder mean a catalog of this kind; no request leaves its key's place."""
     named(request.param)
-    return request.param
+    yield request.param
+    if request.param in VENDED:
+        assert catalogs.door.refused() == []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
