@@ -149,7 +149,8 @@ class Project:
         from lakehouse_backfill.report.page import EvidencePages
 
         profile = self.wiring.invocation.profile
-        return EvidencePages(lambda: self.wiring.context, self.wiring.evidence_folder, profile)
+        context, folder = (lambda: self.wiring.context), self.wiring.evidence_folder
+        return EvidencePages(context, folder, profile, self._one_view)
 
     @staticmethod
     def open(
@@ -750,10 +751,11 @@ class Project:
         from lakehouse_backfill.core.staging.stage import stage
 
         status, numbers = self._computed(stage, run, by, take_over=take_over)
-        done = results.runs.StageResult(
-            **results.runs.run_fields(status), **numbers, next_command=self._next_command(run)
-        )
-        return self._pages.add_existing_link(self._noted(done, run), run)
+        with self._one_view():
+            done = results.runs.StageResult(
+                **results.runs.run_fields(status), **numbers, next_command=self._next_command(run)
+            )
+            return self._pages.add_existing_link(self._noted(done, run), run)
 
     def shadow_open(self, run: str, by: str, *, take_over: bool = False) -> runs.ShadowOpenResult:
         """Make the shadow table that another engine is to write; name it and where it lies."""
@@ -783,10 +785,11 @@ class Project:
         status, validation, digest = validate(
             self._context(take_over=take_over), run, resolve_actor(by)
         )
-        file = self.wiring.context.runs.plan(run).manifest_file
-        events = self.wiring.context.runs.events(run)
-        found = results.runs.ValidateResult.of(status, validation, digest, file, events)
-        return self._pages.add_links(replace(found, next_command=self._next_command(run)), run)
+        with self._one_view():
+            file = self.wiring.context.runs.plan(run).manifest_file
+            events = self.wiring.context.runs.events(run)
+            found = results.runs.ValidateResult.of(status, validation, digest, file, events)
+            return self._pages.add_links(replace(found, next_command=self._next_command(run)), run)
 
     def rejudge(
         self, product: str, suites: tuple[str, ...] = (), partitions: tuple[str, ...] = ()
@@ -1587,21 +1590,25 @@ class Project:
         take_over: bool = False,
     ) -> runs.DecisionResult:
         """Decide on a run; write its page, or only write it again where it may not exist yet."""
+        context = self._context(take_over=take_over)
+        decided = decide(context, run, resolve_actor(by), require_valid_reason(reason)).run_id
+        with self._one_view():
+            return self._decision(context, decided, is_page_new=is_page_new)
+
+    def _decision(self, context: Context, run: str, *, is_page_new: bool) -> runs.DecisionResult:
         from lakehouse_backfill.core.approval import decisions
         from lakehouse_backfill.core.evidence.status import approval_records, waiver_records
 
-        context = self._context(take_over=take_over)
-        decided = decide(context, run, resolve_actor(by), require_valid_reason(reason)).run_id
-        status = context.runs.status(decided)
+        status = context.runs.status(run)
         try:
-            plan = context.runs.plan(decided)
+            plan = context.runs.plan(run)
         except Tampered as fault:  # only `cancel` decides on such a run
             return results.runs.DecisionResult(
                 **results.runs.run_fields(status), approvals=(), waivers=(), manifest_file="",
                 warnings=(fault.problem,),
             )  # fmt: skip
-        events = context.runs.events(decided)
-        found = decisions.logged_validation_document(context, events, decided)
+        events = context.runs.events(run)
+        found = decisions.logged_validation_document(context, events, run)
         done = results.runs.DecisionResult(
             **results.runs.run_fields(status),
             approvals=tuple(approval_records(events, plan, found[0] if found else None)),
@@ -1609,7 +1616,7 @@ class Project:
             manifest_file=plan.manifest_file,
         )
         link = self._pages.add_links if is_page_new else self._pages.add_existing_link
-        return link(replace(done, next_command=self._next_command(decided)), decided)
+        return link(replace(done, next_command=self._next_command(run)), run)
 
     def _computed(
         self, compute: Callable[[Context, str, str], Found], run: str, by: str, *, take_over: bool

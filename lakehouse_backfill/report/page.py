@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -305,12 +305,20 @@ def _check_page(file: Path, archive: Path, written: Mapping[str, str]) -> Stored
 class EvidencePages:
     """The evidence pages of a project's runs, kept up to date by the verbs that change a run."""
 
-    def __init__(self, context: Callable[[], Context], folder: Path, profile: str = "") -> None:
+    def __init__(
+        self,
+        context: Callable[[], Context],
+        folder: Path,
+        profile: str = "",
+        view: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Read the lake through `context`, made on first use; write into `folder`.
 
-        `profile` is the lake, as the call named it: the commands of the pages name it too.
+        `profile` is the lake, as the call named it: the commands of the pages name it too. A page
+        is put together in one `view` of the lake.
         """
         self._profile = profile
+        self._view = view
         self._context = context
         self._folder = folder
 
@@ -322,7 +330,9 @@ class EvidencePages:
 
     def _write_page(self, run: str, folder: Path) -> Path:
         named = {"profile": self._profile} if self._profile else {}
-        return write_evidence_files(evidence_document(self._context(), run) | named, folder)
+        with self._view():
+            document = evidence_document(self._context(), run) | named
+        return write_evidence_files(document, folder)
 
     def _write_index(self, folder: Path) -> None:
         """Write the list of all runs beside their pages; the page is there, whatever becomes of it.
@@ -331,7 +341,8 @@ class EvidencePages:
         """
         context = self._context()
         try:
-            runs = list_runs(context, everything=True)
+            with self._view():
+                runs = list_runs(context, everything=True)
             _replace_file(folder / INDEX_FILE, render_index(runs, folder, self._profile))
         except (BackfillError, OSError) as error:
             context.journal.log("index not written", problem=str(error))
@@ -378,8 +389,10 @@ class EvidencePages:
     def run_marks(self) -> dict[str, object]:
         """Return what the page of each run depends on: its last event, and later rollbacks."""
         context = self._context()
-        runs = context.runs.list(open_only=False)
-        histories = {name: context.versions.history(name) for name in {run.product for run in runs}}
+        with self._view():
+            runs = context.runs.list(open_only=False)
+            products = {run.product for run in runs}
+            histories = {name: context.versions.history(name) for name in products}
         return {
             run.run_id: (run.seq, pointer.rolled_back_since(histories[run.product], run.run_id))
             for run in runs

@@ -381,9 +381,13 @@ class ScopedReader:
         if not self.labels.can_label(spec_id):
             return True
         if spec_id not in self._may_hold:
-            view, name = view_of(self._table.catalog), (self._table.metadata_location, self.scope)
-            make = partial(self._make_evaluator, spec_id)
-            made = view.evaluators.get((*name, spec_id), make) if view else make()
+            view = view_of(self._table.catalog)
+            name = self._table.metadata_location, self.scope, spec_id
+            made = view.evaluators.find(name) if view else None
+            if made is None:
+                made = self._make_evaluator(spec_id)
+                if view:
+                    view.evaluators.keep(name, made)
             self._may_hold[spec_id] = made
         return self._may_hold[spec_id](manifest)
 
@@ -449,7 +453,9 @@ class ScopedReader:
         view = view_of(self._table.catalog)
         if view is None or not has_known_entries(self._table, manifest):
             return self.derive("scope", path, of_scope)
-        return view.facts.get((self._table.metadata_location, self.scope, path), of_scope)
+        name = self._table.metadata_location, self.scope, path
+        known: list[ManifestEntry] | None = view.facts.find(name)
+        return view.facts.keep(name, of_scope()) if known is None else known
 
     def _scope_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         if manifest.content == ManifestContent.DELETES:

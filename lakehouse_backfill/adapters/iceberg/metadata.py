@@ -326,9 +326,17 @@ class _Kept:
         """Return what was loaded under this name before, else load it; errors are not kept."""
         if name in self._loaded:
             self._loaded.move_to_end(name)
-            found: T = self._loaded[name]
-            return found
-        found = self._loaded[name] = load()
+            known: T = self._loaded[name]
+            return known
+        return self.keep(name, load())
+
+    def find(self, name: Hashable) -> Any:
+        """Return what is kept under this name, else None."""
+        return self.get(name, lambda: None) if name in self._loaded else None
+
+    def keep(self, name: Hashable, found: T) -> T:
+        """Keep what was loaded, and return it."""
+        self._loaded[name] = found
         while len(self._loaded) > self._limit:
             self._loaded.popitem(last=False)
         return found
