@@ -6,15 +6,18 @@ All of them travel to another process, so they are values; counting starts there
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pyiceberg.exceptions import CommitStateUnknownException
 
+from lakehouse_backfill.adapters.system.process import SystemClock
 from lakehouse_backfill.errors import EnvironmentDown
 
 PATIENCE_S = 60
@@ -114,6 +117,34 @@ class Record:
             lines.write(f"{point}\n")
 
 
+#: What a full disk still takes: a message; no file of a table, and no page of a catalog.
+_MESSAGE_BYTES = 4096
+
+
+class FullDisk(At):
+    """From here on the disk takes nothing: no file of this process may grow any more."""
+
+    def act(self) -> None:
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_MESSAGE_BYTES, most))
+
+
+@dataclass
+class Skewed:
+    """The clock of the process is off."""
+
+    by: timedelta
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrive in the other process."""
+        vars(self).update(state)
+        true, by = SystemClock.now, self.by
+        SystemClock.now = lambda clock: true(clock) + by  # type: ignore[method-assign]
+
+    def __call__(self, point: str) -> None:
+        """Nothing happens here: the clock is off all the time."""
+
+
 #: What of a catalog is a commit.
 COMMITTING = ("commit_table", "create_table", "register_table", "create_namespace")
 
@@ -142,5 +173,30 @@ class Outage:
                 raise ConnectionResetError("the catalog went away before it committed")
             commit(*arguments, **named)
             raise CommitStateUnknownException("the catalog went away after it committed")
+
+        return answer
+
+
+#: What a command asks of a catalog beside its commits.
+_LOOKING = ("load_table", "list_tables", "table_exists", "namespace_exists")
+
+
+@dataclass
+class Away:
+    """From the `nth` commit on the catalog answers nothing, as long as the command runs."""
+
+    nth: int
+    count: int = 0
+
+    def wrap(self, catalog: Any) -> None:
+        for name in (*COMMITTING, *_LOOKING):
+            vars(catalog)[name] = self._silent(getattr(catalog, name), name in COMMITTING)
+
+    def _silent(self, ask: Any, is_commit: bool) -> Any:
+        def answer(*arguments: Any, **named: Any) -> Any:
+            self.count += is_commit
+            if self.count >= self.nth:
+                raise ConnectionRefusedError("the catalog is away")
+            return ask(*arguments, **named)
 
         return answer

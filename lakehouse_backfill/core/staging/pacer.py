@@ -210,8 +210,11 @@ def expected_seconds(speeds: Iterable[tuple[int, float]], rows: int) -> float | 
 
 
 def resume(limits: PaceLimits, landed: Iterable[Landed], now: datetime) -> Pace:
-    """Return the state of a driver that goes on: what landed before it counts for it, too."""
-    known = tuple(sorted(landed))
+    """Return the state of a driver that goes on: what landed before it counts for it, too.
+
+    What another clock puts into the future landed by now: a wait never grows by the clocks' skew.
+    """
+    known = tuple(sorted(Landed(min(one.at, now), one.size) for one in landed))
     if not known:
         return Pace()
     pace = Pace(landed=known, not_before=_pause_end(limits, known[-1].at))

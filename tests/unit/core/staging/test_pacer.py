@@ -162,6 +162,28 @@ def test_a_driver_that_goes_on_keeps_what_the_one_before_it_used(
         assert most_in_any(FIVE_MINUTES, landed, None) <= max(1, hourly / 12)
 
 
+@pytest.mark.req("X3", "T8")
+@given(LIMITS, CHUNKS, st.timedeltas(timedelta(0), timedelta(days=400)))
+def test_a_driver_whose_clock_is_behind_the_one_before_it_waits_no_longer_for_that(
+    limits: PaceLimits, chunks: list[Planned], skew: timedelta
+) -> None:
+    limits = limits.model_copy(update={"hours": None})
+    true = simulate(limits, chunks).landed
+    now = max((one.at for one in true), default=BEGIN)
+    ahead = [Landed(one.at + skew, one.size) for one in true]
+    pace = pacer.resume(limits, ahead, now)
+    decision = pacer.decide(limits, pace, Size(1, 1), now)
+    longest = max(timedelta(hours=1), timedelta(seconds=limits.pause_seconds))
+    assert isinstance(decision, Go) or (
+        isinstance(decision, Wait)
+        and decision.until is not None
+        and decision.until <= now + longest + timedelta(seconds=1)
+    )
+    if isinstance(decision, Go) and limits.rows_per_minute is not None:
+        # All of what it might have landed in the last minutes was counted.
+        assert sum(one.size.rows for one in pace.landed) + 1 <= 5 * limits.rows_per_minute
+
+
 @pytest.mark.req("P1", "X3")
 @given(LIMITS, CHUNKS)
 def test_what_a_plan_expects_of_its_limits_is_what_the_pacer_does_when_nothing_fails(
