@@ -180,7 +180,7 @@ def _schema_faults(document: YamlDocument) -> Iterator[Fault]:
     if len(places) != 1:
         yield document.fault(path, "needs one of url, folder", "name one place")
     url = declared.get("url")
-    if isinstance(url, str) and not re.match(r"https?://[^/@\s]+", url):
+    if isinstance(url, str) and not re.fullmatch(r"https?://[^/@\s]+(/[^@\s]*)?", url):
         fix = "write https://HOST, and name the variable of the secret in `credentials`"
         yield document.fault((*path, "url"), "is no plain address of a registry", fix)
 

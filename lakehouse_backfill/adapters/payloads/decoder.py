@@ -69,14 +69,17 @@ class PayloadDecoder:
         return DecodedPayload(_json_text(found), schema)
 
     def protobuf_fields(self) -> dict[int, dict[str, ProtobufFields]]:
-        """Return the fields of all messages of Protobuf schemas, by id."""
-        found = {}
-        for number, schema in self.known().items():
-            if schema.kind == "protobuf":
-                parsed = self._schema(number, schema)
-                assert isinstance(parsed, ProtobufSchema)  # noqa: S101 (its kind says so)
-                found[number] = parsed.fields()
-        return found
+        """Return the fields of all messages of Protobuf schemas, by id.
+
+        Raises ConfigError for a schema in Avro or Protobuf that is none.
+        """
+        known = {number: one for number, one in self.known().items() if one.kind != "json"}
+        parsed = {number: self._schema(number, one) for number, one in known.items()}
+        return {
+            number: one.fields()
+            for number, one in parsed.items()
+            if isinstance(one, ProtobufSchema)
+        }
 
     def _reader(self, number: int, kind: str) -> AvroSchema | ProtobufSchema:
         schema = self.find(number)
@@ -97,10 +100,12 @@ class PayloadDecoder:
 
 def _json_text(value: Any) -> bytes:
     try:
-        text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
-        return text.encode()
+        return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False).encode()
+    except UndecodablePayload:
+        raise
     except (ValueError, TypeError, RecursionError) as error:
-        raise UndecodablePayload(f"has a value that JSON cannot hold: {error}") from None
+        problem = f"has a value that JSON cannot hold: {type(error).__name__}"
+        raise UndecodablePayload(problem) from None
 
 
 def _plain(value: Any) -> Any:
@@ -110,7 +115,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, float) and not isfinite(value):
-        raise ValueError("NaN or Infinity")
+        raise UndecodablePayload("has a value that JSON cannot hold: NaN or Infinity")
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, bytes):

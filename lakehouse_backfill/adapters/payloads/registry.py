@@ -15,6 +15,9 @@ from lakehouse_backfill.errors import Blocked, ConfigError, SourceDown
 if TYPE_CHECKING:
     from requests import Response
 
+#: Confluent's codes: no such subject, version, schema.
+_NO_SUCH_THING = frozenset({40401, 40402, 40403})
+_READ_AT_ONCE = 1024 * 1024
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _STATE = "what was landed before it stays; the landing is continued by the same command"
 _LARGEST = 16 * 1024 * 1024
@@ -70,7 +73,7 @@ class SchemaRegistryClient:
 
     def _place(self, number: int) -> tuple[str | None, int | None]:
         """Return subject and version of a schema; None where they are not one."""
-        listed: Any = self._get(f"/schemas/ids/{number}/versions")
+        listed: Any = self._get(f"/schemas/ids/{number}/versions", is_optional=True)
         places = [one for one in listed or () if isinstance(one, dict)]
         subjects = {str(one.get("subject")) for one in places}
         versions = {one.get("version") for one in places}
@@ -105,8 +108,11 @@ class SchemaRegistryClient:
             raise self._odd(f"a reference cannot be read: {type(error).__name__}") from None
         return texts
 
-    def _get(self, path: str) -> Any:
-        """Return an answer's JSON; None when there is no such thing."""
+    def _get(self, path: str, *, is_optional: bool = False) -> Any:
+        """Return an answer's JSON; None when the registry says that there is no such thing.
+
+        What is optional older registries do not know at all.
+        """
         import tenacity
 
         attempts = tenacity.Retrying(
@@ -116,15 +122,27 @@ class SchemaRegistryClient:
             reraise=True,
         )
         try:
-            return attempts(self._get_once, path)
+            status, body = attempts(self._get_once, path)
         except _NoAnswer as error:
             raise SourceDown(
                 f"the schema registry {self._url}: {error}",
                 state=_STATE,
                 fix="give the command again later",
             ) from None
+        if status == 404 and is_optional:
+            return None
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            raise self._odd(f"an answer with status {status} is no JSON") from None
+        if status == 404:
+            # Another 404 is of a wrong address, and would make each record unreadable.
+            if isinstance(found, dict) and found.get("error_code") in _NO_SUCH_THING:
+                return None
+            raise self._odd(f"it answers 404 to {path.partition('?')[0]}")
+        return found
 
-    def _get_once(self, path: str) -> Any:
+    def _get_once(self, path: str) -> tuple[int, bytes]:
         import requests
 
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
@@ -143,26 +161,26 @@ class SchemaRegistryClient:
                 allow_redirects=False, stream=True,
             ) as answer:  # fmt: skip
                 return self._read(answer, path)
-        except (requests.ConnectionError, requests.Timeout) as error:
+        except (
+            requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError,
+            requests.exceptions.ContentDecodingError,
+        ) as error:  # fmt: skip
             raise _NoAnswer(f"no answer ({type(error).__name__})") from None
         except (requests.RequestException, UnicodeError) as error:
             # Its text can hold the secret.
             raise self._odd(f"it cannot be asked: {type(error).__name__}") from None
 
-    def _read(self, answer: Response, path: str) -> Any:
+    def _read(self, answer: Response, path: str) -> tuple[int, bytes]:
         if answer.status_code in _PASSING:
             raise _NoAnswer(f"it answers {answer.status_code}")
-        if answer.status_code == 404:
-            return None
-        if answer.status_code != 200:
+        if answer.status_code not in (200, 404):
             raise self._odd(f"it answers {answer.status_code} to {path.partition('?')[0]}")
-        body = answer.raw.read(_LARGEST + 1, decode_content=True)
-        if len(body) > _LARGEST:
-            raise self._odd(f"an answer is above {_LARGEST // 1024 // 1024} MiB")
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError):
-            raise self._odd("an answer is no JSON") from None
+        body = b""
+        for chunk in answer.iter_content(_READ_AT_ONCE):
+            body += chunk
+            if len(body) > _LARGEST:
+                raise self._odd(f"an answer is above {_LARGEST // 1024 // 1024} MiB")
+        return answer.status_code, body
 
     def _odd(self, problem: str) -> Blocked:
         return Blocked(

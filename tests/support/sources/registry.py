@@ -60,6 +60,9 @@ class Registry:
         self.failures: list[int] = []
         self.secret: str | None = None
         self.url = ""
+        #: Beginnings of the paths that it knows; an older registry does not know versions of ids.
+        self.paths: tuple[str, ...] = ("/",)
+        self.knows_versions = True
 
     def add(self, number: int, subject: str, version: int, body: Any, **more: Any) -> None:
         """Register a schema: an Avro one, or a file of Protobuf."""
@@ -73,6 +76,9 @@ class Registry:
 
     def answer(self, path: str, form: str | None) -> tuple[int, Any]:
         """Return status and body."""
+        is_old = path.endswith("/versions") and not self.knows_versions
+        if is_old or not path.startswith(self.paths):
+            return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
         parts = [unquote(one) for one in path.strip("/").split("/")]
         if parts[:2] == ["schemas", "ids"]:
             number = int(parts[2])

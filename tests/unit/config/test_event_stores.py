@@ -47,6 +47,13 @@ def declare(folder: Path, more: str = "", name: str = "orders") -> Path:
         ("handlers:\n  h: {function: 'os.system', version: 1.0.0, table: s.t}\n", "function"),
         ("handlers:\n  h: {function: '../x:y', version: 1.0.0, table: s.t}\n", "function"),
         ("columns: {event_ids: id}\n", "event_ids"),
+        ("version: {landed_schemas: false}\n", "write true, or remove it"),
+        ("version: {column: v, readers: {paid: 3}}\n", "and no schemas of writers"),
+        (
+            "version: {schemas: s, readers: {paid: 3}}\ncurrent: {paid: 2}\n"
+            + UPCASTER.replace("TO", "2"),
+            "which would not be applied",
+        ),
     ],
 )
 def test_a_declaration_that_contradicts_itself_is_refused_with_its_place(

@@ -130,6 +130,9 @@ def test_a_topic_is_declared_with_or_without_columns(tmp_path: Path) -> None:
             "debezium\n  unreadable: keep\nchange_log: {key: [id], position: [lsn]}\n",
             "kafka.unreadable: is keep, and a change that is left out",
         ),
+        ("json\n", "json\n  schemas: {}\n", "kafka.schemas: needs one of url, folder"),
+        ("json\n", "json\n  schemas: {url: 'https://h', folder: s}\n", "needs one of url, folder"),
+        ("json\n", "json\n  schemas: {url: 'http://u:secret@h'}\n", "is no plain address"),
     ],
 )
 def test_a_wrong_topic_is_refused(old: str, new: str, fault: str, tmp_path: Path) -> None:

@@ -114,11 +114,20 @@ class IcebergRawTables:
     def schemas(self, table: str) -> dict[int, WriterSchema]:
         """Return the schemas of writers that were kept with landed rows, by id."""
         loaded = catalogs.load_table_or_none(self.catalog, table)
-        return {
-            int(name[len(SCHEMA_PROPERTY) :]): WriterSchema.model_validate_json(text)
-            for name, text in (loaded.properties if loaded is not None else {}).items()
-            if name.startswith(SCHEMA_PROPERTY)
-        }
+        kept = {} if loaded is None else loaded.properties
+        names = [name for name in kept if name.startswith(SCHEMA_PROPERTY)]
+        try:
+            return {
+                int(name[len(SCHEMA_PROPERTY) :]): WriterSchema.model_validate_json(kept[name])
+                for name in names
+            }
+        except ValueError as error:
+            raise Unsupported(
+                f"a property {SCHEMA_PROPERTY}… of {table} is no schema of a writer",
+                state="nothing was read or changed",
+                fix="set it as it was in an older metadata file of the table, or remove it: land "
+                "asks for the schema again",
+            ) from error
 
     def seal(self, table: str, state: LandingState, keep_days: int) -> LandedSnapshot:
         """Mark the landing as complete, and tag its snapshot, in one commit."""

@@ -214,7 +214,8 @@ class KafkaReader:
         key: Any = message.key()
         if self.values is not None:
             value, error = self.values.decode(value)
-            if error is None and shape is not None and key is not None:
+            # Keys may be plain JSON beside values that have a schema.
+            if error is None and shape is not None and key is not None and key[:1] == b"\x00":
                 key, error = self.values.decode(key)
             if error is not None:
                 return {}, error

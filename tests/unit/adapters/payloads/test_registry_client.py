@@ -88,6 +88,17 @@ def test_a_refusal_is_no_outage_and_the_secret_is_not_shown(
         client(registry, credentials="REGISTRY")
 
 
+def test_only_the_registrys_own_answer_says_that_there_is_no_schema(registry: Registry) -> None:
+    registry.add(1, "a", 1, {}, schemaType="JSON")
+    wrong = SchemaRegistry(url=f"{registry.url}/other", retries=0)
+    registry.paths = ("/schemas", "/subjects")
+    with pytest.raises(Blocked, match="it answers 404 to /schemas/ids/1"):
+        SchemaRegistryClient(wrong).find(1)
+    registry.paths = ("/schemas/ids/1",)
+    registry.knows_versions = False
+    assert client(registry).find(1) == WriterSchema(schema_={})
+
+
 @pytest.mark.parametrize(
     "more",
     [

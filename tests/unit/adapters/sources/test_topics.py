@@ -297,3 +297,15 @@ def test_a_record_that_is_no_change_ends_the_landing_with_its_offset(
         changes([*RECORDS, (key, value)])
     assert SECRET not in str(caught.value)
     assert "unreadable" not in caught.value.fix
+
+
+def test_of_many_values_those_that_do_not_fit_are_found_by_halves() -> None:
+    import pyarrow as pa
+
+    from lakehouse_backfill.adapters.sources.formats import unfit_rows
+
+    rows: list[dict[str, Any]] = [{"n": number} for number in range(1000)]
+    for place in (0, 500, 999):
+        rows[place] = {"n": "x"}
+    assert unfit_rows(rows, pa.schema({"n": pa.int64()})) == [0, 500, 999]
+    assert unfit_rows([], pa.schema({"n": pa.int64()})) == []
