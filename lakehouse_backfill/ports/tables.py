@@ -268,7 +268,7 @@ class VersionTables(Protocol):
         ...
 
     @side_effect
-    def open(self, name: str, product: str, source: str, snapshot_id: int) -> None:
+    def open(self, name: str, product: str, source: str) -> None:
         """Make the empty table unless it is there, for versions with the columns of `source`.
 
         Raises Conflict where the name is used for something else, Unsupported.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval.decisions import waive_command
 from lakehouse_backfill.core.planning.target import column_scope, row_changes
 from lakehouse_backfill.domain import table
-from lakehouse_backfill.domain.checks import CheckResult
+from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.report import html
 from lakehouse_backfill.report.changes import parse_amount
@@ -104,6 +106,18 @@ def _mark(tone: str, text: str) -> Markup:
     return Markup('<span class="mark {}">{}</span>').format(tone, text)
 
 
+def _most_changed(totals: Sequence[MeasureTotal]) -> list[MeasureTotal]:
+    """Return the totals by the share by which they change, the largest first."""
+
+    def share(total: MeasureTotal) -> float:
+        before, after = parse_amount(total.old), parse_amount(total.new)
+        if before is None or after is None or before == after:
+            return 0.0
+        return abs(float(after - before) / float(before)) if before else math.inf
+
+    return sorted(totals, key=share, reverse=True)
+
+
 def _size_answer(dossier: Dossier) -> Answer:
     question = "By how much?"
     if dossier.validation is None:
@@ -117,7 +131,7 @@ def _size_answer(dossier: Dossier) -> Answer:
         f"{found.changed:,} changed, {found.added:,} added, {found.removed:,} removed, "
         f"{found.unchanged:,} unchanged",
     ]
-    for total in dossier.validation.totals[:2]:
+    for total in _most_changed(dossier.validation.totals)[:2]:
         before, after = parse_amount(total.old), parse_amount(total.new)
         if dossier.is_first_load and after is not None:
             lines.append(f"{total.name}: none → {html.format_number(after)}")

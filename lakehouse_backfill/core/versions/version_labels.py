@@ -70,7 +70,8 @@ def _status(version: int, line: tuple[int, ...]) -> VersionStatus:
 def open_table(context: Context, contract: Contract, source: str, snapshot_id: int) -> None:
     """Make the table of versions before a pointer moves; raises Unsupported, Conflict."""
     if contract.versions_table is not None:
-        context.version_tables.open(contract.versions_table, contract.product, source, snapshot_id)
+        context.version_tables.require_fit(source, snapshot_id)
+        context.version_tables.open(contract.versions_table, contract.product, source)
 
 
 def show_labels(context: Context, contract: Contract) -> None:
@@ -80,8 +81,7 @@ def show_labels(context: Context, contract: Contract) -> None:
     """
     labels = _wanted_labels(context, contract)
     if labels is not None:
-        accepted = labels.accepted
-        open_table(context, contract, accepted.table, accepted.snapshot_id)
+        context.version_tables.open(labels.table, labels.product, labels.accepted.table)
         context.version_tables.show(labels)
 
 

@@ -25,7 +25,7 @@ class FakeVersionTables:
     def require_fit(self, source: str, snapshot_id: int | None) -> None:
         """Take any table."""
 
-    def open(self, name: str, product: str, source: str, snapshot_id: int) -> None:
+    def open(self, name: str, product: str, source: str) -> None:
         self.tables.setdefault(name, None)
 
     def show(self, labels: VersionLabels) -> None:

@@ -71,6 +71,20 @@ def test_the_row_predicate_is_on_the_first_screen(document: dict[str, Any]) -> N
     assert "Only rows with carrier in UA, AA; all others are carried over" in first_screen
 
 
+def test_the_first_screen_names_the_totals_that_change_most(document: dict[str, Any]) -> None:
+    document["validation"]["totals"] = [
+        {"name": name, "old": old, "new": new}
+        for name, old, new in (
+            ("cases: A", 100, 100), ("cases: B", 50, 50), ("late: A", 1000, 1010),
+            ("late: B", 40, 42), ("late: C", 0, 1),
+        )
+    ]  # fmt: skip
+    first_screen = html.unescape(render_page(document).split("</header>")[0])
+    assert "late: C: 0 → 1" in first_screen
+    assert "late: B: 40 → 42" in first_screen
+    assert "cases: A" not in first_screen
+
+
 @pytest.mark.parametrize("state", ["validated", "rejected", "published"])
 def test_every_command_of_the_page_names_the_profile_that_was_named(
     document: dict[str, Any], state: str

@@ -79,9 +79,8 @@ class IcebergVersionTables:
         if snapshot_id is not None:
             _version_files(source, table, snapshot_id, ManifestCache())
 
-    def open(self, name: str, product: str, source: str, snapshot_id: int) -> None:
+    def open(self, name: str, product: str, source: str) -> None:
         """Make the empty table unless it is there; raises Conflict where it is something else."""
-        self.require_fit(source, snapshot_id)
         table = catalogs.load_table(self.catalog, source)
         held = catalogs.load_table_or_none(self.catalog, name)
         if held is None:
@@ -140,7 +139,10 @@ class IcebergVersionTables:
             return f"{labels.table} does not exist"
         with catalogs.translate_errors():
             cache = ManifestCache()
-            head = self._head(table, labels)
+            try:
+                head = self._head(table, labels)
+            except Conflict as error:
+                return error.problem
             held = {path: _label(one) for path, one in _held_files(table, head, cache).items()}
             wanted = self._labels(table, head, labels, cache)
         differing = sorted(

@@ -225,12 +225,20 @@ def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[st
                 f"the key does not hold {scoped_by}: all partitions are one chunk, and keys of the "
                 "whole table are read, so that a key that moves is found"
             )
-    if resolved.contract.versions_table is not None:
-        context.version_tables.require_fit(target.table, target.snapshot_id)
-        found.append(
-            f"{resolved.contract.versions_table} gets the run's rows with their output_version; "
-            "output_status of the rows that they replace becomes superseded"
-        )
+    found += _versions_table_notes(context, resolved)
     if mode == "versioned":
         found.append(f"the version's table: {resolved.contract.table}_v and its number")
     return tuple(found)
+
+
+def _versions_table_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
+    """Describe what the table of versions gets; raises Unsupported where it cannot have it."""
+    name, target = resolved.contract.versions_table, resolved.target
+    if name is None:
+        return ()
+    if target.snapshot_id is not None:
+        context.version_tables.require_fit(target.table, target.snapshot_id)
+    return (
+        f"{name} gets the run's rows with their output_version; output_status of the rows that "
+        "they replace becomes superseded",
+    )
