@@ -92,6 +92,8 @@ class CaseLake:
 
     project: Project
     cases: int
+    #: Up to so many cases tables are made in this process.
+    small_cases: int = SMALL_CASES
 
     @property
     def catalog(self) -> Any:
@@ -116,7 +118,7 @@ class CaseLake:
             self.catalog.create_namespace_if_not_exists(namespace)
         history = CaseHistory(self.cases)
         for name, (method, month) in _SOURCES.items():
-            if self.cases <= SMALL_CASES:
+            if self.cases <= self.small_cases:
                 rows = getattr(history, method)()
                 self.catalog.create_table(name, schema=rows.schema).append(rows)
             else:

@@ -32,14 +32,15 @@ from lakehouse_backfill.fault_points import side_effect
 
 @dataclass(frozen=True)
 class InputSwapRequest:
-    """One partition in which `replaced` is compared with `candidate`, which `new` computed.
+    """Partitions in which `replaced` is compared with `candidate`, which `new` computed.
 
-    `old` computed the rows that readers had, from `old_pins` (None: its code is unknown, and `new`
-    is used). `published` is its result before live commits (None: not known). `keys` holds the
-    declared keys of inputs. `samples` is the number of sample rows of each pattern.
+    They are computed together, as a chunk is. `old` computed the rows that readers had, from
+    `old_pins` (None: its code is unknown, and `new` is used). `published` is its result before live
+    commits (None: not known). `keys` holds the declared keys of inputs. `samples` is the number of
+    sample rows of each pattern.
     """
 
-    partition: str
+    partitions: tuple[str, ...]
     new: Plan
     candidate: catch_up.TableState
     replaced: catch_up.TableState
@@ -52,7 +53,7 @@ class InputSwapRequest:
 
 @dataclass(frozen=True)
 class RowPattern:
-    """Changed rows with the same history through the states.
+    """Changed rows of a partition with the same history through the states.
 
     `values` has one number per state: -1 where the row is absent, else the index of the first state
     with the same content.
@@ -62,6 +63,7 @@ class RowPattern:
     rows: int
     columns: dict[str, int]
     samples: tuple[checks.DiffSample, ...]
+    partition: str
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class ChangeAttributor(Protocol):
     """Attribution of changed rows: runs archived code on chosen pins and writes nothing."""
 
     def swap(self, request: InputSwapRequest) -> InputSwapResult:
-        """Compute the states of a partition and compare them by key.
+        """Compute the states of the partitions and compare them by key, partition by partition.
 
         A state that cannot be computed (old code on a new input) is left out, with a note. Raises
         the code's own errors when it fails on its own inputs, on which it ran before.

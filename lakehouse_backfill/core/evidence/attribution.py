@@ -14,8 +14,7 @@ import math
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.core.comparison.diff import (
@@ -24,19 +23,21 @@ from lakehouse_backfill.core.comparison.diff import (
     compare_states,
     request_for_run,
 )
+from lakehouse_backfill.core.evidence.origins import (
+    RowOrigin,
+    find_origin,
+    has_other_inputs,
+    is_same_origin,
+)
 from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.guards.privacy import rules
 from lakehouse_backfill.core.planning import job_code
-from lakehouse_backfill.core.planning.pins import expired_pins
-from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication.dual_read import staged_candidate
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions import pointer
-from lakehouse_backfill.domain.catch_up import Drift, TableState
+from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.checks import Diff, redact_sample
 from lakehouse_backfill.domain.diff import (
     Attribution,
-    AttributionBasis,
     CauseClass,
     ComparedState,
     ExplainedRows,
@@ -44,10 +45,7 @@ from lakehouse_backfill.domain.diff import (
     PartitionCauses,
 )
 from lakehouse_backfill.domain.guards.privacy import Redaction
-from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.plan import Plan, SourcePin
-from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.table import TableRef
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.ports.compute import InputSwapRequest, InputSwapResult
 
 #: The value of a state in which the row is absent.
@@ -151,30 +149,6 @@ def sample_partitions(changed: Mapping[str, int], most: int, seed: str) -> tuple
     return tuple(label for label in changed if label in chosen)
 
 
-def publication_of_partition(
-    history: Sequence[Publication], plan: Plan, label: str
-) -> Publication | None:
-    """Return the publication whose rows readers saw in a partition when the run was planned.
-
-    None: no run computed them, or the publication was rolled back since.
-    """
-    earlier = tuple(
-        row for row in history if row.at <= plan.created_at and row.run_id != plan.run_id
-    )
-    accepted = pointer.accepted_rows(earlier)
-    if not accepted:
-        return None
-    visible_runs = pointer.runs_by_version(earlier)[accepted[0].version]
-    for row in earlier:
-        if row.action != "publish" or row.run_id not in visible_runs or row.scope is None:
-            continue
-        if label in row.scope.partitions:
-            _, rolled_back = pointer.rolled_back_since(earlier, str(row.run_id))
-            if label not in rolled_back:
-                return row
-    return None
-
-
 def is_same_code(old: Plan, new: Plan) -> bool:
     """Return whether two runs compute the same from equal inputs, judged by files and intent."""
     return _code(old) == _code(new)
@@ -208,25 +182,6 @@ class AttributionOptions:
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _PartitionOrigin:
-    """What is known of how a partition was computed; `reason` explains what is missing."""
-
-    basis: AttributionBasis
-    old_plan: Plan | None = None
-    pins: tuple[SourcePin, ...] = ()
-    published: TableState | None = None
-    live_commits: tuple[str, ...] = ()
-    reason: str = ""
-    named_code: str | None = None
-    is_code_unknown: bool = False
-
-    @property
-    def made_by(self) -> str | None:
-        """The run that computed the partition; the plan with named code is no run."""
-        return self.old_plan.run_id if self.old_plan and self.named_code is None else None
-
-
 def attribute_changes(
     context: Context, run_id: str, asked: AttributionOptions, by: str
 ) -> tuple[EngineDiff, Attribution]:
@@ -247,16 +202,21 @@ def attribute_changes(
         if row.partition is not None and (row.added or row.removed or row.changed)
     }
     chosen = sample_partitions(changed, asked.partitions, plan.manifest_hash)
-    origins = {label: _partition_origin(context, plan, label) for label in chosen}
+    origins = {label: find_origin(context, plan, label) for label in chosen}
     if warning := _unknown_code_warning(tuple(origins.values())):
         context.progress.say(warning)
     context.progress.start("attributing", len(chosen), "partitions")
-    causes = []
-    for label, past in origins.items():
-        sampled = label, changed[label], past
-        causes.append(_attribute_partition(context, plan, sampled, diff, asked))
-        context.progress.advance(rows=changed[label])
+    found: dict[str, PartitionCauses] = {}
+    for labels in _group_partitions(plan, origins):
+        sampled = _Sampled({label: changed[label] for label in labels}, origins[labels[0]])
+        found |= _attribute_partitions(context, plan, sampled, diff, asked)
+        for label in labels:
+            # Of a group, commits of live writers differ by partition.
+            live = origins[label].live_commits
+            found[label] = found[label].model_copy(update={"live": live})
+            context.progress.advance(rows=changed[label])
     context.progress.finish()
+    causes = [found[label] for label in chosen]
     attribution = Attribution(
         run_id=run_id, product=plan.product, old=diff.old, new=diff.new,
         changed_rows=sum(changed.values()), changed_partitions=len(changed),
@@ -267,7 +227,7 @@ def attribute_changes(
     return result, attribution
 
 
-def _unknown_code_warning(origins: Sequence[_PartitionOrigin]) -> str:
+def _unknown_code_warning(origins: Sequence[RowOrigin]) -> str:
     """Describe, before anything is computed, for how many partitions no code is known."""
     unknown = sum(origin.is_code_unknown for origin in origins)
     text = f"no run made the old rows of {unknown} of {len(origins)} sampled partitions, and the "
@@ -275,19 +235,82 @@ def _unknown_code_warning(origins: Sequence[_PartitionOrigin]) -> str:
     return text if unknown else ""
 
 
-def _attribute_partition(
-    context: Context,
-    plan: Plan,
-    sampled: tuple[str, int, _PartitionOrigin],
-    diff: Diff,
-    asked: AttributionOptions,
-) -> PartitionCauses:
-    label, rows, past = sampled
+@dataclass(frozen=True)
+class _Sampled:
+    """Partitions with their changed rows, that are computed together, and what made them."""
+
+    rows: Mapping[str, int]
+    past: RowOrigin
+
+
+def _group_partitions(plan: Plan, origins: Mapping[str, RowOrigin]) -> list[tuple[str, ...]]:
+    """Group partitions of a chunk that the same run made, of the same inputs but reference data.
+
+    Of other inputs, the rows that changed are counted for each partition by itself.
+    """
+    chunk_of = {
+        label: chunk.chunk_id for chunk in plan.resolved.chunks for label in chunk.partitions
+    }
+    groups: list[list[str]] = []
+    for label, past in origins.items():
+        is_alone = past.basis != "run" or has_other_inputs(plan, past)
+        same = (
+            group
+            for group in groups
+            if not is_alone
+            and chunk_of.get(group[0]) == chunk_of.get(label)
+            and is_same_origin(origins[group[0]], past)
+        )
+        group = next(same, None)
+        if group is None:
+            groups.append([label])
+        else:
+            group.append(label)
+    return [tuple(group) for group in groups]
+
+
+def _attribute_partitions(
+    context: Context, plan: Plan, sampled: _Sampled, diff: Diff, asked: AttributionOptions
+) -> dict[str, PartitionCauses]:
+    """Attribute the rows of partitions together; one by one where that leaves a doubt.
+
+    A job may compute several partitions otherwise than each of them.
+    """
+    labels, past = tuple(sampled.rows), sampled.past
     if past.basis == "none":
-        return _unexplained_partition(label, rows, diff, past)
-    target = plan.resolved.target
+        return {
+            label: _unexplained_partition(label, rows, diff, past)
+            for label, rows in sampled.rows.items()
+        }
+    try:
+        found = _swap_inputs(context, plan, sampled, asked)
+    except (errors.EnvironmentDown, errors.LostFile):
+        raise
+    except errors.BackfillError as error:
+        # The old code is not kept or no longer runs: the other partitions are still explained.
+        found = {
+            label: _unexplained_partition(label, rows, diff, past, error.problem)
+            for label, rows in sampled.rows.items()
+        }
+    is_doubtful = any(
+        one.notes != ((past.reason,) if past.reason else ())
+        or one.changed_rows != sampled.rows[label]
+        or any(group.cause == "unexplained" for group in one.groups)
+        for label, one in found.items()
+    )
+    if len(labels) > 1 and is_doubtful:
+        for label in labels:
+            alone = _Sampled({label: sampled.rows[label]}, past)
+            found |= _attribute_partitions(context, plan, alone, diff, asked)
+    return found
+
+
+def _swap_inputs(
+    context: Context, plan: Plan, sampled: _Sampled, asked: AttributionOptions
+) -> dict[str, PartitionCauses]:
+    past, target = sampled.past, plan.resolved.target
     request = InputSwapRequest(
-        partition=label,
+        partitions=tuple(sampled.rows),
         new=plan,
         candidate=staged_candidate(context, plan),
         replaced=TableState(table=target.table, snapshot_id=target.snapshot_id),
@@ -298,15 +321,28 @@ def _attribute_partition(
         samples=asked.samples,
     )
     seq = context.runs.status(plan.run_id).seq
-    try:
-        with effect_log.record_attempts_of_check(context, plan.run_id, "attribution", seq):
-            swapped = context.compute().attributing.swap(request)
-    except (errors.EnvironmentDown, errors.LostFile):
-        raise
-    except errors.BackfillError as error:
-        # The old code is not kept or no longer runs: the other partitions are still explained.
-        return _unexplained_partition(label, rows, diff, past, error.problem)
-    groups = _group_patterns(swapped, asked.samples, context.redaction(plan.resolved.contract))
+    with effect_log.record_attempts_of_check(context, plan.run_id, "attribution", seq):
+        swapped = context.compute().attributing.swap(request)
+    redaction = context.redaction(plan.resolved.contract)
+    return {
+        label: _partition_causes(label, past, _of_partition(swapped, label), asked, redaction)
+        for label in sampled.rows
+    }
+
+
+def _of_partition(swapped: InputSwapResult, label: str) -> InputSwapResult:
+    patterns = tuple(one for one in swapped.patterns if one.partition == label)
+    return replace(swapped, patterns=patterns)
+
+
+def _partition_causes(
+    label: str,
+    past: RowOrigin,
+    swapped: InputSwapResult,
+    asked: AttributionOptions,
+    redaction: Redaction,
+) -> PartitionCauses:
+    groups = _group_patterns(swapped, asked.samples, redaction)
     total = sum(group.rows for group in groups)
     notes = [past.reason] if past.reason else []
     not_reproduced = None
@@ -337,7 +373,7 @@ def _not_reproduced_rows(swapped: InputSwapResult) -> int:
 
 
 def _unexplained_partition(
-    label: str, rows: int, diff: Diff, past: _PartitionOrigin, why: str | None = None
+    label: str, rows: int, diff: Diff, past: RowOrigin, why: str | None = None
 ) -> PartitionCauses:
     """Build the result of a partition that cannot be explained, with the reasons."""
     notes = tuple(note for note in (past.reason, why) if note)
@@ -370,130 +406,3 @@ def _group_patterns(
             samples=shown_samples[:samples],
         )  # fmt: skip
     return tuple(sorted(groups.values(), key=lambda group: (-group.rows, group.cause)))
-
-
-def _partition_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigin:
-    """Find the run, or the inputs, that produced the rows which the candidate replaces."""
-    if publish_modes.is_externally_written(plan):
-        return _PartitionOrigin(
-            "none", reason="another engine computed the candidate: it cannot be repeated"
-        )
-    row = publication_of_partition(context.versions.history(plan.product), plan, label)
-    try:
-        if row is None:
-            return _unrecorded_origin(context, plan, label)
-        return _known_origin(context, plan, label, row)
-    except errors.BackfillError as error:
-        return _PartitionOrigin("none", reason=f"what made it cannot be repeated: {error.problem}")
-
-
-def _known_origin(context: Context, plan: Plan, label: str, row: Publication) -> _PartitionOrigin:
-    """Return the pins and the code of the run that computed the partition."""
-    old = computing_run(context, context.runs.plan(str(row.run_id)), label)
-    if publish_modes.is_externally_written(old):
-        return _PartitionOrigin("none", reason=f"{old.run_id} was computed by another engine")
-    expired = [f"{pin.table}@{pin.snapshot_id}" for pin in expired_pins(context, old)]
-    if expired:
-        return _PartitionOrigin(
-            "none", old, reason=f"what {old.run_id} read is gone: {', '.join(expired)}"
-        )
-    published: TableState | None = TableState(table=row.table, snapshot_id=row.snapshot_id)
-    reason = ""
-    try:
-        context.tables.resolve(TableRef(table=row.table, at=str(row.snapshot_id)))
-    except errors.NotFound:
-        published = None
-        reason = "the published snapshot is gone: live writes are among what is unexplained"
-    is_on_target = row.table == plan.resolved.target.table
-    commits = _live_commits(context, plan, label, row.snapshot_id) if is_on_target else ()
-    commit_texts = tuple(str(drift) for drift in commits or ())
-    return _PartitionOrigin("run", old, old.resolved.sources, published, commit_texts, reason)
-
-
-def computing_run(context: Context, plan: Plan, label: str) -> Plan:
-    """Return the run that computed a partition; a catch-up run carries some over from another."""
-    catch_up = plan.resolved.catch_up
-    chunk = next((one for one in plan.resolved.chunks if label in one.partitions), None)
-    origin = catch_up.origin(chunk.chunk_id) if catch_up and chunk else None
-    return context.runs.plan(origin.run_id) if origin else plan
-
-
-def _unrecorded_origin(context: Context, plan: Plan, label: str) -> _PartitionOrigin:
-    """Use the code that the manifest names, on the inputs at the time of the last write.
-
-    Without named code, the candidate's is used: then only changes of the inputs are explained.
-    """
-    named, code = job_code.previous_plan(plan), plan.resolved.previous_code
-    written = _live_commits(context, plan, label, None)
-    if written is None and named is None:
-        return _PartitionOrigin(
-            "none", reason="no known run made it, and its commits are gone", is_code_unknown=True
-        )
-    if written is not None and not written:
-        return _PartitionOrigin("none", reason="nothing was ever written there: all of it is new")
-    newest = written[-1] if written else None
-    commits = (str(newest),) if newest else ()
-    if named is None and newest is not None:
-        pins = tuple(_pin_at(context, pin, newest.at) for pin in plan.resolved.sources)
-        reason = (
-            "no known run made it: compared with what the candidate's code makes of the inputs as "
-            f"they were at {newest.at.isoformat(timespec='seconds')}, when it was last written; "
-            "what that does not give is unexplained: other code, or live writes"
-        )
-        return _PartitionOrigin(
-            "assumed", pins=pins, live_commits=commits, reason=reason, is_code_unknown=True
-        )
-    pins, how = _named_code_pins(context, plan, newest)
-    reason = f"no known run made it: computed again by {code}, named by the manifest, on {how}"
-    return _PartitionOrigin(
-        "named", named, pins, live_commits=commits, reason=reason, named_code=str(code)
-    )
-
-
-def _named_code_pins(
-    context: Context, plan: Plan, newest: Drift | None
-) -> tuple[tuple[SourcePin, ...], str]:
-    """Return the inputs at the last write, and what they are; the run's own where those are gone.
-
-    They may be gone because the input is younger than the rows, or because its history expired.
-    """
-    if newest is None:
-        return plan.resolved.sources, "the inputs of this run: when it was written is not known"
-    pins, gone = [], []
-    for pin in plan.resolved.sources:
-        try:
-            pins.append(_pin_at(context, pin, newest.at))
-        except errors.NotFound:
-            pins.append(pin)
-            gone.append(pin.name)
-    how = f"the inputs as they were at {newest.at.isoformat(timespec='seconds')}, when it was "
-    how += "last written"
-    if gone:
-        how += f" (as this run reads them: {', '.join(gone)}, whose state of then is gone)"
-    return tuple(pins), how
-
-
-def _pin_at(context: Context, pin: SourcePin, at: datetime) -> SourcePin:
-    snapshot = context.tables.resolve(TableRef(table=pin.table, at=at.isoformat()))
-    return pin.model_copy(update={"snapshot_id": snapshot.snapshot_id})
-
-
-def _live_commits(
-    context: Context, plan: Plan, label: str, since: int | None
-) -> tuple[Drift, ...] | None:
-    """List the commits on the target up to the run's base that changed the partition.
-
-    None when the history is expired.
-    """
-    target = plan.resolved.target
-    if target.snapshot_id is None:
-        return ()
-    base = context.tables.resolve(TableRef(table=target.table, at=str(target.snapshot_id)))
-    scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
-    try:
-        drifts = context.publisher.drifts(target.table, scope, since)
-    except (errors.TargetChanged, errors.NotFound):
-        return None
-    return tuple(
-        drift for drift in drifts if drift.at.timestamp() * 1000 <= base.committed_at_ms + 0.5
-    )

@@ -15,10 +15,10 @@ from functools import cached_property
 
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.core.approval import decisions
-from lakehouse_backfill.core.evidence.attribution import computing_run
 from lakehouse_backfill.core.evidence.inputs.changes import (
     InputReader,
 )
+from lakehouse_backfill.core.evidence.origins import computing_run
 from lakehouse_backfill.core.guards.sql_columns import column_sources
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import archived_code

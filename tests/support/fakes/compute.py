@@ -159,10 +159,15 @@ class FakeCompute:
             *attribution.states_to_compute(len(self.factors)),
             ComparedState("candidate"),
         )  # fmt: skip
-        key = {"day": request.partition, "id": 1}
-        sample = DiffSample(kind="changed", key=key, old={"amount": 1}, new={"amount": 2})
+        samples = {
+            label: DiffSample(
+                kind="changed", key={"day": label, "id": 1}, old={"amount": 1}, new={"amount": 2}
+            )
+            for label in request.partitions
+        }
         found = tuple(
-            RowPattern(values, rows, {"amount": rows}, (sample,))
+            RowPattern(values, rows, {"amount": rows}, (sample,), label)
+            for label, sample in samples.items()
             for values, rows in self.patterns.items()
         )
         return InputSwapResult(self.factors, states, found, (), ())

@@ -1,4 +1,4 @@
-"""Computes a partition again with single inputs swapped: the Attributing port.
+"""Computes partitions again with single inputs swapped: the Attributing port.
 
 Each part of an input is read at the old pin or at the new one.
 """
@@ -23,7 +23,7 @@ from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, Tr
 from lakehouse_backfill.core.evidence import attribution
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.target import catch_up
-from lakehouse_backfill.domain import plan
+from lakehouse_backfill.domain import partitions, plan
 from lakehouse_backfill.domain.catch_up import TableState
 from lakehouse_backfill.domain.diff import Cause, ComparedState, Factor, InputChange
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
@@ -154,12 +154,12 @@ class SparkAttributing:
         self._deleted_row_filter = DeletedRowFilter(tables)
 
     def swap(self, request: InputSwapRequest) -> InputSwapResult:
-        """Compute the states of a partition and compare them by key.
+        """Compute the states of the partitions and compare them by key, partition by partition.
 
         A state that cannot be computed (old code on a new input) is omitted, with a note. Errors
         of the all-old and the all-new state are raised: this code ran on these inputs before.
         """
-        scope = Scope(field=request.new.resolved.scope.field, partitions=(request.partition,))
+        scope = Scope(field=request.new.resolved.scope.field, partitions=request.partitions)
         with ExitStack() as stack:
             inputs = SwappedInputs(self._tables, request, scope)
             stack.callback(inputs.release)
@@ -173,7 +173,8 @@ class SparkAttributing:
             factors = (*code, *inputs.factors)
             frames, notes = self._states(request, scope, factors, inputs, (old, new), stack)
             compared = self._comparable_states(request, frames)
-            with spark_errors(f"comparing the states of {request.partition}"):
+            what = partitions.describe_labels(request.partitions)
+            with spark_errors(f"comparing the states of {what}"):
                 patterns = row_changes.find_patterns(compared)
         return InputSwapResult(factors, tuple(frames), patterns, inputs.changes, tuple(notes))
 
@@ -232,7 +233,7 @@ class SparkAttributing:
         """Run a side's code on its inputs, with the factors of `swapped` at the new pins."""
         plan = inputs.plan_with_pins(side.plan, swapped)
         frames = inputs.frames(side.plan, swapped)
-        with spark_errors(f"computing {scope.partitions[0]} again"):
+        with spark_errors(f"computing {partitions.describe_labels(scope.partitions)} again"):
             output = self._transform_runner.run(plan, scope, frames, side.target)
         composed = stack.enter_context(
             self._chunk_composer.compose(plan, scope, output, side.target, is_strict=False)
@@ -267,10 +268,13 @@ class SparkAttributing:
             for name in frames[ComparedState("candidate")].columns
             if name not in LINEAGE_NAMES and all(name in frame.columns for frame in frames.values())
         ]
+        field = request.new.resolved.scope.field
+        label = dataframes.raw_label(field).alias(row_changes.PARTITION_COLUMN)
         restricted = [
-            frame.select(*(quoted_column(name) for name in common)) for frame in frames.values()
+            frame.select(*(quoted_column(name) for name in common), label)
+            for frame in frames.values()
         ]
         key = request.new.resolved.contract.key
         return row_changes.ComparedStates(
-            restricted, key if set(key) <= set(common) else (), request.samples
+            restricted, key if set(key) <= set(common) else (), request.samples, field
         )

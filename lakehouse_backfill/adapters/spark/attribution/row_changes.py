@@ -25,6 +25,7 @@ from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_col
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.domain.checks import DiffSample
 from lakehouse_backfill.domain.diff import Cause, InputChange
+from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.plan import SourcePin
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.ports.compute import RowPattern
@@ -231,42 +232,62 @@ def _appended_hashes(
     return hashes
 
 
+#: The partition of a row, as `raw_label` gives it.
+PARTITION_COLUMN = "lhb_partition"
 _STATE, _PATTERN, _PLACE = "lhb_state", "lhb_pattern", "lhb_place"
 _ABSENT = -1
 
 
 @dataclass(frozen=True)
 class ComparedStates:
-    """Frames with the same columns, oldest first; without a key the row hash is the key."""
+    """Frames with the same columns, oldest first; without a key the row hash is the key.
+
+    Each has the row's partition as well, by `field`: a row that moves goes and comes.
+    """
 
     frames: Sequence[DataFrame]
     key: tuple[str, ...]
     samples: int
+    field: ScopeField
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the rows."""
+        return [name for name in self.frames[-1].columns if name != PARTITION_COLUMN]
 
 
 def find_patterns(compared: ComparedStates) -> tuple[RowPattern, ...]:
     """Return, for keys that differ between first and last state, the states where they changed.
 
-    A key with several rows in a state is compared as a multiset of rows.
+    Partitions are told apart. A key with several rows in a state is compared as a multiset of rows.
     """
     with dataframes.cached(_with_end_rows(_changed_keys(compared), compared)) as joined:
         counts = _counts(joined, compared)
         samples = _samples(joined, compared) if compared.samples else {}
-    return tuple(
-        RowPattern(tuple(map(int, text.split(","))), rows, columns, samples.get(text, ()))
-        for text, (rows, columns) in sorted(counts.items())
-    )
+    patterns = (
+        RowPattern(
+            tuple(map(int, text.split(","))), rows, columns, samples.get((raw, text), ()),
+            dataframes.format_label(compared.field, raw),
+        )
+        for (raw, text), (rows, columns) in sorted(counts.items(), key=lambda item: item[0][1])
+    )  # fmt: skip
+    return tuple(sorted(patterns, key=lambda one: one.partition))
 
 
 def _key_aliases(compared: ComparedStates) -> list[str]:
-    return dataframes.key_aliases(compared.key or ("the row hash",))
+    return [*dataframes.key_aliases(compared.key or ("the row hash",)), PARTITION_COLUMN]
 
 
 def _key_and_hash(frame: DataFrame, compared: ComparedStates, prefix: str = "") -> list[Column]:
-    """Return the key's columns under short names with the prefix, and the row's hash."""
-    hashed = row_hash.row_hash_column(frame.schema)
+    """Return the key's columns under short names with the prefix, and the row's hash.
+
+    The partition is a part of the key.
+    """
+    hashed = row_hash.row_hash_column(_schema_of(frame, compared.columns))
     keys = dataframes.aliased_key(compared.key, prefix)
-    return [*(keys or [hashed.alias(prefix + _key_aliases(compared)[0])]), hashed.alias(_HASH)]
+    keys = keys or [hashed.alias(prefix + _key_aliases(compared)[0])]
+    partition = quoted_column(PARTITION_COLUMN).alias(prefix + PARTITION_COLUMN)
+    return [*keys, partition, hashed.alias(_HASH)]
 
 
 def _changed_keys(compared: ComparedStates) -> DataFrame:
@@ -303,12 +324,12 @@ def _with_end_rows(changed: DataFrame, compared: ComparedStates) -> DataFrame:
     joined = changed
     for frame, side in ((compared.frames[0], _OLD), (compared.frames[-1], _NEW)):
         hashes = F.array(
-            *(row_hash.row_hash_column(_schema_of(frame, [name])) for name in frame.columns)
+            *(row_hash.row_hash_column(_schema_of(frame, [name])) for name in compared.columns)
         )
         *values, _ = _key_and_hash(frame, compared, f"{side}_")
         whole = frame.select(
             *values,
-            F.struct(*(quoted_column(name) for name in frame.columns)).alias(side),
+            F.struct(*(quoted_column(name) for name in compared.columns)).alias(side),
             hashes.alias(f"{side}_hashes"),
         ).dropDuplicates([f"{side}_{key}" for key in keys])
         theirs = [f"{side}_{key}" for key in keys]
@@ -317,35 +338,42 @@ def _with_end_rows(changed: DataFrame, compared: ComparedStates) -> DataFrame:
     return joined.select(*keys, _PATTERN, *sides)
 
 
-def _counts(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[int, dict[str, int]]]:
-    names = [name for name in compared.frames[-1].columns if name not in compared.key]
+#: A partition, as `raw_label` gives it, and the text of a pattern.
+_Group = tuple[Any, str]
+
+
+def _counts(
+    joined: DataFrame, compared: ComparedStates
+) -> dict[_Group, tuple[int, dict[str, int]]]:
+    names = [name for name in compared.columns if name not in compared.key]
     old, new = quoted_column(f"{_OLD}_hashes"), quoted_column(f"{_NEW}_hashes")
-    places = {name: place for place, name in enumerate(compared.frames[-1].columns)}
+    places = {name: place for place, name in enumerate(compared.columns)}
     differing = [
         F.count(F.when(old.getItem(places[name]) != new.getItem(places[name]), 1)) for name in names
     ]
-    grouped = joined.groupBy(_PATTERN).agg(F.count(F.lit(1)), *differing)
+    grouped = joined.groupBy(PARTITION_COLUMN, _PATTERN).agg(F.count(F.lit(1)), *differing)
     return {
-        pattern: (rows, {name: n for name, n in zip(names, columns, strict=True) if n})
-        for pattern, rows, *columns in grouped.collect()
+        (raw, pattern): (rows, {name: n for name, n in zip(names, columns, strict=True) if n})
+        for raw, pattern, rows, *columns in grouped.collect()
     }
 
 
-def _samples(joined: DataFrame, compared: ComparedStates) -> dict[str, tuple[DiffSample, ...]]:
-    """Return the first rows of each pattern, in the order of their keys."""
-    by = Window.partitionBy(_PATTERN).orderBy(
+def _samples(joined: DataFrame, compared: ComparedStates) -> dict[_Group, tuple[DiffSample, ...]]:
+    """Return the first rows of each partition and pattern, in the order of their keys."""
+    by = Window.partitionBy(PARTITION_COLUMN, _PATTERN).orderBy(
         *(quoted_column(key) for key in _key_aliases(compared))
     )
     first = joined.withColumn(_PLACE, F.row_number().over(by)).where(
         quoted_column(_PLACE) <= compared.samples
     )
-    rows_by_pattern: dict[str, list[DiffSample]] = {}
-    ordered = first.orderBy(_PATTERN, _PLACE).select(_PATTERN, _OLD, _NEW)
-    for row in ordered.toArrow().to_pylist():
-        rows_by_pattern.setdefault(row[_PATTERN], []).append(
+    rows_by_group: dict[_Group, list[DiffSample]] = {}
+    ordered = first.orderBy(PARTITION_COLUMN, _PATTERN, _PLACE)
+    wanted = ordered.select(PARTITION_COLUMN, _PATTERN, _OLD, _NEW)
+    for row in wanted.toArrow().to_pylist():
+        rows_by_group.setdefault((row[PARTITION_COLUMN], row[_PATTERN]), []).append(
             _row_sample(row[_OLD], row[_NEW], compared)
         )
-    return {text: tuple(rows) for text, rows in rows_by_pattern.items()}
+    return {group: tuple(rows) for group, rows in rows_by_group.items()}
 
 
 def _row_sample(

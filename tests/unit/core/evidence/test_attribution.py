@@ -53,7 +53,7 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
     second = staged_run(found, OTHER)
     keys = {"bronze.raw": ("day", "id")}
     compared, done = attribute_changes(found, second, AttributionOptions(keys=keys), "bob")
-    assert [request.partition for request in compute.swaps] == list(DAYS)
+    assert [one for request in compute.swaps for one in request.partitions] == list(DAYS)
     (asked, _) = compute.swaps
     assert (asked.old and asked.old.run_id, asked.new.run_id) == (first, second)
     assert [pin.snapshot_id for pin in asked.old_pins] == [1]
@@ -64,6 +64,32 @@ def test_a_known_maker_is_repeated_on_its_own_pins_and_the_result_is_kept() -> N
     assert (done.changed_rows, done.sampled, done.old) == (2, DAYS, compared.diff.old)
     assert found.evidence.newest(second, ATTRIBUTION)[1] == done.data()  # type: ignore[index]
     assert status.evidence_document(found, second)["attribution"]["counts"] == done.counts
+
+
+@pytest.mark.req("T9")
+@pytest.mark.parametrize(
+    ("values", "rows", "asked"),
+    [
+        ((0, 0, 0, 3, 3), 1, [DAYS]),
+        # Counted otherwise than by the diff, or not explained: each partition by itself.
+        ((0, 0, 0, 3, 3), 2, [DAYS, *((day,) for day in DAYS)]),
+        ((0, 0, 0, 0, 4), 1, [DAYS, *((day,) for day in DAYS)]),
+    ],
+)
+def test_partitions_of_a_chunk_with_the_same_origin_are_computed_together(
+    values: tuple[int, ...], rows: int, asked: list[tuple[str, ...]]
+) -> None:
+    _, found = world(factors=(CODE,), patterns={values: rows})
+    published_run(found)
+    two = {"partitions_per_chunk": 2}
+    second = staged_run(found, declared(run={"reason": "again"}, limits=two))
+    _, done = attribute_changes(found, second, AttributionOptions(), "bob")
+    assert [request.partitions for request in found.compute().swaps] == asked
+    assert [(one.partition, one.changed_rows) for one in done.partitions] == [
+        (day, rows) for day in DAYS
+    ]
+    causes = {group.cause for one in done.partitions for group in one.groups}
+    assert causes == {"unexplained" if values[-1] == 4 else "code"}
 
 
 def test_no_engine_is_started_where_nothing_differs() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.core.evidence import attribution
+from lakehouse_backfill.core.evidence import attribution, origins
 from lakehouse_backfill.domain.diff import CAUSE_CLASSES, ComparedState, Factor
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
@@ -237,9 +237,7 @@ MADE = {
 
 @pytest.mark.parametrize(("history", "made_by"), MADE.values(), ids=MADE)
 def test_the_maker_of_a_partition_is_the_run_whose_rows_readers_had(history, made_by) -> None:
-    found = tuple(
-        attribution.publication_of_partition(history, plan(), label) for label in (ONE, TWO)
-    )
+    found = tuple(origins.publication_of_partition(history, plan(), label) for label in (ONE, TWO))
     assert tuple(each.run_id if each else None for each in found) == made_by
 
 
