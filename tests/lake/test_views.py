@@ -32,6 +32,15 @@ def test_a_view_shows_the_version_that_it_was_pointed_at_and_then_another(lake: 
     assert _rows(lake) == [(1,), (2,), (3,)]
 
 
+@pytest.mark.req("U5")
+def test_a_view_of_a_table_of_versions_shows_the_accepted_rows(lake: Lake) -> None:
+    lake.sql("CREATE TABLE {ns}.t (a bigint, output_status string)")
+    lake.sql("INSERT INTO {ns}.t VALUES (1, 'superseded'), (2, 'accepted'), (3, NULL)")
+    views = SparkViews(lambda: lake.tables)
+    views.show(lake.table("seen"), lake.table("t"), None, accepted_only=True)
+    assert [row[0] for row in _rows(lake)] == [2]
+
+
 @pytest.mark.req("U13")
 def test_a_view_of_a_missing_table_is_refused_and_the_old_one_stays(lake: Lake) -> None:
     lake.sql("CREATE TABLE {ns}.t (a bigint)")

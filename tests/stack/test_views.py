@@ -40,6 +40,15 @@ def test_one_view_holds_both_dialects(kit: Kit) -> None:
     }
 
 
+@pytest.mark.req("U5")
+def test_a_view_of_a_table_of_versions_shows_the_accepted_rows(kit: Kit) -> None:
+    RestViews(kit.catalog).show(VIEW, TARGET, None, accepted_only=True)
+    assert _texts(kit) == {
+        "spark": "SELECT * FROM `lake`.`silver`.`t` WHERE output_status = 'accepted'",
+        "trino": 'SELECT * FROM "lake"."silver"."t" WHERE output_status = \'accepted\'',
+    }
+
+
 def test_a_view_moves_by_one_commit_and_readers_see_old_or_new(kit: Kit) -> None:
     views = RestViews(kit.catalog)
     views.show(VIEW, TARGET, 1)
