@@ -204,3 +204,17 @@ def test_a_version_with_another_partitioning_is_refused_before_it_is_accepted(ki
     with pytest.raises(Unsupported, match="has another partitioning"):
         made.port.open(TABLE, TARGET, TARGET)
     assert made.accepted() == made.held(0)
+
+
+def test_a_catalog_that_keeps_another_table_than_was_registered_is_refused_without_a_trace(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _Versions(kit)
+
+    def register(name: str, _: str) -> None:
+        kit.catalog.create_table(name, SCHEMA)
+
+    monkeypatch.setattr(kit.catalog, "register_table", register)
+    with pytest.raises(Unsupported, match="the catalog does not register"):
+        made.port.open(TABLE, TARGET, TARGET)
+    assert not kit.live.table_exists(TABLE)

@@ -248,6 +248,8 @@ class IcebergVersionTables:
                 raise _unregistered_error(name, catalogs.first_error_line(error)) from error
             held = self.catalog.load_table(name)
             if faults := differing_parts(held.metadata, wanted):
+                with commit_window("Shadows.drop"):
+                    self.catalog.drop_table(name)
                 raise _unregistered_error(name, f"it keeps other {', '.join(faults)}")
             return held
 
