@@ -6,6 +6,8 @@ equality deletes, are published by rows there; a table of format 2 by PyIceberg.
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.spark.session import session as client
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
 from lakehouse_backfill.domain.contract import Profile
@@ -21,11 +24,12 @@ from lakehouse_backfill.project import Project
 from tests.stack.servers import HOST, free_port
 from tests.support.spark.declared import CATALOG
 from tests.support.spark.reading import Rows
-from tests.support.spark.restating import DAYS, SCOPE, RestateLab
+from tests.support.spark.restating import DAYS, SCOPE, RestateLab, expected_checksums
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PATIENCE_S = 60
 BESIDE = tuple(day for day in DAYS if day not in SCOPE)
 #: A row of a day of the run, and one beside it.
 HIDDEN = ((DAYS[1], 1), (DAYS[4], 4))
@@ -90,7 +94,7 @@ def staged(project: Project, *, has_checks: bool) -> str:
     return run
 
 
-@pytest.mark.req("U1", "U12", "E3")
+@pytest.mark.req("U1", "U12", "E3", "X7")
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_a_restatement_through_spark_connect_goes_forth_and_back(
     kind: Kind, lab: RestateLab
@@ -103,6 +107,7 @@ def test_a_restatement_through_spark_connect_goes_forth_and_back(
     beside = lab.files(*BESIDE)
     run = staged(project, has_checks=kind.has_checks)
     assert project.wiring.context.runs.plan(run).way.way == kind.way
+    assert lab.checksums(run) == expected_checksums(1 if kind.has_checks else 2)
     assert lab.rows() == before
     compared = project.diff(run, engine="spark")
     told = compared.summary
@@ -126,6 +131,35 @@ def test_a_restatement_through_spark_connect_goes_forth_and_back(
 
     assert lab.rows() == before | {(DAYS[4], 1000, 1)}
     assert beside.items() <= lab.files(*BESIDE).items()
+
+
+@pytest.mark.req("X7", "X3")
+def test_chunks_side_by_side_through_spark_connect_come_to_the_same(lab: RestateLab) -> None:
+    """The first chunk opens the window; the other two can only be committed together."""
+    project = lab.declare("function.py")
+    partitions = {"column": "d", "from": DAYS[0], "to": DAYS[3]}
+    limits = {"partitions_per_chunk": 1, "parallel": 2}
+    lab.amend(target={"partitions": partitions}, limits=limits)
+    lab.fill(2)
+    run = str(project.plan("jobs/run.yaml", by="ana").run_id)
+    project.approve(run, "ana")
+    both, commits = threading.Barrier(2), itertools.count(1)
+
+    def meet(point: str) -> None:
+        if point == "Spark.overwrite:committing" and next(commits) > 1:
+            both.wait(PATIENCE_S)
+
+    fault_points.install_hook(meet)
+    try:
+        project.stage(run, "ana")
+    finally:
+        fault_points.install_hook(None)
+    assert next(commits) == 4
+    assert lab.checksums(run) == expected_checksums(1, DAYS[:3])
+    assert project.validate(run, "ana").passed
+    project.accept(run, "ana")
+    project.publish(run, "ana")
+    assert lab.rows() == {(DAYS[n % 5], n, n * 10) for n in range(50)}
 
 
 def test_what_the_server_says_of_a_job_names_its_file(lab: RestateLab) -> None:

@@ -63,6 +63,19 @@ def multiplied(value):
 def tenfold(context, src):
     return src.select("id", "d", F.udf(multiplied, "bigint")("v").alias("v"))
 """,
+    # Long enough for an executor to be killed in the middle.
+    "slow.py": """\
+import time
+from pyspark.sql import functions as F
+from lakehouse_backfill.transforms import transform
+
+@transform(name="tenfold", version="1.0.0", inputs=("src",))
+def tenfold(context, src):
+    def multiplied(value):
+        time.sleep(0.25)
+        return value * 10
+    return src.select("id", "d", F.udf(multiplied, "bigint")("v").alias("v"))
+""",
     # The server finds out what is wrong with it, after it has returned.
     "broken.py": """\
 from lakehouse_backfill.transforms import transform

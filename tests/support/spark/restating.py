@@ -16,6 +16,7 @@ import yaml
 
 from lakehouse_backfill.project import Project
 from tests.support.lakes.deletes import hide_equal
+from tests.support.oracles.row_hash import checksum
 from tests.support.spark.declared import CATALOG, CHECKS, JOBS, SUITE
 from tests.support.spark.reading import Rows, day_of, live, rows_of
 
@@ -29,6 +30,20 @@ _numbers = itertools.count(1)
 _MERGE_ON_READ = ", ".join(
     f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge")
 )
+
+
+def expected_checksums(chunk_size: int, scope: tuple[str, ...] = SCOPE) -> dict[str, str]:
+    """Give the checksums of a run's chunks as any engine must compute them: by the oracle."""
+    chunks = [scope[first : first + chunk_size] for first in range(0, len(scope), chunk_size)]
+    found = {}
+    for days in chunks:
+        rows = [
+            {"id": n, "d": date.fromisoformat(DAYS[n % 5]), "v": n * 10}
+            for n in range(50) if DAYS[n % 5] in days
+        ]  # fmt: skip
+        count, xor, total = checksum({"id": "long", "d": "date", "v": "long"}, rows)
+        found[" ".join(days)] = f"{count}:{xor:016x}{total:016x}"
+    return found
 
 
 @dataclass
@@ -88,6 +103,7 @@ class RestateLab:
             manifest["target"] |= {"schema_change": [{"add": "note", "type": "string"}]}
         if contract.get("publication") == "pinned":
             manifest["target"] |= {"publish_mode": "pointer_swap"}
+        self.manifest = manifest
         self._write("jobs/run.yaml", manifest)
         self._write("expectations/out.json", SUITE)
         for name, text in JOBS.items():
@@ -95,6 +111,11 @@ class RestateLab:
         self.project = Project.open(self.folder)
         self.project.wiring.create_lake()
         return self.project
+
+    def amend(self, **fields: Any) -> None:
+        """Write the run manifest again, with other values for some of its fields."""
+        self.manifest |= fields
+        self._write("jobs/run.yaml", self.manifest)
 
     def fill(self, version: int) -> Rows:
         """Make source and target; the target's rate is wrong on the days of the run."""
@@ -158,6 +179,13 @@ class RestateLab:
         summaries = [one.summary.additional_properties for one in table.snapshots() if one.summary]
         name = "lakehouse-backfill.publication"
         return [each[name] for each in summaries if name in each]
+
+    def checksums(self, run: str) -> dict[str, str]:
+        """Give the chunks' checksums as the ledger has them, without the shape of the columns."""
+        return {
+            " ".join(one.partitions): str(one.checksum).split(":", 2)[2]
+            for one in self.project.chunks(run).chunks
+        }
 
     def state(self, run: str) -> str:
         return self.project.status(run).runs[0].state
