@@ -63,6 +63,7 @@ COMMIT_POINTS = (
     "Shadows.metadata_file",
     "Shadows.register",
     "Spark.create_view",
+    "Spark.keep_intermediate",
     "Spark.overwrite",
     "Views.commit",
     "Pins.expire",

@@ -1,4 +1,4 @@
-"""The `@transform` decorator, which marks a function as one version of a product's transform."""
+"""The decorators of job code: `@transform`, and `@intermediate` for results that are kept."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-__all__ = ["TRANSFORM_ATTRIBUTE", "TransformInfo", "transform", "transform_info"]
+__all__ = [
+    "TRANSFORM_ATTRIBUTE",
+    "IntermediateInfo",
+    "TransformInfo",
+    "intermediate",
+    "intermediate_info",
+    "transform",
+    "transform_info",
+]
 
 TRANSFORM_ATTRIBUTE: Final = "__lakehouse_transform__"
+_INTERMEDIATE_ATTRIBUTE: Final = "__lakehouse_intermediate__"
 
 #: The version of the decorator's protocol: how the engine calls a transform.
 API_VERSION: Final = "lakehouse-backfill/v1"
@@ -87,3 +96,69 @@ def transform_info(function: object) -> TransformInfo | None:
     """Return what `@transform` attached to `function`, or None when it is not a transform."""
     info = getattr(function, TRANSFORM_ATTRIBUTE, None)
     return info if isinstance(info, TransformInfo) else None
+
+
+@dataclass(frozen=True)
+class IntermediateInfo:
+    """The declaration of an intermediate result: its name, its inputs, its configuration.
+
+    Raises:
+        ValueError: a field is empty or malformed; the text says what to write.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    config: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ValueError(
+                f"intermediate name {self.name!r} is no name of a parameter; "
+                'write for example name="rates_by_day"'
+            )
+        if not self.inputs or not all(name.strip() for name in (*self.inputs, *self.config)):
+            raise ValueError(
+                f"intermediate {self.name} has no inputs, or one of its names is empty; "
+                'write the parameter names, for example inputs=("rates",)'
+            )
+        if len({self.name, *self.inputs}) != len(self.inputs) + 1:
+            raise ValueError(f"intermediate {self.name} names an input twice, or itself")
+
+
+def intermediate(
+    *, name: str, inputs: Sequence[str], config: Sequence[str] = ()
+) -> Callable[[_Function], _Function]:
+    """Mark a function as the intermediate result `name` of the transforms of its file.
+
+    A transform takes it as an input of that name. The engine calls the function as
+    `function(config, input_1, ..., input_n)` with one DataFrame for each name in `inputs`, all of
+    them reference data of the run, and keeps what it returns: chunks, later runs and other products
+    of the same file read it again while code, snapshots and configuration are the same.
+
+    Args:
+        name: how the transform's `inputs` name it.
+        inputs: names of the reference data that the function takes.
+        config: names of the values of the run's `transform.config` that it takes.
+
+    Raises:
+        ValueError: a name is empty, given twice, or no name of a parameter.
+        TypeError: `inputs` or `config` is one string.
+    """
+    for field, value in (("inputs", inputs), ("config", config)):
+        if isinstance(value, str):  # a string would become a tuple of its letters
+            raise TypeError(
+                f'intermediate {field} is the string {value!r}; write {field}=("{value}",)'
+            )
+    info = IntermediateInfo(name, tuple(inputs), tuple(config))
+
+    def mark(function: _Function) -> _Function:
+        setattr(function, _INTERMEDIATE_ATTRIBUTE, info)
+        return function
+
+    return mark
+
+
+def intermediate_info(function: object) -> IntermediateInfo | None:
+    """Return what `@intermediate` attached to `function`, or None when it is none."""
+    info = getattr(function, _INTERMEDIATE_ATTRIBUTE, None)
+    return info if isinstance(info, IntermediateInfo) else None

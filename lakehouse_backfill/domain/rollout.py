@@ -18,6 +18,9 @@ from lakehouse_backfill.domain.serialization import Name, PartitionValue, Text, 
 #: What `try` makes a scratch table for, and the name of such a table.
 TRIAL = "try"
 TRIAL_TABLE = re.compile(rf".+__{TRIAL}_[0-9a-f]{{8}}")
+#: How the table of a kept intermediate result is called; no run has such a shadow.
+INTERMEDIATE_PREFIX = "lhb_intermediate_"
+INTERMEDIATE_TABLE = re.compile(rf".+\.{INTERMEDIATE_PREFIX}[0-9a-f]{{32}}")
 RetentionKind = Literal["shadow", "pin", "version", "tag", "fence", "control files"]
 
 

@@ -123,6 +123,17 @@ class PlanReads(NamedTuple):
     is_whole: bool
 
 
+class KeptIntermediate(NamedTuple):
+    """An intermediate result of a transform as a table at a snapshot; `because` it is not kept."""
+
+    name: str
+    table: str = ""
+    snapshot_id: int = 0
+    #: An earlier chunk, run or product computed it.
+    was_there: bool = False
+    because: str = ""
+
+
 class Staging(Protocol):
     """Runs a transform on pinned inputs into a shadow table."""
 
@@ -154,6 +165,19 @@ class Staging(Protocol):
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         """Return the ledger row of a chunk that was committed before, but not recorded."""
+        ...
+
+    def intermediates(self, plan: Plan) -> tuple[str, ...]:
+        """Return the names of the intermediate results that the transform reads; mostly none."""
+        ...
+
+    @side_effect
+    def keep_intermediates(self, plan: Plan) -> tuple[KeptIntermediate, ...]:
+        """Keep each intermediate result of the transform as a table that chunks then read.
+
+        One that is kept under the same key is found, not computed. Only `stage` of this plan reads
+        them; what is not kept, and every proof, computes them. A repeated call changes nothing.
+        """
         ...
 
     def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:

@@ -312,8 +312,9 @@ class Adapters:
         except Unsupported as error:
             self.context.journal.log("no view", problem=error.problem)
         secret, sinks = self.context.secrets.read, partial(RunSinks, self.context)
+        shadows = self.profile.shadow_namespace
         ports = ComputePorts(
-            staging=SparkStaging(tables, code.restore_folder, secret, sinks),
+            staging=SparkStaging(tables, code.restore_folder, secret, sinks, shadows),
             measuring=SparkMeasuring(tables, secret),
             inspecting=InspectingBySize(LocalInspector(self.catalog), SparkInspecting(tables)),
             attributing=SparkAttributing(tables, code.restore_folder, secret),

@@ -37,7 +37,7 @@ from lakehouse_backfill.domain.run import (
     Rejects,
 )
 from lakehouse_backfill.fault_points import commit_window
-from lakehouse_backfill.ports.compute import MeasuredSides
+from lakehouse_backfill.ports.compute import KeptIntermediate, MeasuredSides
 from tests.support.oracles import merging
 
 MARK = "lakehouse-backfill."
@@ -67,6 +67,14 @@ class PlainEngine:
 
     def load(self, plan: Plan) -> None:
         """There is no job to import."""
+
+    def intermediates(self, plan: Plan) -> tuple[str, ...]:
+        """Name none: there is no job that declares one."""
+        return ()
+
+    def keep_intermediates(self, plan: Plan) -> tuple[KeptIntermediate, ...]:
+        """Keep none."""
+        return ()
 
     def beside(self, plan: Plan) -> Any:
         """Threads share nothing but the catalog."""

@@ -104,6 +104,7 @@ READING = {
         "beside",
         "edge_checksums",
         "edges",
+        "intermediates",
         "interrupt",
         "load",
         "prove_determinism",
@@ -216,6 +217,7 @@ def test_wiring_hands_out_no_ports_of_an_engine_that_are_not_watched() -> None:
         "watch_ports_if_hooked"
     ]
     assert fault_points.side_effect_methods(get_type_hints(ComputePorts)["staging"]) == {
+        "keep_intermediates",
         "restore",
         "stage",
     }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lakehouse_backfill.transforms import (
     TRANSFORM_ATTRIBUTE,
+    IntermediateInfo,
     TransformInfo,
+    intermediate,
+    intermediate_info,
     transform,
     transform_info,
 )
@@ -48,3 +53,36 @@ def test_a_bare_string_of_inputs_is_refused() -> None:
 def test_malformed_inputs_are_refused(inputs: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="write"):
         transform(name="arrivals_daily", version="1.2.0", inputs=inputs)
+
+
+@pytest.mark.req("X6")
+def test_an_intermediate_result_is_declared_beside_the_transform() -> None:
+    def rates_by_day(config: object, rates: str) -> str:
+        return f"built from {rates}"
+
+    marked = intermediate(name="rates_by_day", inputs=("rates",), config=("factor",))(rates_by_day)
+    assert marked is rates_by_day
+    assert intermediate_info(marked) == IntermediateInfo("rates_by_day", ("rates",), ("factor",))
+    assert transform_info(marked) is intermediate_info(len) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"name": "by day"}, "is no name of a parameter"),
+        ({"inputs": ()}, "has no inputs"),
+        ({"inputs": ("rates", " ")}, "one of its names is empty"),
+        ({"config": ("",)}, "one of its names is empty"),
+        ({"inputs": ("rates", "rates")}, "names an input twice, or itself"),
+        ({"inputs": ("by_day",)}, "names an input twice, or itself"),
+    ],
+)
+def test_a_malformed_intermediate_result_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        intermediate(**{"name": "by_day", "inputs": ("rates",), **fields})
+
+
+@pytest.mark.parametrize("field", ["inputs", "config"])
+def test_a_string_in_place_of_names_is_refused(field: str) -> None:
+    with pytest.raises(TypeError, match="is the string 'rates'"):
+        intermediate(**{"name": "by_day", "inputs": ("rates",), field: "rates"})

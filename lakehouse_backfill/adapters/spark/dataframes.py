@@ -155,6 +155,20 @@ def typed_literal(value: Bound) -> Column:
     return F.lit(value).cast("bigint") if is_number else F.lit(value)
 
 
+def sql_argument(value: Any) -> Any:
+    """Return a value of a configuration as an argument of a query; a list becomes an array."""
+    if isinstance(value, tuple):
+        return F.array(*(F.lit(_with_utc(one)) for one in value))
+    return _with_utc(value)
+
+
+def _with_utc(value: Any) -> Any:
+    """Return an instant without a zone as UTC, the session's: PySpark would use the local zone."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=timezone.utc)
+    return value
+
+
 def range_filter(ranges: Sequence[RowRange]) -> Column:
     """Build the filter for rows of any of the ranges; null (never true) where a column is null.
 

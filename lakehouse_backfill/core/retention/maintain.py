@@ -24,6 +24,7 @@ from lakehouse_backfill.core.versions.retention import VersionRetention
 from lakehouse_backfill.domain.contract import Contract, KeepVersions
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import (
+    INTERMEDIATE_TABLE,
     TRIAL_TABLE,
     LeftoverFiles,
     OrphanFiles,
@@ -64,7 +65,7 @@ def gather_facts(
     tables |= {contract.table for contract in contracts.values()}
     tables |= _version_tables(context, keeping.values())
     tags = {table: context.pins.tags(table) for table in sorted(tables)}
-    scratches = filter(policy.SCRATCH_NAME.fullmatch, shadows)
+    scratches = (name for name in shadows if policy.is_scratch(name))
     scratch_written_at = {
         name: at for name in scratches if (at := context.tables.committed_at(name))
     }
@@ -203,11 +204,11 @@ def maintain(
 
 
 def _drop_shadows(context: Context, found: RetentionDecision) -> list[LeftoverFiles]:
-    """Drop shadows, those of trials with their files; return what stays of these files."""
+    """Drop shadows; trials and intermediate results with their files, of which some may stay."""
     left, shadows = [], [item.name for item in found.retired if item.kind == "shadow"]
     context.progress.count("maintain, dropping", len(shadows), "shadows")
     for name in shadows:
-        if TRIAL_TABLE.fullmatch(name):
+        if TRIAL_TABLE.fullmatch(name) or INTERMEDIATE_TABLE.fullmatch(name):
             left.append(remove_with_files(context, name))
         else:
             context.shadows.retire(name)

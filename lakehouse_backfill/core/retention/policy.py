@@ -10,7 +10,13 @@ from datetime import datetime, timedelta
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.versions.retention import VersionRetention, is_publication_tag
 from lakehouse_backfill.domain.contract import PIN_DAYS
-from lakehouse_backfill.domain.rollout import TRIAL_TABLE, PinLease, RetentionItem, RunFacts
+from lakehouse_backfill.domain.rollout import (
+    INTERMEDIATE_TABLE,
+    TRIAL_TABLE,
+    PinLease,
+    RetentionItem,
+    RunFacts,
+)
 from lakehouse_backfill.domain.run import Event, RunStatus
 
 PIN_PREFIX = "lhb-pin-"
@@ -107,6 +113,13 @@ def decide_retention(facts: RetentionFacts) -> RetentionDecision:
 SCRATCH_NAME = re.compile(r"(.+)__[a-z]+_[0-9a-f]{8}")
 #: A scratch table this young may belong to a command that is at work now.
 SCRATCH_GRACE = timedelta(days=1)
+#: How long a kept intermediate result stays after its last use.
+INTERMEDIATE_KEPT = timedelta(days=7)
+
+
+def is_scratch(table: str) -> bool:
+    """Return whether a table is a scratch table or a kept intermediate result, by its name."""
+    return bool(SCRATCH_NAME.fullmatch(table) or INTERMEDIATE_TABLE.fullmatch(table))
 
 
 def _run_of_shadow(facts: RetentionFacts, shadow: str) -> RunFacts | None:
@@ -130,6 +143,8 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
 
     That of a trial belongs to no run.
     """
+    if INTERMEDIATE_TABLE.fullmatch(table):
+        return _intermediate_reason(facts, table)
     run = _run_of_scratch(facts, table)
     if run is None and not TRIAL_TABLE.fullmatch(table):
         return None
@@ -138,6 +153,14 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
     if written is None or written + SCRATCH_GRACE > facts.now:
         return f"{what}, written within a day: a command may be at work"
     return f"{_RETIRED_PREFIX}{what}, left behind by a command that was cut off"
+
+
+def _intermediate_reason(facts: RetentionFacts, table: str) -> str:
+    """Decide on a kept intermediate result by its last use, which is noted twice a day."""
+    used = facts.scratch_written_at.get(table)
+    if used is None or used + INTERMEDIATE_KEPT > facts.now:
+        return f"an intermediate result, used within {INTERMEDIATE_KEPT.days} days"
+    return f"{_RETIRED_PREFIX}an intermediate result, not used since {used:%Y-%m-%d}"
 
 
 def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> str:

@@ -5,7 +5,7 @@ A revision carries chunks over from the shadow of the run that it revises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -277,20 +277,9 @@ def _stage_chunks(
     checks = ChunkChecks(context, compute, plan, session.waived)
     schedule = ChunkSchedule(context, plan, lease, partial(compute.staging.beside, plan))
     schedule.resume(recorded, committed)
-    find = partial(_find_again, listed)
-    work = [
-        ChunkWork(
-            each,
-            each.kind == "carry_chunk"
-            or (each.chunk_id not in committed and not _is_reused(plan, each.chunk)),
-            _StageAttempts(
-                partial(_stage_chunk, context, plan, session, each),
-                committed.get(each.chunk_id), recorded.get(each.chunk_id),
-                partial(find, each.chunk_id),
-            ),
-        )
-        for each in chunk_stages(plan)
-    ]  # fmt: skip
+    work = _chunk_work(context, plan, session, listed, committed, recorded)
+    if any(one.is_new for one in work):
+        _keep_intermediates(context, compute, plan)
     context.progress.start("stage", len(work), "chunks")
     done: list[ChunkRecord] = []
     rows = 0
@@ -313,6 +302,48 @@ def _stage_chunks(
     checks.finish(lease.epoch)
     session.plans.finish()
     return done, sum(chunk.chunk_id in committed for chunk in plan.resolved.chunks)
+
+
+def _chunk_work(
+    context: Context,
+    plan: Plan,
+    session: StagingSession,
+    listed: Callable[[], tuple[ChunkCommit, ...]],
+    committed: Mapping[str, ChunkCommit],
+    recorded: Mapping[str, ChunkRecord],
+) -> list[ChunkWork]:
+    """Return what brings each chunk into the shadow, or finds it there."""
+    find = partial(_find_again, listed)
+    return [
+        ChunkWork(
+            each,
+            each.kind == "carry_chunk"
+            or (each.chunk_id not in committed and not _is_reused(plan, each.chunk)),
+            _StageAttempts(
+                partial(_stage_chunk, context, plan, session, each),
+                committed.get(each.chunk_id), recorded.get(each.chunk_id),
+                partial(find, each.chunk_id),
+            ),
+        )
+        for each in chunk_stages(plan)
+    ]  # fmt: skip
+
+
+def _keep_intermediates(context: Context, compute: ComputePorts, plan: Plan) -> None:
+    """Have chunks read what their transform declares as intermediate results from one place."""
+    if not compute.staging.intermediates(plan):
+        return
+    journal = context.journal.bind(**plan.labels)
+    for one in compute.staging.keep_intermediates(plan):
+        place = f"{one.table}@{one.snapshot_id}" if one.table else None
+        how = "computed for each chunk" if place is None else "found" if one.was_there else "kept"
+        journal.log(
+            "intermediate result",
+            result=one.name,
+            how=how,
+            place=place,
+            because=one.because or None,
+        )
 
 
 def _find_again(listed: Callable[[], tuple[ChunkCommit, ...]], chunk_id: str) -> ChunkCommit | None:

@@ -51,6 +51,7 @@ from lakehouse_backfill.ports.comparison import DiffRequest
 from lakehouse_backfill.ports.compute import (
     InputSwapRequest,
     InputSwapResult,
+    KeptIntermediate,
     MeasuredSides,
     PlanReads,
     RowPattern,
@@ -120,6 +121,9 @@ class FakeCompute:
     #: runs whose computation was ended
     interrupted: list[str] = field(default_factory=list)
 
+    #: the intermediate results that the transform reads
+    kept: tuple[KeptIntermediate, ...] = ()
+
     #: what the transform rejects in every chunk
     rejected: Rejects | None = None
 
@@ -177,6 +181,13 @@ class FakeCompute:
 
     def load(self, plan: Plan) -> None:
         self.staged.append("load")
+
+    def intermediates(self, plan: Plan) -> tuple[str, ...]:
+        return tuple(one.name for one in self.kept)
+
+    def keep_intermediates(self, plan: Plan) -> tuple[KeptIntermediate, ...]:
+        self.staged.append("keep")
+        return self.kept
 
     def beside(self, plan: Plan) -> Any:
         return nullcontext()

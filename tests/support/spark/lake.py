@@ -77,7 +77,8 @@ class Lake:
 
     def staging(self) -> SparkStaging:
         """Make what runs the jobs of the project's folder."""
-        return SparkStaging(self.tables, lambda _: self.project, no_secret)
+        kept_in = f"{self.namespace}_shadow"
+        return SparkStaging(self.tables, lambda _: self.project, no_secret, kept_in=kept_in)
 
     def stage(self, plan: Plan, epoch: int = 1) -> ChunkRecord:
         """Stage the plan's first chunk."""

@@ -34,7 +34,12 @@ from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader, is_live_
 from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels
 from lakehouse_backfill.core.planning.target.write_path import DATA_PATH_PROPERTY
 from lakehouse_backfill.domain.partitions import Scope
-from lakehouse_backfill.domain.rollout import TRIAL_TABLE, StagedFiles, StagedShadow
+from lakehouse_backfill.domain.rollout import (
+    INTERMEDIATE_TABLE,
+    TRIAL_TABLE,
+    StagedFiles,
+    StagedShadow,
+)
 from lakehouse_backfill.domain.table import parse_branch_shadow
 from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
@@ -125,7 +130,9 @@ class IcebergRunFiles(RunFiles):
                 fix="lakehouse-backfill maintain again, once nobody uses it",
             )
         # A trial's table lists files of its target and its own. It may be half deleted by now.
-        shadows = {name for name in shadows if not TRIAL_TABLE.fullmatch(name)}
+        # An intermediate result lists its own only, and may be half deleted as well.
+        own_only = (TRIAL_TABLE, INTERMEDIATE_TABLE)
+        shadows = {name for name in shadows if not any(one.fullmatch(name) for one in own_only)}
         named = {staged.target, *tables}
         others = {name for name in named if name.rpartition(".")[0] != self._namespace}
         for name in sorted(others | shadows):

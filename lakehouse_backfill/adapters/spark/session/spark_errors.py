@@ -21,6 +21,7 @@ from lakehouse_backfill.errors import (
     BackfillError,
     CatalogDown,
     ChecksFailed,
+    ConfigError,
     Conflict,
     DamagedFile,
     EnvironmentDown,
@@ -154,6 +155,30 @@ def first_line(error: Exception) -> str:
         return _condition(error)
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+def job_failed(what: str, file: str, error: Exception) -> ConfigError:
+    """Return the error for job code that raised, with its line in the job's file."""
+    line = _line_in(file, error)
+    location = f"{file}:{line}" if line else file
+    fix = CORRECT_JOB_FIX
+    if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
+        fix = f"name inputs in braces, as in FROM {{orders}}; {CORRECT_JOB_FIX}"
+    return ConfigError(
+        f"{what} at {location}: {first_line(error)}",
+        state="nothing was written",
+        fix=fix,
+    )
+
+
+def _line_in(file: str, error: Exception) -> int:
+    """Return the last line of the job file in the traceback; 0 when it is not in the traceback."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename).as_posix().endswith(file):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
 
 
 def _condition(error: Exception) -> str:

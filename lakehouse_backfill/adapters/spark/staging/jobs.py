@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -24,15 +24,15 @@ from typing import Any, Protocol
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
+from lakehouse_backfill.adapters.spark.dataframes import sql_argument
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import (
-    CORRECT_JOB_FIX,
-    first_line,
+    job_failed,
     name_job_folder,
 )
+from lakehouse_backfill.adapters.spark.staging.intermediates import Intermediate
 from lakehouse_backfill.core.guards.queries import (
     REFLECTION_FUNCTIONS,
     NotAQuery,
@@ -49,7 +49,12 @@ from lakehouse_backfill.errors import (
     WriteForbidden,
     hides_texts,
 )
-from lakehouse_backfill.transforms import TransformInfo, transform_info
+from lakehouse_backfill.transforms import (
+    IntermediateInfo,
+    TransformInfo,
+    intermediate_info,
+    transform_info,
+)
 
 #: By folder: the modules that were imported from it, by name.
 _modules_by_folder: dict[Path, dict[str, ModuleType]] = {}
@@ -273,6 +278,8 @@ class Job:
     folder: Path | None = None
     #: Where the function begins.
     line: int = 1
+    #: Those of its file that it takes as inputs.
+    intermediates: tuple[Intermediate, ...] = ()
 
     def run(self, context: JobContext, frames: Mapping[str, DataFrame]) -> DataFrame:
         """Call the transform under the guards.
@@ -280,26 +287,42 @@ class Job:
         Raises WriteForbidden when it tries to write or to reach outside, ConfigError when it fails
         or does not return a DataFrame. Nothing is written in either case.
         """
+
+        def compute() -> Any:
+            # Only Python code has files.
+            scratch = driver_guard.scratch_folder() if self.folder else context.scratch
+            return self.compute(replace(context, scratch=scratch), frames)
+
+        return self._call(f"transform {self.info.name}", compute)
+
+    def run_intermediate(
+        self, wanted: Intermediate, config: Mapping[str, Any], frames: Mapping[str, DataFrame]
+    ) -> DataFrame:
+        """Call the function of an intermediate result as `run` calls the transform."""
+        return self._call(
+            f"intermediate result {wanted.info.name}", lambda: wanted.compute(config, frames)
+        )
+
+    def _call(self, what: str, compute: Callable[[], Any]) -> DataFrame:
         try:
             with ExitStack() as guards:
                 guards.enter_context(write_guard.forbid_job_writes())
                 if self.folder is not None:
                     guards.enter_context(driver_guard.watch_job(self.folder))
-                    context = replace(context, scratch=driver_guard.scratch_folder())
-                output = self.compute(context, frames)
+                output = compute()
                 if hasattr(output, "writeTo"):
                     # Spark Connect analyses a frame only when its schema is read.
                     _ = output.schema
         except BackfillError:
             raise
         except Exception as error:
-            failed = _job_failed(f"transform {self.info.name} failed", self.file, error)
+            failed = job_failed(f"{what} failed", self.file, error)
             if hides_texts():
                 raise failed from None
             raise failed from error
         if not hasattr(output, "writeTo"):
             raise ConfigError(
-                f"transform {self.info.name} gave {type(output).__name__} instead of a DataFrame",
+                f"{what} gave {type(output).__name__} instead of a DataFrame",
                 state="nothing was written",
                 fix=f"return a DataFrame in {self.file}",
             )
@@ -337,7 +360,13 @@ def load_job(spark: SparkSession, project: Path, wanted: TransformRef, inputs: s
             f"{wanted.file} does not hold transform {wanted.name} {wanted.version}",
             fix=f"it offers {offered}: correct transform.name or transform.version",
         )
-    missing = [name for name in job.info.inputs if name not in inputs]
+    made = {one.info.name for one in job.intermediates}
+    if twice := sorted(made & inputs):
+        raise ConfigError(
+            f"{', '.join(twice)}: an input of the run, and an intermediate result of {wanted.file}",
+            fix="give one of them another name",
+        )
+    missing = [name for name in job.info.inputs if name not in inputs | made]
     if missing:
         raise ConfigError(
             f"transform {wanted.name} needs inputs that the manifest lacks: {', '.join(missing)}",
@@ -360,11 +389,20 @@ def _python_jobs(root: Path, path: Path, file: str, text: str) -> list[Job]:
     check_job_source(text, file)
     with job_imports(root, path):
         module = _import_job_module(root, path, file, text)
+    values, code = list(vars(module).values()), (root, path)
+    made = {
+        each.name: Intermediate(each, _compute_with_imports(value, each, code))
+        for value in values
+        if (each := intermediate_info(value))
+    }
     return [
-        Job(info, file, _compute_with_imports(value, info, (root, path)), root, _line_of(value))
-        for value in vars(module).values()
+        Job(
+            info, file, _compute_with_imports(value, info, code), root, _line_of(value),
+            tuple(made[name] for name in info.inputs if name in made),
+        )
+        for value in values
         if (info := transform_info(value))
-    ]
+    ]  # fmt: skip
 
 
 def _line_of(function: Any) -> int:
@@ -373,9 +411,11 @@ def _line_of(function: Any) -> int:
 
 
 def _compute_with_imports(
-    function: Callable[..., Any], info: TransformInfo, code: tuple[Path, Path]
+    function: Callable[..., Any],
+    info: TransformInfo | IntermediateInfo,
+    code: tuple[Path, Path],
 ) -> Callable[..., Any]:
-    def compute(context: JobContext, frames: Mapping[str, Any]) -> Any:
+    def compute(context: Any, frames: Mapping[str, Any]) -> Any:
         # The function may import its modules only when it is called.
         with job_imports(*code):
             return function(context, *(frames[name] for name in info.inputs))
@@ -402,7 +442,7 @@ def _import_job_module(root: Path, path: Path, file: str, text: str) -> ModuleTy
         del sys.modules[name]
         if isinstance(error, BackfillError):
             raise
-        raise _job_failed("the job file failed on import", file, error) from error
+        raise job_failed("the job file failed on import", file, error) from error
     return module
 
 
@@ -454,40 +494,4 @@ def _parameters(context: JobContext) -> dict[str, Any]:
     """
     own = {name: getattr(context, name) for name in _SQL_PARAMETERS}
     rows = {f"rows_{name}": values for name, values in context.row_predicate.items()}
-    return {name: _literal(value) for name, value in {**context.config, **rows, **own}.items()}
-
-
-def _literal(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return F.array(*(F.lit(_with_utc(one)) for one in value))
-    return _with_utc(value)
-
-
-def _with_utc(value: Any) -> Any:
-    """Return an instant without a zone as UTC, the session's: PySpark would use the local zone."""
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=timezone.utc)
-    return value
-
-
-def _job_failed(what: str, file: str, error: Exception) -> ConfigError:
-    line = _line_in(file, error)
-    location = f"{file}:{line}" if line else file
-    fix = CORRECT_JOB_FIX
-    if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
-        fix = f"name inputs in braces, as in FROM {{orders}}; {CORRECT_JOB_FIX}"
-    return ConfigError(
-        f"{what} at {location}: {first_line(error)}",
-        state="nothing was written",
-        fix=fix,
-    )
-
-
-def _line_in(file: str, error: Exception) -> int:
-    """Return the last line of the job file in the traceback; 0 when it is not in the traceback."""
-    line, trace = 0, error.__traceback__
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename).as_posix().endswith(file):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+    return {name: sql_argument(value) for name, value in {**context.config, **rows, **own}.items()}

@@ -69,6 +69,7 @@ class TransformProofs:
 
         def build(change: Callable[[DataFrame], DataFrame]) -> DataFrame:
             frames = {name: change(frame) for name, frame in inputs.items()}
+            frames |= self._transform_runner.intermediate_frames(plan, change)
             output = self._transform_runner.run(plan, scope, frames, target)
             return self._transform_runner.in_scope(plan, scope, output).drop(*LINEAGE_NAMES)
 

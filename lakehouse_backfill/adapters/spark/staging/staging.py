@@ -32,6 +32,7 @@ from lakehouse_backfill.adapters.spark.staging.compose import (
     PartitionRestorer,
 )
 from lakehouse_backfill.adapters.spark.staging.edges import Edge, compare_edges
+from lakehouse_backfill.adapters.spark.staging.intermediates import IntermediateStore
 from lakehouse_backfill.adapters.spark.staging.jobs import JobSinks
 from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
 from lakehouse_backfill.adapters.spark.staging.merge import ComposedChunk
@@ -45,7 +46,7 @@ from lakehouse_backfill.domain.diff import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, Rejects
-from lakehouse_backfill.ports.compute import PlanReads
+from lakehouse_backfill.ports.compute import KeptIntermediate, PlanReads
 
 _OUTSIDE = "lhb_outside"
 _HASH = "lhb_hash"
@@ -79,9 +80,12 @@ class _Outputs:
         """Return the inputs of a chunk and what the transform makes of them; executes nothing.
 
         The chunk that this thread analysed last is kept, so that it is the one that is written.
-        Where code may send messages, it runs again with the epoch: an analysis sends none.
+        Where code may send messages, it runs again with the epoch: an analysis sends none. So does
+        code that reads kept results: an analysis is of all that is computed.
         """
         sending = str(epoch) if plan.resolved.contract.sinks else ""
+        if epoch is not None and self._runner.kept_properties(plan):
+            sending += " kept"
         key = plan.run_id, plan.code_of, chunk.chunk_id, sending
         known: tuple[tuple[str, ...], _Computed] | None = getattr(self._newest, "item", None)
         if known is None or known[0] != key:
@@ -107,15 +111,13 @@ class SparkStaging:
         code: Callable[[Plan], Path],
         secret: SecretReader,
         sinks: Callable[[Plan, int | None], JobSinks] | None = None,
+        kept_in: str = "",
     ) -> None:
-        """Set up.
-
-        `code` returns the folder of a plan's jobs, `secret` that of its masks, `sinks` what its
-        code may act on.
-        """
+        """Set up as `TransformRunner`; `kept_in`: the namespace of kept intermediate results."""
         self._tables = tables
         self._inputs = PinnedInputs(tables)
-        self._transform_runner = TransformRunner(tables, code, secret, sinks)
+        store = IntermediateStore(tables, kept_in) if kept_in else None
+        self._transform_runner = TransformRunner(tables, code, secret, sinks, store)
         self._proofs = TransformProofs(tables, self._inputs, self._transform_runner)
         self._chunk_composer = ChunkComposer(tables)
         self._deleted_row_filter = DeletedRowFilter(tables)
@@ -186,7 +188,8 @@ class SparkStaging:
         scope = plan.chunk_scope(chunk)
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             stored = _stored_checksum(self._tables, plan.shadow_table, snapshot_id, scope)
-            self._refuse_secrets(plan, snapshot_id, scope, may_hold=True)
+            rows = self._tables.read_scope(plan.shadow_table, snapshot_id, scope)
+            rejects.require_none_stored(rows, self._transform_runner.place(plan), may_hold=True)
         frames = self._inputs.frames_for_scope(plan, scope)
         summaries = self._tables.snapshot_summaries(
             plan.shadow_table, f"snapshot_id = {int(snapshot_id)}"
@@ -200,6 +203,15 @@ class SparkStaging:
             recovered=True,
             **ChunkCounts.from_properties(summaries.get(snapshot_id, {})).known,
         )  # fmt: skip
+
+    def intermediates(self, plan: Plan) -> tuple[str, ...]:
+        """Return the names of the intermediate results that the transform reads."""
+        return self._transform_runner.intermediates(plan)
+
+    def keep_intermediates(self, plan: Plan) -> tuple[KeptIntermediate, ...]:
+        """Keep the intermediate results that the transform reads, and have the chunks read them."""
+        with spark_errors("keeping intermediate results"):
+            return self._transform_runner.keep_intermediates(plan)
 
     def rejects(self, plan: Plan, chunk: Chunk) -> Rejects | None:
         """Return the rows of a staged chunk that its transform rejects, computed again if any."""
@@ -248,6 +260,12 @@ class SparkStaging:
         accepted = self._accepted_rows(plan, Scope(field=field, partitions=labels))
         added_columns = column_scope.columns_of_no_base_row(plan, accepted)
         target = self._tables.schema(plan.shadow_table) if added_columns else accepted.schema
+
+        def inside_rows() -> tuple[DataFrame, DataFrame]:
+            own = plan.resolved.scope
+            staged = self._tables.read_scope(plan.shadow_table, None, own)
+            return self._accepted_rows(plan, own), _rows_in_predicate(plan, staged)
+
         with spark_errors("checking the edges"):
             compared = partial(column_scope.compared_rows, plan, added_columns)
             accepted = compared(accepted)
@@ -256,7 +274,7 @@ class SparkStaging:
                 for side, scope in scopes.items()
             ]
             contract = column_scope.contract_of_edges(plan, accepted)
-            return compare_edges(accepted, edges, contract, lambda: self._inside_rows(plan))
+            return compare_edges(accepted, edges, contract, inside_rows)
 
     def edge_checksums(
         self, plan: Plan, around: Mapping[EdgeSide, tuple[str, ...]]
@@ -282,12 +300,6 @@ class SparkStaging:
             _rows_in_predicate(plan, read), declared_schema_change(plan)
         )
         return self._deleted_row_filter.drop_excluded(rows, catch_up.excluded_rows(plan.resolved))
-
-    def _inside_rows(self, plan: Plan) -> tuple[DataFrame, DataFrame]:
-        """Return the accepted and the staged rows of the run's own partitions."""
-        scope = plan.resolved.scope
-        staged = self._tables.read_scope(plan.shadow_table, None, scope)
-        return self._accepted_rows(plan, scope), _rows_in_predicate(plan, staged)
 
     def _computed_rows(self, plan: Plan, scope: Scope, target: StructType) -> DataFrame:
         sources = plan.resolved.sources
@@ -321,6 +333,7 @@ class SparkStaging:
         written = observed.where(dataframes.range_filter(rows))
         properties = shadow_writer.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
         properties |= composed.counts.properties
+        properties |= self._transform_runner.kept_properties(plan)
         commit = self._writer.overwrite(
             written, plan.shadow_table, dataframes.range_filter(rows), properties, epoch,
             expected_bytes=plan.estimate.output_bytes,
@@ -335,12 +348,10 @@ class SparkStaging:
                     self._tables, plan.shadow_table, commit.snapshot_id, scope
                 )
                 counted = _ObservedChunk(stored, outside_rows)
-            self._refuse_secrets(plan, commit.snapshot_id, scope, may_hold=counted.may_hold_secrets)
+            found = self._tables.read_scope(plan.shadow_table, commit.snapshot_id, scope)
+            place, may_hold = self._transform_runner.place(plan), counted.may_hold_secrets
+            rejects.require_none_stored(found, place, may_hold=may_hold)
         return commit, counted
-
-    def _refuse_secrets(self, plan: Plan, at: int, scope: Scope, *, may_hold: bool) -> None:
-        rows = self._tables.read_scope(plan.shadow_table, at, scope)
-        rejects.require_none_stored(rows, self._transform_runner.place(plan), may_hold=may_hold)
 
 
 def _count_input(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,6 +23,7 @@ from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_col
 from lakehouse_backfill.adapters.spark.guard import driver_guard
 from lakehouse_backfill.adapters.spark.session.session import hide_values
 from lakehouse_backfill.adapters.spark.staging import column_scope
+from lakehouse_backfill.adapters.spark.staging.intermediates import Intermediate, IntermediateStore
 from lakehouse_backfill.adapters.spark.staging.jobs import (
     Job,
     JobContext,
@@ -46,6 +47,7 @@ from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_colum
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, REJECT_REASON
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
+from lakehouse_backfill.ports.compute import KeptIntermediate
 
 #: Iceberg reads up to 16 MiB in one task; small inputs would leave other cores idle.
 _SMALL_BYTES = 64 * 1024 * 1024
@@ -197,13 +199,17 @@ class TransformRunner:
         code: Callable[[Plan], Path],
         secret: SecretReader,
         sinks: Callable[[Plan, int | None], JobSinks] | None = None,
+        intermediates: IntermediateStore | None = None,
     ) -> None:
         """Set up.
 
         `code` returns the folder of a plan's jobs, `secret` that of its masks, `sinks` what its
-        code may act on.
+        code may act on; without `intermediates`, none are kept.
         """
         self._sinks = sinks
+        self._intermediates = intermediates
+        #: What chunks of a plan read, by its run and shadow: a scratch table is no run's shadow.
+        self._kept: dict[tuple[str, str], dict[str, KeptIntermediate]] = {}
         self._tables = tables
         self._spark = tables.spark
         self._code = code
@@ -241,11 +247,68 @@ class TransformRunner:
 
         Its messages to sinks are sent where it stages a chunk, as the driver with the epoch.
         """
-        if _code_key(plan) not in self._jobs:
-            self.load(plan)
         sinks = self._sinks(plan, epoch) if self._sinks else None
         context = replace(_context(plan, scope), sinks=sinks)
-        return self._jobs[_code_key(plan)].run(context, frames)
+        # Frames that are given are changed on purpose, as proofs do.
+        made = self.intermediate_frames(plan, is_staging=epoch is not None, given=frames)
+        return self._job(plan).run(context, {**made, **frames})
+
+    def _job(self, plan: Plan) -> Job:
+        if _code_key(plan) not in self._jobs:
+            self.load(plan)
+        return self._jobs[_code_key(plan)]
+
+    def intermediates(self, plan: Plan) -> tuple[str, ...]:
+        """Return the names of the intermediate results that the transform reads."""
+        return tuple(one.info.name for one in self._job(plan).intermediates)
+
+    def keep_intermediates(self, plan: Plan) -> tuple[KeptIntermediate, ...]:
+        """Keep the intermediate results of a plan; its chunks read those that are kept."""
+        job, found = self._job(plan), list[KeptIntermediate]()
+        for one in job.intermediates:
+            build = partial(self._compute_intermediate, plan, job, one, lambda frame: frame)
+            if self._intermediates is None:
+                found.append(KeptIntermediate(one.info.name, because="there is no place for it"))
+            else:
+                found.append(self._intermediates.keep(plan, one, build))
+        self._kept[_kept_key(plan)] = {one.name: one for one in found if one.table}
+        return tuple(found)
+
+    def intermediate_frames(
+        self,
+        plan: Plan,
+        change: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+        *,
+        is_staging: bool = False,
+        given: Collection[str] = (),
+    ) -> dict[str, DataFrame]:
+        """Return the intermediate results that are not given: computed from the pinned inputs.
+
+        `change` is applied to these inputs. Where the plan's chunks are staged, kept results are
+        read instead.
+        """
+        job, found = self._job(plan), dict[str, DataFrame]()
+        kept = self._kept.get(_kept_key(plan), {}) if is_staging else {}
+        for one in job.intermediates:
+            name = one.info.name
+            if name in kept and self._intermediates is not None:
+                found[name] = self._intermediates.read(kept[name])
+            elif name not in given:
+                found[name] = self._compute_intermediate(plan, job, one, change)
+        return found
+
+    def kept_properties(self, plan: Plan) -> dict[str, str]:
+        """Return what the snapshots of a plan's chunks say of the kept results that they read."""
+        kept = self._kept.get(_kept_key(plan), {}).values()
+        texts = [f"{one.name}={one.table}@{one.snapshot_id}" for one in kept]
+        return {"lakehouse-backfill.intermediates": ",".join(texts)} if texts else {}
+
+    def _compute_intermediate(
+        self, plan: Plan, job: Job, wanted: Intermediate, change: Callable[[DataFrame], DataFrame]
+    ) -> DataFrame:
+        pins = wanted.find_pins(plan)
+        frames = {pin.name: change(self._inputs.read_whole(pin)) for pin in pins}
+        return job.run_intermediate(wanted, MappingProxyType(wanted.config(plan)), frames)
 
     def fit(self, plan: Plan, output: DataFrame, target: StructType) -> DataFrame:
         """Fit what the transform doesn't reject to the target, masked, without lineage columns.
@@ -306,6 +369,10 @@ def _code_key(plan: Plan) -> tuple[str, ...]:
     transform = plan.resolved.manifest.transform
     code = digest(job_code.code_files(plan.resolved))
     return plan.run_id, plan.code_of, transform.name, transform.version, code
+
+
+def _kept_key(plan: Plan) -> tuple[str, str]:
+    return plan.run_id, plan.shadow_table
 
 
 def _context(plan: Plan, scope: Scope) -> JobContext:

@@ -191,6 +191,25 @@ def test_a_scratch_table_goes_when_nobody_wrote_to_it_for_a_day(ends: datetime |
     assert gone == {23: [], 25: [scratch], None: []}
 
 
+@pytest.mark.req("X6")
+@pytest.mark.parametrize("ends", [None, NOW])
+def test_an_intermediate_result_goes_when_nobody_used_it_for_a_week(ends: datetime | None) -> None:
+    run, kept = (
+        a_run(1, "published" if ends else "staged", ends),
+        f"shadow.{'lhb_intermediate_'}{'0a' * 16}",
+    )
+    gone = {}
+    for days in (6, 8, None):
+        used = {} if days is None else {kept: NOW - timedelta(days=days)}
+        found = decide_retention(facts(run, shadows=(run.shadow, kept), scratch_written_at=used))
+        gone[days] = [item.name for item in found.retired if item.name == kept]
+        if days == 6:
+            assert [one.because for one in found.kept if one.name == kept] == [
+                "an intermediate result, used within 7 days"
+            ]
+    assert gone == {6: [], 8: [kept], None: []}
+
+
 def test_what_is_not_known_to_be_ours_is_kept() -> None:
     found = decide_retention(
         facts(

@@ -18,7 +18,8 @@ from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord, RunState
-from lakehouse_backfill.errors import ChecksFailed, Conflict, LimitExceeded, RunPaused
+from lakehouse_backfill.errors import CatalogDown, ChecksFailed, Conflict, LimitExceeded, RunPaused
+from lakehouse_backfill.ports.compute import KeptIntermediate
 from tests.support.fakes.compute import FakeCompute, SilentProgress, checksum
 from tests.support.fakes.context import context, declared, lake
 from tests.support.fakes.lake import FakeLake
@@ -264,3 +265,45 @@ def test_after_a_kill_only_chunks_whose_verdict_was_not_stored_are_judged_again(
     stage(dataclasses.replace(found, driver="two", take_over=True), run, "bob")
     # The third was recorded, and its verdict was not stored.
     assert judged == ["c0001", "c0002", "c0003", "c0003", "c0004", "c0005"]
+
+
+@pytest.mark.req("X6")
+def test_intermediate_results_are_kept_once_before_chunks_and_not_where_all_are_there() -> None:
+    _, engine, found, run = _world(parallel=2)
+    engine.kept = (KeptIntermediate("rates", "shadow.kept", 7), KeptIntermediate("x", because="no"))
+    stage(found, run, "bob")
+    assert engine.staged.count("keep") == 1
+    acts = [one for one in engine.staged if one != "load"]
+    assert acts[0] == "keep"
+    journal: Any = found.journal
+    told = [line for line in journal.lines if line[0] == "intermediate result"]
+    assert [(line[1]["result"], line[1]["how"], line[1]["place"]) for line in told] == [
+        ("rates", "kept", "shadow.kept@7"), ("x", "computed for each chunk", None),
+    ]  # fmt: skip
+
+
+@pytest.mark.req("X6")
+def test_a_job_without_intermediate_results_keeps_none() -> None:
+    _, engine, found, run = _world()
+    stage(found, run, "bob")
+    assert "keep" not in engine.staged
+
+
+@pytest.mark.req("X3", "T8")
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_catalog_that_is_away_for_a_minute_is_waited_for(parallel: int) -> None:
+    """Failures 1 to 5 are followed by 2, 4, 8, 16 and 32 seconds."""
+    _, engine, found, run = _world(parallel=parallel, failures_in_a_row=6)
+    clock: Any = found.clock
+
+    def away(chunk: Chunk) -> None:
+        if (clock.time - BEGIN).total_seconds() < 60:
+            raise CatalogDown("the catalog is away", fix="try again")
+
+    engine.act = away
+    stage(found, run, "bob")
+    assert 60 <= (clock.time - BEGIN).total_seconds() < 80
+    assert state_of(found, run) is RunState.STAGED
+    assert _sums(found, run) == _expected(run)
+    shown: Any = found.progress
+    assert "waits 32 s: after a failure: the catalog is away" in shown.texts
