@@ -27,6 +27,10 @@ from tests.support.spark.lake import DAYS, Lake, PlanMaker
 pytestmark = pytest.mark.req("X6")
 
 Daily = Callable[..., PlanMaker]
+RESTRICTED = {
+    "columns": [{"name": "d", "type": "date"}, {"name": "v", "type": "long"}],
+    "privacy": {"columns": {"v": {"classification": "restricted"}}},
+}
 #: Two products of one file, with a result that both read; it counts how often it is computed.
 JOB = """
 from lakehouse_backfill.transforms import intermediate, transform
@@ -195,11 +199,7 @@ def test_a_table_that_is_not_what_was_kept_is_not_read(world: World) -> None:
 
 
 def test_restricted_values_are_not_kept_and_sources_are_refused(world: World) -> None:
-    contract = {
-        "columns": [{"name": "d", "type": "date"}, {"name": "v", "type": "long",
-                                                    "classification": "restricted"}],
-    }  # fmt: skip
-    kept = world.keep(world.plan(contract=contract))
+    kept = world.keep(world.plan(contract=RESTRICTED))
     assert (kept.table, kept.because) == (
         "", "the run has restricted columns: their values leave nothing behind",
     )  # fmt: skip
@@ -221,6 +221,10 @@ def test_maintain_removes_it_with_its_files_and_a_later_run_computes_it_again(
     world: World,
 ) -> None:
     plan = world.plan()
+    uuid = str(world.lake.catalog.load_table(world.lake.table("out")).metadata.table_uuid)
+    target = plan.resolved.target.model_copy(update={"uuid": uuid})
+    resolved = plan.resolved.model_copy(update={"target": target})
+    plan = plan.model_copy(update={"resolved": resolved})
     kept = world.keep(plan)
     location = world.lake.catalog.load_table(kept.table).location().removeprefix("file:")
     namespace = f"{world.lake.namespace}_shadow"

@@ -333,8 +333,12 @@ def _keep_intermediates(context: Context, compute: ComputePorts, plan: Plan) -> 
     """Have chunks read what their transform declares as intermediate results from one place."""
     if not compute.staging.intermediates(plan):
         return
-    journal = context.journal.bind(**plan.labels)
-    for one in compute.staging.keep_intermediates(plan):
+    journal, target = context.journal.bind(**plan.labels), plan.resolved.target
+    if target.uuid is None and (made := context.tables.describe(target.table)):
+        # Staging has made it by now; of an intermediate result's files it is looked at later.
+        target = target.model_copy(update={"uuid": made.uuid})
+    resolved = plan.resolved.model_copy(update={"target": target})
+    for one in compute.staging.keep_intermediates(plan.model_copy(update={"resolved": resolved})):
         place = f"{one.table}@{one.snapshot_id}" if one.table else None
         how = "computed for each chunk" if place is None else "found" if one.was_there else "kept"
         journal.log(

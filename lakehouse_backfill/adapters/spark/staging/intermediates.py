@@ -35,6 +35,7 @@ _FORMAT = 1
 _PREFIX = "lakehouse-backfill."
 KEY_PROPERTY = f"{_PREFIX}intermediate"
 _USED_PROPERTY = f"{_PREFIX}used-at"
+_CHUNK = "intermediate"
 #: So often a use is noted: `maintain` removes what nobody used for days.
 _NOTED_EVERY = timedelta(hours=12)
 #: Settings of a session by which the same code gives other rows.
@@ -166,12 +167,15 @@ class IntermediateStore:
 
     def _write(self, plan: Plan, table: str, key: str, frame: DataFrame) -> None:
         namespace = self._tables.quote(*self._namespace.split("."))
+        target = plan.resolved.target
+        # By these `maintain` knows whose files it deletes, as of a run's shadow.
+        summary = {KEY_PROPERTY: key, f"{_PREFIX}run-id": plan.run_id, f"{_PREFIX}chunk-id": _CHUNK}
         properties = {
             KEY_PROPERTY: key,
             _USED_PROPERTY: _now_text(),
-            # By these `maintain` knows whose files it deletes.
             f"{_PREFIX}run-id": plan.run_id,
-            f"{_PREFIX}target": plan.resolved.target.table,
+            f"{_PREFIX}target": target.table,
+            **({f"{_PREFIX}target-uuid": target.uuid} if target.uuid else {}),
             f"{_PREFIX}base-snapshot-id": "none",
             "format-version": "2",
         }
@@ -181,7 +185,8 @@ class IntermediateStore:
             writer = frame.writeTo(self._tables.quoted_name(table)).using("iceberg")
             for name, text in properties.items():
                 writer = writer.tableProperty(name, text)
-            writer = writer.option(f"snapshot-property.{KEY_PROPERTY}", key)
+            for name, text in summary.items():
+                writer = writer.option(f"snapshot-property.{name}", text)
             with write_guard.allow_own_writes(), commit_window("Spark.keep_intermediate"):
                 writer.create()
         with self._lock:
