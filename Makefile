@@ -16,7 +16,10 @@ ON_DISK := $(RUN) pytest --durations=12 --durations-min=5
 PYTEST := $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY) )$(ON_DISK)
 # The tests of `make test`, the longest first; those with Spark as two, each with a session.
 UNIT := unit-core unit-rest
-PARTS := lake-a-i contract-m-z contract-a-l lake-j-z $(UNIT)
+PARTS := contract-m-z lake-a-i lake-j-z contract-a-l $(UNIT)
+# The tests of `make test-rest`, the longest first. `make test-all` mixes both, so that all parts end together.
+LONGEST := test-servers test-races
+SHORTER := long-lake test-kills long-contract test-setup
 FILES_lake-a-i := $(wildcard tests/lake/test_[a-i]*.py)
 FILES_lake-j-z := $(wildcard tests/lake/test_[j-z]*.py)
 FILES_contract-a-l := $(wildcard tests/contract/test_[a-l]*.py)
@@ -27,8 +30,10 @@ FILES_unit-rest := $(filter-out $(FILES_unit-core) %/__pycache__,$(wildcard test
 LONG := lake contract
 # What each part proved, until all are judged together.
 PROOFS := .tools/proofs
-# Two at a time: most of these tests wait for other processes. All parts run, so that one run names every failure.
-BY_TWO = $(MAKE) -j2 --keep-going $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target)
+# Parts side by side. Three keep two cores busy: each waits a part of its time for servers, for starts of Java, or for
+# what it has killed. All parts run, so that one run names every failure.
+LANES ?= 3
+SIDE_BY_SIDE = $(MAKE) -j$(LANES) --keep-going $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target)
 # Folders that exist: some come with later work.
 SERVERS := $(wildcard tests/stack tests/model tests/pages)
 
@@ -55,7 +60,7 @@ case-study: setup ## restate a year of regulatory deadlines (ARGS="--cases N --p
 
 test: setup ## tests that need no server and no root, but for the long ones
 	@$(if $(ARGS),,echo "side by side, each prints when it ends: $(PARTS)")
-	$(if $(ARGS),$(PYTEST) tests/unit tests/contract tests/lake --req-report $(ARGS),$(BY_TWO) $(addprefix part-,$(PARTS)))
+	$(if $(ARGS),$(PYTEST) tests/unit tests/contract tests/lake --req-report $(ARGS),$(SIDE_BY_SIDE) $(addprefix part-,$(PARTS)))
 
 $(addprefix part-,$(filter-out $(UNIT),$(PARTS))): part-%: setup
 	$(PYTEST) $(FILES_$*) $(if $(ARGS),$(ARGS),-m "not long" --req-keep $(PROOFS)/$*)
@@ -84,14 +89,20 @@ lint: setup ## style, types, layers and house rules
 	.venv/bin/python tools/check_house.py
 
 check: setup ## lint, and the tests that need neither Spark nor a catalog; no network
-	$(BY_TWO) $(addprefix part-,$(UNIT)) lint
-
-test-all: test test-rest ## all tests: also the set-up in fresh copies, servers, faults
+	$(SIDE_BY_SIDE) $(addprefix part-,$(UNIT)) lint
 
 # Last, what all parts proved is judged: the requirements that finished issues have closed.
+JUDGE = $(RUN) tests.req_plugin $(addprefix $(PROOFS)/,$(PARTS) $(addprefix long-,$(LONG)))
+
+test-all: servers ## all tests: also the set-up in fresh copies, servers, faults
+	@echo "side by side, each prints when it ends: $(LONGEST) $(PARTS) $(SHORTER)"
+	$(SIDE_BY_SIDE) $(LONGEST) $(addprefix part-,$(filter-out $(UNIT),$(PARTS))) $(SHORTER) $(addprefix part-,$(UNIT))
+	$(JUDGE)
+
+# Of `make test-all` what `make test` leaves out.
 test-rest: servers
-	$(BY_TWO) long-lake test-servers test-races test-kills test-setup long-contract
-	$(RUN) tests.req_plugin $(addprefix $(PROOFS)/,$(PARTS) $(addprefix long-,$(LONG)))
+	$(SIDE_BY_SIDE) $(LONGEST) $(SHORTER)
+	$(JUDGE)
 
 test-chaos: test-kills test-races
 
