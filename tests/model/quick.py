@@ -18,13 +18,12 @@ from pyiceberg import manifest
 from pyiceberg.io import pyarrow as reading
 from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Transaction
 from pyiceberg.utils.concurrent import ExecutorFactory
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from tests.model.lake import CONTROL
-from tests.support.quick_pyiceberg import remember_metadata
+from tests.support.quick_pyiceberg import make_quick
 
 #: So many parsed files are remembered, then all are forgotten.
 MOST = 20_000
@@ -61,7 +60,7 @@ def set_up() -> None:
     ExecutorFactory._instance, ExecutorFactory._instance_pid = Inline(), os.getpid()
     pa.set_cpu_count(1)
     event.listen(Engine, "connect", _no_sync)
-    remember_metadata(Transaction)
+    make_quick()
     _remember_metadata(Memory())
     _remember_manifests(Memory())
     _remember_rows(Memory())
