@@ -11,13 +11,20 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.adapters.spark.session.settings import TINY_QUERIES
 from lakehouse_backfill.errors import Blocked
 from tests.chaos.forked_driver import ForkedDrivers
 from tests.support.spark.reading import Rows
 from tests.support.spark.restating import SCOPE, RestateLab
 
 BY = ("--by", "ana")
-SETTINGS = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}
+#: As the program chooses them for a run of so few rows. What Java commits is the same.
+SETTINGS = {
+    "spark.master": "local[2]",
+    **TINY_QUERIES,
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:ReservedCodeCacheSize=240m -Xmn400m",
+}
 #: In the order in which one command after the other gets that far: each goes on with what is there.
 KILLS = {
     "plan": ("Pins.tag",),

@@ -44,8 +44,8 @@ def profile(lake_folder: Path) -> Profile:
         spark={
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
-            # Small queries cost more to compile and to plan anew than to run. The demo, the chaos
-            # tests and those with Spark Connect keep the defaults.
+            # Small queries cost more to compile and to plan anew than to run. The demo, the
+            # restatement that chaos tests repeat, and Spark Connect keep the defaults.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.adaptive.enabled": "false",
