@@ -343,6 +343,7 @@ INPUT_READS = frozenset(
         "edge_checksums",
         "edges",
         "input",
+        "keep_intermediates",
         "masked",
         "periods",
         "prove_determinism",

@@ -152,8 +152,8 @@ def test_each_computing_method_that_is_given_a_plan_reads_inputs_or_is_known_not
         if not name.startswith("_")
         and {"plan", "request"} & set(inspect.signature(method).parameters)
     }
-    # They import the code, read the shadow, and set up or end the work of a thread.
-    assert given == INPUT_READS | {"load", "chunk", "beside", "interrupt"}
+    # They import the code, name what it declares, read the shadow, set up or end a thread's work.
+    assert given == INPUT_READS | {"load", "intermediates", "chunk", "beside", "interrupt"}
 
 
 def test_the_plan_says_from_when_on_a_leased_input_may_expire() -> None:
