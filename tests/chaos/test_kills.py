@@ -76,6 +76,8 @@ ELSEWHERE = {
     "HandlerTables.commit": "only by replay; killed in contract/test_event_replay.py",
     "ControlLog.processed_event": "only by replay; killed in contract/test_event_replay.py",
     "ControlLog.replay_job": "only by replay; killed in contract/test_event_replay.py",
+    "VersionTables.open": "only with a table of versions; killed in test_mode_kills.py",
+    "VersionTables.show": "only with a table of versions; killed in test_mode_kills.py",
     "Versions.move_all": "only by several runs at once; killed in test_together_kills.py",
 }
 
