@@ -29,19 +29,24 @@ class AvroSchema:
                 f"the schema {number} is no Avro schema: {type(error).__name__}",
                 fix="correct it where it comes from; schemas that it names belong to `references`",
             ) from error
+        self._is_recursive = _refers_to_itself(self.parsed, frozenset())
 
     def read(self, payload: bytes, reader: AvroSchema | None) -> Any:
         """Return the record of a payload, as the reader's schema has it.
 
-        Raises UndecodablePayload when it is cut off, goes on behind its end, or does not resolve.
+        Raises UndecodablePayload when it is cut off, goes on behind its end, is nested too deeply,
+        or does not resolve.
         """
-        import fastavro
+        from fastavro import _read_py, schemaless_reader
         from fastavro.read import SchemaResolutionError
+
+        # The compiled reader has no limit of depth: a few KB would end the process.
+        decode = _read_py.schemaless_reader if self._is_recursive else schemaless_reader
 
         stream = io.BytesIO(payload)
         wanted = None if reader is None or reader is self else reader.parsed
         try:
-            found = fastavro.schemaless_reader(stream, self.parsed, wanted)
+            found = decode(stream, self.parsed, wanted)
         except SchemaResolutionError:
             raise UndecodablePayload(
                 "has a schema that does not resolve into the reader's"
@@ -51,3 +56,15 @@ class AvroSchema:
         if stream.tell() != len(payload):
             raise UndecodablePayload("is no Avro of its schema: bytes follow its end")
         return found
+
+
+def _refers_to_itself(schema: Any, around: frozenset[str]) -> bool:
+    """Return whether a type is used inside its own definition: its values nest without an end."""
+    if isinstance(schema, str):
+        return schema in around
+    if isinstance(schema, list):
+        return any(_refers_to_itself(one, around) for one in schema)
+    inside = around | {schema["name"]} if "name" in schema else around
+    inner = [schema[name] for name in ("type", "items", "values") if name in schema]
+    inner += [field["type"] for field in schema.get("fields", ())]
+    return any(_refers_to_itself(one, inside) for one in inner)

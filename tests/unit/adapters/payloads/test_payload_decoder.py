@@ -203,3 +203,18 @@ def test_avro_types_of_other_files_are_found_in_the_references() -> None:
     known = decoder(_1=of_avro(order, references=(money,)))
     assert json.loads(known.decode(header(1, b"\x0a")).text) == {"fare": {"cents": 5}}
     assert FieldDescriptorProto.TYPE_INT64 == INT64
+
+
+@pytest.mark.parametrize("depth", [3, 100_000])
+def test_values_that_nest_without_an_end_do_not_end_the_process(depth: int) -> None:
+    inner = {"type": "array", "items": ["null", "Node"]}
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": inner}]}
+    data = header(1, b"\x02\x02" * depth + b"\x00" * (depth + 1))
+    nested = decoder(_1=of_avro(node))
+    if depth == 3:
+        assert json.loads(nested.decode(data).text) == {
+            "next": [{"next": [{"next": [{"next": []}]}]}]
+        }
+    else:
+        with pytest.raises(UndecodablePayload, match="RecursionError"):
+            nested.decode(data)
