@@ -218,3 +218,17 @@ def test_a_catalog_that_keeps_another_table_than_was_registered_is_refused_witho
     with pytest.raises(Unsupported, match="the catalog does not register"):
         made.port.open(TABLE, TARGET, TARGET)
     assert not kit.live.table_exists(TABLE)
+
+
+def test_a_table_that_another_process_labels_while_it_is_made_is_not_dropped(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, register = _Versions(kit), kit.catalog.register_table
+
+    def register_and_label(name: str, file: str) -> None:
+        register(name, file)
+        made.port.show(made.labels("0 accepted"))
+
+    monkeypatch.setattr(kit.catalog, "register_table", register_and_label)
+    made.port.open(TABLE, TARGET, TARGET)
+    assert made.accepted() == made.held(0)

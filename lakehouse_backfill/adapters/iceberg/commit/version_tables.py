@@ -61,6 +61,8 @@ _COLUMN_IDS: Final = {VERSION_COLUMN: 2_000_000_001, STATUS_COLUMN: 2_000_000_00
 _FIELD_IDS: Final = {VERSION_COLUMN: 900_001, STATUS_COLUMN: 900_002}
 _FIELDS_OF_DATA_FILES, _PARTITION, _SORT_ORDER = 16, 3, 15
 _TABLE_FORMAT: Final = 2
+#: The parts of a table's identity that the commit of labels changes.
+_LABELLED: Final = ("schemas", "snapshot", "sequence number", "properties")
 _KEPT = "the table of versions is as it was"
 Label = tuple[int, VersionStatus]
 
@@ -247,7 +249,9 @@ class IcebergVersionTables:
                     raise
                 raise _unregistered_error(name, catalogs.first_error_line(error)) from error
             held = self.catalog.load_table(name)
-            if faults := differing_parts(held.metadata, wanted):
+            # Another process may have labelled it already: what its commit changed is no fault.
+            is_labelled = held.metadata.current_snapshot_id is not None
+            if faults := differing_parts(held.metadata, wanted, _LABELLED if is_labelled else ()):
                 with commit_window("Shadows.drop"):
                     self.catalog.drop_table(name)
                 raise _unregistered_error(name, f"it keeps other {', '.join(faults)}")
