@@ -21,6 +21,7 @@ SUITES = {
     "FakeRuns": "contract/test_control_ports.py",
     "FakeSecrets": "contract/test_secrets.py",
     "FakeStoredFiles": "contract/test_lake_readers_both.py",
+    "FakeVersionTables": "contract/test_version_tables.py",
     "FakeVersions": "contract/test_control_ports.py",
 }
 #: Part of another fake, or no fake of a port.

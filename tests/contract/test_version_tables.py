@@ -11,6 +11,7 @@ from pyiceberg.expressions import EqualTo
 from lakehouse_backfill.adapters.iceberg.commit.version_tables import IcebergVersionTables
 from lakehouse_backfill.domain.publication import LabelledVersion, VersionLabels, VersionStatus
 from lakehouse_backfill.errors import Conflict, Unsupported
+from tests.support.fakes.rollout import FakeVersionTables
 from tests.support.lakes.tables import DAY, DAYS, SCHEMA, TARGET, Kit, row
 
 pytestmark = pytest.mark.req("U5")
@@ -136,6 +137,25 @@ def test_readers_see_each_commit_whole_and_later_acts_are_never_taken_back(kit: 
             EqualTo("output_status", "accepted"), snapshot_id=snapshot.snapshot_id
         ).to_arrow()  # fmt: skip
         assert sorted(map(str, found["d"].to_pylist())) == list(DAYS)
+
+
+@pytest.mark.parametrize("kind", ["fake", "PyIceberg"])
+def test_a_table_says_what_the_latest_act_says(kit: Kit, kind: str) -> None:
+    made = _Versions(kit)
+    port = FakeVersionTables() if kind == "fake" else made.port
+    made.restate(1, DAYS[0], on=0)
+    earlier, later = made.labels("0 accepted"), made.labels("0 superseded", "1 accepted")
+    assert port.fault(earlier)
+    port.open(TABLE, TARGET, TARGET)
+    for labels in (earlier, later):
+        assert port.fault(labels)
+        for _ in range(2):
+            port.show(labels)
+            assert port.fault(labels) == ""
+    port.open(TABLE, TARGET, TARGET)
+    port.show(earlier)
+    assert port.fault(earlier)
+    assert port.fault(later) == ""
 
 
 def test_rows_of_a_version_that_was_let_go_leave_and_those_that_stay_keep_their_number(

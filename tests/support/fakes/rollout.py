@@ -29,7 +29,9 @@ class FakeVersionTables:
         self.tables.setdefault(name, None)
 
     def show(self, labels: VersionLabels) -> None:
-        self.tables[labels.table] = labels
+        shown = self.tables.get(labels.table)
+        if shown is None or shown.acts < labels.acts:
+            self.tables[labels.table] = labels
 
     def fault(self, labels: VersionLabels) -> str:
         shown = self.tables.get(labels.table)
