@@ -48,7 +48,8 @@ def src(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.req("D1")
 def test_the_example_of_the_page_runs(tmp_path: Path, spark: SparkSession) -> None:
-    example = PAGE.read_text("utf-8").split("```python\n")[1].split("```")[0]
+    blocks = [block.split("```")[0] for block in PAGE.read_text("utf-8").split("```python\n")[1:]]
+    (example,) = (block for block in blocks if "def test_orders" in block)
     module(tmp_path, example).test_orders(spark)
 
 
