@@ -24,6 +24,7 @@ from lakehouse_backfill.domain.sources.schemas import SchemaRegistry
 from lakehouse_backfill.errors import Blocked, Unsupported
 from lakehouse_backfill.project import Project
 from tests.support.sources.events import DECLARATION, HANDLERS, START, EventCase, Made
+from tests.support.sources.messages import ReadMessage
 from tests.support.sources.registry import Registry, avro, avro_bytes, header, protobuf, serve
 
 INT64 = 3
@@ -176,31 +177,6 @@ LANDED = DECLARATION.replace("bronze.order_events", "bronze.landed") + (
 )
 
 
-class Message:
-    """A record as the client gives it."""
-
-    def __init__(self, offset: int, value: bytes | None) -> None:
-        self._offset, self._value = offset, value
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self._offset
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1_767_225_600_000
-
-    def headers(self) -> None:
-        return None
-
-    def key(self) -> None:
-        return None
-
-    def value(self) -> bytes | None:
-        return self._value
-
-
 class Landing:
     """Commits values as the landing of a topic does, checkpoint by checkpoint."""
 
@@ -220,7 +196,9 @@ class Landing:
 
     def land(self, values: list[bytes | None], first: int = 0) -> None:
         """Land values in one commit."""
-        messages: Any = [Message(place, one) for place, one in enumerate(values, start=first)]
+        messages: Any = [
+            ReadMessage(place, None, one) for place, one in enumerate(values, start=first)
+        ]
         rows, new = self.reader.rows(messages), self.values.take_new()
         before = self.tables.state(TOPIC.table) or LandingState(
             landing_id="ld-1", source="orders", request=LandingRequest(), started_at=START

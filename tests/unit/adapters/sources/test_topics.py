@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -28,6 +27,7 @@ from lakehouse_backfill.domain.sources.declaration import (
 )
 from lakehouse_backfill.errors import Blocked, ConfigError, SourceDown
 from tests.support.sources.changes import Change, envelope, lines
+from tests.support.sources.messages import ReadMessage
 
 SECRET = "s3cret-of-the-broker"
 CHANGES = SourceDeclaration(
@@ -211,35 +211,6 @@ def test_a_partition_that_gets_another_leader_is_asked_again() -> None:
     refusing: Any = MovingLeader("TOPIC_AUTHORIZATION_FAILED", 7)
     with pytest.raises(Blocked, match="TOPIC_AUTHORIZATION_FAILED"):
         KafkaClient(KafkaTopic.open(declared()), [refusing]).lows([0])
-
-
-class ReadMessage:
-    """A record of partition 0, as the client gives it."""
-
-    def __init__(self, offset: int, key: Any, value: Any) -> None:
-        self._offset = offset
-        self._both = [
-            one if one is None or isinstance(one, bytes) else json.dumps(one).encode()
-            for one in (key, value)
-        ]
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self._offset
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1_767_225_600_000
-
-    def headers(self) -> None:
-        return None
-
-    def key(self) -> bytes | None:
-        return self._both[0]
-
-    def value(self) -> bytes | None:
-        return self._both[1]
 
 
 def changes(records: list[tuple[Any, Any]]) -> list[dict[str, Any]]:
