@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -83,6 +84,13 @@ _processes.set_forkserver_preload(["tests.chaos.warm"])
 #: Starting a child also asks for the ends of all others, and an end can be read only once: of two
 #: threads that ask at once, one would take a child that was killed for one that ended with 255.
 _asking = threading.Lock()
+
+
+@atexit.register
+def _kill_children() -> None:
+    """Kill what a failed test left: a stopped child never ends when it is only asked to."""
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 def shared_event() -> Any:

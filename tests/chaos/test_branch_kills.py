@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.domain.table import branch_shadow
 from tests.chaos.faults import Kill, Stop
 from tests.chaos.lab import BY, PROFILES, SCOPE, TARGET, Lab
 from tests.chaos.oracle import facts
@@ -114,8 +115,9 @@ def test_a_stopped_driver_that_was_overtaken_changes_nothing_that_anybody_reads(
 
 def _what_is_read(lab: BranchLab) -> tuple[Any, ...]:
     """Give all references but those of epochs that are over, the control tables and the rows."""
-    epochs = sorted(int(name.rpartition("-e")[2]) for name in lab.refs() if "-e" in name)
-    over = {f"lhb-{lab.run}-e{epoch}" for epoch in epochs[:-1]}
+    shadow = branch_shadow(TARGET, lab.run)
+    epochs = sorted(at for name in lab.refs() if (at := shadow.epoch_of(name)) is not None)
+    over = {shadow.branch(epoch) for epoch in epochs[:-1]}
     control = [one for one in lab.oracle.catalog() if one[1] != "silver"]
     refs = {name: at for name, at in lab.refs().items() if name not in over}
     return refs, control, lab.oracle.rows(TARGET)
