@@ -45,6 +45,7 @@ COMMIT_POINTS = (
     "ControlLog.reject_record",
     "ControlLog.replay_job",
     "ControlLog.run_event",
+    "CorrectionTopics.commit",
     "Corrections.append",
     "MigratedTables.commit",
     "MigratedTables.drop",

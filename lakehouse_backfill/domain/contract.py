@@ -23,6 +23,7 @@ from lakehouse_backfill.domain.guards.safety import (
 from lakehouse_backfill.domain.identity.anchor_place import AnchorPlace
 from lakehouse_backfill.domain.monitoring.metrics import Monitoring
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, added_later
+from lakehouse_backfill.domain.sources.topics import CorrectionTopic
 
 
 class SuiteRef(Value):
@@ -489,6 +490,4 @@ class CorrectionSink(Value):
         description="`correction`: one event for each differing key; `retraction`: a retraction "
         "of the old row and an addition of the new one.",
     )
-    topic: Text | None = Field(
-        None, description="A topic as sink: refused, as a live topic is not guarded yet."
-    )
+    topic: CorrectionTopic | None = Field(None, description="Topic that gets the events, too.")

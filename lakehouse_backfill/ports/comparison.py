@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from lakehouse_backfill.domain.checks import Diff
 from lakehouse_backfill.domain.diff import DiffPreview
@@ -16,6 +16,12 @@ from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
     DifferingRow,
+)
+from lakehouse_backfill.domain.sources.topics import (
+    CorrectionTopic,
+    SentEvents,
+    TopicRequest,
+    TopicState,
 )
 from lakehouse_backfill.domain.table import SchemaChange
 from lakehouse_backfill.fault_points import side_effect
@@ -104,8 +110,40 @@ class Corrections(Protocol):
         """Write the reverse of what publications wrote, newest first, by one append; once."""
         ...
 
+    def events_of(self, table: str, token: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the events of an act, in the order of their positions.
+
+        Raises Tampered when some of them are gone, before the first is yielded.
+        """
+        ...
+
     def find(self, table: str, token: str) -> CommitResult | None:
         """Return the append of `token` from the table; None without one, or without a table."""
+        ...
+
+
+class CorrectionTopics(Protocol):
+    """Topics that correction events are sent to, beside their table."""
+
+    def look(self, topic: CorrectionTopic) -> TopicState:
+        """Return the topic, with the first and last records of its partitions looked at.
+
+        Raises Blocked for a topic that is not there or must not be read, SourceDown.
+        """
+        ...
+
+    def state(self, topic: CorrectionTopic) -> TopicState:
+        """Return the topic as it is; no record is read. Raises Blocked, SourceDown."""
+        ...
+
+    @side_effect
+    def send(self, request: TopicRequest, events: Iterable[Mapping[str, Any]]) -> SentEvents:
+        """Send the events of an act that are not in the topic, in the order of their positions.
+
+        `events` begin at position 0. Each comes once: what a process that was cut off has sent is
+        read in the topic first, and a process that still sends is shut out. Raises Blocked when
+        that cannot be read any more, Conflict when this process is shut out, SourceDown.
+        """
         ...
 
 

@@ -163,6 +163,7 @@ class Adapters:
         from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
         from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
+        from lakehouse_backfill.adapters.sources.kafka.producer import KafkaCorrectionTopics
         from lakehouse_backfill.adapters.system.hooks import LocalHooks
         from lakehouse_backfill.adapters.system.process import LocalSecrets
         from lakehouse_backfill.core.runs.context import Context
@@ -188,6 +189,7 @@ class Adapters:
             contract=self.contract,
             secrets=LocalSecrets(self.folder),
             corrections=IcebergCorrections(catalog),
+            correction_topics=KafkaCorrectionTopics(),
             clock=SystemClock(),
             journal=JsonJournal(self.folder),
             progress=self.progress,

@@ -12,6 +12,7 @@ TESTS = Path(__file__).parents[1]
 SUITES = {
     "FakeAnchor": "contract/test_anchors.py",
     "FakeCompute": "contract/test_compute_rules.py",
+    "FakeCorrectionTopics": "stack/test_kafka_corrections.py",
     "FakeCorrections": "contract/test_corrections.py",
     "FakeEvidence": "contract/test_control_ports.py",
     "FakeHooks": "contract/test_lake_readers_both.py",

@@ -44,7 +44,8 @@ READING = {
         "seal",
     },
     "Clock": {"now", "sleep"},
-    "Corrections": {"find"},
+    "CorrectionTopics": {"look", "state"},
+    "Corrections": {"events_of", "find"},
     "Differ": {"diff", "differing", "preview"},
     "EventReader": {"aggregate_events", "head", "holds", "open"},
     # A spill of the process.
@@ -192,7 +193,7 @@ def test_wiring_watches_every_port_that_has_side_effects(passed: list[str], tmp_
     }
     assert asked == dict.fromkeys(
         ("tables", "pins", "shadows", "publisher", "runs", "audit", "versions", "evidence",
-         "views", "corrections", "hooks", "run_files", "version_tables"),
+         "views", "corrections", "correction_topics", "hooks", "run_files", "version_tables"),
         True,
     )  # fmt: skip
 

@@ -187,7 +187,7 @@ def make_plan(
     target = _target_pin(declared.contract, base)
     sources, notes = _resolve_inputs(context, declared, target, scope)
     notes += steps.check_progressive(manifest, declared.contract, scope)
-    notes += corrections.check_corrections(manifest, declared.contract, context.profile)
+    notes += corrections.check_corrections(context, manifest, declared.contract)
     resolved = ResolvedManifest(
         manifest=manifest,
         contract=resolve_lineage_columns(declared.contract, base),

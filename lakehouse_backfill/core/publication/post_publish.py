@@ -14,7 +14,7 @@ from lakehouse_backfill.core.publication import rollback
 from lakehouse_backfill.core.publication.notice import record_notice
 from lakehouse_backfill.core.runs import gate_registry, hooks
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions import pointer, steps
+from lakehouse_backfill.core.versions import correction_topic, pointer, steps
 from lakehouse_backfill.core.versions.reserve import REFUSALS
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import AfterPublish
@@ -39,11 +39,14 @@ class PostPublishOutcome:
 
 
 def run_checks_and_hooks(context: Context, plan: Plan, row: Publication, by: str) -> None:
-    """Check what readers see now and call the hooks; recorded checks and calls are not repeated.
+    """Send events to a topic, check what readers see now, and call the hooks.
+
+    What was sent, checks and calls that are recorded are not repeated.
 
     Raises ChecksFailed when a check failed. The publication stays visible, unless the contract
     declares `rollback`: then readers see again what they saw before.
     """
+    correction_topic.send_pending(context, plan.product)
     epoch = context.runs.status(plan.run_id).epoch
     failed = decisions.failed_blocking_checks(_run_checks(context, plan, row, epoch))
     refused: BackfillError | None = None
@@ -83,9 +86,11 @@ def pending_post_publish(context: Context, product: str) -> tuple[str | None, tu
     plan = context.runs.plan(run_id)
     if context.runs.status(run_id).state in (RunState.PUBLISHING, RunState.PUBLISH_HALTED):
         return None, ()  # only some steps are visible: the run is not published yet
+    unsent = correction_topic.pending_topics(context, product)
     if row.action == "rollback":
-        return run_id, hooks.pending_hooks(context, plan, "after_rollback", row.token)
-    pending = hooks.pending_hooks(context, plan, "after_publish", row.token)
+        hooked = hooks.pending_hooks(context, plan, "after_rollback", row.token)
+        return run_id, (*unsent, *hooked)
+    pending = (*unsent, *hooks.pending_hooks(context, plan, "after_publish", row.token))
     if _declared_checks(plan) and _recorded_checks(context, plan, row) is None:
         pending = ("checks after publish", *pending)
     return run_id, pending

@@ -25,7 +25,7 @@ from lakehouse_backfill.core.publication.rollback import publication_group
 from lakehouse_backfill.core.runs import anchors, hooks, lifecycle, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
-from lakehouse_backfill.core.versions import reserve, steps
+from lakehouse_backfill.core.versions import correction_topic, reserve, steps
 from lakehouse_backfill.domain.guards.safety import next_opening
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
@@ -335,6 +335,7 @@ def check_publishable(
     expose.require_no_published_corrections(context, plan)
     effect_log.require_messages_hold(context, plan)
     require_window_open(plan, context.clock.now())
+    correction_topic.require_open_topic(context, plan)
     deletions.require_no_tombstoned_rows(context, plan, validation.shadow_snapshot_id)
     deletions.require_no_deleted_rows(context, plan, validation.shadow_snapshot_id)
     return expose.AcceptedResult(digest, validation.shadow_snapshot_id)

@@ -35,7 +35,7 @@ from lakehouse_backfill.core.staging.candidates import (
     cancel_and_plan_again,
     require_published_candidates,
 )
-from lakehouse_backfill.core.versions import pointer, reserve, steps
+from lakehouse_backfill.core.versions import correction_topic, pointer, reserve, steps
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
@@ -47,10 +47,11 @@ def publish(context: Context, run_id: str, by: str, **detail: str) -> PublishOut
     An interrupted publication continues, with all runs of its group: a swap that has landed is
     finished, whatever happened since. `detail` is recorded with the move to publishing.
 
-    Order of side effects: run -> publishing; version reserved; hooks; files swapped in by one
-    commit; pointer moved; view refreshed; evidence; run -> published; checks and hooks after it. A
-    conflict releases the version. Raises ApprovalMissing, NotAllowed, TargetChanged, PointerMoved,
-    TooBusy, OutcomeUnknown, Blocked (a hook), ChecksFailed (after the publication).
+    Order of side effects: events of earlier acts that a topic lacks; run -> publishing; version
+    reserved; hooks; files swapped in by one commit; pointer moved; view refreshed; evidence; run ->
+    published; events sent to a topic; checks and hooks after it. A conflict releases the version.
+    Raises ApprovalMissing, NotAllowed, TargetChanged, PointerMoved, TooBusy, OutcomeUnknown,
+    Blocked (a hook), ChecksFailed (after the publication); SourceDown (the topic).
     """
     group: tuple[str, ...] = ()
     if context.runs.status(run_id).state is RunState.PUBLISHING:
@@ -95,6 +96,9 @@ def _publish_and_check(
     """Publish runs; then run the checks and hooks of all, and raise the first failure."""
     for plan in plans:
         roles.require_plan_environment(plan, context.profile.environment)
+    for product in {plan.product for plan in plans}:
+        # A topic gets the events of one act after the other.
+        correction_topic.send_pending(context, product)
     if group:
         detail = {GROUP_DETAIL: list(group), **detail}
     with ExitStack() as leases:

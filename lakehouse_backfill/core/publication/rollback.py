@@ -21,7 +21,14 @@ from lakehouse_backfill.core.publication.expose import (
 from lakehouse_backfill.core.publication.notice import record_notice
 from lakehouse_backfill.core.runs import anchors, hooks, roles, signers
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.versions import corrections, pointer, reserve, retention, steps
+from lakehouse_backfill.core.versions import (
+    correction_topic,
+    corrections,
+    pointer,
+    reserve,
+    retention,
+    steps,
+)
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
@@ -144,7 +151,8 @@ def require_rollback_allowed(context: Context, contract: Contract, way: Rollback
 
 
 def call_after_rollback_hooks(context: Context, row: Publication) -> None:
-    """Call the hooks of the newest run; recorded calls of this rollback are not repeated."""
+    """Send reverse events to a topic, and call the hooks of the newest run; each once."""
+    correction_topic.send_pending(context, row.product)
     run_id = pointer.newest_published_run(context.versions.history(row.product))
     if run_id is not None:
         plan, epoch = context.runs.plan(run_id), context.runs.status(run_id).epoch

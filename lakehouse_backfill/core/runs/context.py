@@ -21,7 +21,7 @@ from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunStatus
 from lakehouse_backfill.errors import ConfigError, RunMoved, hide_texts
-from lakehouse_backfill.ports.comparison import Corrections, Differ
+from lakehouse_backfill.ports.comparison import Corrections, CorrectionTopics, Differ
 from lakehouse_backfill.ports.compute import ComputePorts, RowReader, Views
 from lakehouse_backfill.ports.control import Audit, Evidence, RunFiles, Runs, Versions
 from lakehouse_backfill.ports.system import (
@@ -63,6 +63,7 @@ class Context:
     row_reader: RowReader
     views: Views
     corrections: Corrections
+    correction_topics: CorrectionTopics
     hooks: Hooks
     identity: Identity
     #: Where heads of logs are kept outside the lake; None: nowhere.

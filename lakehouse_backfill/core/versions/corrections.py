@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from lakehouse_backfill.core.runs import roles
+from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.steps import visible_partitions
-from lakehouse_backfill.domain.contract import Contract, CorrectionSink, Profile
+from lakehouse_backfill.domain.contract import Contract, CorrectionSink
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
@@ -20,7 +21,8 @@ from lakehouse_backfill.domain.rollout import (
     DifferingRow,
 )
 from lakehouse_backfill.domain.serialization import canonical_json, digest
-from lakehouse_backfill.errors import ConfigError, Unsupported
+from lakehouse_backfill.domain.sources.topics import CorrectionTopic
+from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, Unsupported
 
 CorrectionEventType = Literal["correction", "retraction", "addition"]
 _FIELD = "target.corrections"
@@ -61,11 +63,11 @@ def correction_sink(manifest: RunManifest, contract: Contract) -> CorrectionSink
 
 
 def check_corrections(
-    manifest: RunManifest, contract: Contract, profile: Profile
+    context: Context, manifest: RunManifest, contract: Contract
 ) -> tuple[str, ...]:
     """Return notes on what the run will write instead of the table; empty in other modes.
 
-    Raises ConfigError, Unsupported, Blocked (a topic, and the profile switches topics off).
+    Raises ConfigError, Unsupported, Blocked (a topic that must not be written to), SourceDown.
     """
     declared = manifest.target.corrections
     if manifest.target.publish_mode != "correction_events":
@@ -77,31 +79,90 @@ def check_corrections(
             )
         return ()
     sink = correction_sink(manifest, contract)
-    if sink.topic is not None:
-        roles.require_switched_on(profile, "live_topic", contract.product, NOTHING_PLANNED)
-        raise live_topic_error(sink.topic)
     if sink.table == contract.table:
         raise ConfigError(
             f"{_FIELD}.table is the product's own table",
             fix=f"name another one, e.g. {contract.table}_corrections",
             field=f"{_FIELD}.table",
         )
-    note = f"{contract.table} stays as it is: the differences become events in {sink.table}"
-    if contract.after_publish is None:
-        return (note,)
-    return (note, "after_publish checks nothing: readers of the table see no other rows")
+    notes = [f"{contract.table} stays as it is: the differences become events in {sink.table}"]
+    if sink.topic is not None:
+        notes.append(check_topic(context, manifest, contract, sink.topic, NOTHING_PLANNED))
+    if contract.after_publish is not None:
+        notes.append("after_publish checks nothing: readers of the table see no other rows")
+    return tuple(notes)
 
 
-def live_topic_error(topic: str) -> Unsupported:
-    """Build the error for events that would go to a topic."""
-    return Unsupported(
-        f"{_FIELD}.topic: {topic} is not written to: a live topic must be guarded and opted in, "
-        "and that is not built yet",
-        state=NOTHING_PLANNED,
-        fix="write target.corrections.table; let a job of your own send the table's events to a "
-        "topic that only holds corrections",
-        field=f"{_FIELD}.topic",
-    )
+def check_topic(
+    context: Context,
+    manifest: RunManifest,
+    contract: Contract,
+    topic: CorrectionTopic,
+    state: str,
+) -> str:
+    """Return a note on the topic that gets the events, after a look at it.
+
+    Raises Blocked when the profile does not switch topics on, or the topic has records of others
+    and is not declared as shared; Unsupported where rows have restricted columns, or events that
+    are in force went to another topic; SourceDown. Nothing is sent.
+    """
+    field = f"{_FIELD}.topic"
+    roles.require_switched_on(context.profile, "live_topic", contract.product, state)
+    if contract.restricted_columns:
+        raise Unsupported(
+            f"{field}: events hold whole rows, and {', '.join(contract.restricted_columns)} of "
+            f"{contract.product} are restricted: their values would leave the lake",
+            state=state,
+            fix=f"remove {field}; consumers that may read them read the table of events",
+            field=field,
+        )
+    _require_same_topic(context, manifest, contract, topic, state)
+    try:
+        found = context.correction_topics.look(topic)
+    except BackfillError as error:
+        error.state = state
+        raise
+    if found.foreign and not topic.shared:
+        raise Blocked(
+            f"{field}: {topic.name} has records that are no correction events, such as "
+            f"{', '.join(found.foreign[:3])}: it is a live topic",
+            state=state,
+            fix="name a topic that only holds corrections; or write shared: true, once all its "
+            "consumers know the records with the header x-run-id",
+            field=field,
+        )
+    note = f"once they are accepted, the events are sent to the topic {topic.name}, too; "
+    if found.foreign:
+        return f"{note}it has records of others, and is declared as shared"
+    if not found.looked_at:
+        return f"{note}no record was found in it"
+    return f"{note}the {found.looked_at} records that were looked at in it are such events"
+
+
+def _require_same_topic(
+    context: Context, manifest: RunManifest, contract: Contract, topic: CorrectionTopic, state: str
+) -> None:
+    """Raise Unsupported when events in force went to another topic, or to none.
+
+    A rollback takes several publications back by one act, whose events go to one topic.
+    """
+    table = correction_sink(manifest, contract).table
+    history = context.versions.history(contract.product)
+    rows = [row for row in history if (row.action, row.table) == ("publish", table)]
+    for run_id in dict.fromkeys(row.run_id for row in rows if row.run_id):
+        if not visible_partitions(history, run_id):
+            continue
+        made = context.runs.plan(run_id).resolved
+        other = correction_sink(made.manifest, made.contract).topic
+        if other is None or other.name != topic.name:
+            where = "to no topic" if other is None else f"to the topic {other.name}"
+            raise Unsupported(
+                f"{_FIELD}.topic: events of {run_id} are in force, and went {where}",
+                state=state,
+                fix=f"take them back first: lakehouse-backfill rollback {contract.product} "
+                "--reason TEXT; or write the events to a table of their own",
+                field=f"{_FIELD}.topic",
+            )
 
 
 def published_corrections(

@@ -24,7 +24,11 @@ from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.identity import NoKey
 from tests.support.fakes.lake import FakeLake, FixedClock
 from tests.support.fakes.retention import FakeRunFiles
-from tests.support.fakes.rollout import FakeCorrections, FakeVersionTables
+from tests.support.fakes.rollout import (
+    FakeCorrections,
+    FakeCorrectionTopics,
+    FakeVersionTables,
+)
 
 PRODUCT = "silver.daily"
 
@@ -68,7 +72,7 @@ def context(where: FakeLake, compute: FakeCompute | None = None, **changes: Any)
         "compute": lambda: compute, "differ": lambda engine: compute,
         "views": compute, "hooks": FakeHooks(), "identity": NoKey(), "anchor": None,
         "contract": lambda product: contract(),
-        "corrections": FakeCorrections(),
+        "corrections": FakeCorrections(), "correction_topics": FakeCorrectionTopics(),
         "version_tables": FakeVersionTables(),
         "stored_files": FakeStoredFiles(where),
         "secrets": FakeSecrets(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,6 +13,12 @@ from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
     DifferingRow,
+)
+from lakehouse_backfill.domain.sources.topics import (
+    CorrectionTopic,
+    SentEvents,
+    TopicRequest,
+    TopicState,
 )
 
 
@@ -69,6 +75,9 @@ class FakeCorrections:
                 return _swap(table, number, len(events))
         return None
 
+    def events_of(self, table: str, token: str) -> Iterator[dict[str, Any]]:
+        yield from dict(self.tables[table])[token]
+
     def events(self, table: str) -> list[dict[str, Any]]:
         return [event for _, events in self.tables.get(table, ()) for event in events]
 
@@ -80,6 +89,34 @@ class FakeCorrections:
         found = self.find(table, token)
         assert found is not None
         return found
+
+
+@dataclass
+class FakeCorrectionTopics:
+    """Topics of one partition as lists: (headers, event) of each record."""
+
+    records: dict[str, list[tuple[dict[str, str], Mapping[str, Any]]]] = field(default_factory=dict)
+
+    def look(self, topic: CorrectionTopic) -> TopicState:
+        held = self.records.get(topic.name, [])
+        foreign = [f"{topic.name}[0] offset {place}" for place, (headers, _) in enumerate(held)
+                   if "x-publication" not in headers]  # fmt: skip
+        found = self.state(topic)
+        return found.model_copy(update={"looked_at": len(held), "foreign": tuple(foreign)})
+
+    def state(self, topic: CorrectionTopic) -> TopicState:
+        ends = {0: len(self.records.get(topic.name, []))}
+        return TopicState(cluster_id="c", topic_id=topic.name, ends=ends)
+
+    def send(self, request: TopicRequest, events: Iterable[Mapping[str, Any]]) -> SentEvents:
+        held = self.records.setdefault(request.topic.name, [])
+        tokens = [headers.get("x-publication") for headers, _ in held[request.since.ends[0] :]]
+        found = tokens.count(request.token)
+        waiting = list(events)[found:]
+        for event in waiting:
+            own = {"x-publication": request.token, "x-event-id": event["event_id"]}
+            held.append(({**request.headers, **own}, event))
+        return SentEvents(sent=len(waiting), found=found)
 
 
 def _swap(table: str, number: int, events: int) -> CommitResult:

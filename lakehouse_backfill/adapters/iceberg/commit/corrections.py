@@ -27,7 +27,7 @@ from lakehouse_backfill.adapters.iceberg.schema import TypeParser
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.domain import rollout
 from lakehouse_backfill.domain.publication import CommitResult, Publication
-from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.errors import Tampered, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 
 #: Events in one batch in memory.
@@ -65,6 +65,26 @@ class IcebergCorrections:
         events = corrections.reversed_events(request, self._events_to_reverse(request))
         marks = {f"{metadata.PROPERTY_PREFIX}takes-back": ",".join(request.tokens)}
         return self._append(request.table, request.publication, events, marks)
+
+    def events_of(self, table: str, token: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the events of an act, in the order of their positions; one act is in memory.
+
+        Raises Tampered when the table has not all of them.
+        """
+        found = self.find(table, token)
+        loaded = catalogs.load_table(self.catalog, table)
+        with catalogs.translate_errors():
+            events = loaded.scan(row_filter=EqualTo(term="publication", value=token)).to_arrow()
+        if found is None or events.num_rows != found.rows_added:
+            raise Tampered(
+                f"{table} has {events.num_rows:,} of the "
+                f"{found.rows_added if found else 0:,} events of the act {token}",
+                state="none of them was sent by this command",
+                fix=f"roll {table} back to a snapshot that has them",
+            )
+        ordered = events.sort_by("position")
+        for batch in ordered.to_batches(max_chunksize=EVENT_BATCH_SIZE):
+            yield from batch.to_pylist()
 
     def find(self, table: str, token: str) -> CommitResult | None:
         """Look in the table for the append of `token`; None when there is none, or no table."""

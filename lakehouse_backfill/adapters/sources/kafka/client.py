@@ -35,7 +35,7 @@ from lakehouse_backfill.core.landing.offsets import (
 )
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Consumer, Message, Producer
     from confluent_kafka.admin import AdminClient
 
 #: Messages that are taken from the client at once, and the longest wait for so many.
@@ -44,6 +44,8 @@ _WAIT_S = 0.1
 _LOOK_S = 30
 #: Between two questions to a partition that gets another leader.
 _PAUSE_S = 0.2
+#: Brokers close a transaction that is open so long, unless they are told another limit.
+_MAX_OPEN_S = 900
 _HOUR_MS = 3_600_000
 _log = logging.getLogger("lakehouse_backfill.kafka")
 _log.addHandler(logging.NullHandler())
@@ -182,15 +184,32 @@ class KafkaClient:
         made: Consumer = self._made("Consumer", own)
         return made
 
+    def producer(self, name: str) -> Producer:
+        """Make a producer of transactions, which shuts out an earlier one of its name."""
+        own = {
+            "transactional.id": name,
+            "transaction.timeout.ms": int(min(self.topic.declared.timeout_s, _MAX_OPEN_S) * 1000),
+            # The brokers judge the size of a record.
+            "message.max.bytes": 100_000_000,
+            # As clients in Java choose the partition of a key.
+            "partitioner": "murmur2_random",
+        }
+        made: Producer = self._made("Producer", own)
+        return made
+
     def _made(self, kind: str, own: Mapping[str, object]) -> Any:
         try:
             import confluent_kafka
             from confluent_kafka import admin
         except ImportError as error:
             raise missing_client() from error
-        maker = {"Consumer": confluent_kafka.Consumer, "AdminClient": admin.AdminClient}[kind]
+        makers = {
+            "Consumer": confluent_kafka.Consumer,
+            "Producer": confluent_kafka.Producer,
+            "AdminClient": admin.AdminClient,
+        }
         try:
-            return maker({**self.topic.properties, **own}, logger=_log)
+            return makers[kind]({**self.topic.properties, **own}, logger=_log)
         except (confluent_kafka.KafkaException, ValueError, TypeError) as error:
             raise bad_properties(error, self.topic.properties) from None
 

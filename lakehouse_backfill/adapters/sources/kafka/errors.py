@@ -20,6 +20,8 @@ _FINAL = {
     "SASL_AUTHENTICATION_FAILED": _RIGHTS,
     "_AUTHENTICATION": _RIGHTS,
     "_SSL": _RIGHTS,
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": _RIGHTS,
+    "MSG_SIZE_TOO_LARGE": "raise `max.message.bytes` of the topic",
     "_BAD_MSG": "the record is damaged in the topic: restore it from a backup",
 }
 #: Errors of a topic that is there, while a partition gets a leader: they pass within seconds.

@@ -15,9 +15,9 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import ConfigError, TargetChanged, Unsupported
+from lakehouse_backfill.errors import Blocked, ConfigError, SourceDown, TargetChanged, Unsupported
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
-from tests.support.fakes.rollout import FakeCorrections
+from tests.support.fakes.rollout import FakeCorrections, FakeCorrectionTopics
 from tests.support.fakes.steps import accepted_run, published_run, roll_back, state_of, world
 
 pytestmark = pytest.mark.req("U9")
@@ -144,18 +144,128 @@ def test_events_of_a_publication_that_was_cut_off_are_written_once(by, *, is_lat
     assert state_of(found, run_id) is RunState.PUBLISHED
 
 
-@pytest.mark.parametrize(
-    ("sink", "error", "said"),
-    [
-        ({"topic": "orders"}, Unsupported, "a live topic must be guarded and opted in"),
-        ({"table": PRODUCT}, ConfigError, "the product's own table"),
-    ],
-)
-def test_a_sink_that_is_none_is_refused_when_planned(sink, error, said) -> None:
-    switched = {"catalog": {"name": "lake"}, "switches": {"live_topic": True}}
-    found = dataclasses.replace(context(lake()), profile=Profile.model_validate(switched))
-    with pytest.raises(error, match=said):
-        make_plan(found, _wanted(**sink), "bob", None)
+def test_a_sink_that_is_none_is_refused_when_planned() -> None:
+    with pytest.raises(ConfigError, match="the product's own table"):
+        make_plan(context(lake()), _wanted(table=PRODUCT), "bob", None)
+
+
+def _switched(*, is_on: bool = True) -> Context:
+    profile = {"catalog": {"name": "lake"}, "switches": {"live_topic": is_on}}
+    return dataclasses.replace(context(lake()), profile=Profile.model_validate(profile))
+
+
+def _into_topic(first: str = "2020-01-02", stop: str = "2020-01-04", **more: Any) -> Any:
+    topic = {"name": "corrections", "bootstrap_servers": "127.0.0.1:1"} | more
+    return _wanted(first, stop, topic=topic)
+
+
+def _records(found: Context, name: str = "corrections") -> list[Any]:
+    topics: FakeCorrectionTopics = found.correction_topics  # type: ignore[assignment]
+    return topics.records.setdefault(name, [])
+
+
+def test_a_live_topic_is_refused_unless_it_is_switched_on_and_declared_as_shared() -> None:
+    with pytest.raises(Blocked, match=r"topics of .* are switched off"):
+        make_plan(_switched(is_on=False), _into_topic(), "bob", None)
+    found = _switched()
+    _records(found).append(({}, {"order": 1}))
+    with pytest.raises(Blocked, match=r"corrections\[0\] offset 0: it is a live topic"):
+        make_plan(found, _into_topic(), "bob", None)
+    shared = make_plan(found, _into_topic(shared=True), "bob", None)
+    assert any("is declared as shared" in note for note in shared.notes)
+    notes = make_plan(_switched(), _into_topic(), "bob", None).notes
+    assert any("the topic corrections, too; no record was found in it" in note for note in notes)
+
+
+def test_a_topic_that_became_live_before_the_publication_is_refused_before_any_event() -> None:
+    found = _switched()
+    run_id = accepted_run(found, _into_topic())
+    _records(found).append(({}, {"order": 1}))
+    with pytest.raises(Blocked, match="it is a live topic") as refused:
+        publish(found, run_id, "bob")
+    assert refused.value.state == "nothing was published"
+    assert (_events(found), len(_records(found))) == ([], 1)
+
+
+def test_values_of_restricted_columns_are_sent_to_no_topic() -> None:
+    privacy = {"columns": {"amount": {"classification": "restricted"}}}
+    topic = {"name": "corrections", "bootstrap_servers": "127.0.0.1:1"}
+    target = {"publish_mode": "correction_events", "corrections": {"table": SINK, "topic": topic}}
+    hidden = contract(privacy=privacy)
+    with pytest.raises(Unsupported, match="would leave the lake"):
+        make_plan(_switched(), declared(target=target, contract=hidden), "bob", None)
+
+
+def test_events_are_sent_once_after_the_act_with_the_headers_of_their_run() -> None:
+    found = _switched()
+    run_id = accepted_run(found, _into_topic())
+    assert _records(found) == []
+    publish(found, run_id, "bob")
+    publish(found, run_id, "bob")
+    sent = _records(found)
+    assert [event for _, event in sent] == _events(found)
+    pin = found.runs.plan(run_id).resolved.sources[0]
+    own = {
+        "x-run-id": run_id, "x-processing-mode": "backfill", "x-transform-version": "1.0.0",
+        "x-input-snapshot": f"{pin.name}={pin.snapshot_id}",
+    }  # fmt: skip
+    assert all(own.items() <= headers.items() for headers, _ in sent)
+    roll_back(found, 0)
+    assert [event for _, event in _records(found)] == _events(found)
+    assert len(_events(found)) == 4
+    publish(found, run_id, "bob")
+    assert [event for _, event in _records(found)] == _events(found)
+    assert recover(found, None, "ana") == ()
+
+
+@pytest.mark.req("U10")
+@pytest.mark.parametrize("is_late", [False, True], ids=["before it was sent", "after it"])
+@pytest.mark.parametrize("way", ["publish", "recover", "next run", "rollback"])
+def test_events_that_a_topic_lacks_are_sent_by_the_next_act_or_recovery(way, *, is_late) -> None:
+    found = _switched()
+    run_id = accepted_run(found, _into_topic())
+
+    class Down(FakeCorrectionTopics):
+        def send(self, *arguments: Any) -> Any:
+            if is_late:
+                super().send(*arguments)
+            raise SourceDown("no broker", state="the source's", fix="later")
+
+    down = Down(found.correction_topics.records)  # type: ignore[attr-defined]
+    with pytest.raises(SourceDown) as caught:
+        publish(dataclasses.replace(found, correction_topics=down), run_id, "bob")
+    assert "version 1 of silver.daily is accepted" in caught.value.state
+    assert "recover" in caught.value.fix
+    assert state_of(found, run_id) is RunState.PUBLISHED
+    if way == "publish":
+        publish(found, run_id, "bob")
+    elif way == "recover":
+        assert [one.is_done for one in recover(found, None, "ana")] == [True]
+    elif way == "rollback":
+        roll_back(found, 0)
+    else:
+        published_run(found, declared("2020-01-04", "2020-01-05"))
+    assert [event for _, event in _records(found)] == _events(found)
+    assert len(_events(found)) == (4 if way == "rollback" else 2)
+
+
+def test_a_topic_that_is_switched_off_meanwhile_gets_nothing() -> None:
+    found = _switched()
+    run_id = accepted_run(found, _into_topic())
+    off = dataclasses.replace(found, profile=_switched(is_on=False).profile)
+    with pytest.raises(Blocked, match="switched off"):
+        publish(off, run_id, "bob")
+    assert (_events(found), _records(found)) == ([], [])
+
+
+def test_events_in_force_that_went_to_no_topic_are_taken_back_first() -> None:
+    found = _switched()
+    published_run(found, _wanted())
+    with pytest.raises(Unsupported, match="are in force, and went to no topic"):
+        make_plan(found, _into_topic("2020-01-04", "2020-01-05"), "bob", None)
+    roll_back(found, 0)
+    published_run(found, _into_topic("2020-01-04", "2020-01-05"))
+    assert len(_records(found)) == 1
 
 
 def test_the_contract_may_name_the_table_of_events() -> None:
