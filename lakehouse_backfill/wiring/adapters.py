@@ -108,8 +108,7 @@ class Adapters:
         self.profile = profile
         self.profile_name = profile_name
         self.progress = progress
-        #: What printed commands need to reach the same lake.
-        self.invocation = invocation
+        self.invocation = invocation  # What printed commands need to reach the same lake.
         #: What decisions are signed with: a key file, or `oidc`.
         self.signing_key: str | None = os.environ.get(SIGNING_KEY_VARIABLE) or None
         #: Whether the process ends with one command, so that a session is made for its run alone.
@@ -142,9 +141,8 @@ class Adapters:
     def _open_catalog(self, *, must_exist: bool) -> Any:
         from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 
-        with locate_errors(
-            self.folder / PROFILES_FILE, self.folder, f"profiles.{self.profile_name}."
-        ):
+        place = self.folder / PROFILES_FILE
+        with locate_errors(place, self.folder, f"profiles.{self.profile_name}."):
             return open_catalog(self.profile, self.folder, must_exist=must_exist)
 
     @cached_property

@@ -16,9 +16,8 @@ from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.sources.kafka.producer import KafkaCorrectionTopics
 from lakehouse_backfill.domain.sources.topics import CorrectionTopic, SentEvents, TopicRequest
 from lakehouse_backfill.errors import Blocked, Conflict
-from tests.chaos.faults import Kill, Record
+from tests.chaos.faults import Kill
 from tests.chaos.lab import BY, DAYS, Lab
-from tests.chaos.scenarios import moments
 from tests.stack.servers import Kafka
 from tests.support.fakes.rollout import FakeCorrectionTopics
 from tests.support.forks import FORKS
@@ -162,6 +161,10 @@ def test_a_record_that_is_too_large_is_refused_and_named(topic: Topic) -> None:
     assert records(topic) == []
 
 
+#: Around the first, the second, and the last transaction of two events each.
+MOMENTS = (("committing", 1), ("committed", 1), ("committing", 2), ("committed", 4))
+
+
 def _send_until(request: TopicRequest, moment: tuple[str, int]) -> None:
     fault_points.install_hook(Kill(*moment))
     KafkaCorrectionTopics(events_per_transaction=2).send(request, EVENTS)
@@ -169,24 +172,19 @@ def _send_until(request: TopicRequest, moment: tuple[str, int]) -> None:
 
 def test_a_kill_around_each_transaction_loses_and_doubles_no_event(topic: Topic) -> None:
     port = sending(topic, events_per_transaction=2)
-    for number in range(8):
-        moment = ("committing", "committed")[number % 2], number // 2 + 1
+    for number, moment in enumerate(MOMENTS):
         request = port.request(f"t{number}")
         point = f"CorrectionTopics.commit:{moment[0]}"
         child = FORKS.Process(target=_send_until, args=(request, (point, moment[1])))
         child.start()
         child.join(60)
         assert child.exitcode == -signal.SIGKILL
-        found = moment[1] * 2 - (2 if number % 2 == 0 else 0)
-        assert port.topics.send(request, EVENTS) == SentEvents(
-            sent=7 - min(found, 7), found=min(found, 7)
-        )
+        found = min(7, moment[1] * 2 - (2 if moment[0] == "committing" else 0))
+        assert port.topics.send(request, EVENTS) == SentEvents(sent=7 - found, found=found)
     tokens = [dict(one.headers())["x-publication"].decode() for one in records(topic)]
-    assert Counter(tokens) == {f"t{number}": 7 for number in range(8)}
+    assert Counter(tokens) == {f"t{number}": 7 for number in range(len(MOMENTS))}
 
 
-#: What `publish` does once the pointer has moved, and the publication is recorded as evidence.
-SENDS = ("ControlLog.evidence", "CorrectionTopics.")
 SINK = """\
   publish_mode: correction_events
   corrections:
@@ -196,7 +194,7 @@ SINK = """\
 
 
 @pytest.mark.req("X8")
-def test_a_kill_anywhere_between_acceptance_and_the_last_record_sends_each_event_once(
+def test_a_driver_killed_around_its_transaction_is_followed_by_one_that_sends_each_event_once(
     topic: Topic, tmp_path: Path
 ) -> None:
     lab = Lab(tmp_path)
@@ -214,22 +212,16 @@ def test_a_kill_anywhere_between_acceptance_and_the_last_record_sends_each_event
         lab.must(verb, lab.run, *BY)
     assert records(topic) == []
     lab.save("accepted")
-    points = tmp_path / "points"
-    assert lab.do("publish", lab.run, *BY, hook=Record(points)).code == 0
-    wanted = _ids(topic)
-    assert len(wanted) == len(set(wanted)) == 6
-    passed = points.read_text().split()
-    cases = [(point, nth) for point, nth in moments(passed) if point.startswith(SENDS)]
-    assert ("CorrectionTopics.commit:committed", 1) in cases
-    for number, (point, nth) in enumerate(cases[2:]):
+    new: list[str] = []
+    # Kills at all points that fakes have: unit/core/publication/test_corrections.py.
+    for when, then in (("committing", ("recover", "--all")), ("committed", ("publish", lab.run))):
         lab.restore("accepted")
         before = len(_ids(topic))
-        lab.killed("publish", lab.run, *BY, hook=Kill(point, nth))
-        lab.must(*(("publish", lab.run) if number % 2 else ("recover", "--all")), *BY)
+        lab.killed("publish", lab.run, *BY, hook=Kill(f"CorrectionTopics.commit:{when}"))
+        assert len(_ids(topic)[before:]) == (6 if when == "committed" else 0)
+        lab.must(*then, *BY)
         new = _ids(topic)[before:]
-        assert len(new) == len(set(new)) == 6, point
-    lab.must("publish", lab.run, *BY)
-    assert _ids(topic)[before:] == new
+        assert len(new) == len(set(new)) == 6, when
     lab.must("rollback", "silver.t", "--reason", "wrong", *BY)
     taken = [json.loads(one.value()) for one in records(topic)[-6:]]
     assert {one["corrects_event_id"] for one in taken} == set(new)

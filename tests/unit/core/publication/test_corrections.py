@@ -17,6 +17,7 @@ from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, ConfigError, SourceDown, TargetChanged, Unsupported
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
+from tests.support.fakes.kills import Killed, killed_at, other_process
 from tests.support.fakes.rollout import FakeCorrections, FakeCorrectionTopics
 from tests.support.fakes.steps import accepted_run, published_run, roll_back, state_of, world
 
@@ -247,6 +248,30 @@ def test_events_that_a_topic_lacks_are_sent_by_the_next_act_or_recovery(way, *, 
         published_run(found, declared("2020-01-04", "2020-01-05"))
     assert [event for _, event in _records(found)] == _events(found)
     assert len(_events(found)) == (4 if way == "rollback" else 2)
+
+
+@pytest.mark.req("U10", "T3")
+def test_a_kill_between_acceptance_and_the_last_record_loses_and_doubles_no_event() -> None:
+    """The points of a topic are those after the publication is accepted; each kills once."""
+    first = other_process(_switched())
+    run_id = accepted_run(first, _into_topic())
+    with killed_at(0) as reached:
+        publish(first, run_id, "bob")
+    accepted = max(n for n, point in enumerate(reached) if point == "Versions.move:after")
+    assert "CorrectionTopics.send:after" in reached[accepted:]
+    assert reached[accepted:].count("Evidence.record:after") == 3
+    for moment in range(accepted + 1, len(reached) + 1):
+        found = _switched()
+        run_id = accepted_run(found, _into_topic())
+        with pytest.raises(Killed), killed_at(moment):
+            publish(other_process(found), run_id, "bob")
+        if moment % 2:
+            publish(found, run_id, "ana")
+        else:
+            recover(found, None, "ana")
+        sent = [event["event_id"] for _, event in _records(found)]
+        assert sent == [event["event_id"] for event in _events(found)], reached[moment - 1]
+        assert (len(sent), recover(found, None, "ana")) == (2, ())
 
 
 def test_a_topic_that_is_switched_off_meanwhile_gets_nothing() -> None:

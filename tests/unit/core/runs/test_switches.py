@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval.decisions import waive
-from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
@@ -20,6 +20,7 @@ from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.hooks import FakeHooks
 from tests.support.fakes.kills import Killed, killed_at, other_process
+from tests.support.fakes.rollout import FakeCorrectionTopics
 from tests.support.fakes.steps import accepted_run, roll_back, state_of
 
 pytestmark = pytest.mark.req("X8")
@@ -176,15 +177,42 @@ def test_topics_are_off_unless_the_profile_switches_them_on(
     assert "live_topic: true" in refused.value.fix
 
 
+def _into_topic() -> DeclaredRun:
+    topic = {"name": "corrections", "bootstrap_servers": "127.0.0.1:1"}
+    sink = {"table": "silver.e", "topic": topic}
+    return declared(target={"publish_mode": "correction_events", "corrections": sink})
+
+
 def test_a_run_that_names_a_topic_is_not_planned_while_topics_are_off() -> None:
-    topic = {
-        "publish_mode": "correction_events",
-        "corrections": {"table": "silver.e", "topic": "orders"},
-    }
     found = context(lake())
     with pytest.raises(Blocked, match=f"topics of {PRODUCT} are switched off"):
-        make_plan(found, declared(target=topic), "bob", None)
+        make_plan(found, _into_topic(), "bob", None)
     assert found.runs.list(open_only=False) == ()
+
+
+@pytest.mark.parametrize(
+    "off",
+    [{"switches": {"live_topic": False}}, {"product_switches": {PRODUCT: {"live_topic": False}}}],
+)
+def test_a_topic_that_is_switched_off_later_gets_nothing_until_it_is_on_again(
+    off: dict[str, Any],
+) -> None:
+    on = _switched(context(lake()), switches={"live_topic": True})
+    run_id = accepted_run(on, _into_topic())
+    topics = on.correction_topics
+    assert isinstance(topics, FakeCorrectionTopics)
+    with pytest.raises(Blocked, match=f"topics of {PRODUCT} are switched off"):
+        publish(_switched(on, **off), run_id, "ana")
+    assert (topics.records, on.versions.history(PRODUCT)) == ({}, ())
+    publish(on, run_id, "ana")
+    assert len(topics.records["corrections"]) == 2
+    # What a rollback takes back is sent once topics are on again.
+    with pytest.raises(Blocked, match=f"topics of {PRODUCT} are switched off"):
+        roll_back(_switched(on, **off))
+    assert state_of(on, run_id) is RunState.ROLLED_BACK
+    assert len(topics.records["corrections"]) == 2
+    recover(on, None, "ana")
+    assert len(topics.records["corrections"]) == 4
 
 
 def test_a_plan_says_nothing_of_what_is_off_by_default() -> None:
