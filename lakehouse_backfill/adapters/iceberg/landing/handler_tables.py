@@ -13,6 +13,7 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, NotNull
 from pyiceberg.table import Table, Transaction
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
+from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
 from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
 from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
@@ -24,7 +25,7 @@ from lakehouse_backfill.domain.sources.events import (
     HandlerDeclaration,
     ReplayState,
 )
-from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TooBusy, Unsupported
+from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.events import HandledEvents
 
@@ -48,7 +49,7 @@ class IcebergHandlerTables:
     def state(self, table: str) -> ReplayState | None:
         """Return the state of the newest replay; None where there was none, or no table."""
         loaded = catalogs.load_table_or_none(self.catalog, table)
-        return None if loaded is None else _read_state(loaded)
+        return None if loaded is None else self._commits.read(loaded)
 
     def ensure(self, handler: HandlerDeclaration) -> None:
         """Create the table unless it exists; raises Unsupported when it is another table."""
@@ -58,7 +59,7 @@ class IcebergHandlerTables:
         table = catalogs.load_table(self.catalog, handler.table)
         wanted = {field.name: str(field.field_type) for field in contract_schema(contract).fields}
         found = {field.name: str(field.field_type) for field in table.schema().fields}
-        is_ours = _read_state(table) is not None or table.current_snapshot() is None
+        is_ours = self._commits.read(table) is not None or table.current_snapshot() is None
         lacking = wanted.keys() - found.keys()
         if is_ours and lacking and lacking <= _ADDED_LATER:
             self._add_columns(table, lacking, contract)
@@ -82,29 +83,14 @@ class IcebergHandlerTables:
 
         Raises Conflict when another process replays into the table, TooBusy, OutcomeUnknown.
         """
-        files: list[Any] | None = None
-        for _ in catalogs.retry_attempts(self.budget_s):
-            loaded = catalogs.load_table(self.catalog, table)
-            if _is_landed(loaded, state):
-                return
-            _require_unchanged(table, loaded, state)
-            with catalogs.translate_errors():
-                if files is None:
-                    files = _write_files(loaded, rows, state)
-                transaction = _prepare(loaded, files, state)
-            try:
-                with commit_window("HandlerTables.commit"):
-                    transaction.commit_transaction()
-            except Exception as error:  # noqa: BLE001 (after any error it may have succeeded)
-                if catalogs.is_lost_race(error):
-                    continue
-                self._require_landed(table, state, error)
-            return
-        raise TooBusy(
-            f"other writers of {table} kept winning for {self.budget_s:.0f} s",
-            state="no reader sees a row of this commit; what was committed before it stays",
-            fix="give the command again, or pause the other writer",
-        )
+        written: list[list[Any]] = []
+
+        def prepare(loaded: Table) -> Transaction:
+            if not written:
+                written.append(_write_files(loaded, rows, state))
+            return _prepare(loaded, written[0], state)
+
+        self._commits.commit(table, state, prepare)
 
     def handled(self, table: str, version: str) -> HandledEvents | None:
         """Return what reads the rows of a version; None when there are none."""
@@ -142,19 +128,17 @@ class IcebergHandlerTables:
                     newest = AggregateState(**row)
         return newest
 
-    def _require_landed(self, name: str, state: ReplayState, cause: Exception) -> None:
-        """Raise OutcomeUnknown unless the table shows that the commit succeeded."""
-        try:
-            is_landed = _is_landed(catalogs.load_table(self.catalog, name), state)
-        except Exception:  # noqa: BLE001 (the catalog may be down for longer)
-            is_landed = False
-        if not is_landed:
-            raise OutcomeUnknown(
-                f"a commit to {name} may or may not have landed: {type(cause).__name__}: "
-                f"{catalogs.first_error_line(cause)}",
-                state="either all rows of this commit are there, or none; no file was deleted",
-                fix="give the same command again: it looks at the table first",
-            ) from cause
+    @property
+    def _commits(self) -> ConditionalCommits[ReplayState]:
+        return ConditionalCommits(
+            self.catalog,
+            STATE_PROPERTY,
+            ReplayState.model_validate_json,
+            "HandlerTables.commit",
+            _overtaken,
+            "no reader sees a row of this commit; what was committed before it stays",
+            self.budget_s,
+        )
 
 
 def _tables(table: Table, wanted: BooleanExpression, columns: Sequence[str]) -> Iterator[Any]:
@@ -213,8 +197,6 @@ def _as_arrow(table: Table, rows: Sequence[HandledRow], state: ReplayState) -> p
 
 def _prepare(table: Table, files: list[Any], state: ReplayState) -> Transaction:
     """Write manifests and stage the updates; the commit requires the head of `table`."""
-    # PyIceberg's own retry would append a second time without a look at the state.
-    table.metadata.properties["commit.retry.num-retries"] = "0"
     transaction = table.transaction()
     summary = {
         f"{PROPERTY_PREFIX}replay-id": state.replay_id,
@@ -225,32 +207,13 @@ def _prepare(table: Table, files: list[Any], state: ReplayState) -> Transaction:
     with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
         for file in files:
             append.append_data_file(file)
-    transaction.set_properties({STATE_PROPERTY: canonical_json(state)})
     return transaction
 
 
-def _read_state(table: Table) -> ReplayState | None:
-    text = table.properties.get(STATE_PROPERTY)
-    return None if text is None else ReplayState.model_validate_json(text)
-
-
-def _is_landed(table: Table, state: ReplayState) -> bool:
-    found = _read_state(table)
-    return found is not None and found.token == state.token
-
-
-def _require_unchanged(name: str, table: Table, state: ReplayState) -> None:
-    """Raise Conflict unless the table has the state that this commit was decided on."""
-    found = _read_state(table)
-    if (found.token if found else "") == state.follows:
-        return
-    raise Conflict(
-        f"another process replays into {name}: it is at {found.replay_id}, step {found.step}"
-        if found
-        else f"{name} was replaced while {state.replay_id} replayed into it",
-        state="no reader sees a row of this commit; what was committed before it stays",
-        fix="wait for the other process, then give the command again",
-    )
+def _overtaken(table: str, found: ReplayState | None, state: ReplayState) -> str:
+    if found is None:
+        return f"{table} was replaced while {state.replay_id} replayed into it"
+    return f"another process replays into {table}: it is at {found.replay_id}, step {found.step}"
 
 
 def _as_contract(handler: HandlerDeclaration) -> Contract:

@@ -25,6 +25,7 @@ from pyiceberg.types import DecimalType
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import set_tag_update
+from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
 from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
 from lakehouse_backfill.adapters.iceberg.partitions import require_numbers
 from lakehouse_backfill.adapters.iceberg.schema import (
@@ -39,7 +40,7 @@ from lakehouse_backfill.domain.sources.migration import (
     MigrationPart,
     MigrationState,
 )
-from lakehouse_backfill.errors import Blocked, Conflict, OutcomeUnknown, TooBusy, Unsupported
+from lakehouse_backfill.errors import Blocked, Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.migration import OldPlace, RowSums, StagedPart
 
@@ -68,7 +69,7 @@ class IcebergMigratedTables:
         loaded = catalogs.load_table_or_none(self.catalog, table)
         if loaded is None:
             return None
-        found = _read_state(loaded)
+        found = self._commits.read(loaded)
         if found is None:
             raise Unsupported(
                 f"{table} exists, and no migration made it",
@@ -128,7 +129,7 @@ class IcebergMigratedTables:
                     append.append_data_file(file)
             return transaction
 
-        self._commit(table, state, prepare)
+        self._commits.commit(table, state, prepare)
 
     def note(self, table: str, state: MigrationState) -> None:
         """Store the state alone, while the branch is as it was."""
@@ -139,7 +140,7 @@ class IcebergMigratedTables:
             transaction._apply((), (_branch_is(head),))
             return transaction
 
-        self._commit(table, state, prepare)
+        self._commits.commit(table, state, prepare)
 
     def branch_snapshot(self, table: str) -> int:
         """Return the snapshot that the migration has committed last."""
@@ -167,8 +168,7 @@ class IcebergMigratedTables:
     def accept(self, table: str, state: MigrationState, tag: str) -> int:
         """Make the branch the main one, with a tag that keeps it, in one commit."""
         loaded = catalogs.load_table(self.catalog, table)
-        done = _read_state(loaded)
-        if done is not None and done.token == state.token:
+        if self._commits.is_at(loaded, state):
             return _tagged(loaded, tag)
         head = _branch_head(loaded, table)
         main = loaded.current_snapshot()
@@ -199,7 +199,7 @@ class IcebergMigratedTables:
             )
             return transaction
 
-        self._commit(table, state, prepare)
+        self._commits.commit(table, state, prepare)
         return head
 
     def foreign_snapshot(self, table: str) -> int | None:
@@ -215,83 +215,49 @@ class IcebergMigratedTables:
         loaded = catalogs.load_table_or_none(self.catalog, table)
         if loaded is None:
             return
-        found = _read_state(loaded)
+        found = self._commits.read(loaded)
         if found is None or found.migration_id != state.migration_id:
             raise Conflict(f"{table} was replaced meanwhile", state="it was not dropped")
         with catalogs.translate_errors(), commit_window("MigratedTables.drop"):
             self.catalog.drop_table(table)
 
+    @property
+    def _commits(self) -> ConditionalCommits[MigrationState]:
+        return ConditionalCommits(
+            self.catalog,
+            STATE_PROPERTY,
+            MigrationState.model_validate_json,
+            "MigratedTables.commit",
+            _overtaken,
+            _KEPT,
+            self.budget_s,
+        )
+
     def _open_branch(self, name: str, state: MigrationState) -> None:
         """Make the branch, on an empty snapshot: PyIceberg makes none in a table without one."""
-        for _ in catalogs.retry_attempts(self.budget_s):
-            table = catalogs.load_table(self.catalog, name)
-            if table.metadata.snapshots:
-                return
-            _require_unchanged(name, table, state)
-            table.metadata.properties["commit.retry.num-retries"] = "0"
-            with catalogs.translate_errors():
-                transaction = table.transaction()
-                update = transaction.update_snapshot(snapshot_properties=_summary(state))
-                with update.fast_append() as append:
-                    pass
-                branch = {
-                    "ref-name": MIGRATION_BRANCH,
-                    "type": "branch",
-                    "snapshot-id": append.snapshot_id,
-                }
-                transaction._apply((updates.SetSnapshotRefUpdate.model_validate(branch),), ())
-            try:
-                with commit_window("MigratedTables.commit"):
-                    transaction.commit_transaction()
-            except Exception as error:
-                if not catalogs.is_lost_race(error):
-                    raise
+
+        def prepare(table: Table) -> Transaction:
+            transaction = table.transaction()
+            update = transaction.update_snapshot(snapshot_properties=_summary(state))
+            with update.fast_append() as append:
+                pass
+            branch = {
+                "ref-name": MIGRATION_BRANCH,
+                "type": "branch",
+                "snapshot-id": append.snapshot_id,
+            }
+            transaction._apply((updates.SetSnapshotRefUpdate.model_validate(branch),), ())
+            return transaction
+
+        self._commits.commit_without_state(
+            name, state, prepare, lambda table: bool(table.metadata.snapshots)
+        )
 
     @staticmethod
     def _first(table: Table) -> int:
         """Return the snapshot that the branch was made on."""
         oldest = min(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
         return int(oldest.snapshot_id)
-
-    def _commit(self, name: str, state: MigrationState, prepare: Any) -> None:
-        """Commit what `prepare` makes together with the state, unless it is there already."""
-        for _ in catalogs.retry_attempts(self.budget_s):
-            table = catalogs.load_table(self.catalog, name)
-            if _is_committed(table, state):
-                return
-            _require_unchanged(name, table, state)
-            # PyIceberg's own retry would append a second time without a look at the state.
-            table.metadata.properties["commit.retry.num-retries"] = "0"
-            with catalogs.translate_errors():
-                transaction = prepare(table)
-                transaction.set_properties({STATE_PROPERTY: canonical_json(state)})
-            try:
-                with commit_window("MigratedTables.commit"):
-                    transaction.commit_transaction()
-            except Exception as error:  # noqa: BLE001 (after any error it may have succeeded)
-                if catalogs.is_lost_race(error):
-                    continue
-                self._require_committed(name, state, error)
-            return
-        raise TooBusy(
-            f"other writers of {name} kept winning for {self.budget_s:.0f} s",
-            state=_KEPT,
-            fix="give the command again, or stop the other writer",
-        )
-
-    def _require_committed(self, name: str, state: MigrationState, cause: Exception) -> None:
-        """Raise OutcomeUnknown unless the table shows that the commit succeeded."""
-        try:
-            is_there = _is_committed(catalogs.load_table(self.catalog, name), state)
-        except Exception:  # noqa: BLE001 (the catalog may be down for longer)
-            is_there = False
-        if not is_there:
-            raise OutcomeUnknown(
-                f"a commit to {name} may or may not have landed: {type(cause).__name__}: "
-                f"{catalogs.first_error_line(cause)}",
-                state="either all of this commit is there, or nothing; no file was deleted",
-                fix="give the same command again: it looks at the table first",
-            ) from cause
 
 
 def table_shape(contract: Contract) -> tuple[Any, Any, frozenset[str], frozenset[str]]:
@@ -430,27 +396,10 @@ def _written_files(table: Table, batches: Iterable[Any]) -> Iterable[DataFile]:
     return files
 
 
-def _read_state(table: Table) -> MigrationState | None:
-    text = table.properties.get(STATE_PROPERTY)
-    return None if text is None else MigrationState.model_validate_json(text)
-
-
-def _is_committed(table: Table, state: MigrationState) -> bool:
-    found = _read_state(table)
-    return found is not None and found.token == state.token
-
-
-def _require_unchanged(name: str, table: Table, state: MigrationState) -> None:
-    """Raise Conflict unless the table has the state that this commit was decided on."""
-    found = _read_state(table)
-    if found is not None and found.token == state.follows:
-        return
-    raise Conflict(
-        f"another process works on {name}"
-        + (f": {found.migration_id} is at step {found.step}" if found else ", or replaced it"),
-        state=_KEPT,
-        fix="wait for the other process, then give the command again",
-    )
+def _overtaken(table: str, found: MigrationState | None, _: MigrationState) -> str:
+    if found is None:
+        return f"another process works on {table}, or replaced it"
+    return f"another process works on {table}: {found.migration_id} is at step {found.step}"
 
 
 def _summary(state: MigrationState) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table import update as updates
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
+from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
 from lakehouse_backfill.adapters.iceberg.metadata import LANDING_PROPERTY, PROPERTY_PREFIX
 from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
@@ -23,7 +24,7 @@ from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.declaration import LANDING_COLUMNS, SourceDeclaration
 from lakehouse_backfill.domain.sources.landings import LandedSnapshot, LandingState
 from lakehouse_backfill.domain.sources.schemas import WriterSchema
-from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TooBusy, Unsupported
+from lakehouse_backfill.errors import Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.sources import StagedRows
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 STATE_PROPERTY = PROPERTY_PREFIX + "landing"
 #: With the id behind it: the schema of a writer of landed rows. A re-read needs no registry.
 SCHEMA_PROPERTY = PROPERTY_PREFIX + "schema."
-_NO_READER = "no reader sees a row of this commit; what was committed before it stays"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class IcebergRawTables:
     def state(self, table: str) -> LandingState | None:
         """Return the state of the newest landing; None where there was none, or no table."""
         loaded = catalogs.load_table_or_none(self.catalog, table)
-        return None if loaded is None else _read_state(loaded)
+        return None if loaded is None else self._commits.read(loaded)
 
     def ensure(self, source: SourceDeclaration) -> None:
         """Create the raw table unless it exists; add columns that are newer than it.
@@ -59,7 +59,7 @@ class IcebergRawTables:
         if catalogs.load_table_or_none(self.catalog, source.table) is None:
             create_table(self.catalog, contract)
         table = catalogs.load_table(self.catalog, source.table)
-        if _read_state(table) is None and table.current_snapshot() is not None:
+        if self._commits.read(table) is None and table.current_snapshot() is not None:
             raise Unsupported(
                 f"{source.table} has snapshots that are of no landing",
                 state="nothing was landed",
@@ -182,41 +182,21 @@ class IcebergRawTables:
             whole = whole.remove(whole.get_field_index(name))
         return whole
 
-    def _land(self, name: str, commit: _LandingCommit) -> LandedSnapshot:
-        for _ in catalogs.retry_attempts(self.budget_s):
-            table = catalogs.load_table(self.catalog, name)
-            if _is_landed(table, commit.state):
-                return _pinned(name, table, commit.state.landing_id)
-            _require_unchanged(name, table, commit.state)
-            with catalogs.translate_errors():
-                transaction = commit.prepare(table)
-            try:
-                with commit_window("RawTables.commit"):
-                    transaction.commit_transaction()
-            except Exception as error:  # noqa: BLE001 (after any error it may have succeeded)
-                if catalogs.is_lost_race(error):
-                    continue
-                self._require_landed(name, commit.state, error)
-            return _pinned(name, catalogs.load_table(self.catalog, name), commit.state.landing_id)
-        raise TooBusy(
-            f"other writers of {name} kept winning for {self.budget_s:.0f} s",
-            state=_NO_READER,
-            fix="give the command again, or pause the other writer",
+    @property
+    def _commits(self) -> ConditionalCommits[LandingState]:
+        return ConditionalCommits(
+            self.catalog,
+            STATE_PROPERTY,
+            LandingState.model_validate_json,
+            "RawTables.commit",
+            _overtaken,
+            "no reader sees a row of this commit; what was committed before it stays",
+            self.budget_s,
         )
 
-    def _require_landed(self, name: str, state: LandingState, cause: Exception) -> None:
-        """Raise OutcomeUnknown unless the table shows that the commit succeeded."""
-        try:
-            is_landed = _is_landed(catalogs.load_table(self.catalog, name), state)
-        except Exception:  # noqa: BLE001 (the catalog may be down for longer)
-            is_landed = False
-        if not is_landed:
-            raise OutcomeUnknown(
-                f"a commit to {name} may or may not have landed: {type(cause).__name__}: "
-                f"{catalogs.first_error_line(cause)}",
-                state="either all rows of this commit are there, or none; no file was deleted",
-                fix="give the same command again: it looks at the table first",
-            ) from cause
+    def _land(self, name: str, commit: _LandingCommit) -> LandedSnapshot:
+        self._commits.commit(name, commit.state, commit.prepare)
+        return _pinned(name, catalogs.load_table(self.catalog, name), commit.state.landing_id)
 
     def _add_columns(self, source: SourceDeclaration, names: tuple[str, ...]) -> None:
         table = catalogs.load_table(self.catalog, source.table)
@@ -230,7 +210,7 @@ class IcebergRawTables:
 
 @dataclass(frozen=True)
 class _LandingCommit:
-    """One commit: rows in, rows of replaced files out, the state, and a tag at the end."""
+    """One commit: rows in, rows of replaced files out, and a tag at the end."""
 
     state: LandingState
     staged: tuple[StagedRows, ...] = ()
@@ -240,8 +220,6 @@ class _LandingCommit:
 
     def prepare(self, table: Table) -> Transaction:
         """Write manifests and stage the updates; the commit requires the head of `table`."""
-        # PyIceberg's own retry would append a second time without a look at the state.
-        table.metadata.properties["commit.retry.num-retries"] = "0"
         transaction = table.transaction()
         if self.replaces:
             transaction.delete(
@@ -268,7 +246,8 @@ class _LandingCommit:
             f"{SCHEMA_PROPERTY}{number}": one.model_dump_json(by_alias=True, exclude_defaults=True)
             for number, one in self.schemas.items()
         }
-        transaction.set_properties({STATE_PROPERTY: canonical_json(self.state), **kept})
+        if kept:
+            transaction.set_properties(kept)
         return transaction
 
     def _summary(self) -> dict[str, str]:
@@ -281,27 +260,11 @@ class _LandingCommit:
         }
 
 
-def _read_state(table: Table) -> LandingState | None:
-    text = table.properties.get(STATE_PROPERTY)
-    return None if text is None else LandingState.model_validate_json(text)
-
-
-def _is_landed(table: Table, state: LandingState) -> bool:
-    found = _read_state(table)
-    return found is not None and found.token == state.token
-
-
-def _require_unchanged(name: str, table: Table, state: LandingState) -> None:
-    """Raise Conflict unless the table has the state that this commit was decided on."""
-    found = _read_state(table)
-    if (found.token if found else "") == state.follows:
-        return
-    raise Conflict(
-        f"another process lands {state.source}: {name} is at {found.landing_id}, step {found.step}"
-        if found
-        else f"{name} was replaced while {state.source} was landed",
-        state=_NO_READER,
-        fix="wait for the other process, then give the command again",
+def _overtaken(table: str, found: LandingState | None, state: LandingState) -> str:
+    if found is None:
+        return f"{table} was replaced while {state.source} was landed"
+    return (
+        f"another process lands {state.source}: {table} is at {found.landing_id}, step {found.step}"
     )
 
 
