@@ -16,7 +16,6 @@ from pyiceberg.table import Table, Transaction
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.errors import Conflict, OutcomeUnknown, TooBusy
-from lakehouse_backfill.fault_points import commit_window
 
 
 class LinkedState(Protocol):
@@ -40,8 +39,8 @@ class ConditionalCommits(Generic[StateT]):
     #: The property, and what reads its text.
     name: str
     parse: Callable[[str], StateT]
-    #: The point of `fault_points` around each commit.
-    point: str
+    #: Sends a transaction, between the fault points of the table's kind.
+    send: Callable[[Transaction], None]
     #: Says what another process did: of a table's name, its state if it has one, and ours.
     overtaken: Callable[[str, StateT | None, StateT], str]
     #: What an error says about the data.
@@ -90,8 +89,7 @@ class ConditionalCommits(Generic[StateT]):
             with catalogs.translate_errors():
                 transaction = prepare(loaded)
             try:
-                with commit_window(self.point):
-                    transaction.commit_transaction()
+                self.send(transaction)
             except Exception as error:  # noqa: BLE001 (after any error it may have succeeded)
                 if catalogs.is_lost_race(error):
                     continue

@@ -227,7 +227,7 @@ class IcebergMigratedTables:
             self.catalog,
             STATE_PROPERTY,
             MigrationState.model_validate_json,
-            "MigratedTables.commit",
+            _send,
             _overtaken,
             _KEPT,
             self.budget_s,
@@ -394,6 +394,11 @@ def _written_files(table: Table, batches: Iterable[Any]) -> Iterable[DataFile]:
                 table.io.delete(file.file_path)
         raise
     return files
+
+
+def _send(transaction: Transaction) -> None:
+    with commit_window("MigratedTables.commit"):
+        transaction.commit_transaction()
 
 
 def _overtaken(table: str, found: MigrationState | None, _: MigrationState) -> str:

@@ -188,7 +188,7 @@ class IcebergRawTables:
             self.catalog,
             STATE_PROPERTY,
             LandingState.model_validate_json,
-            "RawTables.commit",
+            _send,
             _overtaken,
             "no reader sees a row of this commit; what was committed before it stays",
             self.budget_s,
@@ -258,6 +258,11 @@ class _LandingCommit:
             f"{PROPERTY_PREFIX}landing-step": str(state.step),
             f"{PROPERTY_PREFIX}landing-position": canonical_json(state.position),
         }
+
+
+def _send(transaction: Transaction) -> None:
+    with commit_window("RawTables.commit"):
+        transaction.commit_transaction()
 
 
 def _overtaken(table: str, found: LandingState | None, state: LandingState) -> str:
