@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakehouse_backfill.domain.table import branch_shadow
-from tests.chaos.faults import Kill, Stop
+from tests.chaos.faults import Both, Kill, Skewed, Stop
 from tests.chaos.lab import BY, PROFILES, SCOPE, TARGET, Lab
 from tests.chaos.oracle import facts
+from tests.support.oracles.reached import reached
 
 pytestmark = pytest.mark.req("X12")
 _STAGE, _PUBLISH = ("stage", "RUN"), ("publish", "RUN")
-_BACK = ("rollback", TARGET, "--to", "0", "--reason", "wrong", *BY)
+_BACK = ("rollback", TARGET, "--to", "0", "--reason", "wrong")
+_MAINTAIN = ("maintain",)
+#: By then the lease of every run of these tests is over.
+_LATER = Skewed(timedelta(days=400))
 
 
 class BranchLab(Lab):
@@ -51,6 +57,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> BranchLab:
     lab.must("validate", run, *BY)
     lab.must("accept", run, *BY)
     lab.save("accepted")
+    lab.must("publish", run, *BY)
+    lab.save("published")
+    with lab.opened() as catalog, catalog.load_table(TARGET).manage_snapshots() as changes:
+        for name, ref in lab.oracle.table(TARGET).refs().items():
+            if ref.snapshot_ref_type == "tag":
+                changes.remove_tag(name)
+    lab.save("published without tags")
     return lab
 
 
@@ -131,8 +144,126 @@ def test_it_is_rolled_back_and_its_branches_are_dropped_when_its_lease_ends(
     wrong = saved.oracle.rows(TARGET)
     saved.must("publish", saved.run, *BY)
     saved.must("verify", saved.run)
-    saved.must(*_BACK)
+    saved.must(*_BACK, *BY)
     assert saved.oracle.rows(TARGET) == wrong
     kept = saved.must("maintain", "--dry-run", *BY).data["kept"]
     shadow = f"{TARGET}.branch_lhb_{saved.run.replace('-', '_')}"
     assert [one["run_id"] for one in kept if one["name"] == shadow] == [saved.run]
+
+
+def _require_rolled_back(lab: BranchLab) -> None:
+    """Look at what readers see, and that there is one publication and one rollback of it."""
+    found: dict[str, Any] = facts(lab.oracle, TARGET, lab.run)
+    assert found["runs"] == {"RUN": "rolled_back"}
+    assert found["versions"] == [[0, "baseline"], [1, "publish"], [0, "rollback"]]
+    assert found["tokens are used once"]
+    assert not found["reserved"]
+    assert {v // k for _, k, v in lab.oracle.rows(TARGET)} == {100}
+    assert len(lab.oracle.rows(TARGET)) == 24
+    assert lab.must("recover", "--all", *BY).data["actions"] == []
+
+
+def _branches(lab: BranchLab) -> set[str]:
+    refs = lab.oracle.table(TARGET).refs().items()
+    return {name for name, ref in refs if ref.snapshot_ref_type == "branch"} - {"main"}
+
+
+def _marks(lab: BranchLab) -> dict[str, str]:
+    """Give what the target says of shadows on branches of it."""
+    found = lab.oracle.table(TARGET).properties.items()
+    return {key: text for key, text in found if key.startswith("lakehouse-backfill.branch")}
+
+
+def _go_back(lab: BranchLab) -> None:
+    """Roll back, or hear that nothing is left to do but what recovery does."""
+    ended = lab.do(*_BACK, *BY)
+    if ended.code != 0:
+        assert f"{TARGET} is at version 0 already" in ended.error["problem"], ended
+        lab.must("recover", "--all", *BY)
+
+
+#: Of the rollback by metadata alone, and of the one whose rows lie on a branch of its own first.
+_BACKS = [
+    ("published", "Publisher.swap:committed", "recover"),
+    ("published without tags", "Shadows.register:committed", "again"),
+    ("published without tags", "Spark.overwrite:committed", "again"),
+    ("published without tags", "Publisher.swap:committing", "recover"),
+    ("published without tags", "Shadows.drop:committing", "again"),
+]
+
+
+@pytest.mark.req("T3", "U12")
+@pytest.mark.parametrize(("state", "point", "goes_on"), _BACKS)
+def test_a_rollback_that_was_killed_comes_to_the_same_result(
+    saved: BranchLab, state: str, point: str, goes_on: str
+) -> None:
+    saved.restore(state)
+    before = _branches(saved)
+    saved.killed(*_BACK, *BY, hook=Kill(point))
+    if goes_on == "recover":
+        saved.must("recover", "--all", *BY)
+    _go_back(saved)
+    _require_rolled_back(saved)
+    # The rollback's own branch is gone.
+    assert _branches(saved) == before
+
+
+@pytest.mark.req("X9", "U12")
+@pytest.mark.parametrize("point", ["Spark.overwrite:committing", "Shadows.drop:committing"])
+def test_a_stopped_rollback_that_was_overtaken_changes_nothing_that_anybody_reads(
+    saved: BranchLab, point: str
+) -> None:
+    saved.restore("published without tags")
+    zombie = saved.start(*_BACK, *BY, hook=Stop(point))
+    zombie.wait_until_stopped()
+    _go_back(saved)
+    _require_rolled_back(saved)
+    before = _what_is_read(saved)
+    zombie.go_on()
+    ended = zombie.end()
+    assert ended.code in (0, 4), ended
+    assert _what_is_read(saved) == before
+    _require_rolled_back(saved)
+
+
+#: Where `maintain` may die that drops a branch, its pins and their snapshots.
+_ENDS = [
+    "Shadows.drop:committing", "Shadows.drop:committed", "Pins.expire:committed",
+    "ControlLog.pin_lease:committing",
+]  # fmt: skip
+
+
+@pytest.mark.req("T3")
+@pytest.mark.parametrize("point", _ENDS)
+def test_a_maintain_that_was_killed_is_finished_by_the_next_and_readers_see_the_same(
+    saved: BranchLab, point: str
+) -> None:
+    saved.restore("published")
+    saved.killed(*_MAINTAIN, *BY, hook=Both(_LATER, Kill(point)))
+    before = saved.oracle.rows(TARGET)
+    assert saved.do(*_MAINTAIN, *BY, hook=_LATER).code == 0
+    assert saved.oracle.rows(TARGET) == before
+    assert (_branches(saved), _marks(saved)) == (set(), {})
+    assert not any(name.startswith("lhb-pin") for name in saved.refs())
+    saved.must("verify", saved.run)
+    with saved.opened() as catalog:
+        assert all(Path(path).exists() for path in reached(catalog))
+    _go_back(saved)
+    _require_rolled_back(saved)
+
+
+@pytest.mark.req("X9")
+def test_a_stopped_driver_whose_branches_were_dropped_meanwhile_writes_nothing(
+    saved: BranchLab,
+) -> None:
+    saved.restore("approved")
+    zombie = saved.start(*saved.typed(_STAGE), hook=Stop("Spark.overwrite:committing", 2))
+    zombie.wait_until_stopped()
+    saved.finish()
+    saved.do(*_MAINTAIN, *BY, hook=_LATER)
+    assert _branches(saved) == set()
+    before = saved.oracle.state()
+    zombie.go_on()
+    assert zombie.end().code == 4
+    assert saved.oracle.catalog() == before[0]
+    require_published(saved)

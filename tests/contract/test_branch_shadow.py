@@ -168,6 +168,14 @@ def test_retired_branches_leave_the_table_as_it_is(kit: Kit):
         zombie.append(_arrow(zombie, [row(8, DAYS[0])]))
 
 
+def test_of_two_that_retire_one_shadow_at_once_the_second_finds_it_gone(kit: Kit):
+    kit.shadows.fence(SHADOW, 1)
+    other = Kit(kit.root, isolation="branch")
+    kit.before_commit(lambda: other.shadows.retire(SHADOW))
+    kit.shadows.retire(SHADOW)
+    assert (branches(kit), kit.shadows.list((TARGET,))) == ({}, ())
+
+
 def test_chunks_of_a_dropped_branch_go_with_the_tags_if_main_lists_their_files(kit: Kit):
     """An expiry of Iceberg before 1.12 would delete what they added, once main stands alone."""
     adopted = kit.stage(DAY, {day: [row(7, day, "new")] for day in DAYS[:2]}, "r1")

@@ -18,6 +18,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError
 from pyiceberg.table import Table, update
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
 from lakehouse_backfill.adapters.iceberg.catalog import (
@@ -224,13 +225,18 @@ class BranchShadows(Shadows):
         updates: list[Any] = [
             update.RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in names
         ]
+        # Who else retires it now wins or loses: PyIceberg fails on a property that is gone already.
+        needed = [_is_at(name, metadata.refs[name].snapshot_id) for name in names]
         if key in metadata.properties:
             updates.append(update.RemovePropertiesUpdate(removals=[key]))
+            if not needed and metadata.current_snapshot_id is not None:
+                needed = [_is_at(MAIN_BRANCH, metadata.current_snapshot_id)]
         if updates:
             with commit_window("Shadows.drop"):
                 self._commit_branches(
-                    table, (), tuple(updates), lambda now: not now.refs.keys() & {*names}
-                )
+                    table, tuple(needed), tuple(updates),
+                    lambda now: not now.refs.keys() & {*names} and key not in now.properties,
+                )  # fmt: skip
 
     def _load(self, shadow: str) -> BranchTable:
         table = load_table(self.catalog, shadow)
