@@ -30,13 +30,18 @@ class AvroSchema:
                 fix="correct it where it comes from; schemas that it names belong to `references`",
             ) from error
         self._is_recursive = _refers_to_itself(self.parsed, frozenset())
+        roots = (self.parsed, *named.values())
+        self._is_endless = any(_has_endless_array(one, named) for one in roots)
 
     def read(self, payload: bytes, reader: AvroSchema | None) -> Any:
         """Return the record of a payload, as the reader's schema has it.
 
         Raises UndecodablePayload when it is cut off, goes on behind its end, is nested too deeply,
-        or does not resolve.
+        can be of any length, or does not resolve.
         """
+        if self._is_endless:
+            # Ten bytes could ask for 2**60 items.
+            raise UndecodablePayload("has an array whose items take no bytes")
         from fastavro import _read_py, schemaless_reader
         from fastavro.read import SchemaResolutionError
 
@@ -68,3 +73,33 @@ def _refers_to_itself(schema: Any, around: frozenset[str]) -> bool:
     inner = [schema[name] for name in ("type", "items", "values") if name in schema]
     inner += [field["type"] for field in schema.get("fields", ())]
     return any(_refers_to_itself(one, inside) for one in inner)
+
+
+def _has_endless_array(schema: Any, named: dict[str, Any]) -> bool:
+    """Return whether there is an array whose items take no bytes: its payload does not bound it.
+
+    Names are not followed: what they stand for is looked at on its own.
+    """
+    if isinstance(schema, str):
+        return False
+    if isinstance(schema, list):
+        return any(_has_endless_array(one, named) for one in schema)
+    if schema["type"] == "array" and _takes_no_bytes(schema["items"], named, frozenset()):
+        return True
+    inner = [schema[name] for name in ("type", "items", "values") if name in schema]
+    inner += [field["type"] for field in schema.get("fields", ())]
+    return any(_has_endless_array(one, named) for one in inner)
+
+
+def _takes_no_bytes(schema: Any, named: dict[str, Any], around: frozenset[str]) -> bool:
+    if isinstance(schema, str):
+        if schema == "null" or schema not in named or schema in around:
+            return schema == "null"
+        return _takes_no_bytes(named[schema], named, around | {schema})
+    if isinstance(schema, list):
+        return False
+    if schema["type"] == "fixed":
+        return bool(schema["size"] == 0)
+    if schema["type"] == "record":
+        return all(_takes_no_bytes(one["type"], named, around) for one in schema["fields"])
+    return _takes_no_bytes(schema["type"], named, around)

@@ -109,9 +109,9 @@ class SchemaRegistryClient:
         return texts
 
     def _get(self, path: str, *, is_optional: bool = False) -> Any:
-        """Return an answer's JSON; None when the registry says that there is no such thing.
+        """Return an answer's object; None when the registry says that there is no such thing.
 
-        What is optional older registries do not know at all.
+        What is optional older registries do not know at all; it is a list.
         """
         import tenacity
 
@@ -140,6 +140,8 @@ class SchemaRegistryClient:
             if isinstance(found, dict) and found.get("error_code") in _NO_SUCH_THING:
                 return None
             raise self._odd(f"it answers 404 to {path.partition('?')[0]}")
+        if not isinstance(found, list if is_optional else dict):
+            raise self._odd(f"its answer to {path.partition('?')[0]} has another form than said")
         return found
 
     def _get_once(self, path: str) -> tuple[int, bytes]:

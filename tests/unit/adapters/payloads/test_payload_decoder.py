@@ -218,3 +218,28 @@ def test_values_that_nest_without_an_end_do_not_end_the_process(depth: int) -> N
     else:
         with pytest.raises(UndecodablePayload, match="RecursionError"):
             nested.decode(data)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "fixed", "name": "Nothing", "size": 0},
+        {"type": "record", "name": "Empty", "fields": [{"name": "n", "type": "null"}]},
+        "shop.Empty",
+    ],
+)
+def test_an_array_that_its_payload_does_not_bound_is_not_read(items: Any) -> None:
+    empty = {"type": "record", "name": "Empty", "namespace": "shop", "fields": []}
+    inside = ["null", {"type": "map", "values": {"type": "array", "items": items}}]
+    known = decoder(
+        _1=of_avro(avro(("all", inside)), references=(empty,) if items == "shop.Empty" else ())
+    )
+    endless = b"\x02\x02\x02a" + b"\xfe" + b"\xff" * 8 + b"\x01" + b"\x00\x00"
+    with pytest.raises(UndecodablePayload, match="items take no bytes"):
+        known.decode(header(1, endless))
+
+
+def test_an_array_of_items_that_may_be_null_is_read() -> None:
+    known = decoder(_1=of_avro(avro(("all", {"type": "array", "items": ["null", "int"]}))))
+    assert json.loads(known.decode(header(1, b"\x04\x00\x02\x06\x00")).text) == {"all": [None, 3]}

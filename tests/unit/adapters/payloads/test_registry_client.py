@@ -115,3 +115,12 @@ def test_odd_answers_are_errors_that_name_the_registry(
     registry.add(1, "a", 1, {}, **more)
     with pytest.raises(Blocked, match=r"the schema registry http://127"):
         client(registry).find(1)
+
+
+@pytest.mark.parametrize("body", [[], 3, None, "text", True])
+def test_an_answer_of_another_form_is_an_error_that_names_the_registry(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, body: Any
+) -> None:
+    monkeypatch.setattr(registry, "answer", lambda *_: (200, body))
+    with pytest.raises(Blocked, match=r"ids/1 has another form than said"):
+        client(registry).find(1)
