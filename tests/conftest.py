@@ -6,10 +6,15 @@ import sys
 from threading import Event
 
 import pytest
+from hypothesis import settings
 
 from lakehouse_backfill import errors, fault_points
 from tests.support.quick_commands import build_once
 from tests.support.quick_pyiceberg import make_quick
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 pytest_plugins = ["pytester", "tests.gate_plugin", "tests.req_plugin"]
 

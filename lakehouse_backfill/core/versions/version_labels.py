@@ -70,8 +70,20 @@ def _status(version: int, line: tuple[int, ...]) -> VersionStatus:
 def open_table(context: Context, contract: Contract, source: str, snapshot_id: int) -> None:
     """Make the table of versions before a pointer moves; raises Unsupported, Conflict."""
     if contract.versions_table is not None:
+        require_kept_fit(context, contract)
         context.version_tables.require_fit(source, snapshot_id)
         context.version_tables.open(contract.versions_table, contract.product, source)
+
+
+def require_kept_fit(context: Context, contract: Contract) -> None:
+    """Raise Unsupported where a kept version cannot be in a table of versions that is not made yet.
+
+    What is there already was looked at when it was made.
+    """
+    labels = _wanted_labels(context, contract)
+    if labels is not None and context.tables.describe(labels.table) is None:
+        for one in labels.versions:
+            context.version_tables.require_fit(one.table, one.snapshot_id)
 
 
 def show_labels(context: Context, contract: Contract) -> None:

@@ -20,6 +20,7 @@ from lakehouse_backfill.domain.sources.topics import (
     TopicRequest,
     TopicState,
 )
+from lakehouse_backfill.errors import Unsupported
 
 
 @dataclass
@@ -27,9 +28,12 @@ class FakeVersionTables:
     """What the tables of versions say, by table."""
 
     tables: dict[str, VersionLabels | None] = field(default_factory=dict)
+    #: Tables of versions with delete files.
+    unfit: set[str] = field(default_factory=set)
 
     def require_fit(self, source: str, snapshot_id: int | None) -> None:
-        """Take any table."""
+        if source in self.unfit:
+            raise Unsupported(f"{source} has delete files at snapshot {snapshot_id}")
 
     def open(self, name: str, product: str, source: str) -> None:
         self.tables.setdefault(name, None)

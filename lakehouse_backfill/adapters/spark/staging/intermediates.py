@@ -1,19 +1,22 @@
 """Intermediate results of transforms, kept as tables and read again while their key is the same.
 
-The key is a digest of all that a result can depend on: the pinned snapshots of its inputs, the code
-of the job and of the modules that it imports, the values of its configuration, and the engine. When
-one of them changes, so does the name of the table: a kept result never becomes stale. Proofs don't
+The key is a digest of the pinned snapshots of its inputs, the code of the job and of the modules
+that it imports, the values of its configuration, the engine with its SQL settings, and the versions
+of Python and of the packages that jobs call most; other packages are not looked at. When one of
+them changes, so does the name of the table: a kept result never becomes stale by it. Proofs don't
 read kept results: they compute them again.
 """
 
 from __future__ import annotations
 
+import platform
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -38,8 +41,10 @@ _USED_PROPERTY = f"{_PREFIX}used-at"
 _CHUNK = "intermediate"
 #: So often a use is noted: `maintain` removes what nobody used for days.
 _NOTED_EVERY = timedelta(hours=12)
-#: Settings of a session by which the same code gives other rows.
-_MEANINGFUL = ("spark.sql.ansi.enabled", "spark.sql.session.timeZone", "spark.sql.caseSensitive")
+#: All settings of this kind can make the same code give other rows; those of catalogs hold secrets,
+#: and the catalog is a part of the key by its name.
+_SETTINGS, _NO_SETTINGS = "spark.sql.", ("spark.sql.catalog.", "spark.sql.warehouse.dir")
+_PACKAGES = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,6 @@ class IntermediateStore:
 
     def key(self, plan: Plan, wanted: Intermediate) -> str:
         """Return the digest of all that the result depends on."""
-        conf = self._tables.spark.conf
         inputs = [
             {"name": pin.name, "table": pin.table, "snapshot_id": pin.snapshot_id}
             for pin in wanted.find_pins(plan)
@@ -98,7 +102,8 @@ class IntermediateStore:
         parts = {
             "format": _FORMAT,
             "engine": self._tables.spark.version,
-            "settings": {name: str(conf.get(name, "")) for name in _MEANINGFUL},
+            "packages": _package_versions(),
+            "settings": self._settings(),
             "catalog": self._tables.catalog,
             "name": wanted.info.name,
             "code": job_code.code_files(plan.resolved),
@@ -106,6 +111,14 @@ class IntermediateStore:
             "inputs": inputs,
         }
         return digest(parts)
+
+    def _settings(self) -> dict[str, str]:
+        given = self._tables.spark.conf.getAll
+        return {
+            name: str(value)
+            for name, value in sorted(given.items())
+            if name.startswith(_SETTINGS) and not name.startswith(_NO_SETTINGS)
+        }
 
     def keep(
         self, plan: Plan, wanted: Intermediate, build: Callable[[], DataFrame]
@@ -207,6 +220,15 @@ class IntermediateStore:
         doing = spark_errors(f"noting the use of {table}")
         with suppress(BackfillError), doing, write_guard.allow_own_writes():
             self._tables.spark.sql(f"ALTER TABLE {self._tables.quoted_name(table)} {change}")
+
+
+def _package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that code of a job calls most."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _now_text() -> str:

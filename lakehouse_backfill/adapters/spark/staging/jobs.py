@@ -390,11 +390,14 @@ def _python_jobs(root: Path, path: Path, file: str, text: str) -> list[Job]:
     with job_imports(root, path):
         module = _import_job_module(root, path, file, text)
     values, code = list(vars(module).values()), (root, path)
+    found = {id(value): (value, each) for value in values if (each := intermediate_info(value))}
     made = {
         each.name: Intermediate(each, _compute_with_imports(value, each, code))
-        for value in values
-        if (each := intermediate_info(value))
+        for value, each in found.values()
     }
+    if len(made) < len(found):
+        problem = f"{file} holds two intermediate results of one name"
+        raise ConfigError(problem, fix="give one of them another name")
     return [
         Job(
             info, file, _compute_with_imports(value, info, code), root, _line_of(value),

@@ -16,6 +16,7 @@ from lakehouse_backfill.core.planning.target import (
     schema_changes,
 )
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import version_labels
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
 from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, ResolvedManifest, TableFacts
@@ -238,6 +239,7 @@ def _versions_table_notes(context: Context, resolved: ResolvedManifest) -> tuple
         return ()
     if target.snapshot_id is not None:
         context.version_tables.require_fit(target.table, target.snapshot_id)
+    version_labels.require_kept_fit(context, resolved.contract)
     return (
         f"{name} gets the run's rows with their output_version; output_status of the rows that "
         "they replace becomes superseded",

@@ -12,6 +12,7 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.retention.maintain import maintain
 from lakehouse_backfill.core.versions.version_labels import decide_labels
 from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.errors import Unsupported
 from tests.support.fakes import steps
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 
@@ -118,3 +119,29 @@ def test_publish_rollback_and_maintain_bring_the_table_to_what_the_pointer_says(
     assert len(said()) == 3
     maintain(found, {PRODUCT: LABELLED}, "ana", **{**erased, "dry_run": False})
     assert said() == ["1 accepted"]
+
+
+def test_a_table_that_comes_later_is_refused_where_a_kept_version_does_not_fit() -> None:
+    where = lake()
+    found = context(where)
+    unfit = found.version_tables.unfit  # type: ignore[attr-defined]
+    before, target = contract(publication="pinned", view=VIEW), {"publish_mode": "versioned"}
+    for _ in range(2):
+        run_id = steps.accepted_run(found, declared(contract=before, target=target))
+        publish(found, run_id, "bob")
+    later = declared(contract=LABELLED, target=target)
+    unfit.add("silver.daily_v1")
+    with pytest.raises(Unsupported, match=r"silver\.daily_v1 has delete files"):
+        steps.accepted_run(found, later)
+    unfit.clear()
+    run_id = steps.accepted_run(found, later)
+    unfit.add("silver.daily_v1")
+    with pytest.raises(Unsupported, match=r"silver\.daily_v1 has delete files"):
+        publish(found, run_id, "bob")
+    accepted = found.versions.pointer(PRODUCT).accepted
+    assert accepted is not None
+    assert accepted.version == 2
+    assert found.version_tables.tables == {}  # type: ignore[attr-defined]
+    unfit.clear()
+    publish(found, run_id, "bob")
+    assert len(found.version_tables.tables[TABLE].versions) == 4  # type: ignore[attr-defined]

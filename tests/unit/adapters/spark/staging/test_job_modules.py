@@ -1,4 +1,4 @@
-"""Modules of a job come from the folder of its code, and from nowhere else (D6)."""
+"""Modules of a job come from the folder of its code alone (D6); and what a job declares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from types import ModuleType
 import pytest
 from pyspark import cloudpickle
 
-from lakehouse_backfill.adapters.spark.staging.jobs import job_imports
+from lakehouse_backfill.adapters.spark.staging.jobs import job_imports, load_job
+from lakehouse_backfill.domain.manifest import TransformRef
+from lakehouse_backfill.errors import ConfigError
 
 pytestmark = pytest.mark.req("D6")
 
@@ -70,3 +72,33 @@ def test_a_module_that_is_imported_while_tasks_are_made_travels_with_them(tmp_pa
     assert pickle.loads(task)() == 2
     left = set(cloudpickle.list_registry_pickle_by_value()) - before
     assert {"jobs.lib.never", "beside"}.isdisjoint(left)
+
+
+TWO = """\
+from lakehouse_backfill.transforms import intermediate, transform
+
+@intermediate(name="rate", inputs=("rates",))
+def one(config, rates):
+    return rates
+
+again = one
+
+@intermediate(name="{name}", inputs=("rates",))
+def other(config, rates):
+    return rates.limit(1)
+
+@transform(name="daily", version="1.0.0", inputs=("rate",))
+def daily(context, rate):
+    return rate
+"""
+
+
+@pytest.mark.req("X6")
+def test_two_intermediate_results_of_one_name_are_refused(tmp_path: Path) -> None:
+    wanted = TransformRef(name="daily", version="1.0.0", file="job.py")
+    (tmp_path / "job.py").write_text(TWO.format(name="other"))
+    job = load_job(None, tmp_path, wanted, {"rates"})  # type: ignore[arg-type]
+    assert [one.info.name for one in job.intermediates] == ["rate"]
+    (tmp_path / "job.py").write_text(TWO.format(name="rate"))
+    with pytest.raises(ConfigError, match=r"job\.py holds two intermediate results of one name"):
+        load_job(None, tmp_path, wanted, {"rates"})  # type: ignore[arg-type]
