@@ -45,7 +45,6 @@ COMMIT_POINTS = (
     "ControlLog.reject_record",
     "ControlLog.replay_job",
     "ControlLog.run_event",
-    "CorrectionTopics.commit",
     "Corrections.append",
     "MigratedTables.commit",
     "MigratedTables.drop",
@@ -66,6 +65,7 @@ COMMIT_POINTS = (
     "Spark.create_view",
     "Spark.keep_intermediate",
     "Spark.overwrite",
+    "Topics.commit",
     "Views.commit",
     "Pins.expire",
 )

@@ -78,6 +78,10 @@ class Pointer(Value):
     head: str = added_later("", "The seal of the product's newest row.")
 
 
+#: Snapshot summary property of every commit that brings in rows: `run.mode`, or the mode of what
+#: is no run.
+MODE_PROPERTY = "lakehouse-backfill.processing-mode"
+
 #: The columns of a table of versions that the product does not have.
 VERSION_COLUMN, STATUS_COLUMN = "output_version", "output_status"
 #: What a view of a table of versions ends with, in the SQL of every engine.
@@ -107,6 +111,8 @@ class VersionLabels(Value):
     acts: int
     versions: tuple[LabelledVersion, ...]
     let_go: tuple[int, ...] = ()
+    #: The mode of the run of the newest act.
+    mode: str = added_later("none", "The mode of the run of the newest act.")
 
     @property
     def accepted(self) -> LabelledVersion:

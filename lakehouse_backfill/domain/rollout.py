@@ -243,6 +243,7 @@ class CorrectionEventsRequest(Value):
 
     sink: CorrectionSink
     reason_code: str
+    mode: str
     publication: Publication
 
 
@@ -256,4 +257,6 @@ class CompensationRequest(Value):
     tokens: tuple[str, ...]
     partitions: tuple[str, ...] | None
     by_run: str
+    #: Of the run that is taken back.
+    mode: str
     publication: Publication

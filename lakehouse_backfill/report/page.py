@@ -357,7 +357,7 @@ class EvidencePages:
                 problem = error.problem if isinstance(error, BackfillError) else repr(error)
                 fix = command_line("evidence", run)
                 warnings.append(f"the page of {run} is not up to date: {problem}; later: {fix}")
-                self._context().journal.log("page not written", run_id=run, problem=problem)
+                self._context().journal_of(run).log("page not written", problem=problem)
         if written:
             self._write_index(self._folder)
         return written, warnings

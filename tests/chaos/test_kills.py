@@ -46,7 +46,7 @@ ELSEWHERE = {
     "Corrections.write": "only for correction events; killed in test_rollout_kills.py",
     "Corrections.append": "only for correction events; killed in test_rollout_kills.py",
     "CorrectionTopics.send": "only with a topic; killed in stack/test_kafka_corrections.py",
-    "CorrectionTopics.commit": "only with a topic; killed in stack/test_kafka_corrections.py",
+    "Topics.commit": "only with a topic; killed in stack/test_kafka_corrections.py",
     "Corrections.compensate": "only for correction events; killed in test_rollout_kills.py",
     "Publisher.carry": "only where a publication catches up; killed in test_catching_up.py",
     "Shadows.evolve": "only with target.schema_change; killed in test_java_kills.py",

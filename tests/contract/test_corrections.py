@@ -17,6 +17,7 @@ from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.core.versions.corrections import CORRECTION_COLUMNS
 from lakehouse_backfill.domain.contract import CorrectionSink
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.rollout import (
     CompensationRequest,
     CorrectionEventsRequest,
@@ -29,7 +30,7 @@ from tests.support.examples.plans import a_publication
 from tests.support.fakes.rollout import FakeCorrections
 from tests.support.lakes.tables import TARGET, Kit, row
 
-pytestmark = pytest.mark.req("U9")
+pytestmark = pytest.mark.req("U9", "V2")
 SINK = "silver.events"
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 ROWS = (
@@ -50,6 +51,7 @@ def port(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Callable[
     def look() -> list[Any]:
         table = kit.live.load_table(SINK)
         order = [s.summary["lakehouse-backfill.publication"] for s in table.snapshots()]  # type: ignore[index]
+        assert {s.summary and s.summary[MODE_PROPERTY] for s in table.snapshots()} <= {"replay"}
         found = table.scan().to_arrow().to_pylist()
         return sorted(found, key=lambda e: (order.index(e["publication"]), e["position"]))
 
@@ -62,6 +64,7 @@ def _request(
     return CorrectionEventsRequest(
         sink=CorrectionSink.model_validate({"table": SINK, "as": how}),
         reason_code="bug_fix",
+        mode="replay",
         publication=a_publication(version, product=TARGET, run_id="bf-1", token=token, at=AT),
     )
 
@@ -70,7 +73,7 @@ def _back(
     *tokens: str, token: str = "t9", only: tuple[str, ...] | None = None
 ) -> CompensationRequest:
     return CompensationRequest(
-        table=SINK, tokens=tokens, partitions=only, by_run="bf-1",
+        table=SINK, tokens=tokens, partitions=only, by_run="bf-1", mode="replay",
         publication=a_publication(0, "rollback", product=TARGET, token=token, at=AT),
     )  # fmt: skip
 

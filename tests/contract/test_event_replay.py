@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.errors import (
     Blocked,
     ConfigError,
@@ -45,7 +46,7 @@ def case(tmp_path: Path) -> EventCase:
     return EventCase(tmp_path / "project")
 
 
-@pytest.mark.req("S6", "E2")
+@pytest.mark.req("S6", "E2", "V2")
 def test_each_event_is_handled_once_and_the_projection_equals_that_of_one_thread(
     case: EventCase,
 ) -> None:
@@ -69,6 +70,8 @@ def test_each_event_is_handled_once_and_the_projection_equals_that_of_one_thread
     assert (later.total, later.done) == (2, 2)
     case.require_equals_oracle([*EVENTS, Made("new", "A1", 8), Made("first", "B", 1)])
     assert case.table().refs().keys() == {"main"}
+    summaries = [one.summary for one in case.table("silver.balances").snapshots()]
+    assert {one and one[MODE_PROPERTY] for one in summaries} == {"replay"}
 
 
 def test_handlers_have_ledgers_of_their_own_and_a_new_version_begins_anew(case: EventCase) -> None:

@@ -17,7 +17,7 @@ from pyarrow import parquet as pq
 
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.core.evidence.verify import audit_verify
-from lakehouse_backfill.domain.publication import Pointer, Publication
+from lakehouse_backfill.domain.publication import MODE_PROPERTY, Pointer, Publication
 from lakehouse_backfill.errors import Blocked, ChecksFailed, Conflict, SourceDown, Unsupported
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.results.migrations import MigrateResult
@@ -107,7 +107,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[MigrationCase, M
     return case, case.migrate()
 
 
-@pytest.mark.req("T10")
+@pytest.mark.req("T10", "V2")
 def test_a_folder_of_mixed_schemas_becomes_a_table_without_a_copy(
     migrated: tuple[MigrationCase, MigrateResult],
 ) -> None:
@@ -120,6 +120,7 @@ def test_a_folder_of_mixed_schemas_becomes_a_table_without_a_copy(
     files = {task.file.file_path for task in table.scan().plan_files()}
     assert files == {f"file://{case.old}/{name}" for name in before}
     assert table.properties["gc.enabled"] == "false"
+    assert {one.summary and one.summary[MODE_PROPERTY] for one in table.snapshots()} == {"backfill"}
     # Readers with a filter get the rows too: by partition, and by a column with statistics.
     assert table.scan("day = '2023-01-02'").to_arrow().num_rows == 2
     assert table.scan("day IS NULL").to_arrow()["id"].to_pylist() == [7]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.errors import Conflict
 from lakehouse_backfill.project import Project
 from tests.support.sources import case as cases
@@ -50,6 +51,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SourceCase]
         yield made
 
 
+@pytest.mark.req("V2")
 def test_each_record_is_landed_once_and_the_snapshot_is_pinned(case: SourceCase) -> None:
     case.deliver(trips(1, 5))
     project = Project.open(case.project)
@@ -75,6 +77,7 @@ def test_each_record_is_landed_once_and_the_snapshot_is_pinned(case: SourceCase)
     assert set(table.scan().to_arrow()["landing_id"].to_pylist()) == {
         first.landing_id, second.landing_id,
     }  # fmt: skip
+    assert {one.summary and one.summary[MODE_PROPERTY] for one in table.snapshots()} == {"live"}
 
 
 @pytest.mark.parametrize("kind", KILLED)

@@ -9,7 +9,12 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from lakehouse_backfill.adapters.iceberg.commit.version_tables import IcebergVersionTables
-from lakehouse_backfill.domain.publication import LabelledVersion, VersionLabels, VersionStatus
+from lakehouse_backfill.domain.publication import (
+    MODE_PROPERTY,
+    LabelledVersion,
+    VersionLabels,
+    VersionStatus,
+)
 from lakehouse_backfill.errors import Conflict, Unsupported
 from tests.support.fakes.rollout import FakeVersionTables
 from tests.support.lakes.tables import DAY, DAYS, SCHEMA, TARGET, Kit, row
@@ -53,8 +58,9 @@ class _Versions:
                 )
             )
         return VersionLabels(
-            product=TARGET, table=TABLE, acts=self.acts, versions=tuple(versions), let_go=let_go
-        )
+            product=TARGET, table=TABLE, acts=self.acts, versions=tuple(versions), let_go=let_go,
+            mode="replay",
+        )  # fmt: skip
 
     def show(self, *said: str, let_go: tuple[int, ...] = ()) -> VersionLabels:
         labels = self.labels(*said, let_go=let_go)
@@ -79,6 +85,7 @@ class _Versions:
         return sorted((found[1], found[3]) for found in self.kit.rows(table, snapshot_id))
 
 
+@pytest.mark.req("V2")
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_accepted_rows_are_always_those_of_the_accepted_version(
     tmp_path: Path, version: int
@@ -102,6 +109,8 @@ def test_the_accepted_rows_are_always_those_of_the_accepted_version(
     assert made.accepted() == made.held(3)
     assert made.rows(output_version=3) == [(DAYS[2], "v2", 3, "accepted")]
     assert len(made.rows()) == 5
+    snapshots = made.kit.live.load_table(TABLE).snapshots()
+    assert {one.summary and one.summary[MODE_PROPERTY] for one in snapshots} == {"replay"}
 
 
 def test_nothing_outside_of_what_changes_between_two_versions_is_touched(kit: Kit) -> None:

@@ -174,7 +174,7 @@ def test_a_kill_around_each_transaction_loses_and_doubles_no_event(topic: Topic)
     port = sending(topic, events_per_transaction=2)
     for number, moment in enumerate(MOMENTS):
         request = port.request(f"t{number}")
-        point = f"CorrectionTopics.commit:{moment[0]}"
+        point = f"Topics.commit:{moment[0]}"
         child = FORKS.Process(target=_send_until, args=(request, (point, moment[1])))
         child.start()
         child.join(60)
@@ -217,7 +217,7 @@ def test_a_driver_killed_around_its_transaction_is_followed_by_one_that_sends_ea
     for when, then in (("committing", ("recover", "--all")), ("committed", ("publish", lab.run))):
         lab.restore("accepted")
         before = len(_ids(topic))
-        lab.killed("publish", lab.run, *BY, hook=Kill(f"CorrectionTopics.commit:{when}"))
+        lab.killed("publish", lab.run, *BY, hook=Kill(f"Topics.commit:{when}"))
         assert len(_ids(topic)[before:]) == (6 if when == "committed" else 0)
         lab.must(*then, *BY)
         new = _ids(topic)[before:]

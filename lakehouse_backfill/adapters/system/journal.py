@@ -1,8 +1,9 @@
 """Structured logs and spans: JSON lines under `.lakehouse-backfill/logs/`, one file a day.
 
 Every line has the same labels (requirement O2), null where they do not apply, so that a query over
-the files needs no case distinction. Spans nest, and their ids follow W3C trace context. The trace
-id is derived from the run id: the processes that plan, stage and publish one run write one trace.
+the files needs no case distinction. The mode is never null: it is `none` where no run was at work.
+Spans nest, and their ids follow W3C trace context. The trace id is derived from the run id: the
+processes that plan, stage and publish one run write one trace.
 
 Values are written as plain JSON without secrets.
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_backfill.adapters.system.process import SystemClock
+from lakehouse_backfill.domain.monitoring.metrics import NO_RUN, UNKNOWN_RUN
 from lakehouse_backfill.ports.system import Clock
 
 HIDDEN_TEXT = "[hidden]"
@@ -140,6 +142,7 @@ class JsonJournal:
     ) -> None:
         labelled = {**dict.fromkeys(LOG_LABELS), **self._fields, **fields}
         run = labelled["run_id"]
+        labelled["processing_mode"] = labelled["processing_mode"] or _mode_without_plan(run)
         envelope = {
             "at": self._clock.now().isoformat(),
             "event": event,
@@ -174,6 +177,10 @@ class JsonJournal:
         if not self._complaints:
             self._complaints.append(text)  # shared by all bound journals: written once
             sys.stderr.write(text)
+
+
+def _mode_without_plan(run_id: str | None) -> str:
+    return NO_RUN if run_id is None else UNKNOWN_RUN
 
 
 def _trace_id(run_id: str) -> str:

@@ -261,7 +261,8 @@ def partition_checksums(
         raise
     except BackfillError as error:
         # The result is still right; a user without write access reads again the next time.
-        context.journal.log("fingerprints not kept", table=table, problem=error.problem)
+        journal = context.journal_of(run_id)
+        journal.log("fingerprints not kept", table=table, problem=error.problem)
     return complete_checksums(state.known, read)
 
 

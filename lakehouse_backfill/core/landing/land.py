@@ -147,7 +147,7 @@ class _Steps:
         self.state = state
         self.deliveries += deliveries
         _settle(self._ports, state)
-        self._ports.journal.log(
+        self._ports.journal.bind(processing_mode=state.mode).log(
             "landed", source=self._source.source, landing=state.landing_id, rows=landed,
             step=state.step,
         )  # fmt: skip

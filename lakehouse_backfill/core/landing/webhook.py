@@ -55,7 +55,7 @@ def land_waiting(
         )
         ports.raw_tables.commit(source.table, staged, state)
         ports.reader.finish(state)
-        ports.journal.log(
+        ports.journal.bind(processing_mode=state.mode).log(
             "received", source=source.source, landing=state.landing_id, rows=landed,
             step=state.step,
         )  # fmt: skip

@@ -141,7 +141,9 @@ def undo_migration(
 
     context.versions.move(contract.product, withdraw)
     ports.tables.drop(contract.table, state)
-    context.journal.log("migration undone", migration=state.migration_id, table=contract.table)
+    context.journal.bind(processing_mode=state.mode).log(
+        "migration undone", migration=state.migration_id, table=contract.table
+    )
     return state
 
 
@@ -289,7 +291,7 @@ def _accept(
 
     context.versions.move(contract.product, decide)
     refresh_view(context, contract)
-    context.journal.log(
+    context.journal.bind(processing_mode=state.mode).log(
         "migration accepted", migration=state.migration_id, table=contract.table,
         snapshot=snapshot_id,
     )  # fmt: skip

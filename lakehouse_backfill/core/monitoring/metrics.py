@@ -16,7 +16,7 @@ from lakehouse_backfill.core.monitoring.alerts import find_alerts, freshness_of
 from lakehouse_backfill.core.planning.pace import publication_seconds
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.domain.monitoring.metrics import MetricSample
+from lakehouse_backfill.domain.monitoring.metrics import NO_RUN, MetricSample
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.rollout import PinLease
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunStatus
@@ -25,8 +25,6 @@ from lakehouse_backfill.errors import BackfillError
 
 #: So many runs that are over, the last moved, have metrics of their own.
 CLOSED_RUNS = 20
-#: The mode of what no run made.
-NO_RUN = "none"
 _KEYS_UNIQUE = "keys are unique"
 
 

@@ -23,7 +23,7 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change, reference_data_version
-from lakehouse_backfill.domain.publication import CommitResult, Publication
+from lakehouse_backfill.domain.publication import MODE_PROPERTY, CommitResult, Publication
 from lakehouse_backfill.domain.rollout import CompensationRequest, CorrectionEventsRequest
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.errors import Blocked, Tampered, TargetChanged, Unsupported
@@ -58,6 +58,7 @@ def _expose_events(
         CorrectionEventsRequest(
             sink=corrections.correction_sink(resolved.manifest, resolved.contract),
             reason_code=resolved.manifest.run.reason_code,
+            mode=resolved.manifest.run.mode,
             publication=reserved,
         ),
         context.differ(diff.choose_for_request(context, request).engine).differing(request),
@@ -122,6 +123,7 @@ def write_compensating_events(
             tokens=tuple(publication.token for publication in undone),
             partitions=way.scope.partitions if way.is_partial else None,
             by_run=", ".join(way.runs_rolled_back) or "rollback",
+            mode=context.mode_of(way.run_id),
             publication=row,
         )
     )
@@ -198,7 +200,7 @@ def _lineage_properties(plan: Plan) -> dict[str, str]:
     return {
         "lakehouse-backfill.transform": manifest.transform.name,
         "lakehouse-backfill.transform-version": manifest.transform.version,
-        "lakehouse-backfill.processing-mode": manifest.run.mode,
+        MODE_PROPERTY: manifest.run.mode,
         "lakehouse-backfill.input-snapshot-ids": ",".join(inputs),
         **({"lakehouse-backfill.reference-data-version": reference} if reference else {}),
         "lakehouse-backfill.restatement-reason": manifest.run.reason_code,

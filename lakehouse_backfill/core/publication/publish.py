@@ -134,7 +134,7 @@ class _Driver:
 
     def drive(self, plan: Plan, status: RunStatus) -> None:
         status = self.context.drive(status, plan, "begin publishing", self.by, **self.detail)
-        self.leases.enter_context(RenewedLease(self.context, status))
+        self.leases.enter_context(RenewedLease(self.context, plan, status))
         self.driven[plan.run_id] = DrivenRun(self.context, plan, status, self.by)
 
     def visible(self, plan: Plan, status: RunStatus) -> Publication | None:

@@ -218,7 +218,7 @@ def recover(
                 if run_id is not None:
                     raise
                 result, is_done = f"{error.problem} ({error.state}); fix: {error.fix}", False
-            context.journal.log(
+            context.journal_of(recovery.subject).log(
                 "recovered", subject=recovery.subject, action=recovery.action, result=result
             )
         outcomes.append(
@@ -459,7 +459,7 @@ def _finish_rollback(context: Context, pending: Publication, by: str) -> str:
         if reservation is not None and reservation.token == pending.token:
             raise
         return f"given back: {error.problem}"
-    context.journal.log("rollback recovered", product=pending.product, by=by)
+    context.journal_of(run_id).log("rollback recovered", product=pending.product, by=by)
     return f"version {result.publication.version} is accepted"
 
 

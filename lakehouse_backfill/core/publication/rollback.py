@@ -33,7 +33,13 @@ from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain import table
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.plan import declared_schema_change
-from lakehouse_backfill.domain.publication import CommitResult, Pointer, Publication, RevertRequest
+from lakehouse_backfill.domain.publication import (
+    MODE_PROPERTY,
+    CommitResult,
+    Pointer,
+    Publication,
+    RevertRequest,
+)
 from lakehouse_backfill.domain.run import RunState
 from lakehouse_backfill.errors import Blocked, NotFound, RunMoved, Unsupported
 
@@ -132,7 +138,7 @@ def apply_rollback(
     swap = act.restore_or_release(row, draft)
     rollback_content.drop_rollback_shadow(context, row)
     publication = reserve.finalise_version(context, row, swap, "rollback")
-    context.journal.log(
+    context.journal_of(way.run_id).log(
         "rolled back", product=contract.product, version=publication.version, reason=reason
     )
     act.follow_up(publication)
@@ -293,6 +299,7 @@ class _Rollback:
                 properties={
                     "lakehouse-backfill.rollback-to": str(way.version),
                     "lakehouse-backfill.reason": row.reason,
+                    MODE_PROPERTY: context.mode_of(way.run_id),
                     **signers.binding_mark(context.profile, contract.table),
                 },
                 rewritten=rewritten,

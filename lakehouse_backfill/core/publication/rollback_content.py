@@ -324,6 +324,7 @@ def _restore_chunks(
                 properties={
                     "lakehouse-backfill.rollback": row.token,
                     "lakehouse-backfill.reason": row.reason,
+                    publication.MODE_PROPERTY: context.mode_of(way.run_id),
                 },
             )
         )

@@ -229,7 +229,7 @@ class _Steps:
         _record(self._ports, state, rows)
         self._ports.ledger.report(_job(state, "running"))
         self._ports.progress.advance(len(rows))
-        self._ports.journal.log(
+        self._ports.journal.bind(processing_mode=state.mode).log(
             "replayed", store=state.store, handler=state.ledger_name, replay=state.replay_id,
             step=state.step, events=len(rows),
         )  # fmt: skip

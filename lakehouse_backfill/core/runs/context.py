@@ -16,11 +16,12 @@ from lakehouse_backfill.core.runs import lifecycle, signers
 from lakehouse_backfill.domain.contract import Contract, Profile
 from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.manifest import Compute
+from lakehouse_backfill.domain.monitoring.metrics import NO_RUN, UNKNOWN_RUN
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import ChosenWritePath, Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, Lease, RunStatus
-from lakehouse_backfill.errors import ConfigError, RunMoved, hide_texts
+from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound, RunMoved, hide_texts
 from lakehouse_backfill.ports.comparison import Corrections, CorrectionTopics, Differ
 from lakehouse_backfill.ports.compute import ComputePorts, RowReader, Views
 from lakehouse_backfill.ports.control import Audit, Evidence, RunFiles, Runs, Versions
@@ -93,6 +94,21 @@ class Context:
     check_files: bool = False
     #: The pool and scratch place in which this process computes.
     place: Callable[[], Compute] = Compute
+
+    def journal_of(self, subject: str | None) -> Journal:
+        """Return a journal with the labels of a run; without them when the subject is no run."""
+        if subject is None:
+            return self.journal
+        try:
+            return self.journal.bind(**self.runs.plan(subject).labels)
+        except NotFound:
+            return self.journal
+        except BackfillError:  # The plan cannot be read; a log line must not stop the work.
+            return self.journal.bind(run_id=subject, processing_mode=UNKNOWN_RUN)
+
+    def mode_of(self, run_id: str | None) -> str:
+        """Return the mode of a run; raises what reading its plan raises."""
+        return NO_RUN if run_id is None else self.runs.plan(run_id).resolved.manifest.run.mode
 
     def redaction(self, contract: Contract | None) -> Redaction:
         """Return what reports on a product hide.
@@ -220,10 +236,12 @@ class RenewedLease:
     def __init__(
         self,
         context: Context,
+        plan: Plan,
         status: RunStatus,
         on_lost: Callable[[RunStatus], None] | None = None,
     ) -> None:
         self._context = context
+        self._journal = context.journal.bind(**plan.labels)
         self._run_id = status.run_id
         self._on_lost = on_lost
         self.epoch = status.epoch
@@ -279,7 +297,7 @@ class RenewedLease:
                     return
             except Exception as error:  # noqa: BLE001 (any failure: the next look may succeed)
                 # The catalog may be back at the next renewal; until then the lease still runs.
-                self._context.journal.log("lease not renewed", problem=str(error))
+                self._journal.log("lease not renewed", problem=str(error))
 
     def _step_s(self, pause_s: float) -> float:
         return pause_s if self._on_lost is None else min(WATCH_S, pause_s)

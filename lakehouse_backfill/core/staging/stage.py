@@ -205,7 +205,7 @@ def staging_session(
     status = context.drive(status, plan, "begin staging", by, **engine)
     try:
         interruption = _Interruption(context, plan)
-        with RenewedLease(context, status, interruption) as lease, _loss_first(lease):
+        with RenewedLease(context, plan, status, interruption) as lease, _loss_first(lease):
             compute = interruption.compute = context.compute()
             session = StagingSession(
                 status,

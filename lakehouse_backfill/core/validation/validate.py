@@ -145,7 +145,7 @@ def validate(
     rules.require_permission_now(context, plan, replayer or by)
     status = context.drive(status, plan, "begin validation", by)
     started = context.clock.now()
-    with RenewedLease(context, status), context.journal.bind(**plan.labels).span("validate"):
+    with RenewedLease(context, plan, status), context.journal.bind(**plan.labels).span("validate"):
         with effect_log.record_attempts(context, run_id, status.epoch):
             judged, moved, suites_s = _judge(context, plan)
         # JSON has no NaN, and totals may hold one.

@@ -18,7 +18,7 @@ from lakehouse_backfill.core.versions import corrections, pointer
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.sources.topics import CorrectionTopic, TopicRequest, TopicState
-from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.errors import BackfillError, Tampered
 
 #: Kind of the documents that say how far the events of an act are sent.
 TOPIC_LEDGER = "correction-topic"
@@ -83,9 +83,21 @@ def _act(context: Context, row: Publication, rows: tuple[Publication, ...]) -> T
     made = row if row.action == "publish" else next(published, None)
     if made is None or made.run_id is None or row.action == "baseline":
         return None
-    plan = context.runs.plan(made.run_id)
+    try:
+        plan = context.runs.plan(made.run_id)
+    except Tampered:
+        # Of a run that wrote no events, a damaged plan must not block the repair.
+        if _is_of_rows(context, row):
+            return None
+        raise
     topic = _topic(plan)
     return None if topic is None else TopicAct(row, plan, topic)
+
+
+def _is_of_rows(context: Context, row: Publication) -> bool:
+    """Return whether an act changed the product's own table or pointer, and so wrote no events."""
+    contract = context.contract(row.product)
+    return contract.publication == "pinned" or row.table == contract.table
 
 
 def _topic(plan: Plan) -> CorrectionTopic | None:
@@ -128,8 +140,8 @@ def _send(context: Context, act: TopicAct) -> int:
             error.fix = "give later: lakehouse-backfill recover"
         raise
     _record(context, act, since, is_sent=True)
-    context.journal.log(
-        "events sent", product=plan.product, version=row.version, topic=act.topic.name,
+    context.journal.bind(**plan.labels).log(
+        "events sent", version=row.version, topic=act.topic.name,
         sent=done.sent, found=done.found,
     )  # fmt: skip
     return done.sent

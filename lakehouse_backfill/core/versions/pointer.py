@@ -106,6 +106,12 @@ class RollbackTarget:
     #: Rows that were deleted since and are not restored; set with `rewrites`.
     excluded_rows: ExcludedRows | None = None
 
+    @property
+    def run_id(self) -> str | None:
+        """The newest run that is taken back, else the first that readers see again."""
+        undone = (row.run_id for row in self.undone if row.run_id is not None)
+        return next(undone, next(iter(self.runs_reinstated), None))
+
 
 def runs_by_version(history: tuple[Publication, ...]) -> dict[int, frozenset[str]]:
     """Return, for each accepted version, the runs whose output readers see at it."""

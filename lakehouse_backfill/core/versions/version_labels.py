@@ -94,7 +94,10 @@ def show_labels(context: Context, contract: Contract) -> None:
     labels = _wanted_labels(context, contract)
     if labels is not None:
         context.version_tables.open(labels.table, labels.product, labels.accepted.table)
-        context.version_tables.show(labels)
+        history = context.versions.history(contract.product)
+        run_id = history[0].run_id or pointer.newest_published_run(history)
+        mode = context.mode_of(run_id)
+        context.version_tables.show(labels.model_copy(update={"mode": mode}))
 
 
 def show_all_labels(

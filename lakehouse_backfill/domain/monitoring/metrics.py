@@ -8,6 +8,10 @@ from pydantic import Field
 
 from lakehouse_backfill.domain.serialization import Text, Value
 
+#: The mode of what no run made: of its metrics and log lines.
+NO_RUN = "none"
+#: The mode of a run whose plan cannot be read.
+UNKNOWN_RUN = "unknown"
 MetricKind = Literal["counter", "gauge", "histogram"]
 
 

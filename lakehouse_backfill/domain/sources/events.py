@@ -196,6 +196,11 @@ class ReplayState(Value):
         """The handler as the ledger names it."""
         return f"{self.handler}@{self.version}"
 
+    @property
+    def mode(self) -> str:
+        """The mode of its commits and log lines."""
+        return "replay"
+
 
 def next_replay_state(state: ReplayState, **changes: object) -> ReplayState:
     """Return the state after the next commit: it names the commit that it follows."""

@@ -59,6 +59,11 @@ class LandingState(Value):
     token: str = ""
     follows: str = ""
 
+    @property
+    def mode(self) -> str:
+        """The mode of the landing: of its commits and log lines."""
+        return "reconciliation" if self.request.reconcile else "live"
+
 
 class LandingRequest(Value):
     """What a landing shall read: a half-open range of business dates or instants, or all."""

@@ -125,6 +125,11 @@ class MigrationState(Value):
     #: Who began it.
     by: str
 
+    @property
+    def mode(self) -> str:
+        """The mode of its commits and log lines."""
+        return "backfill"
+
 
 @dataclass(frozen=True)
 class MigrationSurvey:

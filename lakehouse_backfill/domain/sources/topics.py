@@ -7,8 +7,8 @@ from pydantic import Field
 from lakehouse_backfill.domain.serialization import Text, Value
 
 
-class CorrectionTopic(Value):
-    """A topic that the events of publications are sent to once these are accepted."""
+class TopicAddress(Value):
+    """A topic, and how its brokers are reached."""
 
     name: Text = Field(description="Name of the topic; it must exist.")
     bootstrap_servers: Text = Field(description="host:port of some brokers, by commas.")
@@ -20,12 +20,17 @@ class CorrectionTopic(Value):
         default_factory=dict,
         description="Properties whose values are read from environment variables.",
     )
+    timeout_s: float = Field(60, gt=0, description="How long the brokers may stay silent.")
+
+
+class CorrectionTopic(TopicAddress):
+    """A topic that the events of publications are sent to once these are accepted."""
+
     shared: bool = Field(
         default=False,
         description="Whether records of others are in the topic, such as those of a live job; "
         "refused unless this is true.",
     )
-    timeout_s: float = Field(60, gt=0, description="How long the brokers may stay silent.")
 
 
 class TopicState(Value):

@@ -483,7 +483,9 @@ class SilentJournal:
         self.bound = bound
 
     def log(self, event: str, **fields: Any) -> None:
-        self.lines.append((event, self.bound | fields))
+        line = self.bound | fields
+        assert "processing_mode" in line or "run_id" not in line, "a line of a run names its mode"
+        self.lines.append((event, line))
 
     @contextmanager
     def span(self, name: str, **fields: Any) -> Any:

@@ -390,7 +390,9 @@ class FakeLake:
                 if content.get(label) != since.get(label):
                     raise TargetChanged(f"{label} was changed by a live writer")
                 content[label] = self._earlier(request, restore, label)
-        return self._swap(request.target, content, request.token, request.tags)
+        swap = self._swap(request.target, content, request.token, request.tags)
+        table.summaries[-1].update(request.properties)
+        return swap
 
     def _earlier(
         self, request: RevertRequest, restore: PartitionRestore, label: str

@@ -26,7 +26,7 @@ from lakehouse_backfill.adapters.iceberg.commit.swap import TokenCommit, read_co
 from lakehouse_backfill.adapters.iceberg.schema import TypeParser
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.domain import rollout
-from lakehouse_backfill.domain.publication import CommitResult, Publication
+from lakehouse_backfill.domain.publication import MODE_PROPERTY, CommitResult, Publication
 from lakehouse_backfill.errors import Tampered, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 
@@ -54,6 +54,7 @@ class IcebergCorrections:
         marks = {
             metadata.RUN_ID_PROPERTY: str(row.run_id),
             f"{metadata.PROPERTY_PREFIX}output-version": str(row.version),
+            MODE_PROPERTY: request.mode,
         }
         if row.evidence_digest:
             marks[f"{metadata.PROPERTY_PREFIX}evidence-digest"] = row.evidence_digest
@@ -63,7 +64,10 @@ class IcebergCorrections:
     def compensate(self, request: rollout.CompensationRequest) -> CommitResult:
         """Write the reverse of publications' events, newest first, in one append; only once."""
         events = corrections.reversed_events(request, self._events_to_reverse(request))
-        marks = {f"{metadata.PROPERTY_PREFIX}takes-back": ",".join(request.tokens)}
+        marks = {
+            f"{metadata.PROPERTY_PREFIX}takes-back": ",".join(request.tokens),
+            MODE_PROPERTY: request.mode,
+        }
         return self._append(request.table, request.publication, events, marks)
 
     def events_of(self, table: str, token: str) -> Iterator[Mapping[str, Any]]:

@@ -42,6 +42,7 @@ from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_s
 from lakehouse_backfill.adapters.iceberg.shadow.clone import CLONE_PROPERTIES, differing_parts
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import clone_location
 from lakehouse_backfill.domain.publication import (
+    MODE_PROPERTY,
     STATUS_COLUMN,
     VERSION_COLUMN,
     LabelledVersion,
@@ -111,6 +112,7 @@ class IcebergVersionTables:
                     _ACTS_PROPERTY: str(labels.acts),
                     meta.PUBLICATION_PROPERTY: token,
                     f"{meta.PROPERTY_PREFIX}accepted-version": str(labels.accepted.version),
+                    MODE_PROPERTY: labels.mode,
                 }
                 snapshot = producer.write_snapshot(table, change, marks, number)
 

@@ -17,6 +17,7 @@ from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import Condi
 from lakehouse_backfill.adapters.iceberg.metadata import PROPERTY_PREFIX
 from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
 from lakehouse_backfill.domain.contract import Contract, ContractColumn, ContractPartition
+from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.events import (
     HANDLER_COLUMNS,
@@ -202,6 +203,7 @@ def _prepare(table: Table, files: list[Any], state: ReplayState) -> Transaction:
         f"{PROPERTY_PREFIX}replay-id": state.replay_id,
         f"{PROPERTY_PREFIX}replay-step": str(state.step),
         f"{PROPERTY_PREFIX}replay-position": canonical_json(state.position),
+        MODE_PROPERTY: state.mode,
     }
     # Without files too: the commit then still moves the head, and so meets other commits.
     with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:

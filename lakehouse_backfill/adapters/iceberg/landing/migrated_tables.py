@@ -34,6 +34,7 @@ from lakehouse_backfill.adapters.iceberg.schema import (
     create_table,
 )
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.migration import (
     MIGRATION_BRANCH,
@@ -408,7 +409,7 @@ def _overtaken(table: str, found: MigrationState | None, _: MigrationState) -> s
 
 
 def _summary(state: MigrationState) -> dict[str, str]:
-    return {_ID_PROPERTY: state.migration_id}
+    return {_ID_PROPERTY: state.migration_id, MODE_PROPERTY: state.mode}
 
 
 def _is_own(snapshot: Snapshot, state: MigrationState) -> bool:

@@ -20,6 +20,7 @@ from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import RowRange
+from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.serialization import canonical_json
 from lakehouse_backfill.domain.sources.declaration import LANDING_COLUMNS, SourceDeclaration
 from lakehouse_backfill.domain.sources.landings import LandedSnapshot, LandingState
@@ -257,6 +258,7 @@ class _LandingCommit:
             f"{PROPERTY_PREFIX}landing-source": state.source,
             f"{PROPERTY_PREFIX}landing-step": str(state.step),
             f"{PROPERTY_PREFIX}landing-position": canonical_json(state.position),
+            MODE_PROPERTY: state.mode,
         }
 
 

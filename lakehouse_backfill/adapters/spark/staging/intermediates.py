@@ -26,6 +26,7 @@ from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
+from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.rollout import INTERMEDIATE_PREFIX
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
@@ -182,7 +183,12 @@ class IntermediateStore:
         namespace = self._tables.quote(*self._namespace.split("."))
         target = plan.resolved.target
         # By these `maintain` knows whose files it deletes, as of a run's shadow.
-        summary = {KEY_PROPERTY: key, f"{_PREFIX}run-id": plan.run_id, f"{_PREFIX}chunk-id": _CHUNK}
+        summary = {
+            KEY_PROPERTY: key,
+            f"{_PREFIX}run-id": plan.run_id,
+            f"{_PREFIX}chunk-id": _CHUNK,
+            MODE_PROPERTY: plan.resolved.manifest.run.mode,
+        }
         properties = {
             KEY_PROPERTY: key,
             _USED_PROPERTY: _now_text(),

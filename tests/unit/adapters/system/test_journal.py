@@ -59,7 +59,7 @@ def test_a_line_has_every_label_and_what_was_bound(tmp_path: Path) -> None:
         "source_range": None,
         "transform_version": None,
         "target": "silver.a",
-        "processing_mode": None,
+        "processing_mode": "unknown",
         "product": "a.b",
         "rows": 3,
     }

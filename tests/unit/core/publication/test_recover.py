@@ -486,7 +486,8 @@ def test_the_lease_lives_on_when_a_renewal_fails_in_an_unknown_way() -> None:
 
     quick = found.profile.model_copy(update={"lease_seconds": 0.03})
     odd: Any = Odd()
-    with RenewedLease(dataclasses.replace(found, runs=odd, profile=quick), status) as lease:
+    here = dataclasses.replace(found, runs=odd, profile=quick)
+    with RenewedLease(here, found.runs.plan(run_id), status) as lease:
         deadline = time.monotonic() + 5
         while len(calls) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
