@@ -6,12 +6,12 @@ A publication row is one row of `accepted_output_version`, sealed by a hash chai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import reduce
 from itertools import filterfalse, takewhile
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from lakehouse_backfill.domain.partitions import RowRange, Scope, scope_row_ranges
 from lakehouse_backfill.domain.serialization import Value, added_later, digest
@@ -127,6 +127,16 @@ class ChunkCommit(Value):
     snapshot_id: int
     added_rows: int
     properties: dict[str, str]
+
+
+class StoredTable(NamedTuple):
+    """What the newest metadata of a table says; of a branch, that of its whole table."""
+
+    properties: Mapping[str, str]
+    head_id: int | None
+    is_sorted: bool
+    #: Of all snapshots, by their ids.
+    summaries: Mapping[int, Mapping[str, str]]
 
 
 class CommitResult(Value):

@@ -477,13 +477,18 @@ def spark_tables(
 ) -> SparkTables:
     """Make what reads the tables of the profile's catalog through a session of Spark.
 
-    With PyIceberg's catalog also shadows that are branches.
+    With PyIceberg's catalog also shadows that are branches, and what a writer of shadows asks.
     """
     from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 
     name = profile.catalog["name"]
     if catalog is None:
         return SparkTables(session, name)
-    from lakehouse_backfill.adapters.iceberg.shadow.branches import find_newest_branch
+    from lakehouse_backfill.adapters.iceberg.shadow import branches
 
-    return SparkTables(session, name, lambda shadow: find_newest_branch(catalog(), shadow))
+    return SparkTables(
+        session,
+        name,
+        lambda shadow: branches.find_newest_branch(catalog(), shadow),
+        lambda table: branches.load_stored_table(catalog(), table),
+    )

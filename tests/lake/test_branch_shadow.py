@@ -11,7 +11,11 @@ import pytest
 
 from lakehouse_backfill.adapters.iceberg.catalog import open_catalog
 from lakehouse_backfill.adapters.iceberg.commit.publisher import IcebergPublisher
-from lakehouse_backfill.adapters.iceberg.shadow.branches import BranchShadows, find_newest_branch
+from lakehouse_backfill.adapters.iceberg.shadow.branches import (
+    BranchShadows,
+    find_newest_branch,
+    load_stored_table,
+)
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 from lakehouse_backfill.adapters.spark.staging.staging import SparkStaging
 from lakehouse_backfill.core.planning.target import publish_modes
@@ -34,7 +38,8 @@ class Branch:
         self.catalog = open_catalog(self.lake.profile, self.lake.profile_folder)
         self.shadows = BranchShadows(self.catalog)
         found = partial(find_newest_branch, self.catalog)
-        self.tables = SparkTables(self.lake.spark, self.lake.name, found)
+        stored = partial(load_stored_table, self.catalog)
+        self.tables = SparkTables(self.lake.spark, self.lake.name, found, stored)
 
     def open(self) -> None:
         target = self.plan.resolved.target
@@ -96,7 +101,8 @@ class Overtaken(SparkTables):
     """Fences the shadow between the look at its epoch and the write."""
 
     def __init__(self, branch: Branch) -> None:
-        super().__init__(branch.lake.spark, branch.lake.name, branch.tables.newest_branch)
+        tables = branch.tables
+        super().__init__(tables.spark, tables.catalog, tables.newest_branch, tables.stored)
         object.__setattr__(self, "branch", branch)
 
     def writer(self, *args: Any) -> Any:

@@ -38,6 +38,7 @@ from lakehouse_backfill.domain.partitions import (
     partition_label,
     scope_row_ranges,
 )
+from lakehouse_backfill.domain.publication import StoredTable
 from lakehouse_backfill.domain.table import (
     BranchHead,
     SchemaChange,
@@ -307,6 +308,8 @@ class SparkTables:
     catalog: str
     #: Finds the newest branch of a shadow that is a branch of its target.
     newest_branch: Callable[[str], BranchHead] | None = None
+    #: Loads the newest metadata of a table in this process: Spark takes a job for its snapshots.
+    stored: Callable[[str], StoredTable] | None = None
 
     def __post_init__(self) -> None:
         """Let `bucket_number` find the catalog's functions."""
@@ -382,6 +385,24 @@ class SparkTables:
         with spark_errors(f"reading {table}"), write_guard.allow_own_writes():
             return {row["key"]: row["value"] for row in self.spark.sql(command).collect()}
 
+    def stored_properties(self, table: str) -> dict[str, str]:
+        """Return the same from the newest metadata, as the catalog has it now."""
+        if parse_branch_shadow(table):
+            return self.properties(table)
+        found = self._load_stored(table)
+        head = {"current-snapshot-id": "none" if found.head_id is None else str(found.head_id)}
+        order = {"sort-order": "declared"} if found.is_sorted else {}
+        return {**found.properties, **head, **order}
+
+    def summaries(self, table: str) -> Mapping[int, Mapping[str, str]]:
+        """Return the summaries of all snapshots by their ids, as the catalog has them now."""
+        return self._load_stored(table).summaries
+
+    def _load_stored(self, table: str) -> StoredTable:
+        if self.stored is None:
+            raise ValueError(f"nothing here loads the metadata of {table}")
+        return self.stored(table)
+
     def pin_identity(self, table: str) -> DataFrame:
         """Return an empty frame with a table's columns; call it before the table is inspected.
 
@@ -437,10 +458,3 @@ class SparkTables:
         for key, value in properties.items():
             writer = writer.option(f"snapshot-property.{key}", value)
         return writer
-
-    def snapshot_summaries(self, table: str, condition: str) -> dict[int, dict[str, str]]:
-        """Return the summaries of the snapshots that meet a condition of SQL, by their ids."""
-        with spark_errors(f"reading the snapshots of {table}"):
-            snapshots = self.spark.table(f"{self.quoted_name(table)}.`snapshots`")
-            found = snapshots.where(condition).select("snapshot_id", "summary").collect()
-        return {int(row["snapshot_id"]): row["summary"] or {} for row in found}

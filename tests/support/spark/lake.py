@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from lakehouse_backfill.adapters.iceberg.shadow.branches import load_stored_table
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
@@ -73,7 +75,7 @@ class Lake:
     @property
     def tables(self) -> SparkTables:
         """The tables of the lake's catalog as Spark reads them."""
-        return SparkTables(self.spark, self.name)
+        return SparkTables(self.spark, self.name, stored=partial(load_stored_table, self.catalog))
 
     def staging(self) -> SparkStaging:
         """Make what runs the jobs of the project's folder."""

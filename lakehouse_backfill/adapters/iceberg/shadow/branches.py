@@ -42,7 +42,7 @@ from lakehouse_backfill.adapters.iceberg.shadow.branch_table import (
     stored_marks,
 )
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
-from lakehouse_backfill.domain.publication import ChunkCommit
+from lakehouse_backfill.domain.publication import ChunkCommit, StoredTable
 from lakehouse_backfill.domain.table import (
     BranchHead,
     BranchShadow,
@@ -356,3 +356,19 @@ def find_newest_branch(catalog: Catalog, shadow: str) -> BranchHead:
     """Return the newest branch of a shadow as it is now. Raises NotFound, CatalogDown."""
     table = BranchShadows(catalog)._load(shadow)
     return BranchHead(table.shadow, table.epoch, table.head_id)
+
+
+def load_stored_table(catalog: Catalog, table: str) -> StoredTable:
+    """Load a table, or the whole table of a branch, as it is now. Raises NotFound, CatalogDown.
+
+    No view of the catalog takes part: it may be asked right after a commit.
+    """
+    shadow = parse_branch_shadow(table)
+    with translate_errors():
+        found = catalog.load_table(shadow.target if shadow else table)
+    return StoredTable(
+        properties=dict(found.properties),
+        head_id=found.metadata.current_snapshot_id,
+        is_sorted=not found.sort_order().is_unsorted,
+        summaries={each.snapshot_id: meta.snapshot_summary(each) for each in found.snapshots()},
+    )

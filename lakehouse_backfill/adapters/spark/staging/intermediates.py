@@ -169,13 +169,13 @@ class IntermediateStore:
     def _find(self, table: str, key: str) -> int | None:
         """Return the snapshot of a kept result; None unless the table is exactly what was kept."""
         try:
-            properties = self._tables.properties(table)
+            properties = self._tables.stored_properties(table)
         except NotFound:
             return None
         head = properties.get("current-snapshot-id", "none")
         if properties.get(KEY_PROPERTY) != key or head == "none":
             return None
-        summaries = self._tables.snapshot_summaries(table, "true")
+        summaries = self._tables.summaries(table)
         is_whole = set(summaries) == {int(head)} and summaries[int(head)].get(KEY_PROPERTY) == key
         return int(head) if is_whole else None
 

@@ -153,7 +153,7 @@ class ShadowWriter:
         """
         with spark_errors(f"reading {shadow}"):
             identity = self._tables.pin_identity(shadow)
-        found = self._tables.properties(shadow)
+        found = self._tables.stored_properties(shadow)
         head = self._require_epoch(shadow, found, epoch)
         distribution = self._distribution(shadow, found, expected_bytes)
         properties = {**properties, DISTRIBUTION_PROPERTY: distribution.mode}
@@ -241,7 +241,7 @@ class ShadowWriter:
 
     def _concurrent_commit_error(self, shadow: str, epoch: int) -> BackfillError:
         """Return the error for a commit between inspection and write; nothing was written."""
-        if int(self._tables.properties(shadow).get(EPOCH_PROPERTY, 0)) > epoch:
+        if int(self._tables.stored_properties(shadow).get(EPOCH_PROPERTY, 0)) > epoch:
             return _taken_over_error(shadow, "it was fenced during the write")
         return Conflict(
             f"{shadow} was committed to while a chunk was about to be written",
@@ -274,9 +274,11 @@ class ShadowWriter:
         raise translate_spark_error(failure, doing) from failure
 
     def _find_attempt(self, shadow: str, attempt_id: str) -> ShadowCommit | None:
-        found = self._tables.snapshot_summaries(
-            shadow, f"summary['{ATTEMPT_ID_PROPERTY}'] = '{attempt_id}'"
-        )
+        found = {
+            snapshot_id: summary
+            for snapshot_id, summary in self._tables.summaries(shadow).items()
+            if summary.get(ATTEMPT_ID_PROPERTY) == attempt_id
+        }
         if not found:
             return None
         snapshot_id = max(found)

@@ -152,12 +152,22 @@ def fit_to_target(
             state="nothing was written",
             fix="correct the transform, or change the contract and plan again",
         )
+    if _same_columns(frame.schema.fields, fields):
+        return frame
     columns = []
     for field in fields:
         value, kind = quoted_column(field.name), output_fields[field.name].dataType
         is_same_type = kind.simpleString() == field.dataType.simpleString()
         columns.append(value if is_same_type else value.cast(field.dataType).alias(field.name))
     return frame.select(*columns)
+
+
+def _same_columns(given: list[StructField], wanted: list[StructField]) -> bool:
+    """Return whether names, types and order are equal: then no column has to be selected."""
+    pairs = [
+        [(each.name, each.dataType.simpleString()) for each in fields] for fields in (given, wanted)
+    ]
+    return pairs[0] == pairs[1]
 
 
 def _faults(given: dict[str, StructField], wanted: list[StructField], width: int) -> list[str]:
