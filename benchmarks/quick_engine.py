@@ -1,15 +1,15 @@
 """A stand-in for Spark whose commits cost little, so that what the toolkit adds can be seen.
 
 PyIceberg copies a table's whole metadata several times in each commit: at 2,200 snapshots that
-takes seconds. Here what never changes is not copied, a metadata file is parsed once, and a chunk is
-one append, as its partitions hold nothing before. Rows are those of `tests.chaos.engine`.
+takes seconds. Here what never changes is not copied, the newest metadata file of a table is parsed
+once, and a chunk is one append, as its partitions hold nothing before. Rows are those of
+`tests.chaos.engine`.
 """
 
 from __future__ import annotations
 
 import uuid
 import zlib
-from collections import OrderedDict
 from datetime import date, datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -29,26 +29,31 @@ from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
 from lakehouse_backfill.fault_points import commit_window
 from tests.chaos import engine
 from tests.chaos.engine import MARK, PlainEngine
+from tests.support.quick_pyiceberg import forget_metadata
 
 _NEVER_CHANGED = (
     snapshots.Snapshot, snapshots.SnapshotLogEntry, snapshots.MetadataLogEntry, refs.SnapshotRef,
 )  # fmt: skip
-_KEPT_FILES = 8
 
 
 def spare_copies() -> None:
-    """Have PyIceberg copy and parse less, in this process."""
+    """Have PyIceberg copy and parse less, in this process.
+
+    Of each table the newest metadata is kept, and nothing else: the memory of the process is
+    measured. Processes of tests keep 256 versions.
+    """
     for kind in _NEVER_CHANGED:
         kind.__deepcopy__ = lambda self, _: self  # type: ignore[method-assign,assignment]
+    forget_metadata()
     parse = FromInputFile.table_metadata
-    known: OrderedDict[str, Any] = OrderedDict()
+    known: dict[str, tuple[str, Any]] = {}
 
     def table_metadata(file: Any, *others: Any, **named: Any) -> Any:
-        if file.location not in known:
-            known[file.location] = parse(file, *others, **named)
-            while len(known) > _KEPT_FILES:
-                known.popitem(last=False)
-        found = known[file.location]
+        folder = file.location.rpartition("/")[0]
+        place, found = known.get(folder, ("", None))
+        if place != file.location:
+            found = parse(file, *others, **named)
+            known[folder] = file.location, found
         return found.model_copy(update={"properties": dict(found.properties)})
 
     FromInputFile.table_metadata = staticmethod(table_metadata)  # type: ignore[method-assign]

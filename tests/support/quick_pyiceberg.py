@@ -87,6 +87,16 @@ def _parse_texts_once() -> None:
     AvroFileHeader.get_schema = get_schema  # type: ignore[method-assign]
 
 
+def forget_metadata() -> None:
+    """Drop parsed metadata with its table again, in a process whose memory is measured."""
+    from pyiceberg.table.metadata import TableMetadataUtil
+
+    cached: Any = TableMetadataUtil.parse_raw
+    if hasattr(cached, "cache_clear"):
+        cached.cache_clear()
+        TableMetadataUtil.parse_raw = staticmethod(cached.__wrapped__)
+
+
 def _resolve_readers_once() -> None:
     """Keep the reader for a pair of schemas; a reader holds nothing of the file that it reads."""
     from pyiceberg.avro import file as avro
