@@ -190,15 +190,12 @@ class SparkStaging:
             stored = _stored_checksum(self._tables, plan.shadow_table, snapshot_id, scope)
             self._refuse_secrets(plan, snapshot_id, scope, may_hold=True)
         frames = self._inputs.frames_for_scope(plan, scope)
-        summaries = self._tables.summaries(plan.shadow_table)
+        summary = self._tables.summaries(plan.shadow_table).get(snapshot_id, {})
         return _record(
             plan, chunk, started, stored,
             input_rows=_count_input(self._inputs, plan, chunk, frames),
-            outside_rows=0,
-            snapshot_id=snapshot_id,
-            epoch=epoch,
-            recovered=True,
-            **ChunkCounts.from_properties(summaries.get(snapshot_id, {})).known,
+            outside_rows=0, snapshot_id=snapshot_id, epoch=epoch, recovered=True,
+            **ChunkCounts.from_properties(summary).known,
         )  # fmt: skip
 
     def intermediates(self, plan: Plan) -> tuple[str, ...]:
