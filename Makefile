@@ -33,7 +33,8 @@ PROOFS := .tools/proofs
 # Parts side by side. Three keep two cores busy: each waits a part of its time for servers, for starts of Java, or for
 # what it has killed. All parts run, so that one run names every failure.
 LANES ?= 3
-SIDE_BY_SIDE = $(MAKE) -j$(LANES) --keep-going $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target)
+# Set-up is done by then (-o): else parts that need no servers would begin before the longest ones.
+SIDE_BY_SIDE = $(MAKE) -j$(LANES) -o setup -o servers --keep-going $(if $(findstring output-sync,$(.FEATURES)),--output-sync=target)
 # Folders that exist: some come with later work.
 SERVERS := $(wildcard tests/stack tests/model tests/pages)
 
