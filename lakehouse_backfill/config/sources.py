@@ -169,6 +169,24 @@ def _kafka_faults(document: YamlDocument) -> Iterator[Fault]:
             yield document.fault(
                 ("columns", position, "required"), problem, "write required: false"
             )
+    yield from _disorder_faults(document)
+
+
+def _disorder_faults(document: YamlDocument) -> Iterator[Fault]:
+    """Yield columns with a bound of disorder that are no columns of time."""
+    columns, bounds = document.get("columns"), document.get("kafka", "column_disorder_s")
+    declared = (
+        [one for one in columns if isinstance(one, dict)] if isinstance(columns, list) else []
+    )
+    added = CHANGE_COLUMNS if document.get("change_log") else ()
+    kinds = {one.get("name"): one.get("type") for one in declared} | {
+        name: kind for name, kind, _ in added
+    }
+    for name in bounds if isinstance(bounds, dict) else ():
+        if kinds.get(name) not in ("date", "timestamp", "timestamptz"):
+            problem = f"names {name}, which is no column of dates or instants"
+            fix = "name declared ones; of the records' own timestamps disorder_s speaks"
+            yield document.fault(("kafka", "column_disorder_s"), problem, fix)
 
 
 def _schema_faults(document: YamlDocument) -> Iterator[Fault]:

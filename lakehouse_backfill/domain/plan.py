@@ -20,6 +20,7 @@ from lakehouse_backfill.domain.manifest import InputRange, RunManifest
 from lakehouse_backfill.domain.partitions import Chunk, Scope, describe_labels
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.serialization import Value, added_later, digest
+from lakehouse_backfill.domain.sources.topic_offsets import TopicPin, TopicWindow
 from lakehouse_backfill.domain.table import Column, SchemaChange, SpecPartitions
 
 WritePath = Literal["pyiceberg", "java", "rewrite"]
@@ -75,6 +76,9 @@ class SourcePin(Value):
     )
     candidate: CandidatePin | None = added_later(
         None, "For an input that another run of the cascade stages."
+    )
+    topic: TopicPin | None = added_later(
+        None, "For a raw table of a topic: the offsets whose records the snapshot holds."
     )
 
     @property
@@ -292,6 +296,9 @@ class WindowSource(Value):
     )
     reaches_to: datetime | date | None = added_later(
         None, "The last value of the column in the state that is read, by statistics of its files."
+    )
+    topic: TopicWindow | None = added_later(
+        None, "For a raw table of a topic: the offsets of all events of the window."
     )
 
 

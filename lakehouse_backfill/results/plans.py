@@ -16,6 +16,7 @@ from lakehouse_backfill.domain.guards.determinism import Finding
 from lakehouse_backfill.domain.guards.safety import PublishWindow
 from lakehouse_backfill.domain.partitions import Chunk, ScopeField
 from lakehouse_backfill.domain.run import RunStatus
+from lakehouse_backfill.domain.sources.topic_offsets import TopicPin
 from lakehouse_backfill.domain.table import SpecPartitions, describe_schema_step
 from lakehouse_backfill.errors import BackfillError, ChecksFailed
 from lakehouse_backfill.results.base import Record, Result, optional
@@ -40,6 +41,7 @@ class PlannedPin(Record):
     snapshot_id: int | None
     schema_id: int | None
     mode: str | None
+    topic: TopicPin | None = optional()
 
 
 class PlanResult(Result):

@@ -417,13 +417,14 @@ def anchor_port(profile: Profile) -> Anchor | None:
 
 
 def control_ports(catalog: Any, profile: Profile) -> dict[str, Any]:
-    """Make the ports over the control tables, under the names of the context's fields."""
+    """Make the ports over tables of our own, under the names of the context's fields."""
     from lakehouse_backfill.adapters.iceberg.control.audit import IcebergAudit
     from lakehouse_backfill.adapters.iceberg.control.evidence import IcebergEvidence
     from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
     from lakehouse_backfill.adapters.iceberg.control.runs import IcebergRuns
     from lakehouse_backfill.adapters.iceberg.control.versions import IcebergVersions
     from lakehouse_backfill.adapters.iceberg.files import IcebergStoredFiles
+    from lakehouse_backfill.adapters.iceberg.landing.landed_topics import IcebergLandedTopics
     from lakehouse_backfill.adapters.iceberg.shadow.run_files import IcebergRunFiles
 
     control = ControlTables(catalog, profile.control_namespace)
@@ -433,6 +434,7 @@ def control_ports(catalog: Any, profile: Profile) -> dict[str, Any]:
         "evidence": IcebergEvidence(control),
         "stored_files": IcebergStoredFiles(catalog),
         "audit": IcebergAudit(control),
+        "topics": IcebergLandedTopics(catalog),
         "run_files": IcebergRunFiles(catalog, profile.shadow_namespace),
     }
 

@@ -14,6 +14,7 @@ import pytest
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.system.process import NullProgress
 from lakehouse_backfill.change_log import arrow_state_as_of
+from lakehouse_backfill.domain.sources.topic_offsets import WindowOffsets
 from lakehouse_backfill.errors import Blocked, SourceDown
 from lakehouse_backfill.project import Project
 from lakehouse_backfill.wiring.adapters import Adapters
@@ -194,6 +195,9 @@ def test_a_window_in_event_time_is_complete_although_offsets_have_another_order(
     found = {row[0] for row in case.rows("kafka_value")}
     assert {b"8", b"9", b"10"} <= found
     assert b"6" not in found
+    # What the brokers said is kept: nothing before offset 1 is of the window.
+    assert [1, 2**63 - 1] not in case.position()["facts"]["0"]
+    assert [0, 1, "stamped_before", milliseconds(8)] in case.position()["facts"]["0"]
 
 
 def test_where_brokers_set_the_timestamps_the_end_is_the_offset_of_the_instant(
@@ -388,6 +392,70 @@ columns:
   - {{name: v, type: long}}
 kafka: {{bootstrap_servers: "{address}", topic: {topic}, format: json}}
 """
+
+
+@pytest.mark.req("P6", "M3")
+def test_a_window_of_wrong_events_becomes_offsets_of_the_topic_and_is_restated(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    """Events out of order by their own time; each step by the program's own verbs."""
+    lab, topic = Lab(tmp_path), Topic(kafka.address)
+    lab.make()
+    with lab.opened() as catalog:
+        catalog.drop_table(SOURCE)
+    declared = lab.folder / "catalog/sources/amounts.yaml"
+    declared.parent.mkdir()
+    text = AMOUNTS.format(address=topic.address, topic=topic.name)
+    declared.write_text(text)
+    wanted: dict[int, list[int]] = {0: [], 1: []}
+    for offset, day in enumerate(reversed(DAYS)):
+        for number in (0, 1):
+            value = json.dumps({"d": day, "k": number + 1, "v": 1}).encode()
+            moment = datetime.fromisoformat(f"{day}T12:00:00+00:00")
+            topic.send(value, number, timestamp=int(moment.timestamp() * 1000))
+            wanted[number] += [offset] if day in SCOPE[:2] else []
+    topic.flush()
+    found = Adapters.open(lab.folder, None, NullProgress())
+    wiring = LabWiring(found.folder, found.profile, NullProgress(), found.profile_name)
+    project = Project(wiring)
+    first = project.land("amounts")
+    lab.manifest("topic.yaml", SCOPE[0], SCOPE[-1])
+    window = f"{SCOPE[0]}..{SCOPE[1]}"
+    with pytest.raises(Blocked, match=r"nothing says how long after its d") as refused:
+        project.plan("jobs/topic.yaml", by="ana", window=window)
+    assert "declare kafka.column_disorder_s.d" in refused.value.fix
+    # What was declared since is landed without a record.
+    bound = "format: json, column_disorder_s: {d: 864000}"
+    declared.write_text(text.replace("format: json", bound))
+    second = project.land("amounts")
+    assert (second.rows, second.landing_id == first.landing_id) == (0, False)
+    assert project.land("amounts").landing_id is None
+    planned = project.plan("jobs/topic.yaml", by="ana", window=window)
+    assert planned.window is not None
+    (source,) = planned.window.sources
+    assert source.topic is not None
+    assert source.topic.offsets == tuple(
+        WindowOffsets(partition=number, first=min(own), last=max(own), records=2)
+        for number, own in wanted.items()
+    )
+    assert planned.window.is_closed
+    (pinned, _) = planned.pins
+    assert pinned.topic is not None
+    assert [(one.partition, one.first, one.stop) for one in pinned.topic.offsets] == [
+        (number, 0, len(DAYS)) for number in (0, 1)
+    ]
+    topic.send(json.dumps({"d": SCOPE[0], "k": 9, "v": 1}).encode(), 0)
+    topic.flush()
+    run = str(planned.run_id)
+    assert project.plan("jobs/topic.yaml", by="ana", dry_run=True).run_id == run
+    project.approve(run, by="ana")
+    project.run(run, "ana")
+    project.accept(run, by="ana")
+    project.publish(run, by="ana")
+    with lab.opened() as catalog:
+        rows = catalog.load_table(TARGET).scan().to_arrow().to_pylist()
+    restated = sorted((str(row["d"]), row["k"], row["v"]) for row in rows if row["v"] == 10)
+    assert restated == [(day, k, 10) for day in SCOPE[:2] for k in (1, 2)]
 
 
 @pytest.mark.req("S2", "M3")

@@ -67,6 +67,7 @@ READING = {
     "ImportLedger": {"deliveries"},
     "Inspecting": {"breaking", "chunk", "periods"},
     "Journal": {"bind", "log", "span"},
+    "LandedTopics": {"events", "landing"},
     # Files and servers of the metrics; nothing of the lake.
     "MetricsOutput": {"push", "serve", "text", "write"},
     "Judge": {"entries", "judge", "judge_all", "judge_entries"},

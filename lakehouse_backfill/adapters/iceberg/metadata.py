@@ -35,6 +35,8 @@ TAG_PREFIX = "lhb-"
 PUBLICATION_PROPERTY = PROPERTY_PREFIX + "publication"
 RUN_ID_PROPERTY = PROPERTY_PREFIX + "run-id"
 LANDING_PROPERTY = PROPERTY_PREFIX + "landing-id"
+LANDING_SOURCE_PROPERTY = PROPERTY_PREFIX + "landing-source"
+LANDING_POSITION_PROPERTY = PROPERTY_PREFIX + "landing-position"
 CHUNK_ID_PROPERTY = PROPERTY_PREFIX + "chunk-id"
 #: The number of attempts of a swap, in its summary.
 ATTEMPTS_PROPERTY = PROPERTY_PREFIX + "attempts"

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 #: Lines of a kind that a short plan shows.
 _MAX_SHORT = 3
-#: Commits of a source that a corruption window draws.
+#: Commits of a source, and partitions of a topic, that a corruption window draws.
 _MAX_WINDOW_COMMITS = 8
+_NOT_OVER = "not over yet: the live job still reads rows of it"
 
 
 def render_plan(page: TextPage, result: PlanResult) -> None:
@@ -255,7 +256,9 @@ def _render_window(page: TextPage, window: CorruptionWindow | None) -> None:
     if good is not None:
         version = f"version {good.version}, " if good.version is not None else ""
         state = f"{version}{good.table}@{good.snapshot_id} of {good.at:%Y-%m-%d %H:%M} UTC"
-    closed = "" if window.is_closed else "; not over yet: the live job still reads rows of it"
+    is_late = any(one.topic is not None and not one.topic.is_closed for one in window.sources)
+    why = "not closed: later events are to be landed" if is_late else _NOT_OVER
+    closed = "" if window.is_closed else f"; {why}"
     page.line()
     page.line("wrong rows", "bold")
     page.facts(
@@ -270,6 +273,11 @@ def _render_window(page: TextPage, window: CorruptionWindow | None) -> None:
     commits = [commit for one in window.sources for commit in one.commits]
     columns = "snapshot: snapshot_id | at | operation | writer | partitions"
     page.records("commits that carried them", columns, commits, most=_MAX_WINDOW_COMMITS)
+    for one in window.sources:
+        if one.topic is not None:
+            title = f"where they are in the topic {one.topic.topic}"
+            columns = "partition | first | last | records"
+            page.records(title, columns, one.topic.offsets, most=_MAX_WINDOW_COMMITS)
 
 
 def _window_source_text(source: WindowSource) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lakehouse_backfill.errors import Blocked
 
@@ -61,6 +61,30 @@ class OffsetWindow(NamedTuple):
     end_ms: int | None = None
 
 
+class OffsetFact(NamedTuple):
+    """What brokers said of all records of `first <= offset < stop`, in milliseconds since 1970.
+
+    `stamped_before`: their timestamps lie before `at_ms`. `before_stamp`: they were appended before
+    a record that is stamped `at_ms`. `appended_from`: they were appended at `at_ms` or later.
+    """
+
+    first: int
+    stop: int
+    kind: Literal["stamped_before", "before_stamp", "appended_from"]
+    at_ms: int
+
+    def implies(self, other: OffsetFact) -> bool:
+        """Return whether the other fact says no more than this one."""
+        if self.kind != other.kind or self.first > other.first or self.stop < other.stop:
+            return False
+        is_later = self.at_ms >= other.at_ms
+        return is_later if self.kind == "appended_from" else self.at_ms <= other.at_ms
+
+
+#: Facts by partition.
+Facts = dict[int, tuple[OffsetFact, ...]]
+
+
 def milliseconds(moment: datetime) -> int:
     """Return an instant as Kafka writes it; a fraction of a millisecond counts as a whole one."""
     micros = (moment - _EPOCH) // timedelta(microseconds=1)
@@ -88,6 +112,13 @@ class OffsetPosition:
     #: Records of `asked` by partition, as far as it was read.
     records: dict[int, int] = field(default_factory=dict)
     records_per_s: int | None = None
+    #: Records of all landings by partition; None: older landings did not count them.
+    held: dict[int, int] | None = None
+    #: What is known of records that were not landed; all partitions that the topic had.
+    facts: Facts = field(default_factory=dict)
+    partitions: tuple[int, ...] = ()
+    #: By column: seconds after its instant at which an event is in the topic at the latest.
+    bounds_s: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
     def read(position: Mapping[str, Any]) -> OffsetPosition | None:
@@ -101,8 +132,15 @@ class OffsetPosition:
             topic_id=position["topic_id"],
             asked=_as_spans(position["asked"]),
             landed=_as_spans(position["landed"]),
-            records={int(number): count for number, count in position["records"].items()},
+            records=_as_counts(position["records"]),
             records_per_s=position.get("records_per_s"),
+            held=_as_counts(position["held"]) if "held" in position else None,
+            facts={
+                int(number): tuple(OffsetFact(*one) for one in own)
+                for number, own in position.get("facts", {}).items()
+            },
+            partitions=tuple(position.get("partitions", ())),
+            bounds_s=dict(position.get("bounds_s", {})),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -120,7 +158,14 @@ class OffsetPosition:
             "landed": landed,
             "records": {str(number): count for number, count in self.records.items()},
             "gaps": {str(number): count for number, count in self.gaps().items()},
+            "facts": {
+                str(number): [list(one) for one in own] for number, own in self.facts.items()
+            },
+            "partitions": list(self.partitions),
+            "bounds_s": self.bounds_s,
         }
+        if self.held is not None:
+            found["held"] = {str(number): count for number, count in self.held.items()}
         return found | ({"records_per_s": self.records_per_s} if self.records_per_s else {})
 
     def remaining(self) -> Spans:
@@ -136,12 +181,11 @@ class OffsetPosition:
 
     def advanced(self, read: Spans, records: Mapping[int, int]) -> OffsetPosition:
         """Return the position after these offsets were read, with so many records in them."""
-        landed, counted = dict(self.landed), dict(self.records)
+        landed = dict(self.landed)
         for number, spans in read.items():
             landed[number] = merged([*landed.get(number, ()), *spans])
-        for number, count in records.items():
-            counted[number] = counted.get(number, 0) + count
-        return replace(self, landed=landed, records=counted)
+        held = None if self.held is None else _sum(self.held, records)
+        return replace(self, landed=landed, records=_sum(self.records, records), held=held)
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -316,6 +360,16 @@ def speed_note(records_per_s: int | None, live_per_s: float) -> str:
 
 def _length(spans: Iterable[Span]) -> int:
     return sum(stop - first for first, stop in spans)
+
+
+def _sum(counts: Mapping[int, int], more: Mapping[int, int]) -> dict[int, int]:
+    return {
+        number: counts.get(number, 0) + more.get(number, 0) for number in sorted({*counts, *more})
+    }
+
+
+def _as_counts(found: Mapping[str, int]) -> dict[int, int]:
+    return {int(number): count for number, count in found.items()}
 
 
 def _as_spans(found: Mapping[str, Any]) -> Spans:

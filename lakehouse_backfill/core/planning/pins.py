@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from lakehouse_backfill.command_lines import command_line, plan_command
 from lakehouse_backfill.core.guards.privacy import rules
+from lakehouse_backfill.core.planning import topics
 from lakehouse_backfill.core.planning.reference_versions import ReferenceVersion
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
@@ -167,6 +168,7 @@ def _source_pin(
         cool_down_days=item.cool_down_days if isinstance(item, Source) else 0,
         schema_id=snapshot.schema_id,
         columns=snapshot.columns,
+        topic=topics.pin_topic(context, table, snapshot.snapshot_id),
     )
 
 

@@ -2,7 +2,8 @@
 
 Of the window are found: the commits of the sources that carried rows of it, the partitions of the
 target that were computed from such rows, the last good version before it, and how far a replay must
-go until nothing that it computes depends on the window any more. Only metadata is read.
+go until nothing that it computes depends on the window any more. Only metadata is read, and of raw
+tables of topics where in the topic the events of the window are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from datetime import date, datetime, timedelta, timezone
 from itertools import islice
 from typing import NamedTuple
 
-from lakehouse_backfill.core.planning.resolve import to_utc_instant
+from lakehouse_backfill.core.planning import topics
+from lakehouse_backfill.core.planning.resolve import needed_window, to_utc_instant
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
@@ -143,7 +145,8 @@ def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
     whole = EventSpan(min(one.first for one in reached), max(one.stop for one in reached))
     affected = labels_of_span(scope.field, whole)
     _require_all_restated(plan, span, affected)
-    sources = tuple(_source_of_window(context, pin, span) for pin in timed)
+    read = Scope(field=scope.field, partitions=affected)
+    sources = tuple(_with_topic(context, pin, span, read) for pin in timed)
     first_commit = min((one.at for source in sources for one in source.commits), default=None)
     # Rows of the window cannot be older than their first event, as far as clocks are right.
     until = first_commit if first_commit is not None else span.first
@@ -161,9 +164,27 @@ def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
         last_good=_last_good(context, plan, until),
         replay_to=whole.stop,
         closes_with=closes_with,
-        is_closed=closes_at is not None and closes_at <= context.clock.now(),
+        is_closed=closes_at is not None
+        and closes_at <= context.clock.now()
+        and not any(_is_open(source) for source in sources),
     )
     return plan.model_copy(update={"window": window, "notes": (*window_notes(window), *plan.notes)})
+
+
+def _with_topic(context: Context, pin: SourcePin, span: EventSpan, read: Scope) -> WindowSource:
+    """Return a source with its commits and, for a topic, the offsets of the window.
+
+    `read`: the partitions of the target that depend on the window.
+    """
+    needed = needed_window(pin, read)
+    until = max(span.stop, needed[1]) if needed else span.stop
+    found = topics.window_of_topic(context, pin, topics.Span(*span), until)
+    return _source_of_window(context, pin, span).model_copy(update={"topic": found})
+
+
+def _is_open(source: WindowSource) -> bool:
+    """Return whether events that the replay reads may be in a topic and not in the snapshot."""
+    return source.topic is not None and not source.topic.is_closed
 
 
 def _end_of(field: ScopeField, label: str) -> datetime | None:
@@ -349,6 +370,12 @@ def window_notes(window: CorruptionWindow) -> tuple[str, ...]:
         f"{partitions.describe_labels(window.partitions)} were computed from them"
     ]
     notes += [_source_note(source) for source in window.sources]
+    notes += [
+        note
+        for source in window.sources
+        if source.topic is not None
+        for note in topics.topic_notes(source.name, source.topic)
+    ]
     notes += [note for source in window.sources for note in _source_states(source, window)]
     good = window.last_good
     if good is None:
@@ -362,7 +389,7 @@ def window_notes(window: CorruptionWindow) -> tuple[str, ...]:
         )
     end = f"the replay is through with {window.closes_with}: what is computed from "
     end += f"{window.replay_to:%Y-%m-%d %H:%M} UTC on reads no row of the window"
-    if not window.is_closed:
+    if not window.is_closed and not any(map(_is_open, window.sources)):
         end += "; that is not over yet: the live job still reads rows of the window"
     notes.append(end)
     if window.beyond:

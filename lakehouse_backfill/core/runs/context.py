@@ -25,6 +25,7 @@ from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound, RunM
 from lakehouse_backfill.ports.comparison import Corrections, CorrectionTopics, Differ
 from lakehouse_backfill.ports.compute import ComputePorts, RowReader, Views
 from lakehouse_backfill.ports.control import Audit, Evidence, RunFiles, Runs, Versions
+from lakehouse_backfill.ports.sources import LandedTopics
 from lakehouse_backfill.ports.system import (
     Anchor,
     Clock,
@@ -65,6 +66,7 @@ class Context:
     views: Views
     corrections: Corrections
     correction_topics: CorrectionTopics
+    topics: LandedTopics
     hooks: Hooks
     identity: Identity
     #: Where heads of logs are kept outside the lake; None: nowhere.

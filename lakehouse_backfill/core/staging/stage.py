@@ -20,6 +20,7 @@ from lakehouse_backfill.core.planning.pace import engine_detail, require_place
 from lakehouse_backfill.core.planning.pins import require_pinned_snapshots
 from lakehouse_backfill.core.planning.stages import Stage, chunk_stages, has_stage
 from lakehouse_backfill.core.planning.target import publish_modes, write_path
+from lakehouse_backfill.core.planning.topics import require_topics_unchanged
 from lakehouse_backfill.core.runs import hooks, lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.candidates import FindReused, bind_candidates
@@ -196,6 +197,7 @@ def staging_session(
     signatures.require_signed_intent(context, plan, events)
     require_approved_files(context, plan)
     require_pinned_snapshots(context, plan)
+    require_topics_unchanged(context, plan)
     masks.require_same_key(plan, context.secrets)
     rules.require_permission_now(context, plan, replayer or by)
     require_place(context, plan.resolved.manifest)

@@ -278,6 +278,11 @@ class KafkaSource(Value):
         "latest; no timestamp lies in the future. None: not known, so that --to reads on to the "
         "end of the topic. Not used where brokers set the timestamps.",
     )
+    column_disorder_s: dict[Name, Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="The same of declared columns with the time of an event, e.g. {happened_at: "
+        "3600}; of a date, after its day begins. `plan --window` by such a column needs it.",
+    )
     settings: dict[str, str] = Field(
         default_factory=dict,
         description="Properties of librdkafka for the connection, e.g. {security.protocol: "

@@ -50,6 +50,13 @@ class FakeSecrets:
         return self.secret
 
 
+class NoTopics:
+    """A lake whose tables are no raw tables of topics."""
+
+    def landing(self, table: str, snapshot_id: int) -> None:
+        pass
+
+
 def lake() -> FakeLake:
     """A product of five days, and its source."""
     found = FakeLake()
@@ -73,6 +80,7 @@ def context(where: FakeLake, compute: FakeCompute | None = None, **changes: Any)
         "views": compute, "hooks": FakeHooks(), "identity": NoKey(), "anchor": None,
         "contract": lambda product: contract(),
         "corrections": FakeCorrections(), "correction_topics": FakeCorrectionTopics(),
+        "topics": NoTopics(),
         "version_tables": FakeVersionTables(),
         "stored_files": FakeStoredFiles(where),
         "secrets": FakeSecrets(),

@@ -15,7 +15,12 @@ from pyiceberg.table import update as updates
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
 from lakehouse_backfill.adapters.iceberg.landing.conditional_commit import ConditionalCommits
-from lakehouse_backfill.adapters.iceberg.metadata import LANDING_PROPERTY, PROPERTY_PREFIX
+from lakehouse_backfill.adapters.iceberg.metadata import (
+    LANDING_POSITION_PROPERTY,
+    LANDING_PROPERTY,
+    LANDING_SOURCE_PROPERTY,
+    PROPERTY_PREFIX,
+)
 from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
 from lakehouse_backfill.adapters.iceberg.schema import contract_schema, create_table
 from lakehouse_backfill.domain.contract import Contract
@@ -255,10 +260,11 @@ class _LandingCommit:
         state = self.state
         return {
             LANDING_PROPERTY: state.landing_id,
-            f"{PROPERTY_PREFIX}landing-source": state.source,
+            LANDING_SOURCE_PROPERTY: state.source,
             f"{PROPERTY_PREFIX}landing-step": str(state.step),
             f"{PROPERTY_PREFIX}landing-position": canonical_json(state.position),
             MODE_PROPERTY: state.mode,
+            LANDING_POSITION_PROPERTY: canonical_json(state.position),
         }
 
 

@@ -82,7 +82,7 @@ class KafkaClient:
             for moment in (window.begin_ms, window.end_ms)
         )
         # Of the time 0: the first record of all.
-        first = {} if window.begin_ms is None else self._offsets(numbers, 0)
+        first = self._offsets(numbers, 0)
         partitions = {
             number: PartitionView(
                 low[number].offset,

@@ -21,6 +21,11 @@ from lakehouse_backfill.adapters.sources.kafka.errors import unreadable_value
 from lakehouse_backfill.adapters.sources.kafka.ledger import OffsetLedger
 from lakehouse_backfill.adapters.sources.schema_values import RegisteredValues
 from lakehouse_backfill.core.landing import offsets
+from lakehouse_backfill.core.landing.topic_facts import (
+    STAMP_COLUMN,
+    learned_facts,
+    with_facts,
+)
 from lakehouse_backfill.domain.sources.declaration import (
     KAFKA_COLUMNS,
     KafkaSource,
@@ -55,15 +60,37 @@ class _PlannedLanding(NamedTuple):
     view: offsets.TopicView
     asked: offsets.Spans
     before: offsets.OffsetPosition | None
+    facts: offsets.Facts
+    bounds_s: dict[str, int]
+    #: Whether the request has an end: what it tells again and again is then nothing new.
+    has_end: bool
 
     def begin(self, landing_id: str) -> offsets.OffsetPosition:
         """Return the position of a landing that has read nothing yet."""
-        view = self.view
+        view, before = self.view, self.before
         return offsets.OffsetPosition(
             landing_id, view.cluster_id, view.topic, view.topic_id, self.asked,
-            landed=self.before.landed if self.before else {},
-            records_per_s=self.before.records_per_s if self.before else None,
+            landed=before.landed if before else {},
+            records_per_s=before.records_per_s if before else None,
+            held=before.held if before else {},
+            facts=with_facts(before.facts if before else {}, self.facts,
+                             before.landed if before else {}),
+            partitions=tuple(view.partitions),
+            bounds_s=self.bounds_s,
         )  # fmt: skip
+
+    @property
+    def tells_more(self) -> bool:
+        """Whether the landing proves more of the offsets than the one before, without a record."""
+        if self.before is None:
+            return False
+        learned = {
+            number: tuple(one for one in own if self.has_end or one.kind != "appended_from")
+            for number, own in self.facts.items()
+        }
+        known = with_facts(self.before.facts, {}, self.before.landed)
+        more = with_facts(known, learned, self.before.landed)
+        return more != known or self.bounds_s != self.before.bounds_s
 
 
 @dataclass(frozen=True)
@@ -94,8 +121,12 @@ class KafkaReader:
             )
         _, before = self.ledger.newest()
         begun = self.ledger.begun()
-        window, notes = self._window(request)
+        stamps = request.to is not None and self.client.broker_stamps()
+        window, notes = self._window(request, broker_stamps=stamps)
+        looked_at_ms = offsets.milliseconds(self.clock.now())
         view = self.client.look(window)
+        # Where the end does not need it, it is asked once the brokers have answered.
+        stamps = stamps or (request.to is None and self.client.broker_stamps())
         offsets.require_same_topic(view, before)
         if begun is not None:
             whole = asked = begun.asked
@@ -115,7 +146,14 @@ class KafkaReader:
                 for number, spans in left.items()
                 for first, stop in spans
             ),
-            detail=_PlannedLanding(view, asked, before),
+            detail=_PlannedLanding(
+                view,
+                asked,
+                before,
+                learned_facts(view, window, looked_at_ms, _last_ms(request, window)),
+                self._bounds_s(broker_stamps=stamps),
+                has_end=request.to is not None,
+            ),
         )
 
     def checkpoints(self, survey: LandingSurvey, state: LandingState) -> Iterator[SourceCheckpoint]:
@@ -123,6 +161,8 @@ class KafkaReader:
         position = self.ledger.begun() or survey.detail.begin(state.landing_id)
         remaining = position.remaining()
         if not remaining:
+            if self.ledger.begun() is None and survey.detail.tells_more:
+                yield SourceCheckpoint((), position.as_json(), progress=0)
             return
         declared, began, read = self.declared, time.monotonic(), 0
         with self.client.open_reading(self.source.source, remaining) as reading:
@@ -231,7 +271,19 @@ class KafkaReader:
         can_keep = self.source.change_log is None
         raise unreadable_value(place, str(errors[bad]), can_keep=can_keep)
 
-    def _window(self, request: LandingRequest) -> tuple[offsets.OffsetWindow, tuple[str, ...]]:
+    def _bounds_s(self, *, broker_stamps: bool) -> dict[str, int]:
+        """Return by column how late an event of it is in the topic at most, where that is known."""
+        found = dict(self.declared.column_disorder_s)
+        stamped = self.declared.disorder_s
+        if broker_stamps:
+            found[STAMP_COLUMN] = 0
+        elif stamped is not None:
+            found[STAMP_COLUMN] = stamped
+        return found
+
+    def _window(
+        self, request: LandingRequest, *, broker_stamps: bool
+    ) -> tuple[offsets.OffsetWindow, tuple[str, ...]]:
         """Return the instants whose offsets are looked for, and what the end means.
 
         Where producers set the timestamps, offsets and instants differ in order: the end is then
@@ -241,7 +293,7 @@ class KafkaReader:
         if request.to is None:
             return offsets.OffsetWindow(begin), ()
         end = offsets.milliseconds(as_instant(request.to))
-        if self.client.broker_stamps():
+        if broker_stamps:
             return offsets.OffsetWindow(begin, end), ()
         disorder_s = self.declared.disorder_s
         if disorder_s is None:
@@ -273,6 +325,13 @@ class KafkaReader:
         text = ", ".join(f"{first} to {stop}" for first, stop in spans)
         count = sum(stop - first for first, stop in spans)
         return PlannedPart(name, "read", f"offsets {text}: at most {count:,} records; {kept}")
+
+
+def _last_ms(request: LandingRequest, window: offsets.OffsetWindow) -> int | None:
+    """Return up to which instant a landing tells of offsets behind its end."""
+    if request.to is None or window.end_ms is not None:
+        return window.end_ms
+    return offsets.milliseconds(as_instant(request.to))
 
 
 def _decoded(value: bytes | None) -> tuple[dict[str, Any], str | None]:
