@@ -466,6 +466,64 @@ class Project:
         done = replay(replay_ports(self.wiring, declared), declared, loaded, request)
         return results.events.ReplayResult.of(declared, handler, done)
 
+    def replay_into_topic(
+        self,
+        store: str,
+        topic: str,
+        *,
+        aggregate: str | None = None,
+        from_: str | None = None,
+        to: str | None = None,
+        event_types: tuple[str, ...] = (),
+    ) -> events.TopicReplayResult:
+        """Send the selected events that a topic of the store lacks, each once, in order.
+
+        A replay that was cut off is continued. Raises NotFound, ConfigError (a topic that is
+        landed), RejectedInput (events that are not consistent), Blocked (topics are switched off; a
+        live topic; events that come too late), Conflict (another process sends), SourceDown.
+        """
+        from lakehouse_backfill.config.events.event_stores import (
+            find_event_store,
+            replay_request,
+            require_topic,
+        )
+        from lakehouse_backfill.core.replay.topic import replay_into_topic
+        from lakehouse_backfill.wiring.event_stores import topic_replay_ports
+
+        declared = find_event_store(self.folder, store)
+        require_topic(self.folder, declared, topic)
+        request = replay_request(aggregate, from_, to, event_types)
+        done = replay_into_topic(topic_replay_ports(self.wiring), declared, topic, request)
+        return results.events.TopicReplayResult.of(declared, topic, done)
+
+    def check_topic(
+        self,
+        store: str,
+        topic: str,
+        *,
+        aggregate: str | None = None,
+        from_: str | None = None,
+        to: str | None = None,
+        event_types: tuple[str, ...] = (),
+    ) -> events.EventCheckResult:
+        """Return what `replay_into_topic` would meet, and how many events it would send.
+
+        The topic is read; nothing is sent. Raises as `replay_into_topic`.
+        """
+        from lakehouse_backfill.config.events.event_stores import (
+            find_event_store,
+            replay_request,
+            require_topic,
+        )
+        from lakehouse_backfill.core.replay.topic import check_topic
+        from lakehouse_backfill.wiring.event_stores import topic_replay_ports
+
+        declared = find_event_store(self.folder, store)
+        require_topic(self.folder, declared, topic)
+        request = replay_request(aggregate, from_, to, event_types)
+        found = check_topic(topic_replay_ports(self.wiring), declared, topic, request)
+        return results.events.EventCheckResult.of(declared, found, ())
+
     def rebuild(self, store: str, handler: str, aggregate: str) -> events.RebuildResult:
         """Compute the state of one aggregate from its newest kept state and the events after it.
 
@@ -1471,6 +1529,21 @@ class Project:
             raise
         done = results.publications.RecoverResult(actions=tuple(found), dry_run=dry_run)
         return done if dry_run else self._pages.add_links(done, *self._pages.changed_since(seen))
+
+    def give_up_topic(self, run: str, by: str, reason: str) -> publications.RecoverResult:
+        """Record that the correction events that a topic of the run's product lacks are never sent.
+
+        Raises NotFound when it lacks none, NotAllowed.
+        """
+        from lakehouse_backfill.core.publication.recover import RecoveryOutcome
+        from lakehouse_backfill.core.versions.correction_topic import give_up
+
+        by, reason = resolve_actor(by), require_valid_reason(reason)
+        found = give_up(self.wiring.context, run, by, reason)
+        actions = (
+            RecoveryOutcome(run, "give up", one, "never sent", is_done=True) for one in found
+        )
+        return results.publications.RecoverResult(actions=tuple(actions), dry_run=False)
 
     def maintain(
         self, by: str, product: str | None = None, erasure: str = "",

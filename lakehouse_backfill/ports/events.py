@@ -11,6 +11,8 @@ from lakehouse_backfill.domain.sources.events import (
     AggregateState,
     EventFindings,
     EventStoreDeclaration,
+    EventTopic,
+    EventTopicRequest,
     HandledRow,
     HandlerDeclaration,
     ProcessedEvent,
@@ -25,6 +27,8 @@ from lakehouse_backfill.fault_points import side_effect
 
 #: Yields tables of Arrow with the rows that a handler has written.
 HandledEvents = Callable[[], Iterator[Any]]
+#: Chooses what to send, by what is in the topic: batches in order, each for one transaction.
+ChooseEvents = Callable[[HandledEvents], Iterator[Sequence[StoredEvent]]]
 
 
 class PayloadSchemas(Protocol):
@@ -172,4 +176,24 @@ class ReplayLedger(Protocol):
     @side_effect
     def report(self, job: ReplayJob) -> None:
         """Append where a replay stands; the same again does nothing."""
+        ...
+
+
+class EventTopics(Protocol):
+    """Topics of their own that events of a store are replayed into."""
+
+    def sent(self, topic: EventTopic, store: str) -> HandledEvents:
+        """Return what reads the events of a version that are in the topic; nothing is sent.
+
+        Raises Blocked for a topic that has other records, or forgets some; SourceDown.
+        """
+        ...
+
+    @side_effect
+    def send(self, request: EventTopicRequest, choose: ChooseEvents) -> int:
+        """Send the batches that `choose` yields, each in one transaction; return the events.
+
+        A process that still sends is shut out first, and then the topic is read. Raises what `sent`
+        and `choose` raise, Conflict when this process is shut out, SourceDown.
+        """
         ...

@@ -8,6 +8,7 @@ from lakehouse_backfill.core.replay.check import stopping_faults
 from lakehouse_backfill.core.replay.preview import EventCheck
 from lakehouse_backfill.core.replay.rebuild import RebuiltState
 from lakehouse_backfill.core.replay.replay import ReplayOutcome
+from lakehouse_backfill.core.replay.topic import TopicReplayOutcome
 from lakehouse_backfill.domain.sources.events import EventFindings, EventStoreDeclaration
 from lakehouse_backfill.errors import BackfillError, RejectedInput
 from lakehouse_backfill.results.base import Record, Result
@@ -132,6 +133,42 @@ class ReplayResult(Result):
             duplicates=outcome.findings.duplicates,
             missing=outcome.findings.missing,
             warnings=(*_warnings(store, outcome.findings), *outcome.notes),
+        )
+
+
+class TopicReplayResult(Result):
+    """What a replay has sent to a topic."""
+
+    store: str
+    table: str
+    snapshot_id: int
+    topic: str
+    version: str
+    replay_id: str | None
+    #: Events of the selection that the topic lacked, and those of them that were sent.
+    total: int
+    sent: int
+    duplicates: int
+    missing: int
+
+    @staticmethod
+    def of(
+        store: EventStoreDeclaration, topic: str, outcome: TopicReplayOutcome
+    ) -> TopicReplayResult:
+        """Describe the outcome of a replay into a topic."""
+        declared = store.topics[topic]
+        return TopicReplayResult(
+            store=store.events,
+            table=store.table,
+            snapshot_id=outcome.snapshot_id,
+            topic=declared.name,
+            version=declared.version,
+            replay_id=outcome.replay_id if outcome.total else None,
+            total=outcome.total,
+            sent=outcome.sent,
+            duplicates=outcome.findings.duplicates,
+            missing=outcome.findings.missing,
+            warnings=_warnings(store, outcome.findings),
         )
 
 

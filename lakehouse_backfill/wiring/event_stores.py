@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lakehouse_backfill.config.events.event_stores import find_handler, load_schemas
 from lakehouse_backfill.core.replay.check import require_compatible
 from lakehouse_backfill.core.replay.replay import ReplayHandler, ReplayPorts
+from lakehouse_backfill.core.replay.topic import TopicReplayPorts
 from lakehouse_backfill.domain.sources.events import EventStoreDeclaration
 from lakehouse_backfill.events import Upcasters, UpcastStep
 from lakehouse_backfill.fault_points import watch_ports_if_hooked
@@ -35,6 +36,28 @@ def replay_ports(wiring: Adapters, store: EventStoreDeclaration) -> ReplayPorts:
         clock=SystemClock(),
         journal=JsonJournal(wiring.folder),
         progress=wiring.progress,
+    )
+    return watch_ports_if_hooked(ports)
+
+
+def topic_replay_ports(wiring: Adapters) -> TopicReplayPorts:
+    """Make the ports of a replay into a topic, which gets payloads as they are stored."""
+    from lakehouse_backfill.adapters.iceberg.control.log import ControlTables
+    from lakehouse_backfill.adapters.iceberg.control.replays import IcebergReplayLedger
+    from lakehouse_backfill.adapters.local.event_reader import IcebergEventReader
+    from lakehouse_backfill.adapters.sources.kafka.event_topics import KafkaEventTopics
+    from lakehouse_backfill.adapters.system.journal import JsonJournal
+    from lakehouse_backfill.adapters.system.process import SystemClock
+
+    control = ControlTables(wiring.catalog, wiring.profile.control_namespace)
+    ports = TopicReplayPorts(
+        reader=IcebergEventReader(wiring.catalog, None),
+        topics=KafkaEventTopics(),
+        ledger=IcebergReplayLedger(control),
+        clock=SystemClock(),
+        journal=JsonJournal(wiring.folder),
+        progress=wiring.progress,
+        profile=wiring.profile,
     )
     return watch_ports_if_hooked(ports)
 

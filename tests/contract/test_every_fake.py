@@ -14,6 +14,7 @@ SUITES = {
     "FakeCompute": "contract/test_compute_rules.py",
     "FakeCorrectionTopics": "stack/test_kafka_corrections.py",
     "FakeCorrections": "contract/test_corrections.py",
+    "FakeEventTopics": "stack/test_kafka_replay.py",
     "FakeEvidence": "contract/test_control_ports.py",
     "FakeHooks": "contract/test_lake_readers_both.py",
     "FakeLake": "contract/test_lake_both.py",

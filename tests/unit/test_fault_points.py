@@ -47,6 +47,7 @@ READING = {
     "CorrectionTopics": {"look", "state"},
     "Corrections": {"events_of", "find"},
     "Differ": {"diff", "differing", "preview"},
+    "EventTopics": {"sent"},
     "EventReader": {"aggregate_events", "head", "holds", "open"},
     # A spill of the process.
     "EventSet": {

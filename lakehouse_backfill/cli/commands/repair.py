@@ -69,6 +69,9 @@ def recover(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run.")] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Everything in the lake.")] = False,
+    give_up_topic: Annotated[
+        str, typer.Option(metavar="TEXT", help="Never send the events that a topic lacks.")
+    ] = "",
     by: ByOption = None,
     take_over: TakeOverOption = False,
     dry_run: DryRunOption = False,
@@ -77,14 +80,20 @@ def recover(
 
     Reads the lake first, then acts: interrupted publications and rollbacks are finished, or
     released when they are refused now; an interrupted staging ends as failed and keeps its
-    finished chunks. A second recover changes nothing.
+    finished chunks. A second recover changes nothing. With --give-up-topic the correction events
+    that a topic lacks count as sent, so that the product can be published again.
 
     Examples:
       lakehouse-backfill recover bf-4f1c09a2d7
       lakehouse-backfill recover --all --dry-run
+      lakehouse-backfill recover bf-4f1c09a2d7 --give-up-topic "the topic was deleted"
     """
     if (run is None) is not everything:
         raise typer.BadParameter("name a run, or give --all")
+    if give_up_topic:
+        if run is None or dry_run:
+            raise typer.BadParameter("--give-up-topic needs a run, and no --dry-run")
+        return current_project().give_up_topic(run, acting_person(by), give_up_topic)
     return current_project().recover(run, acting_person(by), dry_run=dry_run, take_over=take_over)
 
 

@@ -39,6 +39,7 @@ VIEWS: dict[str, Callable[[TextPage, Any], None]] = {
     "MigrationUndoneResult": migrations.render_migration_undone,
     "EventCheckResult": events.render_event_check,
     "ReplayResult": events.render_replay,
+    "TopicReplayResult": events.render_topic_replay,
     "RebuildResult": events.render_rebuild,
     "PlanResult": plans.render_plan,
     "ShowResult": plans.render_whole_plan,

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 
 from lakehouse_backfill.cli.render.page import TextPage
-from lakehouse_backfill.results.events import EventCheckResult, RebuildResult, ReplayResult
+from lakehouse_backfill.results.events import (
+    EventCheckResult,
+    RebuildResult,
+    ReplayResult,
+    TopicReplayResult,
+)
 
 
 def render_event_check(page: TextPage, result: EventCheckResult) -> None:
@@ -15,7 +20,7 @@ def render_event_check(page: TextPage, result: EventCheckResult) -> None:
         f"{result.table}@{result.snapshot_id}"
     )
     page.line(f"exact duplicates: {result.duplicates:,}, missing numbers: {result.missing:,}")
-    left = "" if result.left is None else f", {result.left:,} of them not handled yet"
+    left = "" if result.left is None else f", {result.left:,} of them are left"
     page.line(f"selected: {result.selected:,}{left}")
     rows = [(one.event_type, one.version, one.events) for one in result.versions]
     page.table("", ("event type", "version", "events"), rows)
@@ -38,6 +43,18 @@ def render_replay(page: TextPage, result: ReplayResult) -> None:
         [(result.done, result.skipped, result.suppressed, result.rejected)],
     )
     page.line(f"states and ledger: {result.output_table}")
+
+
+def render_topic_replay(page: TextPage, result: TopicReplayResult) -> None:
+    """Draw what was sent to a topic."""
+    name = f"{result.topic}, version {result.version}"
+    if result.replay_id is None:
+        page.line(f"{result.store}: nothing new; all selected events are in {name}")
+        return
+    page.line(
+        f"{result.store}: {result.replay_id}: {result.sent:,} of {result.total:,} events that "
+        f"{name} lacked were sent"
+    )
 
 
 def render_rebuild(page: TextPage, result: RebuildResult) -> None:

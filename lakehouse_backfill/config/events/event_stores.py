@@ -17,7 +17,7 @@ from lakehouse_backfill.config.faults import (
     resolve_inside,
     suggest_name,
 )
-from lakehouse_backfill.config.sources import landing_request
+from lakehouse_backfill.config.sources import find_source, landing_request, list_sources
 from lakehouse_backfill.config.yaml_lines import YamlDocument
 from lakehouse_backfill.domain.sources.events import (
     EventStoreDeclaration,
@@ -49,6 +49,28 @@ def find_handler(store: EventStoreDeclaration, name: str) -> HandlerDeclaration:
             fix=f"declare it under handlers in catalog/events/{store.events}.yaml",
         )
     return store.handlers[name]
+
+
+def require_topic(project: Path, store: EventStoreDeclaration, name: str) -> None:
+    """Raise NotFound for a topic that is not declared, ConfigError for one that is landed.
+
+    What a source of the project reads is written by others: it is a live topic.
+    """
+    if name not in store.topics:
+        raise NotFound(
+            f"{store.events} has no topic {name!r}; {suggest_name(name, list(store.topics))}",
+            fix=f"declare it under topics in catalog/events/{store.events}.yaml",
+        )
+    topic = store.topics[name]
+    for source in list_sources(project):
+        landed = find_source(project, source).kafka
+        if landed is not None and landed.topic == topic.name:
+            raise ConfigError(
+                f"topics.{name}: {topic.name} is landed by the source {source}: it is a live topic",
+                state="nothing was sent",
+                fix="name a topic that only gets replayed events of this store",
+                field=f"topics.{name}.name",
+            )
 
 
 def replay_request(

@@ -50,7 +50,7 @@ def check_events(
         cut_off = resumable(ports, store, handler, found, request)
         handled = ports.tables.handled(handler.declared.table, handler.declared.version)
     request = cut_off.request if cut_off else request
-    snapshot_id = cut_off.snapshot_id if cut_off else newest_snapshot(ports, store)
+    snapshot_id = cut_off.snapshot_id if cut_off else newest_snapshot(ports.reader, store)
     events = ports.reader.open(store, snapshot_id, request.aggregate)
     try:
         findings = events.findings()

@@ -118,7 +118,7 @@ def replay(
             # The same again for a replay that is complete: it may have been cut off right then.
             _finish(ports, found)
     request = cut_off.request if cut_off else request
-    snapshot_id = cut_off.snapshot_id if cut_off else newest_snapshot(ports, store)
+    snapshot_id = cut_off.snapshot_id if cut_off else newest_snapshot(ports.reader, store)
     events = ports.reader.open(store, snapshot_id, request.aggregate)
     try:
         findings = events.findings()
@@ -322,8 +322,9 @@ def add_outcomes(counts: ReplayCounts, outcomes: Sequence[str]) -> ReplayCounts:
     return ReplayCounts(**{name: getattr(counts, name) + outcomes.count(name) for name in names})
 
 
-def newest_snapshot(ports: ReplayPorts, store: EventStoreDeclaration) -> int:
-    snapshot_id = ports.reader.head(store)
+def newest_snapshot(reader: EventReader, store: EventStoreDeclaration) -> int:
+    """Return the newest snapshot of a store; raises Blocked for an empty table."""
+    snapshot_id = reader.head(store)
     if snapshot_id is None:
         raise Blocked(
             f"{store.table} has no snapshot: there is no event",

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from lakehouse_backfill.command_lines import REASON_PLACEHOLDER, command_line
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, pointer
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.sources.topics import CorrectionTopic, TopicRequest, TopicState
-from lakehouse_backfill.errors import BackfillError, Tampered
+from lakehouse_backfill.errors import BackfillError, NotFound, Tampered
 
 #: Kind of the documents that say how far the events of an act are sent.
 TOPIC_LEDGER = "correction-topic"
@@ -59,6 +60,36 @@ def send_pending(context: Context, product: str) -> int:
     SourceDown. The act itself stays as it is.
     """
     return sum(_send(context, act) for act in _unsent_acts(context, product))
+
+
+def give_up(context: Context, run_id: str, by: str, reason: str) -> tuple[str, ...]:
+    """Record that the events that a topic lacks are never sent; return them, as sentences.
+
+    They are those of the newest acts of the run's product: of a topic that is gone, or of which
+    nobody can tell what it has. The act and the table of events stay as they are. Raises NotFound
+    when nothing is unsent, NotAllowed without the role to publish.
+    """
+    plan = context.runs.plan(run_id)
+    roles.require_role(plan.resolved.contract, "publish", by, context.profile.environment)
+    acts = _unsent_acts(context, plan.product)
+    if not acts:
+        raise NotFound(
+            f"the topics of {plan.product} lack no events",
+            state="nothing was changed",
+            fix=f"lakehouse-backfill status {run_id}",
+        )
+    given_up = pending_topics(context, plan.product)
+    for act in acts:
+        _record(context, act, None, is_sent=True, given_up_by=by, reason=reason)
+        context.journal.bind(**act.plan.labels).log(
+            "events given up", version=act.row.version, topic=act.topic.name, by=by, reason=reason
+        )
+    return given_up
+
+
+def give_up_command(run_id: str) -> str:
+    """Return the command that gives the unsent events of a run's product up."""
+    return command_line("recover", run_id, "--give-up-topic", REASON_PLACEHOLDER)
 
 
 def _unsent_acts(context: Context, product: str) -> tuple[TopicAct, ...]:
@@ -138,6 +169,8 @@ def _send(context: Context, act: TopicAct) -> int:
         error.state = state
         if error.retry_may_help:
             error.fix = "give later: lakehouse-backfill recover"
+        else:
+            error.fix += f"; to never send them: {give_up_command(plan.run_id)}"
         raise
     _record(context, act, since, is_sent=True)
     context.journal.bind(**plan.labels).log(
@@ -154,7 +187,8 @@ def _begin(context: Context, act: TopicAct) -> TopicState:
     asked before anybody sent, so that each recorded end lies before all records of the act.
     """
     now = context.correction_topics.state(act.topic)
-    begun = [TopicState.model_validate(one["since"]) for one in _documents(context, act)]
+    kept = (one["since"] for one in _documents(context, act))
+    begun = [TopicState.model_validate(one) for one in kept if one is not None]
     if begun:
         return reduce(_earlier, begun)
     _record(context, act, now, is_sent=False)
@@ -167,12 +201,15 @@ def _earlier(one: TopicState, other: TopicState) -> TopicState:
     return one.model_copy(update={"ends": ends})
 
 
-def _record(context: Context, act: TopicAct, since: TopicState, *, is_sent: bool) -> None:
+def _record(
+    context: Context, act: TopicAct, since: TopicState | None, *, is_sent: bool, **more: str
+) -> None:
     document = {
         "token": act.row.token,
         "topic": act.topic.name,
-        "since": since.model_dump(mode="json"),
+        "since": None if since is None else since.model_dump(mode="json"),
         "is_sent": is_sent,
+        **more,
     }
     run_id = act.plan.run_id
     context.evidence.record(run_id, TOPIC_LEDGER, document, context.runs.status(run_id).epoch)

@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, digest
 from lakehouse_backfill.domain.sources.schemas import Compatibility
+from lakehouse_backfill.domain.sources.topics import TopicAddress
 
 FunctionName = Annotated[
     str,
@@ -105,6 +106,28 @@ class HandlerDeclaration(Value):
     )
 
 
+class EventTopic(TopicAddress):
+    """A topic that only gets replayed events of one store."""
+
+    version: Version = Field(
+        description="Version of what is sent, for its consumers: a new one sends all events again."
+    )
+    events_per_transaction: int = Field(
+        1000, ge=1, le=100_000, description="Events that consumers see at once, at most."
+    )
+
+
+class EventTopicRequest(Value):
+    """Events of a store that go to a topic."""
+
+    topic: EventTopic
+    store: str
+    #: Names the producer: of two processes of one name the later shuts the earlier out.
+    producer: Text
+    #: The headers of each record, beside those that name its event.
+    headers: dict[str, str]
+
+
 class EventStoreDeclaration(Value):
     """An Iceberg table of events, and what is made of them."""
 
@@ -126,6 +149,9 @@ class EventStoreDeclaration(Value):
     upcasters: tuple[Upcaster, ...] = Field((), description="How old versions become newer ones.")
     handlers: dict[Name, HandlerDeclaration] = Field(
         default_factory=dict, description="Handlers by name, each with its own ledger."
+    )
+    topics: dict[Name, EventTopic] = Field(
+        default_factory=dict, description="Topics by name that events are replayed into."
     )
 
     def column(self, name: str) -> str:

@@ -484,6 +484,11 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "replay_id": "rp-1f00", "resumed": True, "total": 1200, "processed": 1200,
         "handled_now": 200, "done": 1100, "skipped": 60, "suppressed": 40,
     },
+    "replay_into_topic": {
+        "store": "orders", "table": "bronze.order_events", "snapshot_id": 5,
+        "topic": "orders-replay", "version": "1.0.0", "replay_id": "rp-1f00", "total": 1200,
+        "sent": 1200, "duplicates": 1,
+    },
     "rebuild": {
         "store": "orders", "handler": "balances", "version": "1.0.0", "aggregate": "A-17",
         "snapshot_id": 5, "sequence_num": 41, "state": {"cents": 5}, "based_on": 40, "events": 1,

@@ -56,6 +56,10 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "replay",
         ("orders", "b", "A", "1", "2", ("x", "y")),
     ),
+    "replay orders --topic again --aggregate A": (
+        "replay_into_topic",
+        ("orders", "again", "A", None, None, ()),
+    ),
     "rebuild orders --handler b --aggregate A": ("rebuild", ("orders", "b", "A")),
     "new silver.a --from 1 --to 2 --reason why --reason-code late_data --by ana": (
         "new_manifest",

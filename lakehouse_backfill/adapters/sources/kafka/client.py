@@ -128,6 +128,22 @@ class KafkaClient:
         kind = found.get("message.timestamp.type")
         return bool(kind is not None and kind.value == "LogAppendTime")
 
+    def cleanup_policy(self) -> str:
+        """Return how brokers clean the topic up, e.g. `delete` or `compact,delete`.
+
+        Raises SourceDown; Blocked when it may not be asked.
+        """
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
+            ConfigResource,
+            ResourceType,
+        )
+
+        wanted = ConfigResource(ResourceType.TOPIC, self.topic.name)
+        with self._translated():
+            asked = self._admin().describe_configs([wanted], request_timeout=self._timeout_s)
+            found = asked[wanted].result().get("cleanup.policy")
+        return "" if found is None else str(found.value)
+
     @contextmanager
     def open_reading(self, source: str, asked: Spans) -> Iterator[TopicReading]:
         """Open a consumer on these ranges; it is closed at the end."""

@@ -125,8 +125,8 @@ def _unreadable(name: str, problem: str) -> Blocked:
     return Blocked(
         f"{name}: which events of the act are in it cannot be read: {problem}",
         state=SENT_STAYS,
-        fix="compare the topic with the table of events by the header x-event-id; nothing is sent "
-        "again by itself",
+        fix="compare the topic with the table of events by the header x-event-id, and send what it "
+        "lacks by hand",
     )
 
 

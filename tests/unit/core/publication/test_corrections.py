@@ -12,10 +12,18 @@ from lakehouse_backfill.core.planning.plan import make_plan
 from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions.correction_topic import TOPIC_LEDGER, give_up
 from lakehouse_backfill.core.versions.readers import resolve_accepted
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.run import RunState
-from lakehouse_backfill.errors import Blocked, ConfigError, SourceDown, TargetChanged, Unsupported
+from lakehouse_backfill.errors import (
+    Blocked,
+    ConfigError,
+    NotFound,
+    SourceDown,
+    TargetChanged,
+    Unsupported,
+)
 from tests.support.fakes.context import PRODUCT, context, contract, declared, lake
 from tests.support.fakes.kills import Killed, killed_at, other_process
 from tests.support.fakes.rollout import FakeCorrections, FakeCorrectionTopics
@@ -272,6 +280,29 @@ def test_a_kill_between_acceptance_and_the_last_record_loses_and_doubles_no_even
         sent = [event["event_id"] for _, event in _records(found)]
         assert sent == [event["event_id"] for event in _events(found)], reached[moment - 1]
         assert (len(sent), recover(found, None, "ana")) == (2, ())
+
+
+def test_events_that_can_never_be_sent_are_given_up_by_who_may_publish() -> None:
+    found = _switched()
+    run_id = accepted_run(found, _into_topic())
+
+    class Gone(FakeCorrectionTopics):
+        def send(self, *_: Any) -> Any:
+            raise Blocked("it is not the topic that the sending began with", state="", fix="")
+
+    gone = dataclasses.replace(found, correction_topics=Gone())
+    for act in (publish, publish):
+        with pytest.raises(Blocked, match="not the topic") as refused:
+            act(gone, run_id, "bob")
+        assert f"recover {run_id} --give-up-topic" in refused.value.fix
+    assert give_up(gone, run_id, "bob", "gone") == ("events of version 1 to corrections",)
+    assert recover(gone, None, "ana") == ()
+    with pytest.raises(NotFound):
+        give_up(gone, run_id, "bob", "gone")
+    published_run(gone, declared("2020-01-04", "2020-01-05"))
+    assert _records(found) == []
+    (*_, last) = found.evidence.all_of(run_id, TOPIC_LEDGER)
+    assert (last["given_up_by"], last["reason"], last["is_sent"]) == ("bob", "gone", True)
 
 
 def test_a_topic_that_is_switched_off_meanwhile_gets_nothing() -> None:
