@@ -26,8 +26,8 @@ def command(*words: str) -> CallTrace:
     [
         pytest.param(("status", "first"), 56, 12, id="status"),
         pytest.param(("versions", PRODUCT), 36, 10, id="versions"),
-        pytest.param(("publish", "validated", "--by", "ana"), 109, 12, id="publish"),
-        pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 101, 12, id="rollback"),
+        pytest.param(("publish", "validated", "--by", "ana"), 110, 12, id="publish"),
+        pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 102, 12, id="rollback"),
     ],
 )
 def test_a_command_enters_few_files(
