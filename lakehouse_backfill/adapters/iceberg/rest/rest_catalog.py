@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.catalog import TOKEN
 from pyiceberg.catalog.rest import Endpoints, RestCatalog
 from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.exceptions import (
@@ -64,10 +66,11 @@ class ResendingRestCatalog(RestCatalog):
         Raises, beside PyIceberg's errors, ResentCommitFailedError, CommitPutOffError and
         ChangeRefusedError.
         """
-        # PyIceberg writes the token of one table into the headers of all requests.
-        headers = self._session.headers.copy()
+        sender = self._with_own_headers() if TOKEN in table.config else self
         try:
-            answer: CommitTableResponse = super().commit_table(table, requirements, updates)
+            answer: CommitTableResponse = RestCatalog.commit_table(
+                sender, table, requirements, updates
+            )
             return answer
         except CommitFailedException as error:
             response = response_of(error)
@@ -80,8 +83,6 @@ class ResendingRestCatalog(RestCatalog):
             if was_put_off(response_of(error)):
                 raise CommitPutOffError(str(error)) from error.__cause__
             raise
-        finally:
-            self._session.headers = headers
 
     def unregister_table(self, identifier: str | tuple[str, ...]) -> None:
         """Take the table out of the catalog; its files stay. Raises NoSuchTableError.
@@ -110,6 +111,16 @@ class ResendingRestCatalog(RestCatalog):
             load = super().load_table
             table.io = RenewedFiles(table.io, lambda: plain_files(load(identifier).io))
         return table
+
+    def _with_own_headers(self) -> RestCatalog:
+        """Return this catalog with headers that no other thread sends, on the same connections.
+
+        PyIceberg 0.12 writes the token of one table into the headers of its session.
+        """
+        own = copy(self)
+        own._session = copy(self._session)
+        own._session.headers = self._session.headers.copy()
+        return own
 
     def _create_session(self) -> Session:
         session = super()._create_session()

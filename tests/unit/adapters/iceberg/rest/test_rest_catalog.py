@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from io import BytesIO
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from pyiceberg.exceptions import NoSuchTableError, UnauthorizedError
+from pyiceberg.exceptions import NoSuchTableError, RESTError, UnauthorizedError
 from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
 
@@ -17,12 +20,14 @@ from lakehouse_backfill.adapters.iceberg.rest.rest_catalog import ResendingRestC
 
 
 class Server(BaseAdapter):
-    """Hands out tokens, of which only one is good, and unregisters tables that are there."""
+    """Hands out tokens, of which only some are good, and unregisters tables that are there."""
 
     def __init__(self, good: str) -> None:
         super().__init__()
         self.good, self.tokens = good, 0
         self.asked: list[tuple[str, Any]] = []
+        #: What happens elsewhere while a commit is under way.
+        self.meanwhile: list[Callable[[], Any]] = []
 
     def send(self, request: PreparedRequest, *_: Any, **__: Any) -> Response:
         path, status = urlsplit(str(request.url)).path, 200
@@ -35,7 +40,9 @@ class Server(BaseAdapter):
         else:
             token = str(request.headers["Authorization"]).removeprefix("Bearer ")
             self.asked.append((token, request.headers.get(KEY_HEADER)))
-            status = 401 if token != self.good else 204 if "/tables/t/" in path else 404
+            if request.method == "POST" and self.meanwhile:
+                self.meanwhile.pop()()
+            status = 401 if token not in self.good.split() else 204 if "/tables/t/" in path else 404
             if status != 204:
                 answer = {"error": {"message": "no", "type": "None", "code": status}}
         made = Response()
@@ -47,7 +54,7 @@ class Server(BaseAdapter):
         """Nothing is open."""
 
 
-def catalog_on(server: Server) -> ResendingRestCatalog:
+def catalog_on(server: Server, **login: Any) -> ResendingRestCatalog:
     with pytest.MonkeyPatch.context() as patch:
         # The session logs in while it is opened.
         patch.setattr(Session, "get_adapter", lambda *_, **__: server)
@@ -55,7 +62,7 @@ def catalog_on(server: Server) -> ResendingRestCatalog:
         made = ResendingRestCatalog(
             "lake",
             uri=base,
-            credential="me:secret",
+            **(login or {"credential": "me:secret"}),
             **{"oauth2-server-uri": f"{base}/oauth/tokens"},
         )
     made.idempotency.lifetime_s = 1800.0
@@ -77,3 +84,38 @@ def test_a_login_that_stays_refused_and_a_missing_table_are_told() -> None:
     assert len(server.asked) == 2
     with pytest.raises(NoSuchTableError):
         catalog_on(Server(good="token-2")).unregister_table("shadow.u")
+
+
+def table_with_token(name: str) -> Any:
+    return SimpleNamespace(name=lambda: ("silver", name), config={"token": f"of-{name}"})
+
+
+def commit(catalog: ResendingRestCatalog, name: str) -> None:
+    with pytest.raises(RESTError):
+        catalog.commit_table(table_with_token(name), (), ())
+
+
+def in_a_thread(act: Callable[..., Any], *what: Any) -> None:
+    thread = Thread(target=act, args=what)
+    thread.start()
+    thread.join()
+
+
+def test_the_token_of_a_table_is_sent_with_its_commits_only_whatever_other_threads_ask() -> None:
+    server = Server(good="mine of-u of-v")
+    # A login of PyIceberg's own would replace all of them by its token.
+    login = {"header.Authorization": "Bearer mine", "auth": {"type": "noop"}}
+    catalog = catalog_on(server, **login)
+
+    def others() -> None:
+        in_a_thread(look)
+        in_a_thread(commit, catalog, "v")
+
+    def look() -> None:
+        assert not catalog.namespace_exists("silver")
+
+    server.meanwhile = [others]
+    commit(catalog, "u")
+    look()
+    tokens = [token for token, _ in server.asked]
+    assert tokens == ["of-u", "mine", "of-v", "mine"]
