@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from tests.stack.servers import HOST
+from typing_extensions import Self
 
-#: Headers that belong to one connection, not to the answer.
-_OWN = {"connection", "transfer-encoding", "content-length", "keep-alive"}
-
+from tests.stack.passing import Answer, Passing, PassingHandler
 
 UNREGISTER = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/unregister"
 
@@ -55,7 +50,7 @@ class Fault:
 
 
 @dataclass
-class Proxy:
+class Proxy(Passing):
     """Passes everything on to `upstream`, but for its faults; `asked` lists what went through.
 
     `announces`: what the answer to `/v1/config` has beside what upstream says. `keys`: the
@@ -77,24 +72,17 @@ class Proxy:
     used: set[str] = field(default_factory=set)
     vends: Callable[[bytes], bytes] | None = None
 
-    def __enter__(self) -> Proxy:
-        parts = urlsplit(self.upstream)
-        self._lock = threading.Lock()
+    def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
-        handler = type("Handler", (_Handler,), {"proxy": self, "target": parts.netloc})
-        self._server = ThreadingHTTPServer((HOST, 0), handler)
-        self._server.daemon_threads = True
-        self.uri = f"http://{HOST}:{self._server.server_address[1]}{parts.path}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), daemon=True
-        )
-        self._thread.start()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.uri += urlsplit(self.upstream).path
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
+    def handler(self) -> type[PassingHandler]:
+        target = urlsplit(self.upstream).netloc
+        return type("ProxyHandler", (_ProxyHandler,), {"proxy": self, "target": target})
 
     def fail(self, fault: Fault) -> Fault:
         """Let the fault come; gives it, so that a test can ask whether it was met."""
@@ -129,17 +117,15 @@ class Proxy:
         return json.dumps(words).encode()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ProxyHandler(PassingHandler):
     proxy: Proxy
-    target: str
-    protocol_version = "HTTP/1.1"
 
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    def answer(self) -> None:
+        body = self.body()
         if self.command != "GET":
             self.proxy.keys.append(self.headers.get("Idempotency-Key"))
         if (denied := self.proxy.denied(self.command, self.path, body)) is not None:
-            return self._send(403, {"Content-Type": "application/json"}, _json(denied))
+            return self.send(403, {"Content-Type": "application/json"}, _json(denied))
         fault = self.proxy.meet(self.command, self.path, body)
         if fault is None:
             return self._pass_on(body)
@@ -152,9 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         words = {"message": "made up", "type": fault.kind, "code": fault.status}
         headers = {"Content-Type": "application/json", **fault.headers}
-        return self._send(fault.status, headers, _json(words))
-
-    do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = _answer  # noqa: N815 (http.server's names)
+        return self.send(fault.status, headers, _json(words))
 
     def _pass_on(self, body: bytes) -> None:
         status, headers, answer = self._ask(body)
@@ -163,35 +147,17 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.proxy.config(answer)
         elif self.proxy.vends and self._asks_for_credentials(answer):
             answer = self.proxy.vends(answer)
-        self._send(status, headers, answer)
+        self.send(status, headers, answer)
 
     def _asks_for_credentials(self, answer: bytes) -> bool:
         wanted = self.headers.get("X-Iceberg-Access-Delegation", "")
         return "vended-credentials" in wanted and b'"metadata":' in answer
 
-    def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(self.target, timeout=60)
-        headers = {name: text for name, text in self.headers.items() if name.lower() != "host"}
+    def _ask(self, body: bytes) -> Answer:
         method, path = self.command, self.path
         if self.proxy.knows_unregister and path.endswith("/unregister"):
             method, path = "DELETE", path.removesuffix("/unregister")
-        connection.request(method, path, body=body, headers=headers)
-        answer = connection.getresponse()
-        found = answer.status, dict(answer.getheaders()), answer.read()
-        connection.close()
-        return found
-
-    def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for name, text in headers.items():
-            if name.lower() not in _OWN:
-                self.send_header(name, text)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        return self.ask(method, path, body, keeps_host=False)
 
 
 def _json(words: dict[str, object]) -> bytes:

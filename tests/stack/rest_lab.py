@@ -1,4 +1,4 @@
-"""The lab of `tests/chaos` on a REST catalog: whole commands in processes of their own."""
+"""The lab of `tests/chaos` on a server: whole commands in processes of their own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
 
 from tests.chaos.lab import BY, SCOPE, TARGET, Ended, Lab
+from tests.chaos.lab import PROFILES as LAB_PROFILES
 from tests.chaos.oracle import CONTROL, Oracle, facts
 
 PROFILES = """\
@@ -68,28 +71,13 @@ class RestOracle(Oracle):
         return [*tables, *sorted(spaces, key=str)]
 
 
-class RestLab(Lab):
-    """A project whose lake is on a REST catalog; its tables are made past the proxy."""
+class RepeatingLab(Lab):
+    """A project on a server that fails: commands are given until they succeed."""
 
-    def __init__(
-        self, root: Path, uri: str, direct: Mapping[str, str], database: Path, isolation: str
-    ) -> None:
+    def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._uri, self._direct, self._isolation = uri, direct, isolation
-        store = {key: text for key, text in direct.items() if key.startswith("s3.")}
-        self.oracle = RestOracle(self.folder, database=database, store=store)
         #: How each command ended, as often as it was given.
         self.codes: list[int] = []
-
-    def profiles(self) -> str:
-        return PROFILES.format(isolation=self._isolation, uri=self._uri, token=TOKEN)
-
-    def catalog(self) -> Any:
-        return load_catalog("lake", type="rest", **self._direct)
-
-    def said(self) -> list[Path]:
-        """What each command wrote."""
-        return sorted((self.folder.parent / "said").iterdir())
 
     def repeat(self, *arguments: str) -> Ended:
         """Give the command until it succeeds, as its error says."""
@@ -108,6 +96,52 @@ class RestLab(Lab):
         self.run = self.repeat("plan", manifest, *BY).data["run_id"]
         for verb in ("approve", "stage", "validate", "accept"):
             self.repeat(verb, self.run, *BY)
+
+
+class RestLab(RepeatingLab):
+    """A project whose lake is on a REST catalog; its tables are made past the proxy."""
+
+    def __init__(
+        self, root: Path, uri: str, direct: Mapping[str, str], database: Path, isolation: str
+    ) -> None:
+        super().__init__(root)
+        self._uri, self._direct, self._isolation = uri, direct, isolation
+        store = {key: text for key, text in direct.items() if key.startswith("s3.")}
+        self.oracle = RestOracle(self.folder, database=database, store=store)
+
+    def profiles(self) -> str:
+        return PROFILES.format(isolation=self._isolation, uri=self._uri, token=TOKEN)
+
+    def catalog(self) -> Any:
+        return load_catalog("lake", type="rest", **self._direct)
+
+    def said(self) -> list[Path]:
+        """What each command wrote."""
+        return sorted((self.folder.parent / "said").iterdir())
+
+
+class StoreLab(RepeatingLab):
+    """A project on SQLite whose files are in an S3 store; its tables are made by `direct` keys.
+
+    `through`: what of these keys the project's commands have in another way.
+    """
+
+    def __init__(
+        self, root: Path, warehouse: str, direct: Mapping[str, str], through: Mapping[str, str]
+    ) -> None:
+        super().__init__(root)
+        database = self.folder / "lake" / "catalog.db"
+        self._direct = {**direct, "uri": f"sqlite:///{database}", "warehouse": warehouse}
+        self._through = through
+        self.oracle = RestOracle(self.folder, database=database, store=direct)
+
+    def profiles(self) -> str:
+        declared: dict[str, Any] = yaml.safe_load(LAB_PROFILES)
+        declared["profiles"]["lab"]["catalog"] |= {**self._direct, **self._through}
+        return yaml.safe_dump(declared)
+
+    def catalog(self) -> Any:
+        return SqlCatalog("lake", **self._direct)
 
 
 def require_no_secret(lab: RestLab) -> None:

@@ -20,13 +20,15 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     CAPABILITIES_PROPERTY,
     NEVER_EXPIRES_MS,
 )
-from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
+from lakehouse_backfill.adapters.iceberg.rest.answers import (
+    is_denied,
+    is_unsupported_by_server,
+)
 from lakehouse_backfill.adapters.iceberg.rest.offers import (
     advertised_endpoints,
     announces_keys,
     can_unregister,
 )
-from lakehouse_backfill.adapters.iceberg.rest.vended_files import is_denied
 from lakehouse_backfill.adapters.iceberg.shadow.clone import BuiltClone, build_clone_metadata
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.views import build_view_version

@@ -36,14 +36,14 @@ from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg.metadata import view_of
-from lakehouse_backfill.adapters.iceberg.rest.answers import refusal_error
-from lakehouse_backfill.adapters.iceberg.rest.vended_files import is_denied
+from lakehouse_backfill.adapters.iceberg.rest.answers import is_denied, refusal_error
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import see_branches
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.table import is_table_name
 
 _SQL = ("sqlite", "postgresql")
 _SQLITE_WAIT_S = 30
+_S3_RETRIES = "lakehouse_backfill.adapters.iceberg.rest.store_retries.PatientS3Retries"
 _SCHEME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*", re.ASCII)
 _SCHEMES_BY_TYPE = {"rest": ("http", "https"), "hive": ("thrift",)}
 _CATALOG_TYPES = ("rest", "hive", "glue", "dynamodb", "sql", "in-memory", "bigquery")
@@ -96,6 +96,7 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
     _check_driver(properties)
     _check_warehouse(properties)
     _check_file_io(properties)
+    properties.setdefault("s3.retry-strategy-impl", _S3_RETRIES)
     if properties.get("uri", "").startswith("sqlite"):
         properties["uri"] = _sqlite_uri(properties["uri"], must_exist=must_exist)
         if must_exist:
@@ -299,8 +300,7 @@ def is_outage(error: BaseException) -> bool:
 
 def _is_read_only(error: BaseException) -> bool:
     """Return whether catalog or store answered that it is read-only."""
-    message = str(error).lower()
-    return isinstance(error, PermissionError) or "readonly" in message or "read-only" in message
+    return isinstance(error, PermissionError) or bool(re.search("(?i)read-?only", str(error)))
 
 
 def first_error_line(error: BaseException) -> str:

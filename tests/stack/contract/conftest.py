@@ -19,12 +19,15 @@ SUITES = {
         "adopt", "revert", "shadow_fence", "lake_ports", "control_ports", "control_fences",
         "control_races", "adopt_races",
     ),
-    "rest": ("adopt", "revert", "shadow_fence", "lake_ports", "control_ports", "adopt_races"),
+    "rest": (
+        "adopt", "revert", "shadow_fence", "lake_ports", "control_ports", "control_fences",
+        "control_races", "adopt_races",
+    ),
     "s3": ("adopt", "revert", "lake_ports"),
     # On S3, with credentials that end at each table, so that shadows are branches. One gives a
     # table no new UUID; the other is busy and forbids data paths.
-    "lakekeeper": ("on_branches", "branch_shadow", "adopt_races"),
-    "polaris": ("on_branches", "branch_shadow", "adopt_races"),
+    "lakekeeper": ("on_branches", "branch_shadow", "control_races", "adopt_races"),
+    "polaris": ("on_branches", "branch_shadow", "control_races", "adopt_races"),
     # They register no clone: one says so, and is busy and forbids data paths as Polaris does; one
     # gives an empty table. Shadows are built there.
     "refusing": ("adopt", "revert", "shadow_fence", "lake_ports"),
@@ -99,6 +102,20 @@ AS_ON_REST = {
 #: The catalogs whose credentials end at each table.
 VENDED = ("lakekeeper", "polaris")
 TAKEN_UP = "test_what_was_registered_and_not_compared_is_taken_up_also_when_the_target_moved_on"
+#: Of the control tables, decided by one request that is refused or taken, or by what was read: on
+#: PostgreSQL only, where statements of our own decide.
+AS_ON_POSTGRES = {
+    "test_moves_of_many_processes_are_neither_lost_nor_doubled",
+    "test_a_row_that_was_ready_before_the_fence_is_refused",
+    "test_the_pointer_and_other_runs_go_on_over_a_fence",
+    "test_a_fence_in_place_costs_no_commit",
+    "test_neither_an_event_nor_a_renewal_at_the_same_time_is_lost",
+    "test_tables_of_an_older_release_are_read_as_they_are",
+    "test_the_first_writer_adds_the_missing_columns_to_all_tables",
+    "test_events_of_an_older_release_are_no_fault_and_are_covered_from_the_next_event_on",
+    "test_a_closed_run_of_an_older_release_goes_on_with_its_chain",
+    "test_many_processes_may_add_the_columns_at_once",
+}
 SET_BACK = "test_a_publication_that_main_was_set_back_from_has_not_landed_after_expiry_either"
 #: What a kind of catalog does in its own way, and why the rule cannot hold there.
 NOT_ON = {
@@ -118,6 +135,7 @@ NOT_ON = {
     ("seaweed", TAKEN_UP),
     *(("refusing", name) for name in AS_ON_REST),
     *((kind, name) for kind in VENDED for name in AS_ON_SQLITE),
+    *((kind, name) for kind in ("rest", *VENDED) for name in AS_ON_POSTGRES),
     ("refusing", "test_whoever_made_the_shadow_and_was_overtaken_does_not_drop_it"),
     # It deletes the files of a table that is dropped.
     ("seaweed", "test_a_table_that_was_made_again_is_refused"),

@@ -120,7 +120,14 @@ public class RestServer extends HttpServlet {
 
     @Override
     public OutputFile newOutputFile(String location) {
-      return Files.localOutput(path(location));
+      File file = new File(path(location));
+      try {
+        // Iceberg's own call fails where two requests make the folder at once.
+        java.nio.file.Files.createDirectories(file.getParentFile().toPath());
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      }
+      return Files.localOutput(file);
     }
 
     @Override

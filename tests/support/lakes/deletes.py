@@ -67,11 +67,12 @@ def hide_equal_rows(table: Table, *ids: int, partition: tuple[Any, ...], spec_id
 
 
 def rewritten(
-    kit: Kit, request: RevertRequest, rows: dict[str, list[Row]], shadow: str = "shadow.rollback"
+    kit: Kit, request: RevertRequest, rows: dict[str, list[Row]], shadow: str = ""
 ) -> RevertRequest:
     """Do what `core/publication/rollback_content.py` does, with rows that the test knows."""
     base = kit.head()
     assert base is not None
+    shadow = shadow or kit.shadow_of("rollback")
     kit.shadows.open(TARGET, base, shadow, {})
     for number, (day, held) in enumerate(rows.items()):
         kit.write_chunk(shadow, request.scope.field, day, held, f"restore-{number}")

@@ -1,7 +1,8 @@
-"""Answers of a REST catalog that PyIceberg's own errors do not tell apart, and what they mean."""
+"""Answers of REST catalogs and of stores that errors do not tell apart, and what they mean."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import (
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 _UNSUPPORTED_STATUSES = (400, 404, 405, 406, 410, 415, 422, 501)
 _LOGIN_ERRORS = (AuthorizationExpiredError, OAuthError, UnauthorizedError)
 
+#: How libraries tell that a store refused: codes of AWS and Azure, and HTTP's status.
+_DENIED = re.compile(
+    r"access[ _]?denied|forbidden|permission[ _]denied|AuthorizationPermissionMismatch"
+    r"|(HTTP|status|code)[ :=(]{1,3}403\b|\b403 Client Error",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(r"\S*/\S*")
+
 
 class ResentCommitFailedError(CommitFailedException):
     """Another commit was first, and it may be an earlier sending of the same one."""
@@ -43,6 +52,16 @@ def is_unsupported_by_server(error: BaseException) -> bool:
         # PyIceberg also raises the first for an endpoint that the server does not advertise.
         return True
     return getattr(response_of(error), "status_code", None) in _UNSUPPORTED_STATUSES
+
+
+def is_denied(error: BaseException) -> bool:
+    """Return whether a store answered that the credentials do not reach so far.
+
+    Places of files are left out: their random names may hold a 403, and others any word.
+    """
+    if not isinstance(error, OSError):
+        return False
+    return isinstance(error, PermissionError) or bool(_DENIED.search(_PLACE.sub("", str(error))))
 
 
 def refusal_error(error: Exception) -> BackfillError | None:

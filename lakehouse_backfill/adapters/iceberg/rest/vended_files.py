@@ -33,24 +33,6 @@ _UNSAID_S = 600.0
 #: Between two attempts to renew them.
 _PAUSE_S = 1.0
 
-#: How libraries tell that a store refused: codes of AWS and Azure, and HTTP's status.
-_DENIED = re.compile(
-    r"access[ _]?denied|forbidden|permission[ _]denied|AuthorizationPermissionMismatch"
-    r"|(HTTP|status|code)[ :=(]{1,3}403\b|\b403 Client Error",
-    re.IGNORECASE,
-)
-_PLACE = re.compile(r"\S*/\S*")
-
-
-def is_denied(error: BaseException) -> bool:
-    """Return whether a store answered that the credentials do not reach so far.
-
-    Places of files are left out: their random names may hold a 403, and others any word.
-    """
-    if not isinstance(error, OSError):
-        return False
-    return isinstance(error, PermissionError) or bool(_DENIED.search(_PLACE.sub("", str(error))))
-
 
 def handed_out(properties: Properties, own: Properties) -> Properties:
     """Return the credentials of a table's files that are not those of the profile."""

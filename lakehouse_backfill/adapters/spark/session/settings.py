@@ -59,6 +59,10 @@ def expand_project_folder(catalog: Mapping[str, str], project: Path) -> dict[str
     return {key: value.replace("${project}", folder) for key, value in catalog.items()}
 
 
+#: By which a client asks a REST catalog for credentials that end at a table.
+_DELEGATION = "header.X-Iceberg-Access-Delegation"
+
+
 def spark_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of Iceberg's `SparkCatalog` for PyIceberg's (already resolved).
 
@@ -81,6 +85,9 @@ def spark_catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
         for key, value in properties.items()
         if key not in _NOT_FOR_SPARK and not key.startswith(("s3.", "client."))
     }
+    if kind == "rest" and not any(key.lower() == _DELEGATION.lower() for key in rest):
+        # PyIceberg asks for credentials by default, Iceberg's Java client does not.
+        rest[_DELEGATION] = "vended-credentials"
     # A session would see old data of a cached table as long as it keeps reading (pitfall 45).
     own = {"type": kind}
     if kind == "sql":

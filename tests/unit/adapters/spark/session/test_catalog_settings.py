@@ -70,8 +70,18 @@ CASES = [
             "s3.path-style-access": "true",
             "client.region": "eu-1",
             "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+            "header.X-Iceberg-Access-Delegation": "vended-credentials",
         },
         id="rest on s3",
+    ),
+    pytest.param(
+        {"uri": "https://host", "header.x-iceberg-access-delegation": "remote-signing"},
+        {
+            "type": "rest",
+            "uri": "https://host",
+            "header.x-iceberg-access-delegation": "remote-signing",
+        },
+        id="rest that signs for its clients",
     ),
     pytest.param(
         {"type": "hive", "uri": "thrift://host:9083", "warehouse": "s3://lake",

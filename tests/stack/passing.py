@@ -1,0 +1,100 @@
+"""Servers that stand before another one and pass requests on; a test's block is their life."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from typing_extensions import Self
+
+from tests.stack.servers import HOST
+
+#: Headers that belong to one connection, not to what is passed on.
+_OWN = {"connection", "expect", "keep-alive", "transfer-encoding"}
+
+Answer = tuple[int, Mapping[str, str], bytes]
+
+
+class Passing:
+    """Listens on a port of its own while the block runs; `uri` says where."""
+
+    uri: str
+
+    def __enter__(self) -> Self:
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer((HOST, 0), self.handler())
+        self._server.daemon_threads = True
+        self.uri = f"http://{HOST}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    def handler(self) -> type[PassingHandler]:
+        """Give the class that answers the requests."""
+        raise NotImplementedError
+
+
+class PassingHandler(BaseHTTPRequestHandler):
+    """Answers one connection; what it passes on goes to the server at `target`."""
+
+    target: str
+    protocol_version = "HTTP/1.1"
+
+    def answer(self) -> None:
+        """Answer one request, whatever its method is."""
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    do_POST = do_HEAD = do_DELETE = do_PUT = do_GET  # noqa: N815 (http.server's names)
+
+    def body(self) -> bytes:
+        """Read what was sent with the request."""
+        if self.headers.get("Transfer-Encoding", "") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            """Trailers are part of the body that Amazon's clients send."""
+        return b"".join(parts)
+
+    def ask(self, method: str, path: str, body: bytes, *, keeps_host: bool) -> Answer:
+        """Ask the target in the same words; a signature holds for the host that it names."""
+        connection = http.client.HTTPConnection(self.target, timeout=60)
+        left_out = _OWN if keeps_host else {*_OWN, "host"}
+        headers = {k: text for k, text in self.headers.items() if k.lower() not in left_out}
+        if body:
+            headers["Content-Length"] = str(len(body))
+        connection.request(method, path, body=body or None, headers=headers)
+        answer = connection.getresponse()
+        found = answer.status, dict(answer.getheaders()), answer.read()
+        connection.close()
+        return found
+
+    def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Answer the client; to HEAD with the length that the target named."""
+        is_head = self.command == "HEAD"
+        self.send_response(status)
+        for name, text in headers.items():
+            if name.lower() not in _OWN and (is_head or name.lower() != "content-length"):
+                self.send_header(name, text)
+        if not is_head or "content-length" not in {name.lower() for name in headers}:
+            self.send_header("Content-Length", "0" if is_head else str(len(body)))
+        self.end_headers()
+        if not is_head:
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
