@@ -161,10 +161,10 @@ class Adapters:
         from lakehouse_backfill.adapters.iceberg.refs import IcebergPins
         from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
         from lakehouse_backfill.adapters.local.row_reader import LocalRowReader
-        from lakehouse_backfill.adapters.sources.kafka.producer import KafkaCorrectionTopics
         from lakehouse_backfill.adapters.system.hooks import LocalHooks
         from lakehouse_backfill.adapters.system.process import LocalSecrets
         from lakehouse_backfill.core.runs.context import Context
+        from lakehouse_backfill.wiring.correction_topics import LateCorrectionTopics
 
         catalog, profile = self.catalog, self.profile
         is_connect = partial(places.is_connect, self)
@@ -187,7 +187,7 @@ class Adapters:
             contract=self.contract,
             secrets=LocalSecrets(self.folder),
             corrections=IcebergCorrections(catalog),
-            correction_topics=KafkaCorrectionTopics(),
+            correction_topics=LateCorrectionTopics(),
             clock=SystemClock(),
             journal=JsonJournal(self.folder),
             progress=self.progress,

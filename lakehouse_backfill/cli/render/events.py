@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from lakehouse_backfill.cli.render.page import TextPage
-from lakehouse_backfill.results.events import (
-    EventCheckResult,
-    RebuildResult,
-    ReplayResult,
-    TopicReplayResult,
-)
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.results.events import (
+        EventCheckResult,
+        RebuildResult,
+        ReplayResult,
+        TopicReplayResult,
+    )
 
 
 def render_event_check(page: TextPage, result: EventCheckResult) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from lakehouse_backfill.cli.render.page import TextPage
-from lakehouse_backfill.results.migrations import (
-    MigratedPartRecord,
-    MigratePreviewResult,
-    MigrateResult,
-    MigrationUndoneResult,
-)
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.results.migrations import (
+        MigratedPartRecord,
+        MigratePreviewResult,
+        MigrateResult,
+        MigrationUndoneResult,
+    )
 
 #: Good files that are drawn; the bad ones are all drawn, and `--json` has all of both.
 _SHOWN = 20

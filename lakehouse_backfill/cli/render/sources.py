@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lakehouse_backfill.cli.render.page import TextPage
-from lakehouse_backfill.results.sources import LandPreviewResult, LandResult, ReceiveResult
+
+if TYPE_CHECKING:
+    from lakehouse_backfill.results.sources import LandPreviewResult, LandResult, ReceiveResult
 
 
 def render_land_preview(page: TextPage, result: LandPreviewResult) -> None:

@@ -15,7 +15,6 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 
-from lakehouse_backfill.adapters.iceberg.rest.request_sender import was_sent_again
 from lakehouse_backfill.errors import BackfillError, CatalogDown, TooBusy, Unsupported
 
 if TYPE_CHECKING:
@@ -107,9 +106,18 @@ def commit_refusal(error: Exception | None, table: str, state: str) -> BackfillE
 
 def is_certain_refusal(error: Exception) -> bool:
     """Return whether the server refuses the request, and has refused each sending of it."""
-    is_sent_once = not was_sent_again(response_of(error))
+    is_sent_once = not _was_sent_again(response_of(error))
     is_refusal = isinstance(error, (BadRequestError, ForbiddenError, *_LOGIN_ERRORS))
     return is_refusal and is_sent_once and "sequence number" not in str(error)
+
+
+def _was_sent_again(response: Response | None) -> bool:
+    if response is None:
+        return False
+    # It loads requests, which only a REST catalog needs.
+    from lakehouse_backfill.adapters.iceberg.rest.request_sender import was_sent_again
+
+    return was_sent_again(response)
 
 
 def response_of(error: BaseException) -> Response | None:
