@@ -101,7 +101,7 @@ def test_describe_gives_the_state_or_none(days):
     assert days.tables.describe("none.none") is None
 
 
-@pytest.mark.req("S1")
+@pytest.mark.req("S1", "M3")
 def test_a_reference_is_an_id_then_an_instant_then_a_name(days):
     first = days.head()
     between = datetime.now(timezone.utc).isoformat()

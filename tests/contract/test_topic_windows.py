@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +39,7 @@ from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.sources.declaration import KafkaSource, SourceDeclaration
 from lakehouse_backfill.domain.sources.landings import LandingRequest, LandingState, next_state
 from lakehouse_backfill.domain.sources.topic_offsets import OffsetRange, TopicWindow, WindowOffsets
-from lakehouse_backfill.errors import Blocked, TargetChanged
+from lakehouse_backfill.errors import Blocked, Tampered
 from lakehouse_backfill.results.plans import PlanResult
 from tests.contract.test_reference_and_window import BY_DAY, SCHEMA, append
 from tests.support.fakes.context import PRODUCT, context, declared, lake
@@ -253,14 +255,13 @@ def test_a_window_whose_events_may_lie_in_offsets_that_were_not_landed_is_refuse
         in (refused.value.problem)
     )
     assert refused.value.fix.startswith(
-        "after 2020-01-03T01:00:00Z lakehouse-backfill land trips --from 2020-01-02T00:00:00Z "
-        "--to 2020-01-03T00:00:00Z, name the new landing"
+        "lakehouse-backfill land trips --from 2020-01-02T00:00:00Z --to 2020-01-03T00:00:00Z; name "
+        "that landing where the source has `at`, and plan again, not before 2020-01-03T01:00:00Z"
     )
     with pytest.raises(Blocked) as refused:
         world.examined(early, column="day")
     assert refused.value.fix.startswith(
-        "after 2020-01-06T00:00:00Z lakehouse-backfill land trips --from 2020-01-01T23:00:00Z "
-        "--to 2020-01-06T00:00:00Z, name"
+        "lakehouse-backfill land trips --from 2020-01-01T23:00:00Z --to 2020-01-06T00:00:00Z; name"
     )
     world.topic.send(0, 2.95, 3.5)
     assert topic_of(world.examined(world.topic.land(at(4)))).offsets[0].last == 3
@@ -365,8 +366,20 @@ def test_before_the_read_the_offsets_are_found_again(world: World) -> None:
         rows.schema.get_field_index("kafka_timestamp"), field, pa.array(stamps, field.type)
     )
     pq.write_table(changed, path)
-    with pytest.raises(TargetChanged, match="does not hold the offsets of t any more"):
+    with pytest.raises(Tampered, match="does not hold the offsets of t that"):
         require_topics_unchanged(world.context, plan)
+    unknown = plan.resolved.sources[0].topic
+    assert unknown is not None
+    other = unknown.model_copy(update={"landing_id": "ld-other"})
+    pins = (plan.resolved.sources[0].model_copy(update={"topic": other}),)
+    resolved = plan.resolved.model_copy(update={"sources": pins})
+    bare = plan.model_copy(update={"resolved": resolved, "window": None})
+    with pytest.raises(Tampered):
+        require_topics_unchanged(world.context, bare)
+    # Once the landing's own snapshot has expired behind a compaction, rows alone tell.
+    gone: Any = IcebergLandedTopics(world.catalog)
+    blind = SimpleNamespace(landing=lambda *_: None, events=gone.events)
+    require_topics_unchanged(replace(world.context, topics=blind), bare)
 
 
 def test_tables_that_no_landing_of_a_topic_filled_have_no_offsets(world: World) -> None:

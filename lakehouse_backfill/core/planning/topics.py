@@ -31,7 +31,7 @@ from lakehouse_backfill.domain.sources.topic_offsets import (
     TopicWindow,
     WindowOffsets,
 )
-from lakehouse_backfill.errors import Blocked, TargetChanged
+from lakehouse_backfill.errors import Blocked, Tampered
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: Ranges of offsets, or partitions, that a sentence names.
@@ -71,9 +71,8 @@ def window_of_topic(
 ) -> TopicWindow | None:
     """Return the offsets of all events of a window; None for a source that is no topic.
 
-    It is closed once all events up to `until`, which the replay reads, are in the snapshot.
-
-    Raises Blocked when an event of the window may lie in offsets that were not landed, or landed
+    It is closed once all events up to `until`, which the replay reads, are in the snapshot. Raises
+    Blocked when an event of the window may lie in offsets that were not landed, or landed
     rows are gone.
     """
     found = _landed(context, pin.table, pin.snapshot_id)
@@ -84,34 +83,44 @@ def window_of_topic(
     wanted = _column_span(pin, span)
     column = pin.range.column
     _require_complete(pin, landing, position, wanted)
-    (rows,) = window_row_ranges(_kind(pin) or "", column, *wanted)
-    events = context.topics.events(pin.table, pin.snapshot_id, rows)
+    events = _events(context, pin, wanted)
     read = _column_span(pin, Span(span.first, until))
     return _as_window(column, position, events, is_closed=not _open(position, column, read))
 
 
 def require_topics_unchanged(context: Context, plan: Plan) -> None:
-    """Raise TargetChanged unless the pinned snapshots still hold what was planned of their topics.
+    """Raise Tampered unless the pinned snapshots still hold what was planned of their topics.
 
-    The landed offsets are read again from metadata, those of a window from the rows.
+    The landed offsets are read again from metadata, as long as the landing's snapshot is there;
+    those of a window from the rows.
     """
-    known = {one.name: one.topic for one in plan.window.sources} if plan.window else {}
+    sources = {one.name: one.topic for one in plan.window.sources} if plan.window else {}
     for pin in plan.resolved.sources:
         if pin.topic is None:
             continue
-        is_same = pin_topic(context, pin.table, pin.snapshot_id) == pin.topic
-        planned = known.get(pin.name)
-        if is_same and planned is not None and plan.window is not None:
-            span = Span(plan.window.first, plan.window.stop)
-            found = window_of_topic(context, pin, span, span.stop)
-            is_same = found == planned.model_copy(update={"is_closed": True})
+        is_same = pin_topic(context, pin.table, pin.snapshot_id) in (pin.topic, None)
+        window = sources.get(pin.name)
+        if is_same and window is not None and plan.window is not None:
+            is_same = _has_events(context, pin, Span(plan.window.first, plan.window.stop), window)
         if not is_same:
-            raise TargetChanged(
+            raise Tampered(
                 f"snapshot {pin.snapshot_id} of {pin.table} does not hold the offsets of "
-                f"{pin.topic.topic} any more that {plan.run_id} was planned with",
+                f"{pin.topic.topic} that {plan.run_id} was planned with: its files or metadata "
+                "were edited since",
                 state="nothing was computed",
-                fix=f"find out who changed files or metadata of {pin.table}; then plan again",
+                fix=f"find out who did that, put {pin.table} back from a backup, or land the topic "
+                "into another table; then plan again",
             )
+
+
+def _has_events(context: Context, pin: SourcePin, span: Span, planned: TopicWindow) -> bool:
+    """Return whether the pinned rows have the events of a window at the planned offsets."""
+    found = _events(context, pin, _column_span(pin, span))
+    wanted = {
+        (one.partition, one.first, one.last, one.records) for one in planned.offsets if one.records
+    }
+    held = {tuple(one) for one in found.offsets}
+    return held == wanted and found.without_time == planned.without_time
 
 
 def describe_offsets(window: TopicWindow) -> str:
@@ -174,6 +183,12 @@ def _as_window(
         without_time=events.without_time,
         is_closed=is_closed,
     )
+
+
+def _events(context: Context, pin: SourcePin, span: Span) -> LandedEvents:
+    column = pin.range.column if pin.range else ""
+    (rows,) = window_row_ranges(_kind(pin) or "", column, *span)
+    return context.topics.events(pin.table, pin.snapshot_id, rows)
 
 
 def _column_span(pin: SourcePin, span: Span) -> Span:
@@ -248,15 +263,15 @@ def _require_complete(
         f"{pin.table}: {_describe_spans(left)} were not landed, and may hold one by what is known "
         f"of them (an event is in the topic at most {bound_s:,} s after its {column})",
         state=NOTHING_PLANNED,
-        fix=f"{declared}after {_instant(late)} {_landed_again(landing, asked)}; or name a shorter "
-        "window",
+        fix=f"{declared}{_landed_again(landing, asked)}, not before {_instant(late)}; or name a "
+        "shorter window",
     )
 
 
 def _landed_again(landing: TableLanding, span: Span) -> str:
     range_ = "--from", _instant(span.first), "--to", _instant(span.stop)
     return (
-        f"{command_line('land', landing.source, *range_)}, name the new landing where the source "
+        f"{command_line('land', landing.source, *range_)}; name that landing where the source "
         "has `at`, and plan again"
     )
 
