@@ -44,6 +44,7 @@ class Port:
     topics: Any
     topic: EventTopic
     spoil: Callable[[], Any]
+    settle: Callable[[], Any] = lambda: None
 
     def request(self, store: str = "orders", version: str = "1.0.0") -> EventTopicRequest:
         headers = {"x-run-id": "rp-1", "x-transform-version": version, "x-event-store": store}
@@ -52,6 +53,7 @@ class Port:
 
     def held(self, version: str = "1.0.0") -> list[dict[str, Any]]:
         topic = self.topic.model_copy(update={"version": version})
+        self.settle()
         batches = list(self.topics.sent(topic, "orders")())
         rows = pa.concat_tables(batches).to_pylist() if batches else []
         return sorted(rows, key=lambda row: row["sequence_num"])
@@ -86,7 +88,7 @@ def _port(topic: Topic) -> Port:
     wanted = EventTopic(
         name=topic.name, bootstrap_servers=topic.address, version="1.0.0", timeout_s=20
     )
-    return Port(KafkaEventTopics(), wanted, spoil)
+    return Port(KafkaEventTopics(), wanted, spoil, topic.settle)
 
 
 def test_a_topic_gets_what_it_lacks_and_says_what_it_has(port: Port) -> None:
@@ -185,6 +187,8 @@ def test_a_replay_into_a_topic_is_killed_and_goes_on_and_each_aggregate_is_in_or
         child.start()
         child.join(120)
         assert child.exitcode == -9
+        if when == "committed":
+            topic.settle()
         assert len(topic.values()) == sent
     done = Project.open(case.project).replay_into_topic("orders", "again")
     assert (done.total, done.sent) == (1, 1)
@@ -221,6 +225,7 @@ def _records(topic: Topic) -> list[tuple[str, dict[str, bytes], bytes]]:
 
     settings = {"bootstrap.servers": topic.address, "group.id": "judge"}
     settings |= {"enable.partition.eof": "true", "enable.auto.commit": "false"}
+    topic.settle()
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic.name, 0, 0)])
     found = []

@@ -83,6 +83,18 @@ class Topic:
         """Wait until all records that were sent are there."""
         assert self.producer.flush(20) == 0
 
+    def settle(self) -> None:
+        """Wait until no transaction is open: brokers end one a moment after they acknowledge it."""
+        from lakehouse_backfill.adapters.sources.kafka.transactions import open_client
+        from lakehouse_backfill.core.landing.offsets import OffsetWindow
+        from lakehouse_backfill.domain.sources.topics import TopicAddress
+
+        client = open_client(TopicAddress(name=self.name, bootstrap_servers=self.address))
+        end = time.monotonic() + 20
+        while any(one.stop < one.high for one in client.look(OffsetWindow()).partitions.values()):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
     def values(self) -> list[bytes]:
         """Read the values of partition 0, as another consumer than the product's."""
         from confluent_kafka import Consumer, TopicPartition
