@@ -9,16 +9,16 @@ from pathlib import Path
 
 from tests.support.examples import declarations
 
-#: Libraries of REST catalogs, topics and engines; parts that other commands need.
+#: Libraries of REST catalogs, topics and engines; other commands and what they work with.
 _LEFT_OUT = (
     "confluent_kafka",
     "duckdb",
     "great_expectations",
     "lakehouse_backfill.adapters.quality",
     "lakehouse_backfill.adapters.sources",
-    "lakehouse_backfill.core.landing",
-    "lakehouse_backfill.core.migration",
-    "lakehouse_backfill.core.replay",
+    "lakehouse_backfill.core.landing.land",
+    "lakehouse_backfill.core.migration.migrate",
+    "lakehouse_backfill.core.replay.replay",
     "lakehouse_backfill.report",
     "pandas",
     "pyspark",
