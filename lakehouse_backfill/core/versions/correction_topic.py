@@ -127,7 +127,10 @@ def _act(context: Context, row: Publication, rows: tuple[Publication, ...]) -> T
 
 def _is_of_rows(context: Context, row: Publication) -> bool:
     """Return whether an act changed the product's own table or pointer, and so wrote no events."""
-    contract = context.contract(row.product)
+    try:
+        contract = context.contract(row.product)
+    except BackfillError:
+        return False
     return contract.publication == "pinned" or row.table == contract.table
 
 

@@ -381,6 +381,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
         ],
         "dry_run": False,
     },
+    "give_up_topic": {
+        "actions": [
+            {"subject": "bf-1", "action": "give up", "because": "events of version 2 to t",
+             "result": "never sent", "is_done": True},
+        ],
+        "dry_run": False,
+    },
     "maintain": {
         "dry_run": False,
         "retired": [

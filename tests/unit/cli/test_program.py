@@ -157,6 +157,7 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "recover bf-1 --by ana": ("recover", ("bf-1", "ana", False, False)),
     "recover --all --by ana --dry-run": ("recover", (None, "ana", True, False)),
+    "recover bf-1 --give-up-topic gone --by ana": ("give_up_topic", ("bf-1", "ana", "gone")),
     "maintain --by ana": ("maintain", ("ana", None, "", False)),
     "maintain --product p --by ana --dry-run": ("maintain", ("ana", "p", "", True)),
     "maintain --erasure p --reason 4711 --by ana": ("maintain", ("ana", "p", "4711", False)),
