@@ -524,19 +524,24 @@ class Project:
         found = check_topic(topic_replay_ports(self.wiring), declared, topic, request)
         return results.events.EventCheckResult.of(declared, found, ())
 
-    def rebuild(self, store: str, handler: str, aggregate: str) -> events.RebuildResult:
+    def rebuild(
+        self, store: str, handler: str, aggregate: str, good_before: str | None = None
+    ) -> events.RebuildResult:
         """Compute the state of one aggregate from its newest kept state and the events after it.
 
-        Nothing is written. Raises NotFound, ConfigError, RejectedInput.
+        `good_before`, a date or an instant: the newest state that was made of earlier events only,
+        as later ones were wrong. Nothing is written. Raises NotFound, ConfigError, RejectedInput.
         """
-        from lakehouse_backfill.config.events.event_stores import find_event_store
+        from lakehouse_backfill.config.events.event_stores import find_event_store, replay_request
         from lakehouse_backfill.core.replay.rebuild import rebuild
         from lakehouse_backfill.wiring.event_stores import load_handler, replay_ports
 
         declared = find_event_store(self.folder, store)
         loaded = load_handler(self.wiring, declared, handler)
-        found = rebuild(replay_ports(self.wiring, declared), declared, loaded, aggregate)
-        return results.events.RebuildResult.of(declared, handler, aggregate, found)
+        since = replay_request(None, good_before, None, ()).from_
+        found = rebuild(replay_ports(self.wiring, declared), declared, loaded, aggregate, since)
+        done = results.events.RebuildResult.of(declared, handler, aggregate, found)
+        return replace(done, good_before=since)
 
     def plan(
         self,

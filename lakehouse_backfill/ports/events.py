@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
 from lakehouse_backfill.domain.sources.compatibility import Messages
@@ -127,6 +128,15 @@ class EventReader(Protocol):
         """
         ...
 
+    def first_since(
+        self, store: EventStoreDeclaration, snapshot_id: int, aggregate: str, moment: datetime
+    ) -> int:
+        """Return the lowest sequence number of an aggregate's events that occurred since a moment.
+
+        Where there are none, the number behind its last event; without events the first of all.
+        """
+        ...
+
 
 class HandlerTables(Protocol):
     """Tables of handlers. Each commit carries rows, ledger and the replay's state together."""
@@ -156,8 +166,10 @@ class HandlerTables(Protocol):
         """Yield the rows that the commit of this state brought in."""
         ...
 
-    def newest_state(self, table: str, version: str, aggregate: str) -> AggregateState | None:
-        """Return the newest kept state of an aggregate."""
+    def newest_state(
+        self, table: str, version: str, aggregate: str, below: int | None = None
+    ) -> AggregateState | None:
+        """Return the newest kept state of an aggregate, after an event with a number `below`."""
         ...
 
 

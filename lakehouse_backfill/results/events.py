@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from lakehouse_backfill.core.replay.check import stopping_faults
@@ -11,7 +12,7 @@ from lakehouse_backfill.core.replay.replay import ReplayOutcome
 from lakehouse_backfill.core.replay.topic import TopicReplayOutcome
 from lakehouse_backfill.domain.sources.events import EventFindings, EventStoreDeclaration
 from lakehouse_backfill.errors import BackfillError, RejectedInput
-from lakehouse_backfill.results.base import Record, Result
+from lakehouse_backfill.results.base import Record, Result, optional
 
 
 class EventVersionRecord(Record):
@@ -187,6 +188,7 @@ class RebuildResult(Result):
     rejected: int
     files_read: int
     files_total: int
+    good_before: datetime | None = optional()
 
     @staticmethod
     def of(

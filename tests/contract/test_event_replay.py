@@ -6,12 +6,15 @@ import itertools
 import json
 import threading
 from collections import Counter
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.cli.render import render_result
 from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.errors import (
     Blocked,
@@ -399,6 +402,40 @@ def test_a_rebuild_reads_the_newest_kept_state_and_the_files_of_what_follows(
     )
     with pytest.raises(NotFound, match="no event of the aggregate 'Z'"):
         Project.open(case.project).rebuild("orders", "balances", "Z")
+
+
+@pytest.mark.req("P6", "S6")
+def test_a_rebuild_begins_at_the_last_good_state_before_wrong_events(case: EventCase) -> None:
+    good = [Made(f"A{n}", "A", n, seconds=n) for n in range(1, 6)]
+    wrong = [Made(f"A{n}", "A", n, seconds=n + 10, cents=1000) for n in range(6, 9)]
+    # The clock of the fourth event is late: it is of the wrong ones by its time.
+    late = [Made("B1", "B", 1), Made("B2", "B", 2, seconds=20), Made("B3", "B", 3, seconds=3)]
+    case.append([*good, *wrong, *late])
+    case.replay()
+    project = Project.open(case.project)
+    assert project.rebuild("orders", "balances", "A").based_on == 8
+    table = case.table()
+    rows = table.scan().to_arrow().to_pylist()
+    mended = [
+        row | ({"payload": '{"cents": 2}'} if row["sequence_num"] > 5 else {}) for row in rows
+    ]
+    table.overwrite(pa.Table.from_pylist(mended, table.scan().to_arrow().schema))
+    found = project.rebuild("orders", "balances", "A", "2026-01-01T00:00:10Z")
+    # States are kept after each third event, and after the last one of a checkpoint.
+    assert found.based_on is not None
+    assert 3 <= found.based_on <= 5
+    assert found.state["cents"] == 5 + 3 * 2
+    cold = project.rebuild("orders", "balances", "B", "2026-01-01T00:00:10Z")
+    assert (cold.based_on in (None, 1), cold.state["cents"]) == (True, 3)
+    none = project.rebuild("orders", "balances", "A", "2025-01-01")
+    assert (none.based_on, none.events) == (None, 8)
+    for result, said in ((found, f"is that after {found.based_on}"), (none, "a cold start")):
+        render_result(result, page := StringIO())
+        assert said in page.getvalue()
+    # A wrong event that was taken out is of no state that counts as good.
+    table.delete("sequence_num > 5")
+    found = project.rebuild("orders", "balances", "A", "2026-01-01T00:00:10Z")
+    assert found.state["cents"] == 5
 
 
 class _file_opens:  # noqa: N801 (used as a statement)

@@ -48,7 +48,7 @@ READING = {
     "Corrections": {"events_of", "find"},
     "Differ": {"diff", "differing", "preview"},
     "EventTopics": {"sent"},
-    "EventReader": {"aggregate_events", "head", "holds", "open"},
+    "EventReader": {"aggregate_events", "first_since", "head", "holds", "open"},
     # A spill of the process.
     "EventSet": {
         "batches",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,6 +102,26 @@ class IcebergEventReader:
             return AggregateEvents(tuple(events.in_sequence()), len(tasks), total)
         finally:
             events.close()
+
+    def first_since(
+        self, store: EventStoreDeclaration, snapshot_id: int, aggregate: str, moment: datetime
+    ) -> int:
+        """Return the lowest sequence number of an aggregate's events that occurred since a moment.
+
+        Where there are none, the number behind its last event; without events the first of all.
+        """
+        planned, _ = self._plan(store, snapshot_id, aggregate)
+        names = store.column("sequence_num"), store.column("occurred_at")
+        numbers: list[int] = []
+        since: list[int] = []
+        wanted = _filter(store, aggregate, None)
+        for task in planned.tasks:
+            for part in scan.read_files(planned, [task], list(names), wanted):
+                own, times = (part[name] for name in names)
+                is_since = pc.greater_equal(times, pa.scalar(moment, times.type))
+                numbers += own.drop_null().to_pylist()
+                since += own.filter(is_since).drop_null().to_pylist()
+        return min(since, default=max(numbers, default=store.first_sequence - 1) + 1)
 
     def _plan(
         self, store: EventStoreDeclaration, snapshot_id: int, aggregate: str | None

@@ -69,6 +69,10 @@ def rebuild(
     store: _Store,
     handler: Annotated[str, typer.Option(metavar="NAME", help="A handler of the event store.")],
     aggregate: Annotated[str, typer.Option(metavar="ID", help="The aggregate.")],
+    good_before: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="Begin at a state of events before this date or instant."),
+    ] = None,
 ) -> Result:
     """Compute the state of one aggregate from its events.
 
@@ -77,5 +81,6 @@ def rebuild(
 
     Examples:
       lakehouse-backfill rebuild orders --handler balances --aggregate A-17
+      lakehouse-backfill rebuild orders --handler balances --aggregate A-17 --good-before 2026-01-03
     """
-    return current_project().rebuild(store, handler, aggregate)
+    return current_project().rebuild(store, handler, aggregate, good_before)

@@ -67,4 +67,9 @@ def render_rebuild(page: TextPage, result: RebuildResult) -> None:
         f"{result.aggregate} at {result.sequence_num}: {result.events:,} events {since}, "
         f"{result.files_read:,} of {result.files_total:,} files"
     )
+    if result.good_before is not None:
+        moment = result.good_before.isoformat()
+        has_none = f"no state was kept of events before {moment} alone: a cold start"
+        good = f"the last good state, of events before {moment}, is that after {result.based_on}"
+        page.line(has_none if result.based_on is None else good)
     page.line(json.dumps(result.state, sort_keys=True))

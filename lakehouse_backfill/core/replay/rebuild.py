@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from lakehouse_backfill.core.replay.check import require_versions
@@ -40,22 +41,26 @@ class RebuiltState:
 
 
 def rebuild(
-    ports: ReplayPorts, store: EventStoreDeclaration, handler: ReplayHandler, aggregate: str
+    ports: ReplayPorts,
+    store: EventStoreDeclaration,
+    handler: ReplayHandler,
+    aggregate: str,
+    good_before: datetime | None = None,
 ) -> RebuiltState:
     """Compute the state of an aggregate as of the newest snapshot; nothing is written.
 
-    A kept state is used only if it was made of all events of the aggregate up to it. Raises
-    NotFound, RejectedInput when its events are not consistent, Unsupported.
+    A kept state is used only if it was made of all events of the aggregate up to it and, with
+    `good_before`, if all of these occurred before that instant; without such a state it is computed
+    from the first event on. Raises NotFound, RejectedInput when its events are not consistent,
+    Unsupported.
     """
     snapshot_id = ports.reader.head(store)
     if snapshot_id is None:
         raise NotFound(f"{store.table} has no event", fix="land the events first")
-    declared = handler.declared
-    kept = None
-    if (own := own_state(ports, store, handler)) is not None:
-        _require_all_types(own, handler)
-        kept = ports.tables.newest_state(declared.table, declared.version, aggregate)
-    base = kept if kept is not None and is_whole(store, kept) else None
+    below = None
+    if good_before is not None:
+        below = ports.reader.first_since(store, snapshot_id, aggregate, good_before)
+    base = _base(ports, store, handler, aggregate, below)
     after = store.first_sequence - 1 if base is None else base.sequence_num
     found = ports.reader.aggregate_events(store, snapshot_id, aggregate, after)
     if base is None and not found.events:
@@ -83,6 +88,22 @@ def rebuild(
         files_read=found.files_read,
         files_total=found.files_total,
     )
+
+
+def _base(
+    ports: ReplayPorts,
+    store: EventStoreDeclaration,
+    handler: ReplayHandler,
+    aggregate: str,
+    below: int | None,
+) -> AggregateState | None:
+    """Return the newest kept state that was made of all events up to it, all of them `below`."""
+    own, declared = own_state(ports, store, handler), handler.declared
+    if own is None:
+        return None
+    _require_all_types(own, handler)
+    kept = ports.tables.newest_state(declared.table, declared.version, aggregate, below)
+    return kept if kept is not None and is_whole(store, kept) else None
 
 
 def _require_all_types(own: ReplayState, handler: ReplayHandler) -> None:

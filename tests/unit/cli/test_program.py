@@ -60,7 +60,10 @@ COMMANDS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "replay_into_topic",
         ("orders", "again", "A", None, None, ()),
     ),
-    "rebuild orders --handler b --aggregate A": ("rebuild", ("orders", "b", "A")),
+    "rebuild orders --handler b --aggregate A --good-before 1": (
+        "rebuild",
+        ("orders", "b", "A", "1"),
+    ),
     "new silver.a --from 1 --to 2 --reason why --reason-code late_data --by ana": (
         "new_manifest",
         ("silver.a", "1", "2", "why", "late_data", "ana", ()),

@@ -9,7 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, NotNull
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    LessThan,
+    NotNull,
+)
 from pyiceberg.table import Table, Transaction
 
 from lakehouse_backfill.adapters.iceberg import catalog as catalogs
@@ -112,8 +119,10 @@ class IcebergHandlerTables:
             for row in found.to_pylist():
                 yield HandledRow(**row)
 
-    def newest_state(self, table: str, version: str, aggregate: str) -> AggregateState | None:
-        """Return the newest kept state of an aggregate."""
+    def newest_state(
+        self, table: str, version: str, aggregate: str, below: int | None = None
+    ) -> AggregateState | None:
+        """Return the newest kept state of an aggregate, after an event with a number `below`."""
         loaded = catalogs.load_table_or_none(self.catalog, table)
         if loaded is None or loaded.current_snapshot() is None:
             return None
@@ -121,6 +130,7 @@ class IcebergHandlerTables:
             EqualTo(term="handler_version", value=version),
             EqualTo(term="aggregate_id", value=aggregate),
             NotNull(term="state"),
+            AlwaysTrue() if below is None else LessThan(term="sequence_num", value=below),
         )
         newest = None
         for found in _tables(loaded, wanted, AggregateState._fields):
