@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from lakehouse_backfill.adapters.iceberg.catalog import missing_table_error
+from lakehouse_backfill.adapters.iceberg.schema import stored_twins
 from lakehouse_backfill.adapters.local.reader import find_key
 from lakehouse_backfill.config.drafts import (
     choose_scope_field,
@@ -27,8 +29,9 @@ from lakehouse_backfill.config.project_files import newest_transform
 from lakehouse_backfill.config.scaffold import write_new_file
 from lakehouse_backfill.core.planning.target.isolation import choose_isolation
 from lakehouse_backfill.core.retention.maintain import CONTROL_FILES_GRACE
+from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.labels.values import width_of
-from lakehouse_backfill.domain.table import Capabilities, TableInfo, is_table_name
+from lakehouse_backfill.domain.table import Capabilities, TableInfo
 from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, Unsupported
 from lakehouse_backfill.results import proof
 
@@ -294,15 +297,18 @@ def add_product(wiring: Adapters, table: str, owner: str) -> proof.ProductDraft:
     Raises NotFound, Unsupported for a table that no run can restate, ConfigError when the file is
     there.
     """
-    info = wiring.context.tables.describe(table) if is_table_name(table) else None
+    with suppress(ValueError):
+        table = names.normal_table_text(table)
+    info = wiring.context.tables.describe(table) if names.is_table_text(table) else None
     if info is None:
         raise missing_table_error(wiring.catalog, table)
     _require_known_columns(info)
+    product = _free_product(wiring, table)
     key = find_key(wiring.catalog, info)
     required = [column.name for column in info.columns if column.required]
-    suite, name = draft_suite(table, key, required), f"expectations/{table}.json"
-    draft = draft_contract(info, key, owner, suites=[name] if suite else [])
-    path = wiring.folder / CONTRACTS_FOLDER / f"{table}.yaml"
+    suite, name = draft_suite(product, key, required), f"expectations/{product}.json"
+    draft = draft_contract(info, key, owner, product=product, suites=[name] if suite else [])
+    path = wiring.folder / CONTRACTS_FOLDER / f"{product}.yaml"
     write_new_file(path, draft.text)
     if suite and not (wiring.folder / name).exists():
         write_new_file(wiring.folder / name, suite)
@@ -312,6 +318,16 @@ def add_product(wiring: Adapters, table: str, owner: str) -> proof.ProductDraft:
         key=tuple(key),
         questions=tuple(draft.questions),
     )
+
+
+def _free_product(wiring: Adapters, table: str) -> str:
+    """Return the name of a table's product, which names files: plain, and free or its own."""
+    plain = names.plain_table_text(table)
+    if plain == table:
+        return plain
+    known = {one.product: one.table for one in wiring.valid_contracts()}
+    numbered = chain((plain,), (f"{plain}_{number}" for number in count(2)))
+    return next(name for name in numbered if known.get(name, table) == table)
 
 
 def add_manifest(
@@ -344,7 +360,6 @@ def add_manifest(
     return proof.ManifestDraft(file=str(path), questions=tuple(draft.questions))
 
 
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: Types that Spark, which computes, does not read from Iceberg tables.
 _UNREAD_TYPES = re.compile(
     r"(?:^|optional |required |<|, )"
@@ -354,14 +369,14 @@ _UNREAD_TYPES = re.compile(
 
 def _require_known_columns(info: TableInfo) -> None:
     """Raise Unsupported for columns that no run could read, compute or compare."""
+    columns = [column.name for column in info.columns]
+    for name, problem in (*names.unusable_columns(columns), *stored_twins(columns)):
+        raise Unsupported(
+            f"{info.table} cannot be restated: column {name!r} {problem}",
+            state="nothing was written",
+            fix="rename the column: ALTER TABLE ... RENAME COLUMN",
+        )
     for column in info.columns:
-        if not _PLAIN_NAME.fullmatch(column.name):
-            raise Unsupported(
-                f"{info.table} cannot be restated: the name of column {column.name!r} has other "
-                "characters than letters, digits and _, or is longer than 64",
-                state="nothing was written",
-                fix="rename the column: ALTER TABLE ... RENAME COLUMN",
-            )
         if unread := _UNREAD_TYPES.search(column.type):
             raise Unsupported(
                 f"{info.table} cannot be restated: {column.name} is of type {unread[1]}, which "
@@ -403,9 +418,8 @@ def _check_extent(contract: Contract, extent: tuple[str, str] | None) -> None:
             fix="leave --from and --to out: the run restates the whole table",
         )
     scoped = choose_scope_field(contract)
-    types = {item.name: item.type for item in contract.columns}
     if width_of(scoped.transform) is None:
-        check_range(types.get(scoped.column, ""), *extent)
+        check_range(contract.partition_type(scoped), *extent)
 
 
 def add_repairs(

@@ -22,8 +22,8 @@ from lakehouse_backfill.config.faults import (
 )
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.publication import STATUS_COLUMN, VERSION_COLUMN
-from lakehouse_backfill.domain.table import is_table_name
 from lakehouse_backfill.errors import ConfigError, Fault, NotFound
 
 _TYPES = re.compile(
@@ -71,7 +71,7 @@ def find_contract(project: Path, product: str, listed: tuple[str, ...] | None = 
     """
     known = list_contracts(project) if listed is None else listed
     # The name becomes part of a path, so it is checked before a path is made of it.
-    if not is_table_name(product) or product not in known:
+    if not names.is_product_name(product) or product not in known:
         draft, near = command_line("product", "add", product), closest_name(product, known)
         raise NotFound(
             f"product {product} has no contract in {CONTRACTS_FOLDER.as_posix()}; "
@@ -131,7 +131,8 @@ def find_contract_of_table(project: Path, *tables: str) -> Contract | None:
         except ConfigError:
             path = project / CONTRACTS_FOLDER / f"{product}.yaml"
             text = path.read_text(encoding="utf-8", errors="replace")
-            if any(table in text for table in tables):
+            # YAML may write a name in backticks in other ways: such a contract may be meant.
+            if any("`" in table or table in text for table in tables):
                 raise
             continue
         if _is_of_tables(found, tables):
@@ -141,7 +142,8 @@ def find_contract_of_table(project: Path, *tables: str) -> Contract | None:
 
 def _is_of_tables(contract: Contract, tables: Sequence[str]) -> bool:
     shadowed = {name.rpartition("__")[0].rpartition(".")[2] for name in tables} - {""}
-    return contract.table in tables or contract.table.rpartition(".")[2] in shadowed
+    own = names.unique_plain_name(names.last_part(contract.table))
+    return contract.table in tables or own in shadowed
 
 
 def find_contracts_of_tables(
@@ -314,7 +316,9 @@ def _reference_faults(document: YamlDocument, columns: dict[str, Any]) -> Iterat
         yield from _unknown_name_faults(document, path, names, "column")
     yield from _repeat_faults(document, key, "{} is in the key twice", "remove one of them")
     for path in _item_paths(document, "partitioning"):
-        yield from _unknown_name_faults(document, (*path, "column"), names, "column")
+        steps = _item_paths(document, *path, "path")
+        place = steps[0] if steps else (*path, "column")
+        yield from _unknown_name_faults(document, place, names, "column")
         transform = document.get(*path, "transform")
         if isinstance(transform, str) and not _TRANSFORMS.fullmatch(transform):
             fix = "write identity, year, month, day, hour, bucket[N] or truncate[N]"

@@ -20,6 +20,7 @@ import yaml
 from lakehouse_backfill.config.project_files import FoundTransform
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
+from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.labels.values import fits, is_bucket, width_of
 from lakehouse_backfill.domain.partitions import (
     NULL_LABEL,
@@ -52,7 +53,12 @@ class Draft(NamedTuple):
 
 
 def draft_contract(
-    info: TableInfo, key: tuple[str, ...], owner: str, suites: Sequence[str] = ()
+    info: TableInfo,
+    key: tuple[str, ...],
+    owner: str,
+    *,
+    product: str = "",
+    suites: Sequence[str] = (),
 ) -> Draft:
     """Draft the contract of an existing table. The text loads with `load_contract`.
 
@@ -60,6 +66,7 @@ def draft_contract(
         info: the table's metadata.
         key: columns that identify every row today; empty when none were found.
         owner: who owns the product, as far as is known.
+        product: its name, where the table's name needs quoting.
         suites: suite files to name.
     """
     measures = [
@@ -67,8 +74,8 @@ def draft_contract(
     ]
     text = _render(
         "contract.yaml.j2", info=info, partitioning=restatable_fields(info), key=key,
-        owner=owner, suites=suites,
-        measures=measures[:_MAX_MEASURES],
+        owner=owner, suites=suites, product=product or info.table,
+        measures=list(_named_totals(measures[:_MAX_MEASURES])),
         description=info.properties.get("comment")
         or f"(say here what one row of {info.table} means)",
     )  # fmt: skip
@@ -104,8 +111,7 @@ def draft_manifest(
     first, stop = extent or ("", "")
     found = transform or FoundTransform(job, "1.0.0", (), f"jobs/{job}/transform.py")
     inputs = found.inputs or ("source",)
-    types = {column.name: column.type for column in contract.columns}
-    kind = types.get(scoped.column, "") if scoped else ""
+    kind = contract.partition_type(scoped) if scoped else ""
     text = _render(
         "manifest.yaml.j2", contract=contract, requested_by=requested_by, reason=reason,
         reason_code=reason_code, transform=found, inputs=inputs, scoped=scoped,
@@ -233,23 +239,26 @@ def choose_scope_field(contract: Contract) -> ContractPartition:
 
     The contract must have one.
     """
-    types = {column.name: column.type for column in contract.columns}
     timed = [
         item
         for item in contract.partitioning
-        if types.get(item.column) in _TIMES and not is_bucket(item.transform)
+        if contract.partition_type(item) in _TIMES and not is_bucket(item.transform)
     ]
-    usable = [x for x in contract.partitioning if fits(x.transform, types.get(x.column, ""))]
+    usable = [x for x in contract.partitioning if fits(x.transform, contract.partition_type(x))]
     return (timed or usable or list(contract.partitioning))[0]
 
 
 def restatable_fields(info: TableInfo) -> list[PartitionField]:
     """Return the partition fields by which a run can name partitions; the others are left out.
 
-    These are fields of structs, of floats and times, and those that were dropped (`void`).
+    These are fields of floats, UUIDs and times, and those that were dropped (`void`).
     """
     types = {column.name: column.type for column in info.columns}
-    return [one for one in info.partitioning if fits(one.transform, types.get(one.column, ""))]
+    return [
+        one
+        for one in info.partitioning
+        if fits(one.transform, one.type or types.get(one.column, ""))
+    ]
 
 
 def _render(template: str, **values: Any) -> str:
@@ -263,13 +272,30 @@ def _render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"quoted": _yaml_text, "scalar": _yaml_scalar}
+    environment.filters |= {"quoted": _yaml_text, "scalar": _yaml_scalar, "name": _yaml_name}
     return environment.get_template(template).render(values)
 
 
 def _yaml_text(value: str) -> str:
     """Write text so that YAML reads exactly it: JSON's quotes are YAML's."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def _yaml_name(name: str) -> str:
+    """Leave a name that YAML reads as itself, as it does not of `null` or `on`; quote others."""
+    is_known = all(map(names.is_plain, name.split("."))) and yaml.safe_load(name) == name
+    return name if is_known else _yaml_text(name)
+
+
+def _named_totals(columns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield a name for the total of each column, and the column."""
+    used: set[str] = set()
+    for column in columns:
+        name = names.plain_name(f"total_{column}")
+        if name in used:
+            name = names.unique_plain_name(f"total {column}")
+        used.add(name)
+        yield name, column
 
 
 def _yaml_scalar(text: str) -> str:

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
+from lakehouse_backfill.domain.serialization import COLUMN_PATTERN
 from lakehouse_backfill.errors import (
     BackfillError,
     ConfigError,
@@ -34,6 +35,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _PATTERN_WORDS = {
     r"^[A-Za-z_][A-Za-z0-9_]{0,63}$": "a name of letters, digits and _, at most 64",
+    COLUMN_PATTERN: "the name of a column, without control characters",
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$": "namespace.table, e.g. silver.orders",
     r"^([01][0-9]|2[0-3]):[0-5][0-9]$": 'a time of day in UTC, quoted, e.g. "22:00"',
     r"^\d+\.\d+\.\d+$": "a semantic version of three numbers, e.g. 1.2.0",

@@ -12,18 +12,20 @@ from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.cascade.graph import CascadeTemplate, Upstream
 from lakehouse_backfill.domain.guards.compute import ComputePlaces
-from lakehouse_backfill.domain.guards.outside import Hook, Sink
+from lakehouse_backfill.domain.guards.outside import CorrectionSink, Hook, Sink
 from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
-from lakehouse_backfill.domain.guards.safety import (
-    OFF_BY_DEFAULT,
-    PaceLimits,
-    Switch,
-    Switches,
-)
+from lakehouse_backfill.domain.guards.safety import OFF_BY_DEFAULT, PaceLimits, Switch, Switches
 from lakehouse_backfill.domain.identity.anchor_place import AnchorPlace
 from lakehouse_backfill.domain.monitoring.metrics import Monitoring
-from lakehouse_backfill.domain.serialization import Name, TableName, Text, Value, added_later
-from lakehouse_backfill.domain.sources.topics import CorrectionTopic
+from lakehouse_backfill.domain.serialization import (
+    ColumnName,
+    Name,
+    TableName,
+    TableText,
+    Text,
+    Value,
+    added_later,
+)
 
 
 class SuiteRef(Value):
@@ -71,7 +73,7 @@ class AfterPublish(Value):
 class ContractColumn(Value):
     """One column that consumers rely on; `type` is Iceberg's type text."""
 
-    name: Name
+    name: ColumnName
     type: Text = Field(description="Iceberg type, e.g. long, date, decimal(10, 2), list<string>.")
     required: bool = Field(default=False, description="Whether null is impossible.")
     description: str = Field("", description="Meaning and unit.")
@@ -80,17 +82,26 @@ class ContractColumn(Value):
 class ContractPartition(Value):
     """One partition field: Iceberg's transform of a column."""
 
-    column: Name
+    column: ColumnName
     transform: str = Field("identity", description="identity, year, month, day, hour, bucket[16] …")
+    path: tuple[ColumnName, ...] = added_later(
+        (), "Of a field of a struct: the names that lead to it; `column` is its full name."
+    )
+    type: Text | None = added_later(None, "Iceberg type of a field of a struct.")
+
+    @property
+    def root(self) -> str:
+        """The column of the product that holds the values."""
+        return self.path[0] if self.path else self.column
 
 
 class Measure(Value):
     """An additive total that the owner watches: exactly one of sum, count, counts_by."""
 
     name: Name
-    sum: Name | None = Field(None, description="Column to sum up.")
-    count: Name | None = Field(None, description="Column whose non-null values are counted.")
-    counts_by: Name | None = added_later(
+    sum: ColumnName | None = Field(None, description="Column to sum up.")
+    count: ColumnName | None = Field(None, description="Column whose non-null values are counted.")
+    counts_by: ColumnName | None = added_later(
         None, "Column of few values, e.g. a state: the rows of each value are a total of their own."
     )
 
@@ -100,11 +111,11 @@ class SourceTotal(Value):
 
     measure: Name = Field(description="A measure of this contract, over the whole candidate.")
     source: Name = Field(description="A source of the run manifest.")
-    sum: Name | None = Field(None, description="Column of the source to sum; rows if absent.")
-    counts_by: Name | None = added_later(
+    sum: ColumnName | None = Field(None, description="Column of the source to sum; rows if absent.")
+    counts_by: ColumnName | None = added_later(
         None, "Column of the source whose values are counted, for a measure with counts_by."
     )
-    partition: Name | None = added_later(
+    partition: ColumnName | None = added_later(
         None,
         "Column of the source that says the product's partition: the run's partitions are compared "
         "one by one, instead of both tables as a whole.",
@@ -172,8 +183,8 @@ class Consumer(Value):
 class Tombstones(Value):
     """A table that names rows which must not be in the product any more, e.g. erased people."""
 
-    table: TableName = Field(description="namespace.table; one row names what must go.")
-    columns: dict[Name, Name] = Field(
+    table: TableText = Field(description="namespace.table; one row names what must go.")
+    columns: dict[ColumnName, ColumnName] = Field(
         min_length=1, description="Column of the product: column of that table with its value."
     )
 
@@ -207,13 +218,13 @@ class Contract(Value):
 
     api_version: Literal["lakehouse-backfill/v1"] = Field(description="Version of this format.")
     product: TableName = Field(description="Name of the product, and of this file.")
-    table: TableName = Field(description="The table that holds the product.")
+    table: TableText = Field(description="The table that holds the product.")
     description: Text = Field(description="What one row means.")
     owner: Text = Field(description="Who decides about restatements of it.")
     publication: Literal["follow", "pinned"] = Field(
         "follow", description="follow: readers read the table; pinned: they resolve the pointer."
     )
-    view: TableName | None = Field(
+    view: TableText | None = Field(
         None,
         description="SQL view that always shows the accepted version. REST catalogs make it for "
         "Spark and Trino; for others Spark makes it, so publish and rollback start Spark.",
@@ -223,7 +234,7 @@ class Contract(Value):
         "Table of all kept versions of a pinned product, with the columns `output_version` and "
         "`output_status`; `view` then shows its accepted rows.",
     )
-    key: tuple[Name, ...] = Field(description="Columns that identify a row; may be empty.")
+    key: tuple[ColumnName, ...] = Field(description="Columns that identify a row; may be empty.")
     partitioning: tuple[ContractPartition, ...] = Field(
         description="The partitions that a run may restate; [] where it restates the whole table."
     )
@@ -318,6 +329,11 @@ class Contract(Value):
         roles = found or self.roles
         holders: tuple[str, ...] = getattr(roles, role)
         return roles.publish if role == "rollback" and not holders else holders
+
+    def partition_type(self, partition: ContractPartition) -> str:
+        """Return the type of a partition field's source; empty where no column has the name."""
+        by_name = {column.name: column.type for column in self.columns}
+        return partition.type or by_name.get(partition.column, "")
 
     def class_of(self, column: str) -> Classification | None:
         """Return the class of a column: its own, else that of the rows."""
@@ -478,16 +494,3 @@ class Profiles(Value):
     api_version: Literal["lakehouse-backfill/v1"]
     default: str
     profiles: dict[str, Profile] = Field(min_length=1)
-
-
-class CorrectionSink(Value):
-    """Where correction events go, and how a changed row is told (U9)."""
-
-    table: TableName = Field(description="Table of events; created when it does not exist.")
-    as_: Literal["correction", "retraction"] = Field(
-        "correction",
-        alias="as",
-        description="`correction`: one event for each differing key; `retraction`: a retraction "
-        "of the old row and an addition of the new one.",
-    )
-    topic: CorrectionTopic | None = Field(None, description="Topic that gets the events, too.")

@@ -13,17 +13,20 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints
 
-from lakehouse_backfill.domain.contract import CorrectionSink, SuiteRef
+from lakehouse_backfill.domain.contract import SuiteRef
+from lakehouse_backfill.domain.guards.outside import CorrectionSink
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.guards.safety import PaceLimits, Safety
 from lakehouse_backfill.domain.partitions import ANY_COLUMN
 from lakehouse_backfill.domain.rollout import DualRead, Progressive
 from lakehouse_backfill.domain.serialization import (
+    ColumnName,
     KeepNumericText,
     Name,
     PartitionValue,
     RunMode,
     TableName,
+    TableText,
     Text,
     Value,
     added_later,
@@ -140,7 +143,7 @@ class PreviousCode(Value):
 class InputRange(Value):
     """The rows of one source that the run may read: `from <= column < to`."""
 
-    column: Name = Field(description="Column of the source, a date or a timestamp.")
+    column: ColumnName = Field(description="Column of the source, a date or a timestamp.")
     from_: InstantOrDay = Field(alias="from", description="First instant or day that may be read.")
     to: InstantOrDay = Field(description="First instant or day that may not be read any more.")
 
@@ -152,7 +155,7 @@ class Source(Value):
     """One input table, read at a pinned snapshot."""
 
     type: Literal["iceberg"] = Field("iceberg", description="Kind of source.")
-    table: TableName = Field(description="namespace.table")
+    table: TableText = Field(description="namespace.table")
     at: str | int | datetime | None = Field(
         None, description="Snapshot id, tag, branch or timestamp; the current state if absent."
     )
@@ -182,7 +185,7 @@ class Source(Value):
 class Reference(Value):
     """Reference data, read whole at a pinned snapshot."""
 
-    table: TableName = Field(description="namespace.table")
+    table: TableText = Field(description="namespace.table")
     at: str | int | datetime | None = Field(None, description="As for sources.")
     pin: Literal["tag", "lease_only"] = Field("tag", description="As for sources.")
     semantics: Literal[
@@ -203,7 +206,7 @@ class PartitionRange(Value):
     Or the whole table, whatever its partitions are.
     """
 
-    column: Name = added_later("", "Source column of the target's partition field.")
+    column: ColumnName = added_later("", "Source column of the target's partition field.")
     from_: PartitionValue = Field(None, alias="from", description="First partition.")
     to: PartitionValue = Field(None, description="First partition that is not restated.")
     values: tuple[PartitionValue, ...] = Field(
@@ -232,11 +235,11 @@ class PartitionRange(Value):
 class MergeBy(Value):
     """How change rows are merged into the target, by the product's key."""
 
-    version: Name = Field(
+    version: ColumnName = Field(
         description="Column that says which of two rows with one key is newer: a number, a date or "
         "an instant that the source sets; never the time of processing."
     )
-    deleted: Name | None = Field(
+    deleted: ColumnName | None = Field(
         None,
         description="Boolean column of the job's rows, not of the table: true removes the key.",
     )
@@ -247,7 +250,7 @@ class Target(Value):
 
     publish_mode: PublishMode = Field("replace_partitions", description="How to publish.")
     partitions: PartitionRange = Field(description="Which partitions may change.")
-    row_predicate: dict[Name, RowValue | tuple[RowValue, ...]] | None = Field(
+    row_predicate: dict[ColumnName, RowValue | tuple[RowValue, ...]] | None = Field(
         None,
         description="Only these rows of the partitions: column and its value, or a list of values "
         "(null: no value); all columns must match. All other rows stay as they are.",
@@ -267,7 +270,7 @@ class Target(Value):
     schema_change: tuple[SchemaStep, ...] = added_later(
         (), "Columns that are added, widened or renamed by the commit of the publication."
     )
-    columns: tuple[Name, ...] | None = added_later(
+    columns: tuple[ColumnName, ...] | None = added_later(
         None,
         "Only these columns are restated, in rows found by the product's key: rows stay, and all "
         "other columns are carried over and proven equal; all columns if absent.",
@@ -306,8 +309,8 @@ class Compute(Value):
 class SpotCheck(Value):
     """One named record and what it must say after the restatement."""
 
-    key: dict[Name, PartitionValue] = Field(description="Values of the product's key.")
-    expect: dict[Name, PartitionValue | float] = Field(description="Expected column values.")
+    key: dict[ColumnName, PartitionValue] = Field(description="Values of the product's key.")
+    expect: dict[ColumnName, PartitionValue | float] = Field(description="Expected column values.")
 
 
 class Validation(Value):

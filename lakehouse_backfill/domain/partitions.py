@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import lru_cache
@@ -20,7 +20,7 @@ from pydantic import StringConstraints
 
 from lakehouse_backfill.domain.labels import values as partition_values
 from lakehouse_backfill.domain.labels.values import Bound
-from lakehouse_backfill.domain.serialization import Value
+from lakehouse_backfill.domain.serialization import Value, added_later
 from lakehouse_backfill.errors import ConfigError, attach_error_field
 
 PartitionTransform = Annotated[
@@ -47,6 +47,14 @@ class ScopeField(Value):
     column: str
     transform: PartitionTransform
     type: ColumnType
+    path: tuple[str, ...] = added_later(
+        (), "Of a field of a struct: the names that lead to it, from the table's column on."
+    )
+
+    @property
+    def root(self) -> str:
+        """The column of the table that holds the values: the struct, for a field of one."""
+        return self.path[0] if self.path else self.column
 
     @property
     def is_whole_table(self) -> bool:
@@ -99,7 +107,7 @@ class RowRange:
     `lower`/`upper` may be None for an open side. Instants are timezone-aware UTC for `timestamptz`
     columns and naive for `timestamp` columns. With `buckets`, `equals` is the number of a bucket
     out of so many. `is_everything`: all rows, whatever the column. `prefix`: the range is that of
-    all texts that begin so.
+    all texts that begin so. `path` leads to a field of a struct; `column` is its full name then.
     """
 
     column: str
@@ -110,6 +118,7 @@ class RowRange:
     buckets: int | None = None
     is_everything: bool = False
     prefix: str | None = None
+    path: tuple[str, ...] = ()
 
 
 MAX_PARTITIONS = 100_000
@@ -207,6 +216,10 @@ def _is_start(field: ScopeField, label: str, value: Bound) -> bool:
 @lru_cache(maxsize=4096)
 def partition_row_range(field: ScopeField, label: str) -> RowRange:
     """Return the rows of a partition; raise ValueError when `label` is no label of `field`."""
+    return replace(_row_range(field, label), path=field.path)
+
+
+def _row_range(field: ScopeField, label: str) -> RowRange:
     column = field.column
     if field.is_whole_table:
         if label != WHOLE_TABLE_LABEL:
@@ -297,7 +310,7 @@ def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
         last = merged[-1] if merged else None
         is_next = last is not None and rows.lower is not None and last.upper == rows.lower
         if last and is_next and rows.prefix is None:
-            merged[-1] = RowRange(rows.column, lower=last.lower, upper=rows.upper)
+            merged[-1] = replace(last, upper=rows.upper)
         else:
             merged.append(rows)
     return tuple(merged)

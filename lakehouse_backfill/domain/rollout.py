@@ -10,10 +10,18 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from lakehouse_backfill.domain.catch_up import TableState
-from lakehouse_backfill.domain.contract import CorrectionSink, SuiteRef, Threshold
+from lakehouse_backfill.domain.contract import SuiteRef, Threshold
+from lakehouse_backfill.domain.guards.outside import CorrectionSink
 from lakehouse_backfill.domain.guards.privacy import Redaction
 from lakehouse_backfill.domain.publication import Publication
-from lakehouse_backfill.domain.serialization import Name, PartitionValue, Text, Value, added_later
+from lakehouse_backfill.domain.serialization import (
+    ColumnName,
+    Name,
+    PartitionValue,
+    Text,
+    Value,
+    added_later,
+)
 
 #: What `try` makes a scratch table for, and the name of such a table.
 TRIAL = "try"
@@ -150,7 +158,7 @@ class Progressive(Value):
     """Publish partition by partition; each step is checked before the next (U6)."""
 
     partitions_per_step: int = Field(1, ge=1, le=10_000, description="Partitions in one step.")
-    by: Name | None = Field(
+    by: ColumnName | None = Field(
         None,
         description="Column whose partitions are the steps, e.g. the tenant; it must be the one "
         "that target.partitions names.",

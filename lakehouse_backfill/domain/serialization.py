@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -23,13 +24,20 @@ from pydantic import (
     WrapValidator,
 )
 
+from lakehouse_backfill.domain.labels import names
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+#: A column of a table, whatever its name holds; only characters that nobody sees are refused.
+COLUMN_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]+$"
+ColumnName = Annotated[str, StringConstraints(pattern=COLUMN_PATTERN, max_length=255)]
 TableName = Annotated[
     str,
     StringConstraints(
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$", max_length=200
     ),
 ]
+#: A table of the lake, whatever its name holds; the text that `names` writes for it.
+TableText = Annotated[str, AfterValidator(names.normal_table_text)]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
 

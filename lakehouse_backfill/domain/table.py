@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.partitions import ANY_COLUMN
-from lakehouse_backfill.domain.serialization import Name, Text, Value, added_later
+from lakehouse_backfill.domain.serialization import ColumnName, Text, Value, added_later
 
 
 class Capabilities(Value):
@@ -69,11 +70,13 @@ class Capabilities(Value):
 class SchemaStep(Value):
     """One step: exactly one of `add`, `widen` and `rename`; all name the columns as they are."""
 
-    add: Name | None = Field(None, description="Name of a new column; rows of before hold null.")
+    add: ColumnName | None = Field(
+        None, description="Name of a new column; rows of before hold null."
+    )
     type: Text | None = Field(None, description="With `add`: its Iceberg type, a simple one.")
     doc: Text | None = Field(None, description="With `add`: what it means.")
-    widen: Name | None = Field(None, description="Column that gets a wider type.")
-    rename: Name | None = Field(None, description="Column that gets another name.")
+    widen: ColumnName | None = Field(None, description="Column that gets a wider type.")
+    rename: ColumnName | None = Field(None, description="Column that gets another name.")
     to: Text | None = Field(
         None, description="With `widen`: the new type. With `rename`: the new name."
     )
@@ -124,9 +127,8 @@ class BranchShadow(NamedTuple):
     @property
     def name(self) -> str:
         """The name that stands for the newest branch wherever a table is named."""
-        return f"{self.target}.{_BRANCH_PART}{self.stem.removeprefix(BRANCH_PREFIX)}".replace(
-            "-", "_"
-        )
+        run = self.stem.removeprefix(BRANCH_PREFIX).replace("-", "_")
+        return f"{self.target}.{_BRANCH_PART}{run}"
 
     @property
     def branch_pattern(self) -> str:
@@ -151,7 +153,7 @@ class BranchHead(NamedTuple):
     head_id: int
 
 
-#: Prefix of the branches of runs. Run ids hold no underscore, and names of tables no hyphen.
+#: Prefix of the branches of runs. Run ids hold no underscore.
 BRANCH_PREFIX, _BRANCH_PART = "lhb-", "branch_lhb_"
 _EPOCH_BRANCH = re.compile(rf"({BRANCH_PREFIX}.+)-e(\d+)")
 
@@ -164,7 +166,7 @@ def branch_shadow(target: str, run_id: str) -> BranchShadow:
 def parse_branch_shadow(name: str) -> BranchShadow | None:
     """Return the shadow that `BranchShadow.name` stands for; None for the name of a table."""
     target, _, last = name.rpartition(".")
-    if not last.startswith(_BRANCH_PART) or not is_table_name(target):
+    if not last.startswith(_BRANCH_PART) or not names.is_table_text(target):
         return None
     return branch_shadow(target, last.removeprefix(_BRANCH_PART).replace("_", "-"))
 
@@ -181,12 +183,8 @@ def shadow_of_branch(target: str, branch: str) -> BranchShadow | None:
     return BranchShadow(target, found[1]) if found else None
 
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
-
-
-def is_table_name(text: str) -> bool:
-    """Return whether `text` is `namespace.table` made of plain identifiers only."""
-    return len(text) <= 200 and _NAME.fullmatch(text) is not None
+#: A part in backticks may hold the mark before a reference.
+_REFERENCE = re.compile(r"((?:`(?:[^`]|``)+`|[^`@])+)(?:@(.*))?", re.DOTALL)
 
 
 class TableRef(Value):
@@ -197,11 +195,11 @@ class TableRef(Value):
 
     @staticmethod
     def parse(text: str) -> TableRef:
-        """Parse `ns.table[@at]`; raise ValueError unless the name has plain identifiers only."""
-        table, separator, at = text.partition("@")
-        if not is_table_name(table) or (separator and not at):
+        """Parse `ns.table[@at]`; raise ValueError for another text."""
+        found = _REFERENCE.fullmatch(text)
+        if found is None or found[2] == "":
             raise ValueError(f"{text!r} is not namespace.table or namespace.table@reference")
-        return TableRef(table=table, at=at or None)
+        return TableRef(table=names.normal_table_text(found[1]), at=found[2])
 
     def __str__(self) -> str:
         return f"{self.table}@{self.at}" if self.at else self.table
@@ -236,6 +234,15 @@ class PartitionField(Value):
     name: str
     column: str
     transform: str
+    path: tuple[str, ...] = added_later(
+        (), "Of a field of a struct: the names that lead to it; `column` is its full name."
+    )
+    type: str = added_later("", "Type of a field of a struct.")
+
+    @property
+    def root(self) -> str:
+        """The column of the table that holds the values."""
+        return self.path[0] if self.path else self.column
 
 
 class TableInfo(Value):

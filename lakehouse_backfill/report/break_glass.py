@@ -13,6 +13,7 @@ from typing import Any
 
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.labels.names import quote_identifier, table_parts
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.partitions import RowRange, ScopeField
 from lakehouse_backfill.domain.plan import TargetPin
@@ -173,7 +174,7 @@ def sql_statements(publication: Publication) -> list[str] | None:
 
 def sql_condition(field: ScopeField, ranges: tuple[RowRange, ...]) -> str:
     """Return the condition that holds for exactly the rows of the ranges."""
-    name = quote_identifier(field.column)
+    name = _quote_column(field)
     single = [rows.equals for rows in ranges if rows.equals is not None]
     parts = [_range_condition(field, rows) for rows in ranges if rows.equals is None]
     if len(single) == 1:
@@ -186,16 +187,15 @@ def sql_condition(field: ScopeField, ranges: tuple[RowRange, ...]) -> str:
 def _range_condition(field: ScopeField, rows: RowRange) -> str:
     if rows.is_everything:
         return "true"
-    name = quote_identifier(field.column)
+    name = _quote_column(field)
     if rows.is_null:
         return f"{name} IS NULL"
     sides = [f"{name} {sign} {sql_literal(field, value)}" for sign, value in _limits(rows)]
     return f"({' AND '.join(sides)})"
 
 
-def quote_identifier(name: str) -> str:
-    """Quote an identifier, whatever it holds."""
-    return "`" + name.replace("`", "``") + "`"
+def _quote_column(field: ScopeField) -> str:
+    return ".".join(map(quote_identifier, field.path or (field.column,)))
 
 
 def sql_literal(field: ScopeField, value: Bound) -> str:
@@ -254,4 +254,4 @@ def _earlier_read(before: TargetPin) -> list[str]:
 
 
 def _quote_table(table: str) -> str:
-    return ".".join(quote_identifier(part) for part in table.split("."))
+    return ".".join(quote_identifier(part) for part in table_parts(table))

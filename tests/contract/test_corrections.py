@@ -15,7 +15,7 @@ from pyiceberg.types import NestedField, StringType
 from lakehouse_backfill.adapters.iceberg.commit.corrections import IcebergCorrections
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
 from lakehouse_backfill.core.versions.corrections import CORRECTION_COLUMNS
-from lakehouse_backfill.domain.contract import CorrectionSink
+from lakehouse_backfill.domain.guards.outside import CorrectionSink
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.rollout import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
     IdentityTransform,
+    MonthTransform,
     TruncateTransform,
 )
 from pyiceberg.types import (
@@ -34,6 +36,7 @@ from lakehouse_backfill.core.evidence.staleness import (
     StaleCause,
 )
 from lakehouse_backfill.core.planning.plan import make_plan
+from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.errors import ConfigError, NotFound, Unsupported
 from lakehouse_backfill.project import Project
 from tests.support.fakes.context import PRODUCT, context, declared, lake
@@ -118,7 +121,7 @@ def test_partitions_without_order_are_named_one_by_one(project, transform) -> No
 @pytest.mark.req("U16")
 def test_fields_that_name_no_partitions_are_left_out_of_the_contract(project: Project) -> None:
     schema = Schema(
-        NestedField(1, "s", StructType(NestedField(2, "x", LongType()))),
+        NestedField(1, "s", StructType(NestedField(2, "x", DoubleType()))),
         NestedField(3, "f", DoubleType()),
         NestedField(4, "day", DateType()),
     )
@@ -132,13 +135,111 @@ def test_fields_that_name_no_partitions_are_left_out_of_the_contract(project: Pr
     assert [part.column for part in project.wiring.contract("silver.mixed").partitioning] == ["day"]
 
 
+#: Names that need quoting somewhere: in YAML, in SQL, in Avro, or in a path.
+ODD_NAMES = ("a b", "a.b", 'q"', "it's", "tick`", "é", "𝄞", "select", "null", "1st", "x" * 254,
+             "#c", "{a: b}", "- x", "../up", "<b>", "%20", "${id}", "*", "A\u00a0B")  # fmt: skip
+
+
 @pytest.mark.req("U16")
-@pytest.mark.parametrize("name", ["a b", "a.b", 'q"', "é", "x" * 65])
-def test_a_table_with_column_names_that_need_quotes_gets_no_contract(project, name) -> None:
-    project.wiring.catalog.create_table("silver.odd", Schema(NestedField(1, name, LongType())))
-    with pytest.raises(Unsupported, match="has other characters than letters, digits and _"):
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_names_that_need_quotes_are_carried_from_the_table_into_contract_and_manifest(
+    project: Project, name: str
+) -> None:
+    catalog = project.wiring.catalog
+    fields = (NestedField(1, name, LongType()), NestedField(2, f"{name}2", LongType()))
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), f"{name} of p"))
+    catalog.create_table("silver.odd", Schema(*fields), partition_spec=spec)
+    found = project.add_product("silver.odd")
+    contract = project.wiring.contract("silver.odd")
+    assert [column.name for column in contract.columns] == [name, f"{name}2"]
+    assert [part.column for part in contract.partitioning] == [name]
+    assert {measure.sum for measure in contract.measures} >= {f"{name}2"} - set(found.key)
+    draft = project.new_manifest("silver.odd", "1", "3", "why", "bug_fix", "ana")
+    target = yaml.safe_load(Path(draft.file).read_text())["target"]
+    assert target["partitions"] == {"column": name, "from": 1, "to": 3}
+
+
+@pytest.mark.req("U16")
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        (("a", "A"), "column 'A' differs from 'a' only by the case of letters"),
+        (("a\tb",), "holds invisible characters"),
+        (("x" * 256,), "is longer than 255"),
+        (("_file",), "has the name of a column that Iceberg or this toolkit adds"),
+        (("lhb_hash",), "has the name of a column that Iceberg or this toolkit adds"),
+        (("a b", "a_x20b"), "column 'a_x20b' is stored under the name of 'a b'"),
+    ],
+)
+def test_columns_that_no_run_can_read_are_refused_with_the_reason(
+    project: Project, columns: tuple[str, ...], problem: str
+) -> None:
+    fields = (NestedField(at, name, LongType()) for at, name in enumerate(columns, 1))
+    project.wiring.catalog.create_table("silver.odd", Schema(*fields))
+    with pytest.raises(Unsupported, match=re.escape(problem)):
         project.add_product("silver.odd")
     assert project.wiring.contracts() == []
+
+
+@pytest.mark.req("U16")
+@pytest.mark.parametrize("name", ["my orders", "a.b", "tick`", "é", "2024", "select", "x@y", "<b>"])
+def test_a_table_whose_name_needs_quotes_has_a_product_that_names_no_path(
+    project: Project, name: str
+) -> None:
+    catalog = project.wiring.catalog
+    catalog.create_namespace(("my ns",))
+    catalog.create_table(("my ns", name), SCHEMA, partition_spec=DAYS)
+    text = names.table_text(("my ns", name))
+    found = project.add_product(text)
+    (contract,) = project.wiring.contracts()
+    assert (contract.table, Path(found.file).stem) == (text, contract.product)
+    assert re.fullmatch(r"my_ns\.\w+", contract.product, re.ASCII)
+    assert Path(found.file).parent == project.folder / "catalog/contracts"
+    with pytest.raises(ConfigError, match="is there already"):
+        project.add_product(text)
+
+
+@pytest.mark.req("U16")
+def test_tables_whose_names_look_alike_have_products_of_their_own(project: Project) -> None:
+    catalog = project.wiring.catalog
+    for name in ("a b", "a-b"):
+        catalog.create_table(("silver", name), SCHEMA)
+        project.add_product(names.table_text(("silver", name)))
+    found = {one.product: one.table for one in project.wiring.contracts()}
+    assert found == {"silver.a_b": "silver.`a b`", "silver.a_b_2": "silver.`a-b`"}
+
+
+@pytest.mark.req("U16")
+def test_a_table_is_added_under_the_name_that_its_catalog_has(project: Project) -> None:
+    catalog = project.wiring.catalog
+    catalog.create_namespace(("deep", "er"))
+    catalog.create_table(("deep", "er", "t"), SCHEMA)
+    with pytest.raises(NotFound, match=r"name one that exists: deep\.er\.t"):
+        project.add_product("`deep.er`.t")
+    project.add_product("`deep`.`er`.`t`")
+    assert [one.product for one in project.wiring.contracts()] == ["deep.er.t"]
+
+
+@pytest.mark.req("U16")
+def test_a_table_by_fields_of_structs_is_restated_by_them(project: Project) -> None:
+    inner = StructType(NestedField(3, "to day", DateType()), NestedField(4, "n", LongType()))
+    schema = Schema(NestedField(1, "s", StructType(NestedField(2, "in", inner))))
+    spec = PartitionSpec(
+        PartitionField(3, 1000, MonthTransform(), "m"),
+        PartitionField(4, 1001, BucketTransform(4), "n"),
+    )
+    project.wiring.catalog.create_table("silver.deep", schema, partition_spec=spec)
+    project.add_product("silver.deep")
+    day, number = project.wiring.contract("silver.deep").partitioning
+    assert (day.column, day.path, day.type) == ("s.in.to day", ("s", "in", "to day"), "date")
+    assert (number.column, number.root) == ("s.in.n", "s")
+    draft = project.new_manifest("silver.deep", "2024-01", "2024-03", "why", "bug_fix", "ana")
+    target = yaml.safe_load(Path(draft.file).read_text())["target"]
+    assert target["partitions"]["column"] == "s.in.to day"
+    info = project.wiring.context.tables.describe("silver.deep")
+    assert info is not None
+    found = project.wiring.context.tables.scope_field(info, "s.in.to day")
+    assert (found.path, found.transform, found.root) == (("s", "in", "to day"), "month", "s")
 
 
 @pytest.mark.req("U16")

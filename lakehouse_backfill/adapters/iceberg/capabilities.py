@@ -281,7 +281,7 @@ class _CapabilityProbe:
             return "" if version == "v1" else "the database has the V0 schema, without views"
         self._catalog.list_views(self._namespace)
         name = f"{self._name}_view"
-        view_version = build_view_version({"spark": "SELECT 1 AS id"}, self._namespace)
+        view_version = build_view_version({"spark": "SELECT 1 AS id"}, (self._namespace,))
         self._catalog.create_view(name, _PROBE_SCHEMA, view_version)
         is_kept = self._catalog.view_exists(name)
         self._catalog.drop_view(name)

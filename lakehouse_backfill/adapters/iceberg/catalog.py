@@ -37,9 +37,9 @@ from pyiceberg.utils.config import Config
 from lakehouse_backfill import errors
 from lakehouse_backfill.adapters.iceberg.metadata import view_of
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_denied, refusal_error
-from lakehouse_backfill.adapters.iceberg.shadow.branch_table import see_branches
+from lakehouse_backfill.adapters.iceberg.shadow.branch_table import see_branches, take_quoted_names
 from lakehouse_backfill.domain.contract import Profile
-from lakehouse_backfill.domain.table import is_table_name
+from lakehouse_backfill.domain.labels import names
 
 _SQL = ("sqlite", "postgresql")
 _SQLITE_WAIT_S = 30
@@ -111,6 +111,7 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
             raise
     vars(catalog)["purge_table"] = _refuse_purge
     see_branches(catalog)
+    take_quoted_names(catalog)
     return catalog
 
 
@@ -159,16 +160,16 @@ def load_table(catalog: Catalog, table: str) -> Table:
 
 def missing_table_error(catalog: Catalog, table: str) -> errors.NotFound:
     """Build the error for a table that does not exist; it names those that may be meant."""
-    namespace = table.rpartition(".")[0] if is_table_name(table) else ""
-    names = list_table_names(catalog, namespace) if namespace else []
+    namespace = names.namespace_text(table) if names.is_table_text(table) else ""
+    known = list_table_names(catalog, namespace) if namespace else []
     kind = f"tables of {namespace}"
-    if not names:
+    if not known:
         kind = "namespaces"
         with translate_errors():
-            names = [".".join(found) for found in catalog.list_namespaces()]
-    near = get_close_matches(table, names, 1) or sorted(names)[:_MAX_NAMED]
+            known = [names.table_text(found) for found in catalog.list_namespaces()]
+    near = get_close_matches(table, known, 1) or sorted(known)[:_MAX_NAMED]
     return errors.NotFound(
-        f"{table} does not exist; {kind}: {', '.join(sorted(names)[:_MAX_NAMED]) or 'none'}",
+        f"{table} does not exist; {kind}: {', '.join(sorted(known)[:_MAX_NAMED]) or 'none'}",
         fix=f"name one that exists: {' or '.join(near)}"
         if near
         else "check the profile: lakehouse-backfill doctor",
@@ -192,7 +193,7 @@ def list_table_names(catalog: Catalog, namespace: str) -> list[str]:
     """List the full names of a namespace's tables; none where there is no such namespace."""
     with translate_errors():
         try:
-            return [".".join(identifier) for identifier in catalog.list_tables(namespace)]
+            return [names.table_text(identifier) for identifier in catalog.list_tables(namespace)]
         except NoSuchNamespaceError:
             return []
 

@@ -9,19 +9,20 @@ head that they replace, and what the view holds of that table is dropped.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
-from pyiceberg.types import PrimitiveType
+from pyiceberg.types import NestedField, PrimitiveType, StructType
 
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.domain.publication import ChunkCommit
@@ -78,18 +79,36 @@ def describe_table(name: str, table: Table) -> TableInfo:
         schema_id=metadata.current_schema_id,
         spec_id=metadata.default_spec_id,
         columns=describe_columns(schema),
-        partitioning=tuple(
-            PartitionField(
-                name=field.name,
-                column=schema.find_column_name(field.source_id) or f"#{field.source_id}",
-                transform=str(field.transform),
-            )
-            for field in spec.fields
-        ),
+        partitioning=tuple(_describe_field(schema, field) for field in spec.fields),
         spec_count=len(metadata.partition_specs),
         properties=dict(metadata.properties),
         refs={ref: value.snapshot_id for ref, value in metadata.refs.items()},
     )
+
+
+def _describe_field(schema: Schema, field: IcebergField) -> PartitionField:
+    path = _path_to(schema.fields, field.source_id)
+    more = {}
+    if len(path) > 1:
+        kind = schema.find_field(field.source_id).field_type
+        more = {"path": path, "type": str(kind)}
+    return PartitionField(
+        name=field.name,
+        column=schema.find_column_name(field.source_id) or f"#{field.source_id}",
+        transform=str(field.transform),
+        **more,
+    )
+
+
+def _path_to(fields: Iterable[NestedField], field_id: int) -> tuple[str, ...]:
+    """Return the names that lead to a field through structs; empty for one of a list or map."""
+    for field in fields:
+        if field.field_id == field_id:
+            return (field.name,)
+        inner = field.field_type
+        if isinstance(inner, StructType) and (rest := _path_to(inner.fields, field_id)):
+            return (field.name, *rest)
+    return ()
 
 
 def describe_columns(schema: Schema) -> tuple[Column, ...]:

@@ -247,7 +247,8 @@ def finest_scope_field(info: TableInfo, column: str) -> ScopeField:
             fix=f"scope by one of: {_scopable_columns(info)}",
         )
     transform = min(fitting, key=_fineness)
-    return ScopeField(column=column, transform=transform, type=kind or "")
+    path = next(f.path for f in info.partitioning if f.column == column)
+    return ScopeField(column=column, transform=transform, type=kind or "", path=path)
 
 
 def _fineness(transform: str) -> int:
@@ -256,9 +257,10 @@ def _fineness(transform: str) -> int:
 
 
 def column_type(info: TableInfo, column: str) -> str | None:
-    """Return the type of a top-level column; None for a nested one, and one that is not there."""
+    """Return the type of a column, or of a struct's field that partitions are by; else None."""
     found = info.column(column)
-    return found.type if found else None
+    nested = (one.type for one in info.partitioning if one.column == column and one.type)
+    return found.type if found else next(nested, None)
 
 
 def _unscopable_reason(info: TableInfo, column: str) -> str:
@@ -267,7 +269,7 @@ def _unscopable_reason(info: TableInfo, column: str) -> str:
     if not transforms:
         return "there is no such column" if kind is None else "it is not a partition column"
     if kind is None:
-        return "it is a field of a struct"
+        return "it lies in a list or a map"
     if transforms[0] == "void":
         return f"void({column}) does not tell its values apart"
     return f"partitions by {transforms[0]} of a {kind} have no names"

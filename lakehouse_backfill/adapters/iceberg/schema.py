@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, make_compatible_name
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, TableUpdate
@@ -28,6 +28,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_er
 from lakehouse_backfill.adapters.iceberg.metadata import ColumnIds, column_ids, describe_columns
 from lakehouse_backfill.core.guards.privacy import masks
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
+from lakehouse_backfill.domain.labels.names import table_parts, table_text
 from lakehouse_backfill.domain.publication import AdoptRequest, NewSchema
 from lakehouse_backfill.domain.run import LINEAGE_COLUMNS
 from lakehouse_backfill.domain.table import SchemaChange, renamed_columns, schema_differences
@@ -130,7 +131,7 @@ def create_table(
     spec = contract_spec(contract, schema)
     with translate_errors():
         with commit_window("Catalog.create_namespace"):
-            catalog.create_namespace_if_not_exists(contract.table.rpartition(".")[0])
+            catalog.create_namespace_if_not_exists(table_parts(contract.table)[:-1])
         properties = {**_CREATE_PROPERTIES, "comment": contract.description, **(more or {})}
         properties |= masks.metrics_properties(contract, None)
         with suppress(TableAlreadyExistsError), commit_window("Catalog.create_table"):
@@ -164,6 +165,15 @@ def contract_schema(contract: Contract) -> Schema:
             for name, text, required, doc in columns
         )
     )
+
+
+def stored_twins(columns: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the columns whose name in data files, where few characters are left, is another's."""
+    seen: dict[str, str] = {}
+    for name in columns:
+        twin = seen.setdefault(make_compatible_name(name).casefold(), name)
+        if twin != name:
+            yield name, f"is stored under the name of {twin!r}"
 
 
 def _partition_field(
@@ -320,7 +330,7 @@ def _require_schema(table: Table, schema_id: int) -> Schema:
     schema = table.schemas().get(schema_id)
     if schema is None:
         raise Conflict(
-            f"{'.'.join(table.name())} does not know schema {schema_id} of its target any more",
+            f"{table_text(table.name())} does not know schema {schema_id} of its target any more",
             state="no chunk was written; nothing was published",
             fix="plan the run again",
         )

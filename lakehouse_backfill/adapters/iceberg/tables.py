@@ -55,6 +55,7 @@ from lakehouse_backfill.adapters.iceberg.schema import create_table
 from lakehouse_backfill.core.planning.estimates import is_position_key
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.identity.statement import BOUND_PROPERTY
+from lakehouse_backfill.domain.labels.names import table_parts, table_text
 from lakehouse_backfill.domain.partitions import (
     RowRange,
     Scope,
@@ -292,7 +293,7 @@ def _scan_estimate(table: Table, snapshot_id: int, ranges: tuple[RowRange, ...])
             # `plan_files` fails where there are equality deletes, which are not counted here.
             entries = [entry for some in planned_entries(table, scan) for entry in some]
         except ValueError as error:
-            name = ".".join(table.name())
+            name = table_text(table.name())
             raise Unsupported(f"{name} cannot be scanned by {row_filter}: {error}") from error
     files = [e.data_file for e in entries if e.data_file.content == DataFileContent.DATA]
     return ScanEstimate(
@@ -309,14 +310,14 @@ _SET_BACK = "set back"
 def _table_names(catalog: Catalog, first: Collection[str], skip: Collection[str]) -> Iterator[str]:
     """Yield the tables of the catalog: `first`, their namespaces, then all others."""
     yield from first
-    known = [tuple(name.split(".")[:-1]) for name in first]
+    known = [table_parts(name)[:-1] for name in first]
     namespaces = deque(dict.fromkeys([*known, *sorted(catalog.list_namespaces())]))
     seen = {*namespaces}
     while namespaces:
         namespace = namespaces.popleft()
-        if ".".join(namespace) in skip or not catalog.namespace_exists(namespace):
+        if table_text(namespace) in skip or not catalog.namespace_exists(namespace):
             continue
-        names = (".".join(name) for name in sorted(catalog.list_tables(namespace)))
+        names = (table_text(name) for name in sorted(catalog.list_tables(namespace)))
         yield from (name for name in names if name not in first)
         below = [one for one in sorted(catalog.list_namespaces(namespace)) if one not in seen]
         namespaces.extend(below)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
 
 from lakehouse_backfill.adapters.iceberg.catalog import load_table, translate_errors
+from lakehouse_backfill.domain.labels.names import table_parts
 from lakehouse_backfill.domain.publication import ACCEPTED_ROWS
 from lakehouse_backfill.errors import TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
@@ -120,11 +121,13 @@ class RestViews(Views):
             "summary": {"engine-name": "lakehouse-backfill"},
             "default-catalog": self._catalog.name,
         }
-        return build_view_version(texts, view.rpartition(".")[0], own)
+        return build_view_version(texts, table_parts(view)[:-1], own)
 
 
 def build_view_version(
-    sql_by_dialect: Mapping[str, str], namespace: str, more: Mapping[str, Any] | None = None
+    sql_by_dialect: Mapping[str, str],
+    namespace: Sequence[str],
+    more: Mapping[str, Any] | None = None,
 ) -> ViewVersion:
     """Build a version of a view in the namespace, with further fields in `more`."""
     return ViewVersion.model_validate(
@@ -134,7 +137,7 @@ def build_view_version(
                 ViewRepresentation(SQLViewRepresentation(type="sql", sql=sql, dialect=dialect))
                 for dialect, sql in sql_by_dialect.items()
             ],
-            "default-namespace": namespace.split("."),
+            "default-namespace": [*namespace],
             **(more or {}),
         }
     )
@@ -160,7 +163,7 @@ def _to_json_value(value: Any) -> Any:
 
 
 def _quote_table_name(catalog: str, table: str, mark: str) -> str:
-    parts = [catalog, *table.split(".")]
+    parts = [catalog, *table_parts(table)]
     return ".".join(f"{mark}{part.replace(mark, mark * 2)}{mark}" for part in parts)
 
 

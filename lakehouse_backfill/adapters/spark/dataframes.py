@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
+from lakehouse_backfill.domain.labels.names import quote_identifier, table_parts
 from lakehouse_backfill.domain.labels.values import (
     TIME_TYPES,
     Bound,
@@ -48,14 +49,14 @@ from lakehouse_backfill.domain.table import (
 )
 
 
-def quote_identifier(name: str) -> str:
-    """Quote one identifier; any character is allowed."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def quoted_column(name: str) -> Column:
     """Return the top-level column with exactly this name, dots and spaces included."""
     return F.col(quote_identifier(name))
+
+
+def column_at(name: str, path: Sequence[str]) -> Column:
+    """Return the column with exactly this name, or the field of a struct that the path leads to."""
+    return F.col(".".join(map(quote_identifier, path))) if path else quoted_column(name)
 
 
 @contextmanager
@@ -179,12 +180,12 @@ def range_filter(ranges: Sequence[RowRange]) -> Column:
     if not ranges:
         raise ValueError("no ranges: the condition would not be bounded")
     parts = [_single_range_filter(rows) for rows in ranges if rows.equals is None]
-    equals: dict[tuple[str, int | None], list[Bound]] = {}
+    equals: dict[tuple[str, tuple[str, ...], int | None], list[Bound]] = {}
     for rows in ranges:
         if rows.equals is not None:
-            equals.setdefault((rows.column, rows.buckets), []).append(rows.equals)
-    for (name, buckets), values in equals.items():
-        column = quoted_column(name)
+            equals.setdefault((rows.column, rows.path, rows.buckets), []).append(rows.equals)
+    for (name, path, buckets), values in equals.items():
+        column = column_at(name, path)
         parts.append(_equals(bucket_number(column, buckets) if buckets else column, values))
     return _balanced_or(parts)
 
@@ -197,7 +198,7 @@ def is_in_ranges(ranges: Sequence[RowRange]) -> Column:
 def _single_range_filter(rows: RowRange) -> Column:
     if rows.is_everything:
         return F.lit(True)  # noqa: FBT003 (a Spark literal)
-    name = quoted_column(rows.column)
+    name = column_at(rows.column, rows.path)
     if rows.is_null:
         return name.isNull()
     if rows.prefix is not None:
@@ -226,6 +227,15 @@ def _balanced_or(parts: list[Column]) -> Column:
     return parts[0]
 
 
+def _has_path(schema: Any, path: Sequence[str]) -> bool:
+    """Return whether the names lead from a row to a field."""
+    for name in path:
+        if not isinstance(schema, StructType) or name not in schema.names:
+            return False
+        schema = schema[name].dataType
+    return True
+
+
 #: On a shadow, and in the summary of a chunk's commit: the epoch of the driver that may write.
 EPOCH_PROPERTY = "lakehouse-backfill.epoch"
 #: Error text of a write to a table that was committed to since it was read.
@@ -245,7 +255,7 @@ def raw_label(field: ScopeField) -> Column:
     """
     if field.is_whole_table:
         return F.lit(0).cast("bigint")
-    value = quoted_column(field.column)
+    value = column_at(field.column, field.path)
     if is_bucket(field.transform):
         return bucket_number(value, width_of(field.transform) or 1).cast("bigint")
     if is_truncation(field.transform):
@@ -318,7 +328,7 @@ class SparkTables:
     def quoted_name(self, table: str) -> str:
         """Return the quoted name of `namespace.table` in the catalog; of a branch, its table's."""
         shadow = parse_branch_shadow(table)
-        return self.quote(*(shadow.target if shadow else table).split("."))
+        return self.quote(*table_parts(shadow.target if shadow else table))
 
     def branch_of(self, table: str) -> BranchHead | None:
         """Return the newest branch of a shadow as it is now; None for a table of its own."""
@@ -365,8 +375,10 @@ class SparkTables:
         column that was renamed or dropped since the snapshot.
         """
         with spark_errors(f"reading {table}"):
-            current = self.spark.table(self.quoted_name(table)).columns
-        is_current = all(each.is_everything or each.column in current for each in rows)
+            current = self.spark.table(self.quoted_name(table)).schema
+        is_current = all(
+            each.is_everything or _has_path(current, each.path or (each.column,)) for each in rows
+        )
         return frame.where(range_filter(rows) if is_current else is_in_ranges(rows))
 
     def empty_frame(self, schema: StructType) -> DataFrame:

@@ -431,8 +431,8 @@ def _scope_field(context: Context, declared: DeclaredRun, base: TableInfo | None
         with errors.attach_error_field("target.partitions.column"):
             return context.tables.scope_field(base, column)
     wanted = next((item for item in declared.contract.partitioning if item.column == column), None)
-    found = next((item for item in declared.contract.columns if item.name == column), None)
-    if wanted is None or found is None:
+    kind = declared.contract.partition_type(wanted) if wanted else ""
+    if wanted is None or not kind:
         raise errors.ConfigError(
             f"{declared.contract.product} is not partitioned by {column}",
             fix="name a column of the contract's partitioning: "
@@ -440,14 +440,14 @@ def _scope_field(context: Context, declared: DeclaredRun, base: TableInfo | None
             + "; or write target.partitions.whole_table: true",
             field="target.partitions.column",
         )
-    if not fits(wanted.transform, found.type):
+    if not fits(wanted.transform, kind):
         raise unplannable(
             f"{declared.contract.product} cannot be restated by {wanted.transform}({column}) of "
-            f"type {found.type}",
+            f"type {kind}",
             fix="use another column, or write target.partitions.whole_table: true",
             field="target.partitions.column",
         )
-    return ScopeField(column=column, transform=wanted.transform, type=found.type)
+    return ScopeField(column=column, transform=wanted.transform, type=kind, path=wanted.path)
 
 
 def _target_pin(contract: Contract, base: TableInfo | None) -> TargetPin:

@@ -21,6 +21,7 @@ from lakehouse_backfill.core.versions import corrections, version_labels
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.labels.names import table_parts
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change, reference_data_version
 from lakehouse_backfill.domain.publication import MODE_PROPERTY, CommitResult, Publication
@@ -216,12 +217,12 @@ def refresh_state(context: Context, plan: Plan) -> dict[str, Any]:
     """
     states = []
     for pin in plan.resolved.sources:
-        namespace, _, name = pin.table.rpartition(".")
+        *namespace, name = table_parts(pin.table)
         info = context.tables.describe(pin.table)
         states.append(
             {
                 "type": "table",
-                "namespace": namespace.split("."),
+                "namespace": namespace,
                 "name": name,
                 "snapshot-id": pin.snapshot_id,
                 **({"uuid": info.uuid} if info else {}),

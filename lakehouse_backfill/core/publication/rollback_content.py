@@ -22,6 +22,7 @@ from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain import catch_up, publication
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
 from lakehouse_backfill.domain.table import (
@@ -29,7 +30,6 @@ from lakehouse_backfill.domain.table import (
     TableInfo,
     TableRef,
     branch_shadow,
-    is_table_name,
 )
 from lakehouse_backfill.errors import BackfillError, NotFound, TargetChanged, Unsupported
 
@@ -228,16 +228,16 @@ def plan_rewrites(context: Context, contract: Contract, way: RollbackTarget) -> 
 def _shadow_names(context: Context, row: publication.Publication) -> dict[str, str]:
     """Return the names that the rollback's shadow can have, by kind: they follow from the token."""
     target, mark = row.table, f"rollback_{row.token[:12]}"
-    name = f"{target.rpartition('.')[2]}__{mark}"
-    names = {"clone": f"{context.profile.shadow_namespace}.{name}"}
-    if is_table_name(target):
-        names["branch"] = branch_shadow(target, mark.replace("_", "-")).name
-    return names
+    name = f"{names.unique_plain_name(names.last_part(target))}__{mark}"
+    return {
+        "clone": f"{context.profile.shadow_namespace}.{name}",
+        "branch": branch_shadow(target, mark.replace("_", "-")).name,
+    }
 
 
 def _open_names(context: Context, row: publication.Publication) -> list[str]:
-    names = _shadow_names(context, row).values()
-    return [name for name in names if context.tables.describe(name) is not None]
+    found = _shadow_names(context, row).values()
+    return [name for name in found if context.tables.describe(name) is not None]
 
 
 def rollback_shadow_name(context: Context, row: publication.Publication) -> str:

@@ -22,6 +22,7 @@ from lakehouse_backfill.core.staging.scratch import remove_with_files
 from lakehouse_backfill.core.versions import retention, version_labels
 from lakehouse_backfill.core.versions.retention import VersionRetention
 from lakehouse_backfill.domain.contract import Contract, KeepVersions
+from lakehouse_backfill.domain.labels.names import namespace_text
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import (
     INTERMEDIATE_TABLE,
@@ -127,7 +128,7 @@ def _retention_of_product(
 def _version_tables(context: Context, keeping: Iterable[VersionRetention]) -> set[str]:
     """Name the tables that versions are in, but for shadows: those that are left are known."""
     found = {row.table for one in keeping for row in one.accepted_rows}
-    return {name for name in found if name.rpartition(".")[0] != context.profile.shadow_namespace}
+    return {name for name in found if namespace_text(name) != context.profile.shadow_namespace}
 
 
 def _erased_tables(

@@ -15,6 +15,7 @@ from typing import Any
 from lakehouse_backfill.core.runs import event_log
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.pointer import ACCEPTED_ACTIONS
+from lakehouse_backfill.domain.labels.names import namespace_text
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.rollout import (
@@ -157,7 +158,7 @@ def _delete_one(
         staged, plan.resolved.scope, lake.tables(staged.product), lake.dropped, is_begun=is_begun
     ) or StagedFiles(groups=(), files=0, size_bytes=0, held={})
     namespace = context.profile.shadow_namespace
-    holding = next((name for name in found.held if name.rpartition(".")[0] == namespace), None)
+    holding = next((name for name in found.held if namespace_text(name) == namespace), None)
     if holding:
         raise Blocked(
             f"{holding} lists {found.held[holding]} files of {staged.shadow}",

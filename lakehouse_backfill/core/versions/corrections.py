@@ -11,7 +11,8 @@ from typing import Any, Literal
 from lakehouse_backfill.core.runs import roles
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions.steps import visible_partitions
-from lakehouse_backfill.domain.contract import Contract, CorrectionSink
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.guards.outside import CorrectionSink
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication

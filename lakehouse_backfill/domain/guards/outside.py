@@ -6,7 +6,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from lakehouse_backfill.domain.serialization import Name, RunMode, Text, Value, added_later
+from lakehouse_backfill.domain.serialization import (
+    Name,
+    RunMode,
+    TableText,
+    Text,
+    Value,
+    added_later,
+)
+from lakehouse_backfill.domain.sources.topics import CorrectionTopic
 
 HookMoment = Literal["before_publish", "after_publish", "after_rollback", "on_halt", "on_alert"]
 
@@ -80,3 +88,16 @@ class Sink(Value):
         description="What runs of a mode do: allow, forbid, mock, sandbox, dedupe, compensate; "
         "forbid if absent. The run manifest may say otherwise.",
     )
+
+
+class CorrectionSink(Value):
+    """Where correction events go, and how a changed row is told (U9)."""
+
+    table: TableText = Field(description="Table of events; created when it does not exist.")
+    as_: Literal["correction", "retraction"] = Field(
+        "correction",
+        alias="as",
+        description="`correction`: one event for each differing key; `retraction`: a retraction "
+        "of the old row and an addition of the new one.",
+    )
+    topic: CorrectionTopic | None = Field(None, description="Topic that gets the events, too.")

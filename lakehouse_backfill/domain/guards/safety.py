@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 
 from lakehouse_backfill.domain.guards.determinism import AllowedNondeterminism
 from lakehouse_backfill.domain.guards.outside import SinkPolicy
-from lakehouse_backfill.domain.serialization import Name, Text, Value, added_later
+from lakehouse_backfill.domain.serialization import ColumnName, Name, Text, Value, added_later
 
 TimeOfDay = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 
@@ -60,7 +60,7 @@ class IncompleteInput(Value):
 class RestrictedFlow(Value):
     """A person's decision that a column of this run may hold values of restricted columns."""
 
-    column: Name = Field(description="Column of the output.")
+    column: ColumnName = Field(description="Column of the output.")
     by: Text = Field(description=_WAIVES)
     reason: Text = Field(description="Why; shown to whoever approves the run.")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import (
@@ -75,7 +76,9 @@ def _filter_of(table: Table, rows: RowRange) -> BooleanExpression:
         return row_range_filter((rows,))
     column = table.schema().find_field(rows.column)
     number_of = BucketTransform(rows.buckets).transform(column.field_type)
-    held = table.scan(selected_fields=(rows.column,)).to_arrow()[rows.column].to_pylist()
+    first, *rest = rows.path or (rows.column,)
+    values = table.scan(selected_fields=(first,)).to_arrow()[first]
+    held = (pc.struct_field(values, rest) if rest else values).to_pylist()
     return In(rows.column, {x for x in held if x is not None and number_of(x) == rows.equals})
 
 

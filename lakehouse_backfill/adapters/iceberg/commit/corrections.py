@@ -26,6 +26,7 @@ from lakehouse_backfill.adapters.iceberg.commit.swap import TokenCommit, read_co
 from lakehouse_backfill.adapters.iceberg.schema import TypeParser
 from lakehouse_backfill.core.versions import corrections
 from lakehouse_backfill.domain import rollout
+from lakehouse_backfill.domain.labels.names import table_parts
 from lakehouse_backfill.domain.publication import MODE_PROPERTY, CommitResult, Publication
 from lakehouse_backfill.errors import Tampered, Unsupported
 from lakehouse_backfill.fault_points import commit_window
@@ -135,7 +136,7 @@ class IcebergCorrections:
             if self.catalog.table_exists(name):
                 return
             with commit_window("Catalog.create_namespace"):
-                self.catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+                self.catalog.create_namespace_if_not_exists(table_parts(name)[:-1])
             try:
                 with commit_window("Catalog.create_table"):
                     self.catalog.create_table(name, _schema(), properties={"format-version": "2"})

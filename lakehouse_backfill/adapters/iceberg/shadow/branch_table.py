@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 from uuid import uuid5
 
 from pyiceberg.catalog import Catalog
@@ -19,9 +20,11 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_backfill.adapters.iceberg import metadata as meta
+from lakehouse_backfill.domain.labels.names import table_parts, table_text
 from lakehouse_backfill.domain.table import BranchShadow, parse_branch_shadow
-from lakehouse_backfill.errors import Conflict, Unsupported
+from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
 
+ResultT = TypeVar("ResultT")
 #: Prefix of the target's property that says what a branch is for, as long as it is there.
 BRANCH_PROPERTY_PREFIX = meta.PROPERTY_PREFIX + "branch."
 #: In these marks: the partition spec that the target had by default.
@@ -108,7 +111,7 @@ class BranchTable(Table):
         #: The head, also where it holds nothing but the mark of an empty base.
         self.head_id = whole.metadata.refs[self.branch].snapshot_id
         super().__init__(
-            tuple(shadow.name.split(".")),
+            table_parts(shadow.name),
             self._as_main(marks),
             whole.metadata_location,
             whole.io,
@@ -208,8 +211,67 @@ def see_branches(catalog: Catalog) -> None:
     load: Callable[[Any], Table] = catalog.load_table
 
     def load_table(identifier: str | tuple[str, ...]) -> Table:
-        name = identifier if isinstance(identifier, str) else ".".join(identifier)
+        name = identifier if isinstance(identifier, str) else table_text(identifier)
         shadow = parse_branch_shadow(name)
-        return load(identifier) if shadow is None else BranchTable(load(shadow.target), shadow)
+        return (
+            load(identifier)
+            if shadow is None
+            else BranchTable(load(table_parts(shadow.target)), shadow)
+        )
 
     vars(catalog)["load_table"] = load_table
+
+
+_NAME_KEYS = ("identifier", "namespace")
+#: What a catalog does with a table, a view or a namespace, which is its first argument.
+_NAMED_CALLS = (
+    "load_table", "create_table", "drop_table", "register_table", "table_exists",
+    "create_namespace", "create_namespace_if_not_exists", "namespace_exists", "list_tables",
+    "load_namespace_properties", "load_view", "create_view", "unregister_table",
+    "_split_identifier_for_path",
+)  # fmt: skip
+
+
+def take_quoted_names(catalog: Catalog) -> None:
+    """Let the catalog take the texts of tables whose names need quoting.
+
+    PyIceberg splits texts at dots, whatever stands around them.
+    """
+    for name in _NAMED_CALLS:
+        if call := getattr(catalog, name, None):
+            vars(catalog)[name] = _taking_texts(call)
+    vars(catalog)["load_table"] = _loading_by_one_text(catalog.load_table)
+
+
+def _loading_by_one_text(load: Callable[..., Table]) -> Callable[..., Table]:
+    """Refuse a table that the catalog has under another name than the text in backticks.
+
+    SQL catalogs join namespaces by dots, and some catalogs write all names in lower case: under two
+    texts, runs of one table would not know of each other.
+    """
+
+    @wraps(load)
+    def load_table(identifier: str | tuple[str, ...]) -> Table:
+        loaded = load(identifier)
+        own = table_text(loaded.name())
+        if isinstance(identifier, str) and "`" in identifier and own != identifier:
+            raise NotFound(
+                f"{identifier} does not exist: this catalog calls the table {own}",
+                fix=f"name it so: {own}",
+            )
+        return loaded
+
+    return load_table
+
+
+def _taking_texts(call: Callable[..., ResultT]) -> Callable[..., ResultT]:
+    @wraps(call)
+    def taking(*given: Any, **more: Any) -> ResultT:
+        named = {key: _identifier(more[key]) for key in _NAME_KEYS if key in more}
+        return call(*map(_identifier, given[:1]), *given[1:], **{**more, **named})
+
+    return taking
+
+
+def _identifier(name: Any) -> Any:
+    return table_parts(name) if isinstance(name, str) and "`" in name else name

@@ -42,6 +42,7 @@ from lakehouse_backfill.adapters.iceberg.shadow.branch_table import (
     stored_marks,
 )
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
+from lakehouse_backfill.domain.labels.names import table_text
 from lakehouse_backfill.domain.publication import ChunkCommit, StoredTable
 from lakehouse_backfill.domain.table import (
     BranchHead,
@@ -181,7 +182,7 @@ class BranchShadows(Shadows):
         except Exception as error:
             if is_lost_race(error) and not isinstance(error, CommitFailedException):
                 raise CommitFailedException(str(error)) from error
-            name = ".".join(table.name())
+            name = table_text(table.name())
             if not is_outage(error) or not has_landed(load_table(self.catalog, name).metadata):
                 raise
 

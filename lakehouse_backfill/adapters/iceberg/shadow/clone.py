@@ -46,6 +46,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
 )
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
 from lakehouse_backfill.core.planning.target.write_path import clone_metadata
+from lakehouse_backfill.domain.labels.names import table_text
 from lakehouse_backfill.domain.publication import CloneCommit, NewSchema
 from lakehouse_backfill.errors import Conflict, TooBusy, Unsupported
 from lakehouse_backfill.fault_points import commit_window
@@ -194,7 +195,7 @@ class FileCloneCommitter(CloneCommitter):
                 outcome = session.execute(_catalog_row_update(catalog, table, file))
                 session.commit()
         if not outcome.rowcount:  # type: ignore[attr-defined]
-            raise TooBusy(f"{'.'.join(table.name())} moved meanwhile", fix="try again")
+            raise TooBusy(f"{table_text(table.name())} moved meanwhile", fix="try again")
 
 
 def _catalog_row_update(catalog: SqlCatalog, table: Table, file: str) -> Any:

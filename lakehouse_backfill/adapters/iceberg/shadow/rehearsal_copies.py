@@ -28,6 +28,7 @@ from lakehouse_backfill.adapters.iceberg.shadow.clone import (
     read_metadata_file,
     write_metadata_file,
 )
+from lakehouse_backfill.domain.labels.names import namespace_text, table_parts, unique_plain_name
 from lakehouse_backfill.domain.publication import REHEARSAL_PROPERTY
 from lakehouse_backfill.errors import Conflict, Unsupported
 from lakehouse_backfill.fault_points import commit_window
@@ -68,7 +69,7 @@ class IcebergCopies(TableCopies):
         """
         source = load_table(self.real, table)
         with translate_errors():
-            namespace = table.rpartition(".")[0]
+            namespace = namespace_text(table)
             with commit_window("Catalog.create_namespace"):
                 self.place.create_namespace_if_not_exists(namespace)
             location = self._location(namespace, table)
@@ -105,9 +106,11 @@ class IcebergCopies(TableCopies):
 
     def _location(self, namespace: str, table: str) -> str:
         """Return a folder that no table had before."""
-        name = f"{table.rpartition('.')[2]}__rehearsal_{uuid4().hex[:12]}"
-        found = self.place.load_namespace_properties(namespace).get("location")
-        root = found or f"{self.place.properties.get('warehouse', '').rstrip('/')}/{namespace}"
+        *levels, last = map(unique_plain_name, table_parts(table))
+        name = f"{last}__rehearsal_{uuid4().hex[:12]}"
+        found = self.place.load_namespace_properties(table_parts(namespace)).get("location")
+        warehouse = self.place.properties.get("warehouse", "").rstrip("/")
+        root = found or f"{warehouse}/{'.'.join(levels)}"
         if "://" not in root and not root.startswith(("/", "file:")):
             raise Unsupported(
                 f"the rehearsal's catalog says of no folder that tables of {namespace} lie in",

@@ -33,6 +33,7 @@ from lakehouse_backfill.adapters.iceberg.catalog import (
 from lakehouse_backfill.adapters.iceberg.manifests import ScopedReader, is_live_entry
 from lakehouse_backfill.adapters.iceberg.partitions import PartitionLabels
 from lakehouse_backfill.core.planning.target.write_path import DATA_PATH_PROPERTY
+from lakehouse_backfill.domain.labels.names import namespace_text
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.rollout import (
     INTERMEDIATE_TABLE,
@@ -134,7 +135,7 @@ class IcebergRunFiles(RunFiles):
         own_only = (TRIAL_TABLE, INTERMEDIATE_TABLE)
         shadows = {name for name in shadows if not any(one.fullmatch(name) for one in own_only)}
         named = {staged.target, *tables}
-        others = {name for name in named if name.rpartition(".")[0] != self._namespace}
+        others = {name for name in named if namespace_text(name) != self._namespace}
         for name in sorted(others | shadows):
             table = load_table(self._catalog, name)
             _require_apart(staged, name, table)

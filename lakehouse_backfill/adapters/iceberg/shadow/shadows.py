@@ -43,6 +43,12 @@ from lakehouse_backfill.adapters.iceberg.shadow.clone import (
     require_marks,
 )
 from lakehouse_backfill.adapters.iceberg.table_writers import TableWriters
+from lakehouse_backfill.domain.labels.names import (
+    namespace_text,
+    table_parts,
+    table_text,
+    unique_plain_name,
+)
 from lakehouse_backfill.domain.publication import ChunkCommit, CloneCommit
 from lakehouse_backfill.domain.table import SchemaChange, TableInfo
 from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
@@ -51,7 +57,7 @@ from lakehouse_backfill.ports.tables import CloneCommitter, Shadows
 
 
 def _is_fenced(table: Table, epoch: int) -> bool:
-    current_epoch = meta.fenced_epoch(".".join(table.name()), table.metadata, epoch)
+    current_epoch = meta.fenced_epoch(table_text(table.name()), table.metadata, epoch)
     # The property alone is no proof: a catalog may store it and not change the UUID.
     fence_uuid = table.metadata.properties.get(meta.FENCE_UUID_PROPERTY)
     return current_epoch == epoch and fence_uuid == str(table.metadata.table_uuid)
@@ -148,7 +154,7 @@ class IcebergShadows(Shadows):
             commit_fence(self.catalog, table, new_uuid, marks)
             return
         found_uuid = str(table.metadata.table_uuid)
-        commits.fence(".".join(table.name()), found_uuid, str(new_uuid), marks)
+        commits.fence(table_text(table.name()), found_uuid, str(new_uuid), marks)
 
     def evolve(self, shadow: str, base_schema_id: int, change: SchemaChange) -> None:
         """Change the shadow's columns in one commit; the same change again does nothing.
@@ -177,7 +183,7 @@ class IcebergShadows(Shadows):
         other needs. An existing clone is returned. Raises Conflict when the name is used for
         something else.
         """
-        namespace = name.rpartition(".")[0]
+        namespace = namespace_text(name)
         shadows = IcebergShadows(self.catalog, namespace, self.writers)
         return shadows.open(shadow, snapshot_id, name, properties)
 
@@ -203,7 +209,7 @@ class IcebergShadows(Shadows):
         return self.writers.clone_committer(table) if self.writers else None
 
     def _refuse_name(self, shadow: str) -> None:
-        if shadow.rpartition(".")[0] != self.shadow_namespace:
+        if namespace_text(shadow) != self.shadow_namespace:
             raise Unsupported(
                 f"{shadow} lies outside the namespace of shadows",
                 fix=f"use {self.shadow_namespace}.NAME",
@@ -267,7 +273,7 @@ class IcebergShadows(Shadows):
         """Return an existing clone; before its first fence it is completed, or compared."""
         if meta.EPOCH_PROPERTY in found.metadata.properties:
             return found
-        shadow = ".".join(found.name())
+        shadow = table_text(found.name())
         if snapshot_id is not None:
             meta.find_snapshot(source.metadata, snapshot_id, marks[meta.TARGET_PROPERTY])
         clone_metadata = build_clone_metadata(
@@ -300,8 +306,9 @@ class IcebergShadows(Shadows):
 
 def clone_location(catalog: Catalog, source: Table, shadow: str) -> str:
     """Return where a clone lies: never inside of the table that it is cloned from."""
-    namespace, _, name = shadow.rpartition(".")
-    namespace_location = catalog.load_namespace_properties(namespace).get("location")
+    *levels, last = table_parts(shadow)
+    namespace_location = catalog.load_namespace_properties(tuple(levels)).get("location")
+    namespace, name = ".".join(map(unique_plain_name, levels)), unique_plain_name(last)
     warehouse = catalog.properties.get("warehouse", "")
     target = source.location().rstrip("/")
     if namespace_location:

@@ -195,7 +195,7 @@ def _label_of_file(side: SnapshotScan, task: FileScanTask, how: PartitionLayout)
 
 
 def _field_position(side: SnapshotScan, task: FileScanTask, field: ScopeField) -> int | None:
-    column = _find_column(side.schema, field.column)
+    column = _find_source(side.schema, field)
     for position, part in enumerate(side.spec_of(task).fields):
         same = column is not None and part.source_id == column.field_id
         if same and str(part.transform) == field.transform:
@@ -221,6 +221,14 @@ def _as_scope_field(side: SnapshotScan, shape: tuple[tuple[str, str], ...]) -> S
     if transform not in ("identity", "hour", "day", "month", "year") or kind not in _SCOPED_TYPES:
         return None
     return ScopeField.model_validate({"column": name, "transform": transform, "type": kind})
+
+
+def _find_source(schema: Schema, field: ScopeField) -> Any:
+    """Return the column, or the field of a struct, that partitions are by; None without one."""
+    if not field.path:
+        return _find_column(schema, field.column)
+    ids = {schema.find_column_name(number): number for number in schema.field_ids}
+    return schema.find_field(ids[field.column]) if field.column in ids else None
 
 
 def _find_column(schema: Schema, name: str) -> Any:
@@ -251,8 +259,8 @@ class SideReader:
         own_columns = [column.name for column in columns if column.field(self.name) is not None]
         field = self.layout.field
         by_row = field is not None and not self.layout.is_partition_aligned
-        if by_row and field is not None and field.column not in own_columns:
-            own_columns.append(field.column)
+        if by_row and field is not None and field.root not in own_columns:
+            own_columns.append(field.root)
         # Rows are counted even when no column is wanted, so one column is read.
         wanted = own_columns or [self.side.schema.fields[0].name] if pieces else []
         tables = read_file_columns(
@@ -271,7 +279,10 @@ class SideReader:
 
     def _partition_column(self, table: pa.Table, piece: FilePiece, field: ScopeField | None) -> Any:
         if field is not None:
-            return number_partitions(table[field.column], field, self.partition_numbers)
+            values = table[field.root]
+            if field.path:
+                values = pc.struct_field(values, list(field.path[1:]))
+            return number_partitions(values, field, self.partition_numbers)
         return pa.repeat(pa.scalar(self.partition_numbers[piece.label], pa.int32()), table.num_rows)
 
     def _with_slots(

@@ -160,7 +160,14 @@ def _row_source(
 
 def _row_field(plan: DiffPlan) -> ScopeField | None:
     """Return the field whose values give each row's partition; None: the row's file does."""
-    return None if plan.layout.is_partition_aligned else plan.layout.field
+    if plan.layout.is_partition_aligned:
+        return None
+    if plan.layout.field is not None and plan.layout.field.path:
+        raise Unsupported(
+            f"files of older partition specs do not tell {plan.layout.field.column} apart",
+            fix="rewrite them to the current spec first: CALL system.rewrite_data_files",
+        )
+    return plan.layout.field
 
 
 def _scattered_files(split: FileSplit) -> frozenset[str]:

@@ -12,6 +12,7 @@ from datetime import date, datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_backfill.domain.labels.names import table_parts
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import (
@@ -70,7 +71,8 @@ class JavaApi:
     def load_table(self, table: str) -> Any:
         """Load a table without a cache; raises NotFound, CatalogDown."""
         with java_errors(f"loading {table}"):
-            loaded = self.catalog.loadTable(self.iceberg.catalog.TableIdentifier.parse(table))
+            parts = self._java_array(self.jvm.java.lang.String, [*table_parts(table)])
+            loaded = self.catalog.loadTable(self.iceberg.catalog.TableIdentifier.of(parts))
             loaded.refresh()
             return loaded
 

@@ -17,7 +17,6 @@ from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import (
     EPOCH_PROPERTY,
     SparkTables,
-    quote_identifier,
     quoted_column,
 )
 from lakehouse_backfill.adapters.spark.session import write_guard
@@ -27,6 +26,7 @@ from lakehouse_backfill.adapters.spark.staging.shadow_writer import (
 )
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.labels.names import quote_identifier
 from lakehouse_backfill.domain.publication import (
     REWRITE_PROPERTY,
     InspectedState,

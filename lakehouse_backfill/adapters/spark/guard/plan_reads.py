@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan
+from lakehouse_backfill.domain.labels.names import table_text
 from lakehouse_backfill.ports.compute import PlanReads, TableRead
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _read_of(relation: Any, catalog: str) -> TableRead:
         parts.insert(0, str(owner.get().name()))
     spec = relation.timeTravelSpec()
     version = _version(spec.get()) if spec.isDefined() else ""
-    return TableRead(table=".".join(parts), version=version)
+    return TableRead(table=table_text(parts), version=version)
 
 
 def _version(spec: Any) -> str:

@@ -88,7 +88,7 @@ def connect_to_server(settings: SparkSettings) -> SparkSession:
 
 def check_session(session: SparkSession, catalog: str) -> str:
     """List the catalog in the session, return its version; raise Blocked without SQL extensions."""
-    from lakehouse_backfill.adapters.spark.dataframes import quote_identifier
+    from lakehouse_backfill.domain.labels.names import quote_identifier
 
     with spark_errors("asking Spark for the catalog"):
         session.sql(f"SHOW NAMESPACES IN {quote_identifier(catalog)}").collect()

@@ -203,7 +203,7 @@ def _wait(
 
 def _warm_up(session: SparkSession, catalog: str) -> None:
     """Make the JVM load what every command needs: the catalog, a query, Python workers."""
-    from lakehouse_backfill.adapters.spark.dataframes import quote_identifier
+    from lakehouse_backfill.domain.labels.names import quote_identifier
 
     with suppress(Exception):
         session.sql(f"SHOW NAMESPACES IN {quote_identifier(catalog)}").collect()

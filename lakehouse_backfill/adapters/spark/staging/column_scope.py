@@ -79,7 +79,7 @@ def compared_rows(plan: Plan, added: Collection[str], rows: DataFrame) -> DataFr
     """
     names = [name for name in rows.columns if name not in (*LINEAGE_NAMES, *added)]
     if restated := plan.resolved.manifest.target.columns:
-        wanted = {plan.resolved.scope.field.column, *plan.resolved.contract.key, *restated}
+        wanted = {plan.resolved.scope.field.root, *plan.resolved.contract.key, *restated}
         names = [name for name in names if name in wanted]
     return rows.select(*map(quoted_column, names))
 
@@ -103,7 +103,7 @@ def restrict_to_scope(
     Rows of an output without the column of the partitions lie where the base's row with their key
     does; those without one are left out.
     """
-    column = scope.field.column
+    column = scope.field.root
     if scope.field.is_whole_table:
         return output
     if publish_modes.restates_columns(plan) and column not in output.columns:
@@ -216,7 +216,7 @@ class ColumnComposer:
     def _computed(self, plan: Plan, scope: Scope, job: DataFrame) -> DataFrame:
         """Return the job's rows of the scope, without those that deletions name by its columns."""
         rows = job
-        if scope.field.column in job.columns:
+        if scope.field.root in job.columns:
             rows = rows.where(dataframes.is_in_ranges(scope_row_ranges(scope)))
         excluded = catch_up.excluded_rows(plan.resolved)
         known = set(job.columns)
@@ -348,7 +348,7 @@ def _example_keys(joined: DataFrame, plan: Plan, outcome: str) -> str:
 
 def _count_outside(job: DataFrame, scope: Scope) -> int:
     """Count the job's rows outside the scope; 0 where its columns do not tell."""
-    if scope.field.column not in job.columns:
+    if scope.field.root not in job.columns:
         return 0
     is_outside = ~dataframes.is_in_ranges(scope_row_ranges(scope))
     with spark_errors("counting the rows outside the chunk"):

@@ -53,7 +53,7 @@ def require_valid_masks(contract: Contract) -> None:
 def _mask_fault(
     contract: Contract, name: str, declared: ColumnPrivacy, type_text: str, *, is_required: bool
 ) -> str:
-    fields = {item.column: item.transform for item in contract.partitioning}
+    fields = {item.root: item.transform for item in contract.partitioning}
     kind, label = declared.mask, fields.get(name, "").partition("[")[0]
     tombstoned = {column for item in contract.tombstones for column in item.columns}
     faults = {

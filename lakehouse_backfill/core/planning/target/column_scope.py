@@ -124,8 +124,8 @@ def _require_restatable(
 
 def _fixed_columns(contract: Contract, base: TableInfo, scoped_by: str) -> dict[str, str]:
     """Return the columns by which rows are found or placed, each with the reason."""
-    placing = {scoped_by, *(part.column for part in contract.partitioning)}
-    placing |= {part.column for part in base.partitioning}
+    placing = {scoped_by, *(part.root for part in contract.partitioning)}
+    placing |= {part.root for part in base.partitioning}
     tombstones = {name for one in contract.tombstones for name in one.columns}
     return {
         **dict.fromkeys(tombstones, "a column by which tombstones name rows"),

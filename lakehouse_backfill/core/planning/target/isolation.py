@@ -15,8 +15,9 @@ from lakehouse_backfill.core.planning.target.write_path import (
 )
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.contract import Isolation
+from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.plan import ResolvedManifest
-from lakehouse_backfill.domain.table import Capabilities, TableInfo, branch_shadow, is_table_name
+from lakehouse_backfill.domain.table import Capabilities, TableInfo, branch_shadow
 from lakehouse_backfill.errors import Unsupported
 
 
@@ -27,7 +28,7 @@ def shadow_name(context: Context, resolved: ResolvedManifest, run_id: str) -> st
     """
     target = resolved.contract.table
     if not is_on_branch(context, resolved):
-        name = target.rpartition(".")[2]
+        name = names.unique_plain_name(names.last_part(target))
         return f"{context.profile.shadow_namespace}.{name}__{run_id.replace('-', '_')}"
     if problem := branch_problem(resolved, context.tables.describe(target)):
         raise Unsupported(
@@ -100,8 +101,6 @@ def is_on_branch(context: Context, resolved: ResolvedManifest | None = None) -> 
 def branch_problem(resolved: ResolvedManifest, target: TableInfo | None) -> str:
     """Return what a run needs that a branch of its target does not have; empty if nothing."""
     manifest, contract = resolved.manifest, resolved.contract
-    if not is_table_name(contract.table):
-        return "its name needs quoting"
     if target is not None and target.format_version > MAX_WRITTEN_FORMAT:
         return f"its format {target.format_version} is not written by PyIceberg"
     if contract.publication == "pinned" and not stays_in_shadow(manifest):

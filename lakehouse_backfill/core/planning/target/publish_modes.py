@@ -10,6 +10,7 @@ from typing import Literal
 
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels import names
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunKind, RunManifest, unplannable
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, declared_schema_change
 from lakehouse_backfill.domain.publication import AdoptRequest
@@ -147,7 +148,7 @@ def carries_base_rows(plan: Plan) -> bool:
 
 def version_table(table: str, version: int) -> str:
     """Name the table of an output version; nobody else's table is ever taken."""
-    return f"{table}_v{version}"
+    return names.with_suffix(table, f"_v{version}")
 
 
 def why_no_edge_check(plan: Plan) -> str:

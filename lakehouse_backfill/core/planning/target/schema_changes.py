@@ -210,8 +210,8 @@ def _column_dependency(name: str, contract: Contract, base: TableInfo) -> str:
     """Describe what rests on a column's name and type; empty: nothing."""
     if name in contract.key:
         return "a column of the key"
-    sources = {part.column for part in contract.partitioning}
-    if name in sources | {part.column for part in base.partitioning}:
+    sources = {part.root for part in contract.partitioning}
+    if name in sources | {part.root for part in base.partitioning}:
         return "the source of a partition field"
     if any(name in tombstone.columns for tombstone in contract.tombstones):
         return "a column that tombstones name"

@@ -203,7 +203,7 @@ def info_of(transform: str, kind: str, column: str = "c") -> TableInfo:
         ("identity", "fixed[2]", "c", "of a fixed"),
         ("truncate[17]", "binary", "c", r"partitions by truncate\[17\] of a binary have no names"),
         ("void", "long", "c", r"void\(c\) does not tell its values apart"),
-        ("identity", "long", "s.x", "it is a field of a struct"),
+        ("identity", "long", "l.element", "it lies in a list or a map"),
     ],
 )
 def test_partitions_without_names_are_refused_with_the_whole_table_as_the_way_out(
