@@ -35,7 +35,7 @@ def pyiceberg_program(publication: Publication) -> list[str] | None:
     snapshot from before, also where there were none.
     """
     ranges = readable_ranges(publication)
-    if ranges is None:
+    if ranges is None or not all(map(_is_filtered_by_pyiceberg, ranges)):
         return None
     predicates = [_predicate(rows) for rows in ranges]
     either = ",\n    ".join(predicates)
@@ -53,7 +53,7 @@ def pyiceberg_program(publication: Publication) -> list[str] | None:
         "    AlwaysTrue, And, EqualTo, GreaterThanOrEqual, IsNull, LessThan, Or)",
         "",
         'catalog = load_catalog("NAME")  # the properties stand in catalog/profiles.yaml',
-        f"table = catalog.load_table({publication.table!r})",
+        f"table = catalog.load_table({_python_table(publication.table)})",
         f"restated = {which}",
         *restore,
     ]
@@ -106,6 +106,16 @@ def _is_printable(rows: RowRange) -> bool:
     """Return whether both programs can name the rows: not those of a bucket, or a binary value."""
     values = (rows.lower, rows.upper, rows.equals)
     return rows.buckets is None and not any(isinstance(v, bytes | Decimal) for v in values)
+
+
+def _is_filtered_by_pyiceberg(rows: RowRange) -> bool:
+    """Return whether PyIceberg finds the column: when it writes, it splits names at each dot."""
+    return not any("." in part for part in rows.path or (rows.column,))
+
+
+def _python_table(table: str) -> str:
+    """Write a table for PyIceberg, which splits texts at each dot: in parts, if it needs quotes."""
+    return repr(table_parts(table) if "`" in table else table)
 
 
 def _limits(rows: RowRange) -> list[tuple[str, Bound]]:
@@ -247,7 +257,7 @@ def _earlier_read(before: TargetPin) -> list[str]:
         return []
     return [
         "# PyIceberg",
-        f"catalog.load_table({before.table!r}).scan(snapshot_id={before.snapshot_id})",
+        f"catalog.load_table({_python_table(before.table)}).scan(snapshot_id={before.snapshot_id})",
         "-- Spark SQL",
         f"SELECT * FROM {_quote_table(before.table)} VERSION AS OF {before.snapshot_id};",  # noqa: S608 (quoted; shown, not run)
     ]

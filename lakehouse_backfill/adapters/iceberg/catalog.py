@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError as PydanticError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     BadRequestError,
@@ -35,9 +34,9 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.utils.config import Config
 
 from lakehouse_backfill import errors
-from lakehouse_backfill.adapters.iceberg.metadata import view_of
+from lakehouse_backfill.adapters.iceberg.metadata import require_known_format, view_of
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_denied, refusal_error
-from lakehouse_backfill.adapters.iceberg.shadow.branch_table import see_branches, take_quoted_names
+from lakehouse_backfill.adapters.iceberg.shadow.branch_table import adapt_table_names
 from lakehouse_backfill.domain.contract import Profile
 from lakehouse_backfill.domain.labels import names
 
@@ -110,8 +109,7 @@ def open_catalog(profile: Profile, project: Path, *, must_exist: bool = False) -
                 raise _configuration_error(name, properties, error) from error
             raise
     vars(catalog)["purge_table"] = _refuse_purge
-    see_branches(catalog)
-    take_quoted_names(catalog)
+    adapt_table_names(catalog)
     return catalog
 
 
@@ -250,7 +248,7 @@ def require_undamaged(error: Exception) -> None:
         return
     if is_outage(error) and not any(word in str(error).lower() for word in _FORMAT_WORDS):
         return
-    _require_known_format(error)
+    require_known_format(error)
     found, traceback = None, error.__traceback__
     while traceback is not None:
         frame, traceback = traceback.tb_frame, traceback.tb_next
@@ -258,30 +256,6 @@ def require_undamaged(error: Exception) -> None:
             found = next(filter(None, map(_file_location, frame.f_locals.values())), found)
     if found is not None:
         raise errors.DamagedFile(found, error) from error
-
-
-#: The newest table format that is read and written; the one place that refuses others.
-NEWEST_FORMAT = 3
-_UNKNOWN_TYPE = re.compile(r"Unsupported field type: '([^']*)'")
-
-
-def _require_known_format(error: Exception) -> None:
-    """Raise Unsupported when table metadata is of a format, or has a type, that no reader knows."""
-    parsing = error.__cause__
-    if not isinstance(parsing, PydanticError):
-        return
-    for fault in parsing.errors(include_url=False, include_input=False):
-        if fault["type"] == "union_tag_invalid" and "format" in str(fault.get("ctx")):
-            raise errors.Unsupported(
-                f"the table is of format version {fault['ctx']['tag']}: relative paths and other "
-                f"parts of formats after {NEWEST_FORMAT} are not understood",
-                fix=f"keep the table in format {NEWEST_FORMAT} or older",
-            ) from error
-        if unknown := _UNKNOWN_TYPE.search(fault["msg"]):
-            raise errors.Unsupported(
-                f"the table has a column of type {unknown[1]}, which PyIceberg does not read",
-                fix="keep such columns in a table of their own",
-            ) from error
 
 
 def _file_location(value: object) -> str | None:

@@ -8,12 +8,14 @@ head that they replace, and what the view holds of that table is dropped.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from pydantic import ValidationError as PydanticError
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionField as IcebergField
@@ -65,6 +67,38 @@ NEVER_EXPIRES_MS = 2**63 - 1
 
 #: Field id -> (name, type, required): how data files are read.
 ColumnIds = dict[int, tuple[str, str, bool]]
+
+
+#: The newest table format that is read and written: the one place that refuses others.
+NEWEST_FORMAT = 3
+_UNKNOWN_TYPE = re.compile(r"Unsupported field type: '([^']*)'")
+
+
+def require_known_format(error: Exception, table: str = "the table") -> None:
+    """Raise Unsupported when table metadata is of a format, or has a type, that no reader knows.
+
+    `error` is what PyIceberg raised on the metadata: of a file, or in the answer of a REST server.
+    """
+    parsing = error if isinstance(error, PydanticError) else error.__cause__
+    if not isinstance(parsing, PydanticError):
+        return
+    for fault in parsing.errors(include_url=False, include_input=False):
+        if fault["type"] == "union_tag_invalid" and "format" in str(fault.get("ctx")):
+            raise unknown_format_error(table, fault["ctx"]["tag"]) from error
+        if unknown := _UNKNOWN_TYPE.search(fault["msg"]):
+            raise Unsupported(
+                f"{table} has a column of type {unknown[1]}, which PyIceberg does not read",
+                fix="keep such columns in a table of their own",
+            ) from error
+
+
+def unknown_format_error(table: str, version: Any) -> Unsupported:
+    """Build the error for a table of a newer format than is understood."""
+    return Unsupported(
+        f"{table} is of format version {version}: relative paths and other parts of formats after "
+        f"{NEWEST_FORMAT} are not understood",
+        fix=f"keep the table in format {NEWEST_FORMAT} or older",
+    )
 
 
 def describe_table(name: str, table: Table) -> TableInfo:

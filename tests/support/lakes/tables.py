@@ -70,7 +70,7 @@ DAY = field_of("d")
 DAYS = ("2013-02-01", "2013-02-02", "2013-02-03")
 
 
-def _filter_of(table: Table, rows: RowRange) -> BooleanExpression:
+def filter_of(table: Table, rows: RowRange) -> BooleanExpression:
     """Give the filter of a partition's rows; PyIceberg has no term for those of a bucket."""
     if not rows.buckets:
         return row_range_filter((rows,))
@@ -198,7 +198,7 @@ class Kit:
     ) -> None:
         table = self.live.load_table(shadow)
         marks = {"lakehouse-backfill.chunk-id": chunk}
-        where = _filter_of(table, partition_row_range(field, label))
+        where = filter_of(table, partition_row_range(field, label))
         if rows:
             table.overwrite(_arrow(table, rows), where, snapshot_properties=marks)
         else:

@@ -90,6 +90,43 @@ def test_the_printed_program_restores_a_whole_table(catalog: SqlCatalog) -> None
     assert statements[-1] == "WHERE true;"
 
 
+@pytest.mark.req("O4", "U16")
+def test_the_printed_program_finds_tables_and_fields_of_structs_by_odd_names(
+    catalog: SqlCatalog,
+) -> None:
+    odd = pa.schema([("s", pa.struct([("x y", pa.string())])), ("value", pa.int64())])
+    table = catalog.create_table(("silver", "it's a.`t`"), schema=odd)
+    places = ({"x y": "EU"}, {"x y": "US"}, None)
+    old, new = (
+        [{"s": place, "value": number * factor} for number, place in enumerate(places, 1)]
+        for factor in (1, 10)
+    )
+    table.append(pa.Table.from_pylist(old, odd))
+    before = table.refresh().current_snapshot()
+    table.overwrite(pa.Table.from_pylist(new, odd))
+    field = ScopeField(column="s.x y", transform="identity", type="string", path=("s", "x y"))
+    row = publication(before and before.snapshot_id, field, "EU", "null")
+    row = row.model_copy(update={"table": "silver.`it's a.``t```"})
+    exec("\n".join(pyiceberg_program(row) or ()), {})
+    found = catalog.load_table(("silver", "it's a.`t`")).scan().to_arrow().to_pylist()
+    assert sorted(one["value"] for one in found) == [1, 3, 20]
+
+
+@pytest.mark.req("O4", "U16")
+def test_a_column_with_a_dot_in_its_name_has_the_way_back_in_sql_only(
+    document: dict[str, Any],
+) -> None:
+    # PyIceberg splits the names of filters at each dot when it writes.
+    document["publication"]["scope"] = {
+        "field": {"column": "a.b", "transform": "identity", "type": "string"},
+        "partitions": ["EU"],
+    }
+    page = render_section(Dossier.model_validate(document), "next")
+    assert "PyIceberg does not find columns with a dot in their name" in page
+    (sql,) = blocks(document)[2:]
+    assert "REPLACE WHERE `a.b` = 'EU'" in sql
+
+
 def test_rows_of_a_bucket_have_no_program() -> None:
     bucket = ScopeField(column="day", transform="bucket[4]", type="date")
     assert pyiceberg_program(publication(7, bucket, "3")) is None

@@ -41,6 +41,7 @@ from lakehouse_backfill.adapters.iceberg.manifests import ManifestCache, is_live
 from lakehouse_backfill.adapters.iceberg.rest.answers import is_unsupported_by_server
 from lakehouse_backfill.adapters.iceberg.shadow.clone import CLONE_PROPERTIES, differing_parts
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import clone_location
+from lakehouse_backfill.domain.labels.names import table_parts, table_text
 from lakehouse_backfill.domain.publication import (
     MODE_PROPERTY,
     STATUS_COLUMN,
@@ -234,9 +235,9 @@ class IcebergVersionTables:
         """Register an empty table with the columns and partitionings of a version."""
         with catalogs.translate_errors():
             with commit_window("Catalog.create_namespace"):
-                self.catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+                self.catalog.create_namespace_if_not_exists(table_parts(name)[:-1])
             location = clone_location(self.catalog, source, name)
-            wanted = _wanted_metadata(source, product, ".".join(source.name()), location)
+            wanted = _wanted_metadata(source, product, table_text(source.name()), location)
             provider = load_location_provider(location, wanted.properties)
             file = provider.new_table_metadata_file_location()
             with commit_window("Shadows.metadata_file"):

@@ -206,7 +206,13 @@ def is_mark(key: str) -> bool:
     return key.startswith(meta.PROPERTY_PREFIX)
 
 
-def see_branches(catalog: Catalog) -> None:
+def adapt_table_names(catalog: Catalog) -> None:
+    """Let the catalog take the texts of tables that need quoting, and of shadows as branches."""
+    _see_branches(catalog)
+    _take_quoted_names(catalog)
+
+
+def _see_branches(catalog: Catalog) -> None:
     """Let the catalog load a shadow that is a branch by its name, as it loads a table."""
     load: Callable[[Any], Table] = catalog.load_table
 
@@ -232,7 +238,7 @@ _NAMED_CALLS = (
 )  # fmt: skip
 
 
-def take_quoted_names(catalog: Catalog) -> None:
+def _take_quoted_names(catalog: Catalog) -> None:
     """Let the catalog take the texts of tables whose names need quoting.
 
     PyIceberg splits texts at dots, whatever stands around them.
@@ -240,11 +246,11 @@ def take_quoted_names(catalog: Catalog) -> None:
     for name in _NAMED_CALLS:
         if call := getattr(catalog, name, None):
             vars(catalog)[name] = _taking_texts(call)
-    vars(catalog)["load_table"] = _loading_by_one_text(catalog.load_table)
+    vars(catalog)["load_table"] = _loading_known_tables(catalog.load_table)
 
 
-def _loading_by_one_text(load: Callable[..., Table]) -> Callable[..., Table]:
-    """Refuse a table that the catalog has under another name than the text in backticks.
+def _loading_known_tables(load: Callable[..., Table]) -> Callable[..., Table]:
+    """Refuse tables of newer formats, and those with another name than the text in backticks.
 
     SQL catalogs join namespaces by dots, and some catalogs write all names in lower case: under two
     texts, runs of one table would not know of each other.
@@ -252,7 +258,14 @@ def _loading_by_one_text(load: Callable[..., Table]) -> Callable[..., Table]:
 
     @wraps(load)
     def load_table(identifier: str | tuple[str, ...]) -> Table:
-        loaded = load(identifier)
+        name = identifier if isinstance(identifier, str) else table_text(identifier)
+        try:
+            loaded = load(identifier)
+        except Exception as error:
+            meta.require_known_format(error, name)
+            raise
+        if loaded.metadata.format_version > meta.NEWEST_FORMAT:
+            raise meta.unknown_format_error(name, loaded.metadata.format_version)
         own = table_text(loaded.name())
         if isinstance(identifier, str) and "`" in identifier and own != identifier:
             raise NotFound(
