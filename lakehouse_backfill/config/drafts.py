@@ -366,6 +366,12 @@ def _contract_questions(info: TableInfo, key: tuple[str, ...]) -> Iterator[str]:
     yield "publication: do live jobs write to the table (follow), or only runs (pinned)?"
     if not info.partitioning:
         yield "partitioning: the table has none, so a run restates the whole table; is it small?"
+    fields = [one.column for one in restatable_fields(info)]
+    if len(fields) > 1:
+        yield (
+            f"partitioning: a run names partitions of one of {', '.join(fields)}, and rows by the "
+            "others in target.row_predicate; is that fine enough?"
+        )
 
 
 def _manifest_questions(

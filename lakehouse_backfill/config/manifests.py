@@ -160,7 +160,7 @@ def load_manifest(
     document = with_profile_limits(with_project_defaults(document, project), limits)
     manifest, faults = validate_document(RunManifest, document)
     # First: of two faults of one field, these say what to do instead.
-    faults = merge_faults(list(_anti_pattern_faults(document)), faults)
+    faults = merge_faults([*_anti_pattern_faults(document), *_pair_faults(document)], faults)
     scope_faults = _template_faults if is_template else _partition_faults
     faults = merge_faults(faults, scope_faults(document))
     faults = merge_faults(faults, _cross_field_faults(document, project))
@@ -194,6 +194,18 @@ def _anti_pattern_faults(document: YamlDocument) -> Iterator[Fault]:
             if wish.is_requested(value):
                 problem = f"is {value!r}, which {wish.problem} (anti-pattern: {wish.name})"
                 yield document.fault(path, problem, wish.instead)
+
+
+def _pair_faults(document: YamlDocument) -> Iterator[Fault]:
+    """Yield the fault of a scope that names partitions by several fields at once."""
+    for path in (_PARTITIONS, (*_PARTITIONS, "column")):
+        if isinstance(document.get(*path), list):
+            yield document.fault(
+                path,
+                "names several partition fields, and labels are those of one",
+                "name the partitions of one field, and the values of the others in "
+                "target.row_predicate: all other rows are carried over",
+            )
 
 
 def _partition_faults(document: YamlDocument) -> Iterator[Fault]:

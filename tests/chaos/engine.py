@@ -51,7 +51,8 @@ _TYPES = {
 }  # fmt: skip
 
 
-def _is_named(row: dict[str, Any], predicate: RowPredicate) -> bool:
+def is_named(row: dict[str, Any], predicate: RowPredicate) -> bool:
+    """Return whether the predicate names the row."""
     return all(row[name] in values for name, values in predicate.items())
 
 
@@ -170,8 +171,8 @@ class PlainEngine:
             return pa.Table.from_pylist(found, base.schema), counts
         types = {field.name: _TYPES[str(field.type)] for field in base.schema}
         named = row_changes.resolve_row_predicate(target, types)
-        mine = [row for row in rows.to_pylist() if _is_named(row, named)]
-        others = [row for row in base.to_pylist() if not _is_named(row, named)]
+        mine = [row for row in rows.to_pylist() if is_named(row, named)]
+        others = [row for row in base.to_pylist() if not is_named(row, named)]
         counts = ChunkCounts(carried_rows=len(others), stray_rows=len(rows) - len(mine))
         return pa.Table.from_pylist([*mine, *others], base.schema), counts
 
@@ -290,7 +291,7 @@ class PlainEngine:
         for task in scan.plan_files():
             path = task.file.file_path
             for row in reader.to_table([task]).to_pylist() if path not in skip else ():
-                if beside is not None and _is_named(row, beside):
+                if beside is not None and is_named(row, beside):
                     continue
                 shown = [item for item in sorted(row.items()) if item[0] not in ignore]
                 mark = zlib.crc32(repr(shown).encode())

@@ -13,6 +13,7 @@ from pyiceberg.catalog.rest import TableResponse
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
+from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.iceberg.catalog import translate_errors
 from lakehouse_backfill.adapters.iceberg.shadow.branch_table import adapt_table_names
 from lakehouse_backfill.errors import Unsupported
@@ -92,16 +93,42 @@ def test_no_verb_takes_a_target_of_format_4(stored: StoredLake) -> None:
         require_unchanged()
 
 
-def test_clean_up_and_recovery_leave_a_table_of_format_4_alone(stored: StoredLake) -> None:
+def test_clean_up_leaves_a_table_of_format_4_alone(stored: StoredLake) -> None:
     require_unchanged = upgrade(stored.project.wiring.catalog, PRODUCT)
     project = Project.open(stored.project.folder)
-    with refused("silver.orders"):
+    with refused(PRODUCT):
         project.maintain(by="ana")
-    with refused("silver.orders"):
-        project.recover(stored.runs["second"], by="ana")
     require_unchanged()
     (found,) = project.stale().products
     assert "silver.orders is of format version 4: " in found.notes[0]
+
+
+def break_off(point: str) -> None:
+    """Die, as far as the run is concerned, before the commit to the target."""
+    if point == "Publisher.adopt:before":
+        raise RuntimeError(point)
+
+
+def test_no_publication_that_stopped_half_way_is_finished_on_a_table_of_format_4(
+    stored: StoredLake,
+) -> None:
+    run = stored.runs["validated"]
+    stored.project.accept(run, by="ana")
+    fault_points.install_hook(break_off)
+    try:
+        with pytest.raises(RuntimeError, match=r"Publisher\.adopt:before"):
+            Project.open(stored.project.folder).publish(run, by="ana")
+    finally:
+        fault_points.install_hook(None)
+    require_unchanged = upgrade(stored.project.wiring.catalog, PRODUCT)
+    project = Project.open(stored.project.folder)
+    with refused(PRODUCT):
+        project.recover(run, by="ana")
+    # Of all runs, a bad one does not stop the others.
+    (found,) = project.recover(None, by="ana").actions
+    assert not found.is_done
+    assert found.result.startswith("silver.orders is of format version 4: ")
+    require_unchanged()
 
 
 def test_an_input_of_format_4_is_refused(stored: StoredLake) -> None:

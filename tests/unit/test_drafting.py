@@ -23,6 +23,7 @@ from pyiceberg.types import (
     ListType,
     LongType,
     NestedField,
+    StringType,
     StructType,
     TimestamptzType,
     TimeType,
@@ -133,6 +134,18 @@ def test_fields_that_name_no_partitions_are_left_out_of_the_contract(project: Pr
     catalog.create_table("silver.mixed", schema, partition_spec=PartitionSpec(*fields))
     project.add_product("silver.mixed")
     assert [part.column for part in project.wiring.contract("silver.mixed").partitioning] == ["day"]
+
+
+@pytest.mark.req("U16")
+def test_a_table_by_several_fields_is_said_to_be_restated_by_one_of_them(project: Project) -> None:
+    schema = Schema(NestedField(1, "day", DateType()), NestedField(2, "region", StringType()))
+    spec = PartitionSpec(
+        PartitionField(1, 1000, IdentityTransform(), "day"),
+        PartitionField(2, 1001, IdentityTransform(), "region"),
+    )
+    project.wiring.catalog.create_table("silver.pairs", schema, partition_spec=spec)
+    said = " ".join(project.add_product("silver.pairs").questions)
+    assert "a run names partitions of one of day, region, and rows by the others in target" in said
 
 
 #: Names that need quoting somewhere: in YAML, in SQL, in Avro, or in a path.

@@ -56,7 +56,7 @@ class Kind:
 
     `values` are those of the column, row by row. `parts` are the partition fields: a path and a
     transform; by default one, of `by`. `respec` are fields that are added once half of the rows are
-    there.
+    there. With `days`, only rows of the partition on these days are restated.
     """
 
     id: str
@@ -69,6 +69,7 @@ class Kind:
     format: int = 2
     respec: tuple[Part, ...] = ()
     part_name: str = "part {}"
+    days: tuple[date, ...] = ()
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -102,6 +103,10 @@ class Kind:
                 for at, (path, transform) in enumerate(parts)
             )
         )  # fmt: skip
+
+    def is_restated(self, row: dict[str, Any]) -> bool:
+        """Return whether a row of the restated partition is restated."""
+        return not self.days or row["on day"] in self.days
 
     def rows(self, plus: int = 0) -> list[dict[str, Any]]:
         """Give one row for each value; ids go up from `plus`."""
@@ -182,6 +187,8 @@ KINDS: tuple[Kind, ...] = (
          parts=(("id", "truncate[4]"), ("v", "bucket[2]"), ("on day", "identity"))),
     Kind("a field beside a void one", "v", "identity", TEXT, TEXTS,
          parts=(("id", "void"), ("v", "identity"))),
+    Kind("two fields by pairs", "v", "identity", TEXT, ["EU", "EU", "US", "US", None],
+         parts=(("v", "identity"), ("on day", "identity")), days=(date(2024, 1, 1),)),
     # Fields of structs.
     Kind("identity of a struct's field", NESTED, "identity", TEXT, TEXTS),
     Kind("bucket of a struct's field", NESTED, "bucket[3]", LONG, NUMBERS),

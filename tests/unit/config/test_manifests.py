@@ -108,6 +108,14 @@ WRONG = {
         (RANGE, RANGE + "    whole_table: true\n"),
         (23, "target.partitions.column", "is given beside whole_table", "remove one of them"),
     ),
+    "several partition fields": (
+        ("column: arrival_date\n    from", "column: [arrival_date, carrier]\n    from"),
+        (23, "target.partitions.column", "several partition fields", "target.row_predicate"),
+    ),
+    "pairs of partitions": (
+        ("    column: arrival_date\n" + RANGE, "    - {column: arrival_date}\n    - {column: c}\n"),
+        (22, "target.partitions", "several partition fields", "target.row_predicate"),
+    ),
     "no column of the partitions": (
         ("    column: arrival_date\n    from", "    from"),
         (22, "target.partitions.column", "is missing", "or write whole_table: true"),
