@@ -17,7 +17,6 @@ from lakehouse_backfill.domain.sources.landings import (
     SourceCapabilities,
 )
 from lakehouse_backfill.domain.sources.schemas import WriterSchema
-from lakehouse_backfill.domain.sources.topic_offsets import LandedEvents, TableLanding
 from lakehouse_backfill.fault_points import side_effect
 
 
@@ -136,18 +135,6 @@ class RawTables(Protocol):
 
     def pinned(self, table: str, landing_id: str) -> LandedSnapshot:
         """Return the snapshot that the landing is pinned at, with its tag."""
-        ...
-
-
-class LandedTopics(Protocol):
-    """Raw tables of topics at a snapshot, for those who plan by them."""
-
-    def landing(self, table: str, snapshot_id: int) -> TableLanding | None:
-        """Return the newest landing behind a snapshot, from metadata; None: there is none."""
-        ...
-
-    def events(self, table: str, snapshot_id: int, span: RowRange) -> LandedEvents:
-        """Return where the events of a span lie; three columns of the files with them are read."""
         ...
 
 

@@ -26,6 +26,7 @@ from lakehouse_backfill.domain.publication import (
     SwapCommit,
 )
 from lakehouse_backfill.domain.rollout import ExpirationResult
+from lakehouse_backfill.domain.sources.topic_offsets import LandedEvents, TableLanding
 from lakehouse_backfill.domain.table import (
     Capabilities,
     CatalogMovements,
@@ -147,6 +148,18 @@ class TableCopies(Protocol):
     @side_effect
     def copy(self, table: str) -> None:
         """Copy a table as it is now by metadata alone; an earlier copy is replaced."""
+        ...
+
+
+class LandedTopics(Protocol):
+    """Raw tables of topics at a snapshot, for those who plan by them."""
+
+    def landing(self, table: str, snapshot_id: int) -> TableLanding | None:
+        """Return the newest landing behind a snapshot, from metadata; None: there is none."""
+        ...
+
+    def events(self, table: str, snapshot_id: int, span: RowRange) -> LandedEvents:
+        """Return where the events of a span lie; three columns of the files with them are read."""
         ...
 
 

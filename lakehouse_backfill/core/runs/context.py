@@ -25,7 +25,6 @@ from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound, RunM
 from lakehouse_backfill.ports.comparison import Corrections, CorrectionTopics, Differ
 from lakehouse_backfill.ports.compute import ComputePorts, RowReader, Views
 from lakehouse_backfill.ports.control import Audit, Evidence, RunFiles, Runs, Versions
-from lakehouse_backfill.ports.sources import LandedTopics
 from lakehouse_backfill.ports.system import (
     Anchor,
     Clock,
@@ -36,6 +35,7 @@ from lakehouse_backfill.ports.system import (
     Secrets,
 )
 from lakehouse_backfill.ports.tables import (
+    LandedTopics,
     Pins,
     Publisher,
     Shadows,

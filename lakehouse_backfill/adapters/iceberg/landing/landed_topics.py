@@ -19,13 +19,15 @@ _PARTITION, _OFFSET = "kafka_partition", "kafka_offset"
 
 @dataclass(frozen=True)
 class IcebergLandedTopics:
-    """`ports.sources.LandedTopics` on PyIceberg."""
+    """`ports.tables.LandedTopics` on PyIceberg."""
 
     catalog: Catalog
 
     def landing(self, table: str, snapshot_id: int) -> TableLanding | None:
         """Return the newest landing behind a snapshot; None: there is none."""
         loaded = load_table(self.catalog, table)
+        if meta.LANDING_STATE_PROPERTY not in loaded.properties:
+            return None  # No raw table: its history may be long.
         pinned = meta.find_snapshot(loaded.metadata, snapshot_id, table)
         for one in meta.snapshot_ancestors(loaded.metadata, snapshot_id):
             summary = meta.snapshot_summary(one)

@@ -19,6 +19,7 @@ from lakehouse_backfill.adapters.iceberg.metadata import (
     LANDING_POSITION_PROPERTY,
     LANDING_PROPERTY,
     LANDING_SOURCE_PROPERTY,
+    LANDING_STATE_PROPERTY,
     PROPERTY_PREFIX,
 )
 from lakehouse_backfill.adapters.iceberg.partitions import row_range_filter
@@ -37,8 +38,6 @@ from lakehouse_backfill.ports.sources import StagedRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The state of the newest landing of a raw table.
-STATE_PROPERTY = PROPERTY_PREFIX + "landing"
 #: With the id behind it: the schema of a writer of landed rows. A re-read needs no registry.
 SCHEMA_PROPERTY = PROPERTY_PREFIX + "schema."
 
@@ -192,7 +191,7 @@ class IcebergRawTables:
     def _commits(self) -> ConditionalCommits[LandingState]:
         return ConditionalCommits(
             self.catalog,
-            STATE_PROPERTY,
+            LANDING_STATE_PROPERTY,
             LandingState.model_validate_json,
             _send,
             _overtaken,
