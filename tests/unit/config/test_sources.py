@@ -130,6 +130,8 @@ def test_a_topic_is_declared_with_or_without_columns(tmp_path: Path) -> None:
             "debezium\n  unreadable: keep\nchange_log: {key: [id], position: [lsn]}\n",
             "kafka.unreadable: is keep, and a change that is left out",
         ),
+        ("json\n", "json\n  column_disorder_s: {id: 5}\n", "names id, which is no column of dates"),
+        ("json\n", "json\n  column_disorder_s: {no: 5}\n", "names no, which is no column of dates"),
         ("json\n", "json\n  schemas: {}\n", "kafka.schemas: needs one of url, folder"),
         ("json\n", "json\n  schemas: {url: 'https://h', folder: s}\n", "needs one of url, folder"),
         ("json\n", "json\n  schemas: {url: 'http://u:secret@h'}\n", "is no plain address"),
