@@ -84,7 +84,10 @@ def _sum_load(pieces: Iterable[FilePiece]) -> FileTotals:
     )
 
 
-BATCH_ROWS = 500_000
+#: The driver's memory follows it: some 1 to 2 KB a row, as two batches are there at a time.
+BATCH_ROWS = 250_000
+#: Of a task or a group of rows on workers, which begin anew with each.
+WORKER_ROWS = 500_000
 
 
 class LocalDiffer:
@@ -212,6 +215,7 @@ class LocalDiffer:
                 self._count_compared(group)
             for old_rows, new_rows in self._read_batches(asked):
                 comparison.compare_batch(old_rows, new_rows)
+                del old_rows, new_rows  # They would stay until the next batch has been read.
 
 
 def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:

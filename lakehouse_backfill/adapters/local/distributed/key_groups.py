@@ -18,7 +18,7 @@ from pyiceberg.types import UUIDType
 
 from lakehouse_backfill.adapters.local.diff.columns import PARTITION_SLOT, DiffColumn, SideName
 from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
-from lakehouse_backfill.adapters.local.diff.differ import BATCH_ROWS, LocalDiffer, build_diff
+from lakehouse_backfill.adapters.local.diff.differ import WORKER_ROWS, LocalDiffer, build_diff
 from lakehouse_backfill.adapters.local.diff.layout import FilePiece, arrow_type, number_partitions
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan, FileSplit
 from lakehouse_backfill.adapters.local.diff.tally import Tally
@@ -68,7 +68,7 @@ class GroupedDiffer:
     A group has about `group_rows` rows.
     """
 
-    def __init__(self, local: LocalDiffer, workers: Workers, group_rows: int = BATCH_ROWS) -> None:
+    def __init__(self, local: LocalDiffer, workers: Workers, group_rows: int = WORKER_ROWS) -> None:
         self._local = local
         self._workers = workers
         self._group_rows = group_rows

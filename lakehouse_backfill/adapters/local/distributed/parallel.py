@@ -21,7 +21,7 @@ from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
-from lakehouse_backfill.adapters.local.diff.differ import BATCH_ROWS, LocalDiffer, build_diff
+from lakehouse_backfill.adapters.local.diff.differ import WORKER_ROWS, LocalDiffer, build_diff
 from lakehouse_backfill.adapters.local.diff.layout import (
     FilePiece,
     batch_files,
@@ -222,7 +222,7 @@ class ParallelDiffer:
         A partition is never divided, so a larger partition is a part of its own.
         """
         all_rows = sum(piece.rows for piece in (*unread, *asked.split.to_read))
-        rows = max(self._min_part_rows, min(BATCH_ROWS, all_rows // (2 * count)), 1)
+        rows = max(self._min_part_rows, min(WORKER_ROWS, all_rows // (2 * count)), 1)
         limit_bytes = max(self._limit_bytes, 1)
         for group in batch_files(unread, rows):
             yield DiffPart([], [], group)
