@@ -61,6 +61,18 @@ def test_many_processes_may_make_the_tables_at_once(tmp_path: Path):
     assert len(catalog_of(tmp_path).list_tables("lakehouse_backfill")) == len(CONTROL_TABLES)
 
 
+@pytest.mark.req("C1", "T3")
+def test_no_row_is_written_before_all_tables_are_there(tmp_path: Path):
+    """Who makes them may be at work still, or dead; beside rows a missing table counts as dropped."""
+    first = control_tables(tmp_path)
+    first.ensure()
+    last = ("lakehouse_backfill", "pin_lease")
+    catalog_of(tmp_path).drop_table(last)
+    IcebergRuns(control_tables(tmp_path)).register(a_plan(), a_first_event(a_plan()))
+    assert catalog_of(tmp_path).table_exists(last)
+    assert IcebergRuns(control_tables(tmp_path)).status("bf-1").seq == 1
+
+
 def move_pointers(folder: Path, number: int, barrier: Any) -> list[tuple[str, str]]:
     """Publish MOVES times: product and token of each."""
     versions = IcebergVersions(control_tables(folder))

@@ -143,7 +143,7 @@ class ControlLog:
         namespace: str,
         table: ControlTable,
         ensure_tables: Callable[[], None],
-        require_tables: Callable[[], None],
+        require_tables: Callable[[], bool],
         budget_s: float,
     ) -> None:
         """Use `ensure_tables` and `require_tables` to create and to look for all tables of the set.
@@ -270,9 +270,9 @@ class ControlLog:
 
     def _ensure_table(self) -> Table:
         with _translate_outages(self.name):
-            self._require_tables()
+            are_all_there = self._require_tables()
         table = self._fresh_head().table
-        if table is None or self._declared.missing_columns(table.schema()):
+        if not are_all_there or table is None or self._declared.missing_columns(table.schema()):
             self._ensure_tables()
             table = self._fresh_head().table
         if table is None:
@@ -432,24 +432,23 @@ class ControlTables:
                 fix="lakehouse-backfill doctor",
             ) from error
 
-    def require_all(self) -> None:
-        """Raise Tampered when a control table is gone; each process looks until all are there.
+    def require_all(self) -> bool:
+        """Return whether all are there; each process looks until then. Raise Tampered if one is gone.
 
         All are created before the first row is written. So one that is missing beside one with rows
         was dropped, and to read it as empty would forget runs, versions or evidence.
         """
-        if self._are_all_there:
-            return
-        missing = CONTROL_TABLE_NAMES - self._present()
+        missing = frozenset() if self._are_all_there else CONTROL_TABLE_NAMES - self._present()
         self._are_all_there = not missing
         if not missing:
-            return
+            return True
         written = next(filter(self._has_rows, sorted(CONTROL_TABLE_NAMES - missing)), None)
         # Another process may have created them since: those that were written to came last.
         if written is not None and (gone := sorted(missing - self._present())):
             raise restore_error(
                 f"the control table {self._namespace}.{gone[0]} is gone, and {written} has rows"
             )
+        return False
 
     def _present(self) -> frozenset[str]:
         try:
