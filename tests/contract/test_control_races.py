@@ -63,7 +63,7 @@ def test_many_processes_may_make_the_tables_at_once(tmp_path: Path):
 
 @pytest.mark.req("C1", "T3")
 def test_no_row_is_written_before_all_tables_are_there(tmp_path: Path):
-    """Who makes them may be at work still, or dead; beside rows a missing table counts as dropped."""
+    """Who makes them may be at work, or dead; beside rows a missing table counts as dropped."""
     first = control_tables(tmp_path)
     first.ensure()
     last = ("lakehouse_backfill", "pin_lease")

@@ -433,7 +433,7 @@ class ControlTables:
             ) from error
 
     def require_all(self) -> bool:
-        """Return whether all are there; each process looks until then. Raise Tampered if one is gone.
+        """Return whether all are there, looking until they are; raise Tampered when one is gone.
 
         All are created before the first row is written. So one that is missing beside one with rows
         was dropped, and to read it as empty would forget runs, versions or evidence.
