@@ -45,7 +45,6 @@ ELSEWHERE = {
     "Catalog.update_schema": "only with control tables of an older release",
     "Corrections.write": "only for correction events; killed in test_rollout_kills.py",
     "Corrections.append": "only for correction events; killed in test_rollout_kills.py",
-    "EventTopics.send": "only by replay --topic; killed in stack/test_kafka_replay.py",
     "CorrectionTopics.send": "only with a topic; killed in stack/test_kafka_corrections.py",
     "Topics.commit": "only with a topic; killed in stack/test_kafka_corrections.py",
     "Corrections.compensate": "only for correction events; killed in test_rollout_kills.py",
