@@ -19,7 +19,6 @@ from lakehouse_backfill.core.evidence.inputs.changes import (
     InputReader,
 )
 from lakehouse_backfill.core.evidence.origins import computing_run
-from lakehouse_backfill.core.guards.sql_columns import column_sources
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.core.planning.job_code import archived_code
 from lakehouse_backfill.core.planning.target.row_changes import is_partial_plan
@@ -311,6 +310,9 @@ def column_lineage(context: Context, plan: Plan) -> dict[str, tuple[str, ...]]:
     text = texts.get(file)
     if not file.endswith(".sql") or text is None:
         return {}
+    # It loads a parser of SQL, which a rollback does not need.
+    from lakehouse_backfill.core.guards.sql_columns import column_sources
+
     return column_sources(text, plan.resolved.sources)
 
 

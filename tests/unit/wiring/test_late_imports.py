@@ -23,6 +23,7 @@ _LEFT_OUT = (
     "pandas",
     "pyspark",
     "requests",
+    "sqlglot",
 )
 _STATUS = """
 import sys
@@ -31,6 +32,7 @@ from lakehouse_backfill.cli.main import app
 from lakehouse_backfill.project import Project
 Project.open(Path(sys.argv[1])).wiring.create_lake()
 app(["--project", sys.argv[1], "status"], standalone_mode=False)
+import lakehouse_backfill.core.cascade.steps  # a rollback loads it
 sys.stderr.write(" ".join(sys.modules))
 """
 
