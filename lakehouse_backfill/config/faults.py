@@ -174,7 +174,10 @@ def _wrong_value(first: ErrorDetails, details: list[ErrorDetails]) -> tuple[str,
     expected = [_expected_text(detail) for detail in details]
     if all(expected):
         return shown, f"write {', or '.join(dict.fromkeys(text for text in expected if text))}"
-    return f"{shown}: {first['msg']}", "correct the value"
+    fix = "correct the value"
+    if "namespace.table" in first["msg"]:
+        fix = "write namespace.table, e.g. silver.orders; a part with other signs in backticks"
+    return f"{shown}: {first['msg']}", fix
 
 
 def _expected_text(detail: ErrorDetails) -> str | None:

@@ -159,20 +159,23 @@ MANIFESTS = {
     "file name with a zero byte": manifest(
         TRANSFORM, 'file: "jobs/a\\0.py"', "transform.file", 10, "relative to the project"),
     "hostile table": manifest(
-        SOURCE, 'table: "a.b; DROP TABLE x"', "sources.events.table", 13, "namespace.table"),
-    "table in backticks": manifest(
-        SOURCE, 'table: "`bronze`.`events`"', "sources.events.table", 13, "namespace.table"),
+        SOURCE, 'table: "a.b; DROP TABLE x"', "sources.events.table", 13,
+        "name one that exists: bronze", code="not-found"),
+    "table in a backtick": manifest(
+        SOURCE, 'table: "bronze.`events"', "sources.events.table", 13, "namespace.table"),
     "table that looks alike": manifest(
-        SOURCE, "table: brоnze.events", "sources.events.table", 13, "namespace.table"),  # noqa: RUF001
+        SOURCE, "table: brоnze.events", "sources.events.table", 13,  # noqa: RUF001
+        "name one that exists: bronze", code="not-found"),
     "table name too long": manifest(
-        SOURCE, "table: bronze." + "e" * 200, "sources.events.table", 13, "at most 200 characters"),
+        SOURCE, "table: bronze." + "e" * 200, "sources.events.table", 13,
+        "name one that exists: bronze.events", code="not-found"),
     "hostile predicate": of_target(
         "row_predicate: \"1=1; DROP TABLE x\"", "row_predicate", 17, "fields below it, indented"),
     "predicate on no column": of_target(
         "row_predicate: {amuont: 10}", "row_predicate.amuont", 17, "name one of: ts, id, amount"),
     "predicate with a hostile column": of_target(
         "row_predicate: {\"id` = 1 OR `id\": 10}", "row_predicate.id` = 1 OR `id", 17,
-        "a name of letters, digits"),
+        "name one of: ts, id, amount"),
     "predicate on the partitions": of_target(
         "row_predicate: {day: 2024-01-05}", "row_predicate.day", 17,
         "write its values in target.partitions"),
@@ -379,7 +382,8 @@ COMMANDS = {
         "diff silver.daily silver.daily --key id --where 'idd = 1'", "invalid-config",
         "use one of"),
     "hostile table to compare": Case(
-        "diff 'silver.daily; DROP TABLE x' silver.daily", "not-found", "write namespace.table"),
+        "diff 'silver.daily; DROP TABLE x' silver.daily", "not-found",
+        "name one that exists: silver.daily"),
     "table to compare that is not there": Case(
         "diff silver.daily@1 silver.daily", "not-found", "name one that exists"),
     "unknown engine": Case(

@@ -6,9 +6,10 @@ with each fence. Commits go to the branch and touch nothing else of the target.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar
 from uuid import uuid5
 
@@ -241,12 +242,20 @@ _NAMED_CALLS = (
 def _take_quoted_names(catalog: Catalog) -> None:
     """Let the catalog take the texts of tables whose names need quoting.
 
-    PyIceberg splits texts at dots, whatever stands around them.
+    PyIceberg splits texts at dots, whatever stands around them. A method is looked up in its class
+    at each call: while a job's code runs, those that write are replaced there.
     """
     for name in _NAMED_CALLS:
-        if call := getattr(catalog, name, None):
+        if call := vars(catalog).get(name):
             vars(catalog)[name] = _taking_texts(call)
+        elif hasattr(type(catalog), name):
+            vars(catalog)[name] = _taking_texts(partial(_call_of_class, catalog, name))
     vars(catalog)["load_table"] = _loading_known_tables(catalog.load_table)
+
+
+def _call_of_class(catalog: Catalog, name: str, *given: Any, **more: Any) -> Any:
+    method = inspect.getattr_static(type(catalog), name)
+    return method.__get__(catalog, type(catalog))(*given, **more)
 
 
 def _loading_known_tables(load: Callable[..., Table]) -> Callable[..., Table]:
