@@ -157,16 +157,14 @@ ALL_VALUES = {
 KINDS: tuple[Kind, ...] = (
     # By one field.
     *(_by("identity", kind, values) for kind, values in (
-        (DAY, DATES), (AT, INSTANTS), (IntegerType(), NUMBERS),
-        (LONG, NUMBERS), (TEXT, TEXTS), (BooleanType(), [True, False, None]), (MONEY_TYPE, MONEY),
-        (BinaryType(), BYTES),
+        (DAY, DATES), (AT, INSTANTS), (LONG, NUMBERS), (TEXT, TEXTS),
+        (BooleanType(), [True, False, None]), (MONEY_TYPE, MONEY), (BinaryType(), BYTES),
     )),
-    *(_by(unit, DAY, DATES) for unit in ("year", "month", "day")),
-    *(_by(unit, AT, INSTANTS) for unit in ("month", "day", "hour")),
+    *(_by(unit, DAY, DATES) for unit in ("year", "month")),
+    _by("day", AT, INSTANTS),
     _by("hour", TimestampType(), LOCAL),
     *(_by("bucket[3]", kind, values) for kind, values in (
-        (LONG, NUMBERS), (TEXT, TEXTS), (DAY, DATES), (AT, INSTANTS),
-        (MONEY_TYPE, MONEY), (BinaryType(), BYTES),
+        (LONG, NUMBERS), (TEXT, TEXTS), (BinaryType(), BYTES),
     )),
     *(_by("truncate[2]", kind, values) for kind, values in (
         (TEXT, TEXTS), (IntegerType(), NUMBERS), (MONEY_TYPE, MONEY),
@@ -185,31 +183,24 @@ KINDS: tuple[Kind, ...] = (
          parts=(("id", "bucket[2]"), ("v", "month"))),
     Kind("three fields", "v", "bucket[2]", LONG, NUMBERS,
          parts=(("id", "truncate[4]"), ("v", "bucket[2]"), ("on day", "identity"))),
-    Kind("a field beside a void one", "v", "identity", TEXT, TEXTS,
-         parts=(("id", "void"), ("v", "identity"))),
     Kind("two fields by pairs", "v", "identity", TEXT, ["EU", "EU", "US", "US", None],
          parts=(("v", "identity"), ("on day", "identity")), days=(date(2024, 1, 1),)),
     # Fields of structs.
     Kind("identity of a struct's field", NESTED, "identity", TEXT, TEXTS),
     Kind("bucket of a struct's field", NESTED, "bucket[3]", LONG, NUMBERS),
-    Kind("truncate of a struct's field", NESTED, "truncate[1]", TEXT, TEXTS),
     Kind("month of a struct's field", NESTED, "month", AT, INSTANTS),
     Kind("a struct in a struct, with odd names", ("s t", "in `it`", "x y"), "identity", DAY, DATES),
-    Kind("a struct's field beside a column", NESTED, "day", DAY, DATES,
-         parts=((NESTED, "day"), ("id", "bucket[2]"))),
     # Names.
     *(Kind(f"column {name}", name, "identity", TEXT, TEXTS) for name in (
-        "a.b", "it's \"q\"", "tick`s`", "é𝄞", "select", "1st", "<b>&", "${spark.id}",
+        "a.b", "it's \"q\"", "tick`s`", "${spark.id}",
     )),
-    Kind("column with a space, in buckets", "a b", "bucket[2]", LONG, NUMBERS),
     *(Kind(f"table {name}", "v", "identity", TEXT, TEXTS, table=(name,)) for name in (
-        "a.b", "tick`s \"q\"", "é𝄞", "2024", "Order", "ORDER", "a@b <b>",
+        "a.b", "tick`s \"q\"", "é𝄞", "Order", "ORDER", "a@b <b>",
     )),
     Kind("a partition field with an odd name", "v", "identity", TEXT, TEXTS, part_name="p.`é {}\""),
     # Formats, and specs that changed.
     _by("identity", TEXT, TEXTS, format=1),
     _by("bucket[2]", LONG, NUMBERS, format=1),
-    Kind("format 1, a struct's field", NESTED, "identity", TEXT, TEXTS, format=1),
     Kind("a field that came later", "v", "identity", TEXT, TEXTS, respec=(("id", "bucket[2]"),)),
     Kind("format 1, a field that came later", "v", "identity", TEXT, TEXTS, format=1,
          respec=(("id", "bucket[2]"),)),
