@@ -483,15 +483,13 @@ class Project:
         live topic; events that come too late), Conflict (another process sends), SourceDown.
         """
         from lakehouse_backfill.config.events.event_stores import (
-            find_event_store,
+            find_store_of_topic,
             replay_request,
-            require_topic,
         )
         from lakehouse_backfill.core.replay.topic import replay_into_topic
         from lakehouse_backfill.wiring.event_stores import topic_replay_ports
 
-        declared = find_event_store(self.folder, store)
-        require_topic(self.folder, declared, topic)
+        declared = find_store_of_topic(self.folder, store, topic)
         request = replay_request(aggregate, from_, to, event_types)
         done = replay_into_topic(topic_replay_ports(self.wiring), declared, topic, request)
         return results.events.TopicReplayResult.of(declared, topic, done)
@@ -511,15 +509,13 @@ class Project:
         The topic is read; nothing is sent. Raises as `replay_into_topic`.
         """
         from lakehouse_backfill.config.events.event_stores import (
-            find_event_store,
+            find_store_of_topic,
             replay_request,
-            require_topic,
         )
         from lakehouse_backfill.core.replay.topic import check_topic
         from lakehouse_backfill.wiring.event_stores import topic_replay_ports
 
-        declared = find_event_store(self.folder, store)
-        require_topic(self.folder, declared, topic)
+        declared = find_store_of_topic(self.folder, store, topic)
         request = replay_request(aggregate, from_, to, event_types)
         found = check_topic(topic_replay_ports(self.wiring), declared, topic, request)
         return results.events.EventCheckResult.of(declared, found, ())

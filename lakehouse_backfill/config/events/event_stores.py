@@ -51,11 +51,13 @@ def find_handler(store: EventStoreDeclaration, name: str) -> HandlerDeclaration:
     return store.handlers[name]
 
 
-def require_topic(project: Path, store: EventStoreDeclaration, name: str) -> None:
-    """Raise NotFound for a topic that is not declared, ConfigError for one that is landed.
+def find_store_of_topic(project: Path, events: str, name: str) -> EventStoreDeclaration:
+    """Return an event store that declares a topic; raises as `find_event_store`.
 
-    What a source of the project reads is written by others: it is a live topic.
+    Raises NotFound too for a topic that is not declared, ConfigError for one that is landed: what
+    a source of the project reads is written by others, so it is a live topic.
     """
+    store = find_event_store(project, events)
     if name not in store.topics:
         raise NotFound(
             f"{store.events} has no topic {name!r}; {suggest_name(name, list(store.topics))}",
@@ -71,6 +73,7 @@ def require_topic(project: Path, store: EventStoreDeclaration, name: str) -> Non
                 fix="name a topic that only gets replayed events of this store",
                 field=f"topics.{name}.name",
             )
+    return store
 
 
 def replay_request(

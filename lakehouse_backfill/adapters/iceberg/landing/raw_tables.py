@@ -261,7 +261,6 @@ class _LandingCommit:
             LANDING_PROPERTY: state.landing_id,
             LANDING_SOURCE_PROPERTY: state.source,
             f"{PROPERTY_PREFIX}landing-step": str(state.step),
-            f"{PROPERTY_PREFIX}landing-position": canonical_json(state.position),
             MODE_PROPERTY: state.mode,
             LANDING_POSITION_PROPERTY: canonical_json(state.position),
         }
