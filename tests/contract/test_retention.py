@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -158,6 +159,38 @@ def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: SavedLake) -> 
     assert lake.maintain()["retired"] == []
     assert [point for point in points if point.endswith(":committing")] == []
     assert lake.project.audit_verify().intact
+
+
+def of_format_4(metadata: str) -> str:
+    return json.dumps(json.loads(metadata) | {"format-version": 4})
+
+
+@pytest.mark.parametrize("damage", [of_format_4, lambda _: "lost"])
+def test_a_table_that_cannot_be_read_keeps_what_depends_on_it_and_stops_nothing_else(
+    lake: SavedLake, damage: Callable[[str], str]
+) -> None:
+    three_old_versions(lake)
+    files_apart = {"control tables"}  # Nothing in them is of a table of the user.
+    everything = {*names(lake.maintain(dry_run=True)["retired"])} - files_apart
+    held = lake.tags(), lake.tags(SOURCE)
+    for table in (SOURCE, TARGET):
+        location = lake.catalog.load_table(table).metadata_location
+        file = Path(location.removeprefix("file://"))
+        text = file.read_text(encoding="utf-8")
+        file.write_text(damage(text), encoding="utf-8")
+        done = lake.maintain(dry_run=table == SOURCE)
+        reasons = [one["because"] for one in done["kept"] if one["name"].startswith(f"{table}@")]
+        assert reasons
+        assert all(f"{table} cannot be read, nothing on it goes: " in one for one in reasons)
+        gone = {*names(done["retired"])} - files_apart
+        assert not [one for one in gone if one.startswith((f"{table}@", f"{table} version"))]
+        assert bool(gone) is (table == SOURCE)
+        if table == TARGET:
+            with pytest.raises(BackfillError, match=f"nothing can be removed from {TARGET}: "):
+                lake.project.maintain(WHO, TARGET, "request 4711")
+        file.write_text(text, encoding="utf-8")
+    assert (lake.tags(), lake.tags(SOURCE)) == held
+    assert {*names(lake.maintain()["retired"])} - files_apart == everything
 
 
 @pytest.mark.parametrize("state", ["planned", "staged", "accepted", "rejected"])

@@ -29,11 +29,19 @@ from lakehouse_backfill.domain.rollout import (
     TRIAL_TABLE,
     LeftoverFiles,
     OrphanFiles,
+    PinLease,
     RetentionItem,
     RunFacts,
 )
 from lakehouse_backfill.domain.table import parse_branch_shadow
-from lakehouse_backfill.errors import BackfillError, Conflict, NotFound, RunMoved, Unsupported
+from lakehouse_backfill.errors import (
+    BackfillError,
+    Conflict,
+    EnvironmentDown,
+    NotFound,
+    RunMoved,
+    Unsupported,
+)
 
 
 def gather_facts(
@@ -48,6 +56,8 @@ def gather_facts(
     stored = context.audit.describe_runs()
     # Of a run that is planned meanwhile nothing is known, so its branch is kept.
     targets = {run["target"] for run in stored.values() if parse_branch_shadow(run["shadow"])}
+    tags, unreadable = _read_tags(context, targets)
+    targets -= unreadable.keys()
     if targets:
         shadows = tuple(dict.fromkeys((*shadows, *context.shadows.list(sorted(targets)))))
     named = {run_id for run_id, run in stored.items() if run["shadow"] in shadows}
@@ -60,12 +70,11 @@ def gather_facts(
         )
         for name, found in products.items()
     }
-    # Tags of a branch are those of its table.
-    tables = {lease.table for lease in leases} | set(shadows)
-    tables -= {name for name in shadows if parse_branch_shadow(name)}
-    tables |= {contract.table for contract in contracts.values()}
-    tables |= _version_tables(context, keeping.values())
-    tags = {table: context.pins.tags(table) for table in sorted(tables)}
+    tables = _tables_with_tags(context, leases, shadows, contracts, keeping)
+    rest, more = _read_tags(context, tables - tags.keys() - unreadable.keys())
+    tags, unreadable = tags | rest, unreadable | more
+    erased = _erased_tables(product, contracts, runs) if erasure else frozenset()
+    _require_readable(erased, unreadable)
     scratches = (name for name in shadows if policy.is_scratch(name))
     scratch_written_at = {
         name: at for name in scratches if (at := context.tables.committed_at(name))
@@ -76,12 +85,56 @@ def gather_facts(
         shadows=shadows,
         leases=leases,
         version_retention=keeping,
-        tags={table: found for table, found in tags.items() if found},
+        tags={table: found for table, found in tags.items() if found and table in tables},
         fences=fences,
-        erased_tables=_erased_tables(product, contracts, runs) if erasure else frozenset(),
+        erased_tables=erased,
         erasure=erasure,
+        unreadable_tables=unreadable,
         scratch_written_at=scratch_written_at,
     )
+
+
+def _tables_with_tags(
+    context: Context,
+    leases: Iterable[PinLease],
+    shadows: Iterable[str],
+    contracts: Mapping[str, Contract],
+    keeping: Mapping[str, VersionRetention],
+) -> set[str]:
+    """Name the tables that may have tags of ours; those of a branch are those of its table."""
+    tables = {lease.table for lease in leases}
+    tables |= {name for name in shadows if not parse_branch_shadow(name)}
+    tables |= {contract.table for contract in contracts.values()}
+    return tables | _version_tables(context, keeping.values())
+
+
+def _read_tags(
+    context: Context, tables: Iterable[str]
+) -> tuple[dict[str, dict[str, int] | None], dict[str, str]]:
+    """Return our tags by table; and of each table that cannot be read, why.
+
+    Raises EnvironmentDown: a catalog or store that does not answer says nothing about a table.
+    """
+    tags: dict[str, dict[str, int] | None] = {}
+    unreadable: dict[str, str] = {}
+    for table in sorted(tables):
+        try:
+            tags[table] = context.pins.tags(table)
+        except EnvironmentDown:
+            raise
+        except BackfillError as error:
+            unreadable[table] = error.problem
+    return tags, unreadable
+
+
+def _require_readable(erased: Iterable[str], unreadable: Mapping[str, str]) -> None:
+    """Raise Unsupported where old content must go from a table that cannot be read."""
+    for table in sorted(unreadable.keys() & set(erased)):
+        raise Unsupported(
+            f"nothing can be removed from {table}: {unreadable[table]}",
+            state="nothing was removed",
+            fix=f"make {table} readable, or drop it with its files; then give this command again",
+        )
 
 
 def _run_facts(
@@ -186,7 +239,8 @@ def maintain(
     left: list[LeftoverFiles] = []
     if not dry_run:
         _expire_versions(context, facts, found, by)
-        version_labels.show_all_labels(context, contracts, product)
+        problems = version_labels.show_all_labels(context, contracts, product)
+        found.keep(_kept_for_labels(found, problems))
         _record_on_runs(context, facts, found, by)
         left = _drop_shadows(context, found)
     files = run_files.delete_run_files(
@@ -264,6 +318,15 @@ def _expiring_tags_by_table(found: RetentionDecision) -> dict[str, dict[str, int
         if item.kind in ("tag", "pin") and item.table not in dropped:
             tags.setdefault(item.table, {})[item.name.partition("@")[2]] = item.snapshot_id or 0
     return tags
+
+
+def _kept_for_labels(found: RetentionDecision, problems: Mapping[str, str]) -> dict[str, str]:
+    """Return what stays because a table of versions still lists its rows, each item with why."""
+    return {
+        item.name: f"the table of versions of {item.product} still lists its rows: {problem}"
+        for item in found.retired
+        if item.kind != "version" and (problem := problems.get(item.product))
+    }
 
 
 def _release_pins(

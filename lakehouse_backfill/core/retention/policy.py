@@ -27,7 +27,8 @@ class RetentionFacts:
     """Everything that the decision looks at, as it is now.
 
     `tags` holds ours by table. `erased`: the tables whose old content must not be kept for the
-    reason `erasure`. `written`: when a scratch table was last written to; absent: not known.
+    reason `erasure`. `scratch_written_at`: when a scratch table was last written to; absent: not
+    known. `unreadable_tables`: why each of them cannot be read; all that depends on one stays.
     """
 
     now: datetime
@@ -40,6 +41,7 @@ class RetentionFacts:
     erased_tables: frozenset[str] = frozenset()
     erasure: str = ""
     scratch_written_at: Mapping[str, datetime] = field(default_factory=dict)
+    unreadable_tables: Mapping[str, str] = field(default_factory=dict)
 
 
 _RETIRED_PREFIX = "let go: "
@@ -169,11 +171,21 @@ def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> 
         return "no run of this lake is known to need it, and nobody said that it may go"
     if run.ends is None:
         return f"{run.run_id} is {run.state}: open runs keep everything ({run.reason})"
+    if unreadable := _unreadable_reason(facts, run.target, *tables):
+        return unreadable
     if facts.erased_tables.intersection(tables):
         return f"{_RETIRED_PREFIX}{facts.erasure}"
     if run.ends > facts.now:
         return f"{run.run_id} is {run.state}, its lease ends on {run.ends:%Y-%m-%d}"
     return f"{_RETIRED_PREFIX}{run.run_id} is {run.state}, its lease ended on {run.ends:%Y-%m-%d}"
+
+
+def _unreadable_reason(facts: RetentionFacts, *tables: str) -> str:
+    """Return why what is on the tables stays: one cannot be read. Empty: all can."""
+    for table in tables:
+        if table in facts.unreadable_tables:
+            return f"{table} cannot be read, nothing on it goes: {facts.unreadable_tables[table]}"
+    return ""
 
 
 def _shadow_reasons(facts: RetentionFacts) -> dict[str, str]:
@@ -213,7 +225,12 @@ def _with_clone_sources(facts: RetentionFacts, kept: set[str]) -> set[str]:
 
 def _decide_versions(facts: RetentionFacts, found: RetentionDecision) -> None:
     for product, keeping in facts.version_retention.items():
-        expiring = {version: _RETIRED_PREFIX + why for version, why in keeping.expiring.items()}
+        tables = {row.table for row in keeping.accepted_rows}
+        unreadable = _unreadable_reason(facts, *sorted(tables))
+        expiring = {
+            version: unreadable or _RETIRED_PREFIX + why
+            for version, why in keeping.expiring.items()
+        }
         for version, because in [*sorted(keeping.kept.items()), *sorted(expiring.items())]:
             name = f"{product} version {version}"
             found.add(because, name=name, kind="version", version=version, product=product)
@@ -273,6 +290,8 @@ def _decide_pins(facts: RetentionFacts, shadows: set[str], found: RetentionDecis
 
 def _unstored_run_reason(facts: RetentionFacts, lease: PinLease) -> str:
     day = f"{lease.until:%Y-%m-%d}"
+    if unreadable := _unreadable_reason(facts, lease.table):
+        return unreadable
     if lease.until > facts.now:
         return f"{lease.run_id} was never stored; its lease ends on {day}"
     return f"{_RETIRED_PREFIX}{lease.run_id} was never stored, its lease ended on {day}"

@@ -17,6 +17,7 @@ from lakehouse_backfill.domain.publication import (
     VersionLabels,
     VersionStatus,
 )
+from lakehouse_backfill.errors import BackfillError, EnvironmentDown, OutcomeUnknown
 
 
 def decide_labels(contract: Contract, history: tuple[Publication, ...]) -> VersionLabels | None:
@@ -102,14 +103,25 @@ def show_labels(context: Context, contract: Contract) -> None:
 
 def show_all_labels(
     context: Context, contracts: Mapping[str, Contract], product: str | None
-) -> None:
+) -> dict[str, str]:
     """Bring the tables of versions of a product, or of all, to what their pointers say.
 
     `maintain` does so before snapshots go: no row of a version that was let go stays listed.
+    Returns the products whose table could not be brought there, each with why. Raises
+    EnvironmentDown, OutcomeUnknown; with `product`, all errors.
     """
+    problems = dict[str, str]()
     for contract in contracts.values():
-        if product in (None, contract.product) and labels_fault(context, contract):
-            show_labels(context, contract)
+        try:
+            if product in (None, contract.product) and labels_fault(context, contract):
+                show_labels(context, contract)
+        except (EnvironmentDown, OutcomeUnknown):
+            raise
+        except BackfillError as error:
+            if product is not None:
+                raise
+            problems[contract.product] = error.problem
+    return problems
 
 
 def labels_fault(context: Context, contract: Contract) -> str | None:
