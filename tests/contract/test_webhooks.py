@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from http.client import HTTPConnection
@@ -22,6 +23,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill import fault_points
+from lakehouse_backfill.adapters.sources.api import receiver
 from lakehouse_backfill.adapters.sources.api.spool import RequestSpool
 from lakehouse_backfill.errors import ConfigError, Conflict
 from lakehouse_backfill.project import Project
@@ -181,7 +183,81 @@ def test_a_request_that_cannot_be_landed_or_is_not_signed_is_not_acknowledged(
             raw.sendall(b"POST /hook HTTP/1.1\r\nContent-Length: 50\r\n\r\ncut off")
     (result,) = done
     assert (result.requests, result.rows, result.tag) == (0, 0, None)
-    assert result.refused == 13
+    assert result.refused == 16
+
+
+@pytest.fixture
+def quick(case: ApiCase, monkeypatch: pytest.MonkeyPatch) -> ApiCase:
+    """The case, with room for two connections, and tenths of a second where seconds are waited."""
+    monkeypatch.setattr(receiver, "_MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(receiver, "_SLOW_S", 0.2)
+    monkeypatch.setattr(receiver, "_REQUEST_S", 0.8)
+    monkeypatch.setattr(receiver, "_DISCARD_S", 0.3)
+    return case
+
+
+def _trickled(port: int, stopping: threading.Event) -> bytes:
+    """Send a head a byte at a time; return what came back before the server left."""
+    head = b"POST /hook HTTP/1.1\r\nX-Never: " + b"x" * 10_000
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        try:
+            for byte in head:
+                raw.sendall(bytes([byte]))
+                if stopping.wait(0.02):
+                    return b"the server did not leave"
+        except OSError:
+            pass
+        return b"left"
+
+
+def _send_for_ever(raw: socket.socket, chunk: bytes) -> None:
+    for _ in range(10_000):
+        raw.sendall(chunk)
+        time.sleep(0.001)
+
+
+@pytest.mark.req("S5")
+def test_clients_that_trickle_do_not_keep_out_others_and_are_left_after_a_while(
+    quick: ApiCase,
+) -> None:
+    port, stopping, good = free_port(), threading.Event(), body(record(1))
+    with receiving(quick, port, 3) as done, ThreadPoolExecutor(2) as pool:
+        assert send_until_answered(port, good, signed(good, "a")) == 200
+        slow = [pool.submit(_trickled, port, stopping) for _ in range(2)]
+        time.sleep(0.4)  # both places are taken, by clients that are slow by now
+        begun = time.monotonic()
+        assert send(port, good, signed(good, "b")) == 200
+        assert time.monotonic() - begun < 0.4
+        assert [one.result(20) for one in slow] == [b"left"] * 2
+        stopping.set()
+    assert done[0].requests == 2
+
+
+@pytest.mark.req("S5")
+def test_a_client_that_sends_too_much_sees_why_and_one_that_never_ends_is_left(
+    quick: ApiCase,
+) -> None:
+    port, good = free_port(), body(record(1))
+    large = b" " * 3_000_000
+    twice = b"Content-Length: 2\r\nContent-Length: 5000\r\n"
+    with receiving(quick, port, 3) as done:
+        assert send_until_answered(port, good, signed(good, "a")) == 200
+        assert send(port, large, signed(large, "b")) == 413
+        for head, wanted in (
+            (b"".join(b"X-%d: 1\r\n" % number for number in range(101)), b" 431 "),
+            (b"X-Long: " + b"x" * 70_000 + b"\r\n", b" 431 "),
+            (twice, b" 411 "),
+            (b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n", b" 411 "),
+            (b"Content-Length: -1\r\n", b" 411 "),
+        ):
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+                raw.sendall(b"POST /hook HTTP/1.1\r\n" + head + b"\r\n")
+                assert wanted in raw.recv(100), head[:40]
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+            raw.sendall(b"POST /hook HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+            with pytest.raises(OSError, match=r"reset|pipe"):
+                _send_for_ever(raw, b"4\r\nbody\r\n" * 1000)
+    assert (done[0].requests, done[0].rows) == (1, 1)
 
 
 @pytest.mark.req("S5")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,10 +22,16 @@ from lakehouse_backfill.domain.sources.declaration import Webhook
 from lakehouse_backfill.errors import Blocked, ConfigError
 from lakehouse_backfill.ports.system import Clock
 
-#: Connections at one time; a further one is closed at once.
+#: Connections at one time; a further one takes the place of the one that is read for longest.
 _MAX_CONNECTIONS = 64
+#: A connection that is read for less than this keeps its place.
+_SLOW_S = 1.0
 #: A client that sends nothing for so long is disconnected.
 _IDLE_S = 15.0
+#: A request that is not there in whole after so long is given up, however it trickles in.
+_REQUEST_S = 60.0
+#: How long the rest of a refused request is read, so that its client sees the answer.
+_DISCARD_S = 2.0
 #: Characters of the name of a delivery: all names are held in memory.
 _MAX_NAME = 200
 
@@ -68,7 +76,7 @@ class RequestIntake:
         """Return the answer to a request; OK means that it is kept durably, or was before."""
         status = self._judge(body, signature, delivery)
         if status is not None:
-            return self._refuse(status)
+            return self.refuse(status)
         with self._lock:
             if delivery is not None and delivery in self._seen:
                 self.repeated += 1
@@ -91,7 +99,8 @@ class RequestIntake:
         with self._lock:
             self.is_open = False
 
-    def _refuse(self, status: HTTPStatus) -> HTTPStatus:
+    def refuse(self, status: HTTPStatus) -> HTTPStatus:
+        """Count a request that is refused; return the answer."""
         with self._lock:
             self.refused += 1
         return status
@@ -128,11 +137,16 @@ class _Server(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         self.intake = intake
         self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        #: Connections whose request is being read, the oldest first, with when they began.
+        self._reading: dict[socket.socket, float] = {}
+        self._reading_lock = threading.Lock()
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread, unless too many are open."""
-        if self._free.acquire(blocking=False):
+        """Serve a connection in a thread, unless too many are open that are not slow."""
+        if self._free.acquire(blocking=False) or self._make_room():
+            with self._reading_lock:
+                self._reading[request] = time.monotonic()
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -142,10 +156,47 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_read(request)
             self._free.release()
+
+    def has_read(self, request: socket.socket) -> None:
+        """Keep a connection to its end: its request was read, and is judged and answered."""
+        with self._reading_lock:
+            self._reading.pop(request, None)
+
+    def _make_room(self) -> bool:
+        """Disconnect the client that is read for longest, if it is slow; return whether it left."""
+        with self._reading_lock:
+            oldest, begun = next(iter(self._reading.items()), (None, 0.0))
+            if oldest is None or time.monotonic() - begun < _SLOW_S:
+                return False
+            del self._reading[oldest]
+            with suppress(OSError):  # it left by itself
+                oldest.shutdown(socket.SHUT_RDWR)
+        return self._free.acquire(timeout=_SLOW_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a connection that broke: its request was not acknowledged."""
+
+
+class _TimedInput(io.RawIOBase):
+    """What a client sends, until a moment; a socket's timeout alone begins again at each byte."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._end = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there; raises TimeoutError."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(min(left, _IDLE_S))
+        return self._connection.recv_into(buffer)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -155,20 +206,44 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version, sys_version = "lakehouse-backfill", ""
 
+    def setup(self) -> None:
+        """Read a request for a limited time in all."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_TimedInput(self.connection, _REQUEST_S))
+
     def do_POST(self) -> None:
         """Answer a request of the webhook."""
         intake = self.server.intake
-        size = self.headers.get("Content-Length", "")
-        if urlsplit(self.path).path != intake.declared.path:
-            self._answer(HTTPStatus.NOT_FOUND)
-        elif not (size.isascii() and size.isdigit()) or "Transfer-Encoding" in self.headers:
-            self._answer(HTTPStatus.LENGTH_REQUIRED)
-        elif len(size) > len(str(1 << 40)) or int(size) > intake.declared.max_body_kib * 1024:
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        else:
-            body = self.rfile.read(int(size))
-            if len(body) == int(size):
-                self._answer(intake.take(body, *self._names(intake.declared)))
+        refused = self._refuse_unread(intake.declared)
+        if refused is not None:
+            self._answer(intake.refuse(refused))
+            self._discard_rest()
+            return
+        size = int(self.headers["Content-Length"])
+        body = self.rfile.read(size)
+        self.server.has_read(self.connection)
+        if len(body) == size:
+            self._answer(intake.take(body, *self._names(intake.declared)))
+
+    def _refuse_unread(self, declared: Webhook) -> HTTPStatus | None:
+        """Return why a request is refused before its body is read; None for a good one."""
+        sizes = self.headers.get_all("Content-Length", [])
+        size = sizes[0] if len(sizes) == 1 else ""
+        if urlsplit(self.path).path != declared.path:
+            return HTTPStatus.NOT_FOUND
+        if not (size.isascii() and size.isdigit()) or "Transfer-Encoding" in self.headers:
+            return HTTPStatus.LENGTH_REQUIRED
+        if len(size) > len(str(1 << 40)) or int(size) > declared.max_body_kib * 1024:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        return None
+
+    def _discard_rest(self) -> None:
+        """Read what a refused client still sends: closed at once, it would not see the answer."""
+        self.connection.shutdown(socket.SHUT_WR)
+        rest = io.BufferedReader(_TimedInput(self.connection, _DISCARD_S))
+        while rest.read1(1 << 16):
+            pass
 
     def _names(self, declared: Webhook) -> tuple[str, str | None]:
         delivery = declared.delivery_header
