@@ -24,10 +24,10 @@ def command(*words: str) -> CallTrace:
 @pytest.mark.parametrize(
     ("words", "files", "in_a_row"),
     [
-        pytest.param(("status", "first"), 57, 12, id="status"),
-        pytest.param(("versions", PRODUCT), 37, 10, id="versions"),
-        pytest.param(("publish", "validated", "--by", "ana"), 111, 12, id="publish"),
-        pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 103, 12, id="rollback"),
+        pytest.param(("status", "first"), 60, 13, id="status"),
+        pytest.param(("versions", PRODUCT), 40, 10, id="versions"),
+        pytest.param(("publish", "validated", "--by", "ana"), 113, 13, id="publish"),
+        pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 105, 13, id="rollback"),
     ],
 )
 def test_a_command_enters_few_files(
