@@ -164,6 +164,9 @@ class ResolvedManifest(Value):
         "", "For a run of a cascade: SHA-256 of what its products declare, and of their code."
     )
 
+    topic_partitions: int = added_later(
+        0, "Partitions of the topic that gets the correction events; 0: no topic."
+    )
     rehearses: str = added_later("", "For a rehearsal: the manifest hash of the real run.")
     may_reuse: bool = added_later(
         False,  # noqa: FBT003 (a default, not an argument)

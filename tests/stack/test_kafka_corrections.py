@@ -155,6 +155,21 @@ def test_what_cannot_be_read_any_more_is_never_sent_again(topic: Topic) -> None:
     assert records(topic) == []
 
 
+def test_a_topic_that_gets_partitions_while_it_is_sent_to_gets_no_more(topic: Topic) -> None:
+    port = sending(topic, events_per_transaction=2)
+    request = port.request("t1")
+
+    def while_it_grows() -> Iterator[dict[str, Any]]:
+        yield from EVENTS[:2]
+        topic.grow(2)
+        yield from EVENTS[2:]
+
+    for events in (while_it_grows(), EVENTS):
+        with pytest.raises(Blocked, match="has 2 partitions, and had 1"):
+            port.topics.send(request, events)
+    assert len(records(topic)) == 2
+
+
 def test_a_record_that_is_too_large_is_refused_and_named(topic: Topic) -> None:
     port = sending(topic)
     large = {**EVENTS[0], "new": "x" * 2_000_000}

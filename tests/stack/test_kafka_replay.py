@@ -147,6 +147,25 @@ def test_a_process_that_was_overtaken_sends_nothing_more(topic: Topic) -> None:
     assert [row["sequence_num"] for row in port.held()] == list(range(1, 8))
 
 
+def test_a_topic_that_gets_partitions_gets_no_more_events_of_that_version(topic: Topic) -> None:
+    port = _port(topic)
+
+    def while_it_grows(handled: Any) -> Iterator[Sequence[StoredEvent]]:
+        batches = lacking(*EVENTS)(handled)
+        yield next(batches)
+        topic.grow(2)
+        yield from batches
+
+    with pytest.raises(Blocked, match="has 2 partitions, and had 1"):
+        port.topics.send(port.request(), while_it_grows)
+    for act in (port.held, lambda: port.topics.send(port.request(), lacking(*EVENTS))):
+        with pytest.raises(Blocked, match="has 2 partitions, and had 1") as refused:
+            act()
+        assert "a new version in catalog/events/orders.yaml" in refused.value.fix
+    assert port.topics.send(port.request(version="2.0.0"), lacking(*EVENTS)) == 7
+    assert len(port.held("2.0.0")) == 7
+
+
 TOPICS = """\
 topics:
   again:

@@ -186,15 +186,14 @@ def make_plan(
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
     target = _target_pin(declared.contract, base)
     sources, notes = _resolve_inputs(context, declared, target, scope)
-    notes += steps.check_progressive(manifest, declared.contract, scope)
-    notes += corrections.check_corrections(context, manifest, declared.contract)
+    sink, partitions = corrections.check_corrections(context, manifest, declared.contract)
+    notes += steps.check_progressive(manifest, declared.contract, scope) + sink
+    limit = row_changes.chunk_partition_limit(manifest, declared.contract, scope)
     resolved = ResolvedManifest(
         manifest=manifest,
         contract=resolve_lineage_columns(declared.contract, base),
         scope=scope,
-        chunks=resolve.cut_chunks(
-            scope, row_changes.chunk_partition_limit(manifest, declared.contract, scope)
-        ),
+        chunks=resolve.cut_chunks(scope, limit),
         sources=sources,
         target=target,
         code_hash=declared.code_hash,
@@ -206,6 +205,7 @@ def make_plan(
         tombstones=pins.resolve_tombstones(context, declared.contract),
         previous_code=declared.previous_code,
         mask_key=masks.pin_mask_key(declared.contract, context.secrets),
+        topic_partitions=partitions,
     )
     resolved = amend(resolved) if amend else resolved
     job_code.require_code_of_version(context, resolved)

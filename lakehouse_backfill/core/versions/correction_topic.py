@@ -19,7 +19,7 @@ from lakehouse_backfill.core.versions import corrections, pointer
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.sources.topics import CorrectionTopic, TopicRequest, TopicState
-from lakehouse_backfill.errors import BackfillError, NotFound, Tampered
+from lakehouse_backfill.errors import BackfillError, Blocked, NotFound, Tampered
 
 #: Kind of the documents that say how far the events of an act are sent.
 TOPIC_LEDGER = "correction-topic"
@@ -40,7 +40,17 @@ def require_open_topic(context: Context, plan: Plan) -> None:
     if topic is not None:
         resolved = plan.resolved
         state = "nothing was published"
-        corrections.check_topic(context, resolved.manifest, resolved.contract, topic, state)
+        found = corrections.check_topic(context, resolved.manifest, resolved.contract, topic, state)
+        before, now = resolved.topic_partitions, len(found.ends)
+        if before not in (0, now):
+            raise Blocked(
+                f"{topic.name} has {now} partitions, and had {before} when {plan.run_id} was "
+                "planned: keys go to other partitions now, so that consumers may read the events "
+                "of one in another order than they were sent",
+                state=state,
+                fix=f"let consumers read {topic.name} to its end, or name a new topic; then: "
+                f"lakehouse-backfill plan --revise {plan.run_id}",
+            )
 
 
 def pending_topics(context: Context, product: str) -> tuple[str, ...]:

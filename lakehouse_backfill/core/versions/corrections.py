@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.rollout import (
     DifferingRow,
 )
 from lakehouse_backfill.domain.serialization import canonical_json, digest
-from lakehouse_backfill.domain.sources.topics import CorrectionTopic
+from lakehouse_backfill.domain.sources.topics import CorrectionTopic, TopicState
 from lakehouse_backfill.errors import BackfillError, Blocked, ConfigError, Unsupported
 
 CorrectionEventType = Literal["correction", "retraction", "addition"]
@@ -65,8 +65,10 @@ def correction_sink(manifest: RunManifest, contract: Contract) -> CorrectionSink
 
 def check_corrections(
     context: Context, manifest: RunManifest, contract: Contract
-) -> tuple[str, ...]:
-    """Return notes on what the run will write instead of the table; empty in other modes.
+) -> tuple[tuple[str, ...], int]:
+    """Return notes on what the run will write instead of the table; none in other modes.
+
+    The number is that of the partitions of the topic that gets the events; 0 without one.
 
     Raises ConfigError, Unsupported, Blocked (a topic that must not be written to), SourceDown.
     """
@@ -78,7 +80,7 @@ def check_corrections(
                 fix="remove it, or write publish_mode: correction_events",
                 field=_FIELD,
             )
-        return ()
+        return (), 0
     sink = correction_sink(manifest, contract)
     if sink.table == contract.table:
         raise ConfigError(
@@ -87,11 +89,14 @@ def check_corrections(
             field=f"{_FIELD}.table",
         )
     notes = [f"{contract.table} stays as it is: the differences become events in {sink.table}"]
+    partitions = 0
     if sink.topic is not None:
-        notes.append(check_topic(context, manifest, contract, sink.topic, NOTHING_PLANNED))
+        found = check_topic(context, manifest, contract, sink.topic, NOTHING_PLANNED)
+        partitions = len(found.ends)
+        notes.append(_topic_note(sink.topic, found))
     if contract.after_publish is not None:
         notes.append("after_publish checks nothing: readers of the table see no other rows")
-    return tuple(notes)
+    return tuple(notes), partitions
 
 
 def check_topic(
@@ -100,8 +105,8 @@ def check_topic(
     contract: Contract,
     topic: CorrectionTopic,
     state: str,
-) -> str:
-    """Return a note on the topic that gets the events, after a look at it.
+) -> TopicState:
+    """Look at the topic that gets the events, and return it.
 
     Raises Blocked when the profile does not switch topics on, or the topic has records of others
     and is not declared as shared; Unsupported where rows have restricted columns, or events that
@@ -132,6 +137,10 @@ def check_topic(
             "consumers know the records with the header x-run-id",
             field=field,
         )
+    return found
+
+
+def _topic_note(topic: CorrectionTopic, found: TopicState) -> str:
     note = f"once they are accepted, the events are sent to the topic {topic.name}, too; "
     if found.foreign:
         return f"{note}it has records of others, and is declared as shared"

@@ -97,9 +97,10 @@ class FakeCorrections:
 
 @dataclass
 class FakeCorrectionTopics:
-    """Topics of one partition as lists: (headers, event) of each record."""
+    """Topics as lists: (headers, event) of each record. All records are in partition 0."""
 
     records: dict[str, list[tuple[dict[str, str], Mapping[str, Any]]]] = field(default_factory=dict)
+    partitions: int = 1
 
     def look(self, topic: CorrectionTopic) -> TopicState:
         held = self.records.get(topic.name, [])
@@ -109,7 +110,8 @@ class FakeCorrectionTopics:
         return found.model_copy(update={"looked_at": len(held), "foreign": tuple(foreign)})
 
     def state(self, topic: CorrectionTopic) -> TopicState:
-        ends = {0: len(self.records.get(topic.name, []))}
+        ends = dict.fromkeys(range(self.partitions), 0)
+        ends[0] = len(self.records.get(topic.name, []))
         return TopicState(cluster_id="c", topic_id=topic.name, ends=ends)
 
     def send(self, request: TopicRequest, events: Iterable[Mapping[str, Any]]) -> SentEvents:

@@ -20,6 +20,7 @@ from lakehouse_backfill.adapters.sources.kafka.transactions import (
     header_of,
     open_client,
     read_records,
+    require_same_partitions,
 )
 from lakehouse_backfill.core.landing.offsets import OffsetWindow, Spans
 from lakehouse_backfill.domain.sources.events import EventTopic, EventTopicRequest, StoredEvent
@@ -36,6 +37,8 @@ STORE_HEADER, VERSION_HEADER = "x-event-store", "x-transform-version"
 #: Headers of each event.
 EVENT_HEADER, TYPE_HEADER, SEQUENCE_HEADER = "x-event-id", "x-event-type", "x-sequence"
 INSTANT_HEADER, CONTENT_HEADER = "x-occurred-at", "x-content-hash"
+#: How many partitions the topic had: the key and this number say which one a record is in.
+PARTITIONS_HEADER = "x-partitions"
 _ROWS_AT_ONCE = 50_000
 
 
@@ -49,7 +52,7 @@ class KafkaEventTopics:
         _require_memory(client)
         view = client.look(OffsetWindow())
         ends = {number: (one.low, one.stop) for number, one in view.partitions.items()}
-        return partial(_handled, client, _whole(topic.name, ends), topic, store)
+        return partial(_handled, client, ends, topic, store)
 
     def send(self, request: EventTopicRequest, choose: ChooseEvents) -> int:
         """Send what `choose` takes of the events that the topic lacks; return how many."""
@@ -58,20 +61,21 @@ class KafkaEventTopics:
         sender = TopicSender.open(topic, request.producer)
         view = sender.whole_view()
         ends = {number: (one.low, one.high) for number, one in view.partitions.items()}
-        spans, sent = _whole(topic.name, ends), 0
-        for batch in choose(partial(_handled, sender.client, spans, topic, request.store)):
-            sender.send(_record(request, event) for event in batch)
+        sent = 0
+        for batch in choose(partial(_handled, sender.client, ends, topic, request.store)):
+            sender.send((_record(request, event, len(ends)) for event in batch), len(ends))
             sent += len(batch)
         return sent
 
 
-def _record(request: EventTopicRequest, event: StoredEvent) -> TopicRecord:
+def _record(request: EventTopicRequest, event: StoredEvent, partitions: int) -> TopicRecord:
     own = {
         EVENT_HEADER: event.event_id,
         TYPE_HEADER: event.event_type,
         SEQUENCE_HEADER: str(event.sequence_num),
         INSTANT_HEADER: instant_of(event.occurred_us).isoformat(),
         CONTENT_HEADER: event.content_hash or "",
+        PARTITIONS_HEADER: str(partitions),
     }
     return TopicRecord(event.aggregate_id, event.payload, {**request.headers, **own})
 
@@ -99,13 +103,16 @@ def _whole(name: str, ends: dict[int, tuple[int, int]]) -> Spans:
     return {number: ((low, end),) for number, (low, end) in ends.items() if low < end}
 
 
-def _handled(client: KafkaClient, spans: Spans, topic: EventTopic, store: str) -> Iterator[Any]:
+def _handled(
+    client: KafkaClient, ends: dict[int, tuple[int, int]], topic: EventTopic, store: str
+) -> Iterator[Any]:
     """Yield tables of Arrow with the events of this version that are in the topic.
 
-    Raises Blocked when a record is no event of the store: the topic is not dedicated to it.
+    Raises Blocked when a record is no event of the store: the topic is not dedicated to it. Also
+    when partitions were added since events of this version were sent.
     """
     rows: list[dict[str, Any]] = []
-    for message in read_records(client, spans):
+    for message in read_records(client, _whole(topic.name, ends)):
         row = _event_of(message, store)
         if row is None:
             place = f"{topic.name}[{message.partition()}] offset {message.offset()}"
@@ -116,12 +123,25 @@ def _handled(client: KafkaClient, spans: Spans, topic: EventTopic, store: str) -
                 fix="name a topic that only gets replayed events of this store",
             )
         if header_of(message, VERSION_HEADER) == topic.version.encode():
+            _require_partitions(message, topic, store, len(ends))
             rows.append(row)
         if len(rows) >= _ROWS_AT_ONCE:
             yield _table(rows)
             rows = []
     if rows:
         yield _table(rows)
+
+
+def _require_partitions(message: Message, topic: EventTopic, store: str, now: int) -> None:
+    before = header_of(message, PARTITIONS_HEADER)
+    try:
+        require_same_partitions(topic.name, now if before is None else int(before), now)
+    except Blocked as error:
+        error.fix = (
+            f"give the topic a new version in catalog/events/{store}.yaml: it then gets all "
+            "events again, in order"
+        )
+        raise
 
 
 def _event_of(message: Message, store: str) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from lakehouse_backfill.adapters.sources.kafka.transactions import (
     header_of,
     open_client,
     read_records,
+    require_same_partitions,
 )
 from lakehouse_backfill.core.landing.offsets import OffsetWindow, Spans, TopicView, merged
 from lakehouse_backfill.domain.serialization import canonical_json, to_json_value
@@ -78,7 +79,7 @@ class KafkaCorrectionTopics:
         found = _next_position(sender, request)
         waiting, sent = islice(iter(events), found, None), 0
         while batch := list(islice(waiting, self.events_per_transaction)):
-            sender.send(_record(request, event) for event in batch)
+            sender.send((_record(request, event) for event in batch), len(request.since.ends))
             sent += len(batch)
         return SentEvents(sent=sent, found=found)
 
@@ -102,6 +103,7 @@ def _next_position(sender: TopicSender, request: TopicRequest) -> int:
     gone = since.ends.keys() - view.partitions.keys()
     if gone:
         raise _unreadable(name, f"it has no partition {min(gone)} any more")
+    require_same_partitions(name, len(since.ends), len(view.partitions))
     token = request.token.encode()
     positions = (
         int(header_of(one, POSITION_HEADER) or b"-1")

@@ -18,7 +18,7 @@ from lakehouse_backfill.adapters.sources.kafka.errors import broker_error, sourc
 from lakehouse_backfill.core.landing.offsets import OffsetWindow, Spans, TopicView
 from lakehouse_backfill.domain.sources.declaration import KafkaSource
 from lakehouse_backfill.domain.sources.topics import TopicAddress
-from lakehouse_backfill.errors import Conflict
+from lakehouse_backfill.errors import Blocked, Conflict
 from lakehouse_backfill.fault_points import commit_window
 
 if TYPE_CHECKING:
@@ -85,10 +85,11 @@ class TopicSender:
             view = self.client.look(OffsetWindow())
         return first
 
-    def send(self, records: Iterable[TopicRecord]) -> None:
+    def send(self, records: Iterable[TopicRecord], partitions: int) -> None:
         """Send some records in one transaction: readers see all of them or none.
 
-        Raises Conflict when a later process has shut this one out, SourceDown, Blocked.
+        Raises Conflict when a later process has shut this one out, SourceDown, Blocked: also when
+        the topic does not have that many partitions any more.
         """
         from confluent_kafka import KafkaException
 
@@ -96,13 +97,31 @@ class TopicSender:
             self.producer.begin_transaction()
             for record in records:
                 self._produce(record)
+            self._require_partitions(partitions)
             with commit_window("Topics.commit"):
                 self._commit()
         except (KafkaException, BufferError) as error:
-            cause = error.args[0]
-            with suppress(KafkaException):
-                self.producer.abort_transaction(min(self._timeout_s, 5))
-            raise self._error(cause) from error
+            self._abort()
+            raise self._error(error.args[0]) from error
+        except Blocked:
+            self._abort()
+            raise
+
+    def _require_partitions(self, partitions: int) -> None:
+        """Raise Blocked when some of these records may be in a partition that was added.
+
+        All have their partitions once they are sent; before that, a later look could miss one.
+        """
+        self.producer.flush(self._timeout_s)
+        found = self.producer.list_topics(self._name, self._timeout_s).topics[self._name]
+        if found.error is None:
+            require_same_partitions(self._name, partitions, len(found.partitions))
+
+    def _abort(self) -> None:
+        from confluent_kafka import KafkaException
+
+        with suppress(KafkaException):
+            self.producer.abort_transaction(min(self._timeout_s, 5))
 
     def _produce(self, record: TopicRecord) -> None:
         headers: list[tuple[str, str | bytes | None]] = [*record.headers.items()]
@@ -139,6 +158,17 @@ class TopicSender:
                 fix="wait for that process; then: lakehouse-backfill recover",
             )
         return broker_error(self._name, cause)
+
+
+def require_same_partitions(name: str, before: int, now: int) -> None:
+    """Raise Blocked when keys go to other partitions than before: the order of each would end."""
+    if now != before:
+        raise Blocked(
+            f"{name} has {now} partitions, and had {before} when its records were sent: keys go to "
+            "other partitions now, so that consumers may read the records of one in another order",
+            state=SENT_STAYS,
+            fix="send to a new topic",
+        )
 
 
 def open_client(topic: TopicAddress) -> KafkaClient:

@@ -196,6 +196,17 @@ def test_a_topic_that_became_live_before_the_publication_is_refused_before_any_e
     assert (_events(found), len(_records(found))) == ([], 1)
 
 
+def test_a_topic_that_got_partitions_since_the_plan_is_refused_before_any_event() -> None:
+    found = _switched()
+    run_id = accepted_run(found, _into_topic())
+    assert found.runs.plan(run_id).resolved.topic_partitions == 1
+    found.correction_topics.partitions = 2  # type: ignore[attr-defined]
+    with pytest.raises(Blocked, match="has 2 partitions, and had 1") as refused:
+        publish(found, run_id, "bob")
+    assert refused.value.state == "nothing was published"
+    assert (_events(found), _records(found)) == ([], [])
+
+
 def test_values_of_restricted_columns_are_sent_to_no_topic() -> None:
     privacy = {"columns": {"amount": {"classification": "restricted"}}}
     topic = {"name": "corrections", "bootstrap_servers": "127.0.0.1:1"}
