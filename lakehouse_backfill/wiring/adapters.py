@@ -292,6 +292,7 @@ class Adapters:
             current_view_select,
         )
         from lakehouse_backfill.adapters.local.inspecting import InspectingBySize, LocalInspector
+        from lakehouse_backfill.adapters.local.measuring import LocalMeasurer, MeasuringBySize
         from lakehouse_backfill.adapters.quality.judge import ExpectationsJudge
         from lakehouse_backfill.adapters.spark.attribution.attribution import SparkAttributing
         from lakehouse_backfill.adapters.spark.measuring.inspecting import SparkInspecting
@@ -307,15 +308,14 @@ class Adapters:
         kept = partial(archived_texts, self.context)
         code = CodeArchive(self.folder, self.folder / STATE_FOLDER / "code", kept)
         try:
-            select = current_view_select(catalog, control)
-            ensure_view(tables, control, CURRENT_VIEW, select)
+            ensure_view(tables, control, CURRENT_VIEW, current_view_select(catalog, control))
         except Unsupported as error:
             self.context.journal.log("no view", problem=error.problem)
         secret, sinks = self.context.secrets.read, partial(RunSinks, self.context)
         shadows = self.profile.shadow_namespace
         ports = ComputePorts(
             staging=SparkStaging(tables, code.restore_folder, secret, sinks, shadows),
-            measuring=SparkMeasuring(tables, secret),
+            measuring=MeasuringBySize(LocalMeasurer(self.catalog), SparkMeasuring(tables, secret)),
             inspecting=InspectingBySize(LocalInspector(self.catalog), SparkInspecting(tables)),
             attributing=SparkAttributing(tables, code.restore_folder, secret),
             judge=ExpectationsJudge(self.folder),

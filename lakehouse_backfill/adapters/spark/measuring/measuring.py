@@ -16,12 +16,7 @@ from lakehouse_backfill.adapters.spark.dataframes import (
     quoted_column,
 )
 from lakehouse_backfill.adapters.spark.measuring import partition_sums
-from lakehouse_backfill.adapters.spark.measuring.partition_sums import (
-    FILE_COLUMN,
-    PartitionSums,
-    state_text,
-    sum_partitions,
-)
+from lakehouse_backfill.adapters.spark.measuring.partition_sums import FILE_COLUMN, sum_partitions
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.adapters.spark.session.write_guard import run_concurrently
 from lakehouse_backfill.adapters.spark.staging.compose import DeletedRowFilter
@@ -34,6 +29,12 @@ from lakehouse_backfill.adapters.spark.staging.masks import (
 from lakehouse_backfill.adapters.spark.staging.merge import matches_predicate
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, find_pin
 from lakehouse_backfill.core.validation.gates import measure_totals
+from lakehouse_backfill.core.validation.partition_totals import (
+    NO_ROWS,
+    measured_sides,
+    state_text,
+    state_total_name,
+)
 from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
@@ -178,22 +179,12 @@ class SparkMeasuring:
             unhashed.append(_EARLIER)
         with spark_errors(f"measuring {old[0]}, {new[0]}"):
             sums = sum_partitions(frames, scope.field, ignore, measures, with_files, unhashed)
-        none = PartitionSums()
-        before, after = sums.get(_OLD, none), sums.get(_NEW, none)
-        known = None if old_measures is None else _by_name(measures, old_measures)
-        return MeasuredSides(
-            old={} if old_is_known else before.checksums,
-            new=after.checksums,
-            old_files=before.file_checksums,
-            new_files=after.file_checksums,
-            earlier=partition_sums.earlier_values(measures, sums.get(_EARLIER, none)),
-            totals=partition_sums.total_by_measure(
-                measures,
-                scope.partitions,
-                None if old[1] is None else (before.measures if known is None else known),
-                None if new[1] is None else after.measures,
-            ),
-        )
+        return measured_sides(
+            measures, scope, sums.get(_OLD, NO_ROWS), sums.get(_NEW, NO_ROWS),
+            sums.get(_EARLIER, NO_ROWS),
+            has_old=old[1] is not None, has_new=new[1] is not None,
+            old_is_known=old_is_known, old_measures=old_measures,
+        )  # fmt: skip
 
     def _read_old(
         self, old: tuple[str, int | None], scope: Scope, change: SchemaChange
@@ -279,7 +270,7 @@ class SparkMeasuring:
             for at, total in enumerate(wanted):
                 name = total.measure
                 if reading.counts_by:
-                    name = partition_sums.state_total_name(measures[name], state_text(row[_STATE]))
+                    name = state_total_name(measures[name], state_text(row[_STATE]))
                 sums_by_total[total][label, name] = row[f"{_VALUE}{at}"]
         return sums_by_total
 
@@ -325,13 +316,6 @@ class SparkMeasuring:
         with spark_errors(f"reading the values of {column}"):
             values = frame.where(value.isNotNull()).select(value.alias("v")).distinct()
             return sorted((row["v"] for row in values.collect()), key=repr)
-
-
-def _by_name(
-    measures: tuple[Measure, ...], values: Mapping[str, tuple[Any, ...]]
-) -> dict[str, dict[str, Any]]:
-    names = [measure.name for measure in measures]
-    return {label: dict(zip(names, each, strict=True)) for label, each in values.items()}
 
 
 def _collect_aggregates(frame: DataFrame, aggregates: list[Column]) -> list[Any]:

@@ -6,9 +6,7 @@ Also compares these totals with totals of the sources.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from functools import reduce
 from typing import Any
@@ -18,9 +16,14 @@ from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
-from lakehouse_backfill.domain.checks import CheckResult, MeasurePoint, MeasureTotal
+from lakehouse_backfill.core.validation.partition_totals import (
+    DECIMAL_DIGITS,
+    PartitionSums,
+    state_text,
+    state_total_name,
+)
+from lakehouse_backfill.domain.checks import CheckResult, MeasureTotal
 from lakehouse_backfill.domain.contract import Measure, SourceTotal
-from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.serialization import show_amount, to_json_value
 from lakehouse_backfill.errors import ConfigError
@@ -33,46 +36,8 @@ _HASH = "lhb_hash"
 _FILE = "lhb_file"
 _VALUE = "lhb_value_"
 _ROWS = "lhb_rows_all"
-#: The state of rows without a value of the counted column.
-NULL_STATE = "null"
 #: Maximum number of groups by partition, file and state on the driver.
 MAX_GROUPS = 200_000
-#: Digits for totals: sums and products of Spark's decimals (38 digits) must not be rounded.
-_DECIMAL_DIGITS = 100
-
-
-@dataclass(frozen=True)
-class PartitionSums:
-    """The contents of one frame by label: rows, checksums, and measures by the totals' names.
-
-    Partitions without rows are omitted. `file_checksums` has checksums by label and file.
-    """
-
-    checksums: dict[str, Checksum] = field(default_factory=dict)
-    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
-    file_checksums: dict[tuple[str, str], Checksum] = field(default_factory=dict)
-    row_counts: Counter[str] = field(default_factory=Counter)
-
-    def add_group(self, label: str, row: Row, checksum: Checksum, values: dict[str, Any]) -> None:
-        """Add a group of rows of a partition: those of a file and of the same states."""
-        _add_to(self.checksums, label, checksum)
-        if row[_FILE] is not None:
-            _add_to(self.file_checksums, (label, row[_FILE]), checksum)
-        sums = self.measures.setdefault(label, {})
-        for name, value in values.items():
-            _add_to(sums, name, value)
-        self.row_counts[label] += row[_ROWS]
-
-
-def _add_to(sums: dict[Any, Any], key: Any, value: Any) -> None:
-    """Add a value exactly; None stands for no value."""
-    before = sums.get(key)
-    with localcontext() as exact:
-        exact.prec = _DECIMAL_DIGITS
-        if before is None:
-            sums[key] = value
-        elif value is not None:
-            sums[key] = before + value
 
 
 def sum_partitions(
@@ -118,7 +83,7 @@ def sum_partitions(
         checksum = row_hash.to_checksum(row.asDict(), shapes[row[_SIDE]])
         values = dict(_group_value(row, measure, at) for at, measure in enumerate(measures))
         label = dataframes.format_label(by, row[_LABEL])
-        sums_by_name[row[_SIDE]].add_group(label, row, checksum, values)
+        sums_by_name[row[_SIDE]].add_group(label, row[_FILE], row[_ROWS], checksum, values)
     return sums_by_name
 
 
@@ -142,14 +107,6 @@ def _group_value(row: Row, measure: Measure, at: int) -> tuple[str, Any]:
     return state_total_name(measure, state_text(value)), row[_ROWS]
 
 
-def state_text(value: Any) -> str:
-    """Return the state of a counted value; the text `null` differs from the missing value."""
-    if value is None:
-        return NULL_STATE
-    text = str(value)
-    return f"={text}" if text == NULL_STATE or text.startswith("=") else text
-
-
 def _measure_input(frame: DataFrame, measure: Measure, at: int) -> Column:
     name = measure.sum or measure.count or measure.counts_by or ""
     value = quoted_column(name) if name in frame.columns else F.lit(None)
@@ -160,59 +117,8 @@ def _measure_input(frame: DataFrame, measure: Measure, at: int) -> Column:
     return value.alias(f"{_VALUE}{at}")
 
 
-#: By partition label, then by the name of the total: values.
-ValuesByLabel = Mapping[str, Mapping[str, Any]]
 #: Maximum number of differing partitions in a text.
 _MAX_PARTITIONS_NAMED = 3
-
-
-def total_by_measure(
-    measures: tuple[Measure, ...],
-    labels: tuple[str, ...],
-    old: ValuesByLabel | None,
-    new: ValuesByLabel | None,
-) -> tuple[MeasureTotal, ...]:
-    """Add up the partitions of both sides (None: the side does not exist), measure by measure.
-
-    Points are in the order of `labels`; a partition without rows has no value. A measure that
-    counts values has one total per value on either side, which is 0 in partitions without it.
-    """
-    return tuple(
-        MeasureTotal(
-            name=name,
-            old=_side_total(measure, name, old),
-            new=_side_total(measure, name, new),
-            series=tuple(_point(name, label, old or {}, new or {}) for label in labels),
-            of=measure.name if measure.counts_by else None,
-        )
-        for measure in measures
-        for name in _total_names(measure, old or {}, new or {})
-    )
-
-
-def _total_names(measure: Measure, *sides: ValuesByLabel) -> list[str]:
-    if not measure.counts_by:
-        return [measure.name]
-    start = state_total_name(measure, "")
-    names = {name for side in sides for values in side.values() for name in values}
-    return sorted(name for name in names if name.startswith(start))
-
-
-def earlier_values(
-    measures: tuple[Measure, ...], history: PartitionSums
-) -> dict[str, dict[str, Any]]:
-    """Return rows and measures of earlier partitions: by label, then by the total's name."""
-    names = [name for each in measures for name in _total_names(each, history.measures)]
-    return {
-        label: {"rows": history.row_counts[label]}
-        | {name: _decimal_as_text(values.get(name, 0)) for name in names}
-        for label, values in history.measures.items()
-    }
-
-
-def state_total_name(measure: Measure, state: str) -> str:
-    """Return the name of the total of one counted value."""
-    return f"{measure.name}: {state}"
 
 
 def check_source_total(total: SourceTotal, ours: Any, theirs: Any) -> CheckResult:
@@ -279,27 +185,6 @@ def _is_close(ours: Any, theirs: Any, tolerance: float) -> bool:
     if not all(math.isfinite(value or 0) for value in (ours, theirs)):
         return False
     with localcontext() as exact:
-        exact.prec = _DECIMAL_DIGITS
+        exact.prec = DECIMAL_DIGITS
         mine, other = (Decimal(str(value or 0)) for value in (ours, theirs))
         return abs(mine - other) <= abs(other) * Decimal(str(tolerance))
-
-
-def _point(name: str, label: str, *sides: ValuesByLabel) -> MeasurePoint:
-    old, new = (
-        _decimal_as_text(side[label].get(name, 0)) if label in side else None for side in sides
-    )
-    return MeasurePoint(partition=label, old=old, new=new)
-
-
-def _side_total(measure: Measure, name: str, side: ValuesByLabel | None) -> Any:
-    if side is None:
-        return None
-    sums: dict[str, Any] = {} if measure.sum else {name: 0}
-    for values in side.values():
-        _add_to(sums, name, values.get(name))
-    return _decimal_as_text(sums.get(name))
-
-
-def _decimal_as_text(value: Any) -> Any:
-    """Convert a decimal to a text: JSON has no exact decimals."""
-    return to_json_value(value) if isinstance(value, Decimal) else value

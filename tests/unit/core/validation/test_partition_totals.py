@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_backfill.adapters.spark.measuring.partition_sums import state_text
+from lakehouse_backfill.core.validation.partition_totals import state_text
 
 pytestmark = pytest.mark.req("Q4")
 
