@@ -118,7 +118,8 @@ def _record(columns: dict[str, pa.Array], rows: int) -> _Words:
     for start in range(0, max(len(names), 1), _MASK_BITS):
         mask = np.zeros(rows, np.uint64)
         for bit, name in enumerate(names[start : start + _MASK_BITS]):
-            mask |= _nulls(columns[name]).astype(np.uint64) << np.uint64(bit)
+            if columns[name].null_count:
+                mask |= _nulls(columns[name]).astype(np.uint64) << np.uint64(bit)
         found = _hash_long(mask, found)
     for name in names:
         found = _chain_value(columns[name], found)
@@ -134,11 +135,10 @@ def _chain_value(column: pa.Array, seeds: _Words) -> _Words:
     column = _plain(column)
     if pa.types.is_nested(column.type):
         return _hash_long(_reduced(column), seeds)
-    nulls = _nulls(column)
-    if nulls.all():
+    if column.null_count == len(column):
         return seeds
     hashed = _hash_scalars(column, seeds)
-    return np.where(nulls, seeds, hashed)
+    return np.where(_nulls(column), seeds, hashed) if column.null_count else hashed
 
 
 def _elements(column: pa.Array) -> _Words:
@@ -212,7 +212,7 @@ def _hash_scalars(column: pa.Array, seeds: _Words) -> _Words:
 
 def _numbers(column: pa.Array, kind: Any) -> Any:
     filled = column.fill_null(0) if column.null_count else column
-    return filled.to_numpy(zero_copy_only=False).astype(kind)
+    return filled.to_numpy(zero_copy_only=False).astype(kind, copy=False)
 
 
 def _hash_decimals(column: pa.Array, seeds: _Words) -> _Words:
