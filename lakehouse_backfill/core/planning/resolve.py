@@ -324,11 +324,10 @@ def _spans_to_read(pin: SourcePin, scope: Scope) -> list[TimeSpan]:
 
 def _periods(field: ScopeField, span: TimeSpan) -> Iterator[str]:
     label: str | None = partitions.partition_label(field, span[0])
+    last = partitions.partition_label(field, span[1] - timedelta.resolution)
     while label is not None:
-        if _bound_instant(partitions.partition_row_range(field, label), "lower") >= span[1]:
-            return
         yield label
-        label = partitions.shift_label(field, label, 1)
+        label = partitions.shift_label(field, label, 1) if label != last else None
 
 
 _PARTITIONS = "target.partitions"
