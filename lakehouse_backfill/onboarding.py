@@ -433,7 +433,7 @@ def add_repairs(
     for one in found:
         if not one.to_repair or one.repair_of is None:
             continue
-        text = draft_repair(one, one.repair_of, requested_by)
+        text = draft_repair(one, one.repair_of, requested_by, wiring.contract(one.product))
         labels = [each.partition for each in one.to_repair]
         name = _NOT_IN_FILE_NAMES.sub("_", f"repair-{labels[0]}-{len(labels)}-partitions")
         folder = f"jobs/{one.product.rpartition('.')[2]}"

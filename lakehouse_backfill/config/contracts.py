@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from lakehouse_backfill.command_lines import command_line
@@ -23,6 +23,8 @@ from lakehouse_backfill.config.faults import (
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels import names
+from lakehouse_backfill.domain.labels.grains import grain_fault
+from lakehouse_backfill.domain.labels.values import GrainUnit
 from lakehouse_backfill.domain.publication import STATUS_COLUMN, VERSION_COLUMN
 from lakehouse_backfill.errors import ConfigError, Fault, NotFound
 
@@ -323,6 +325,22 @@ def _reference_faults(document: YamlDocument, columns: dict[str, Any]) -> Iterat
         if isinstance(transform, str) and not _TRANSFORMS.fullmatch(transform):
             fix = "write identity, year, month, day, hour, bucket[N] or truncate[N]"
             yield document.fault((*path, "transform"), f"is {transform!r}", fix)
+    yield from _grain_faults(document)
+
+
+def _grain_faults(document: YamlDocument) -> Iterator[Fault]:
+    """Find grains that are no union of whole partitions."""
+    columns = _column_types(document)
+    for path in _item_paths(document, "partitioning"):
+        grain = document.get(*path, "grain")
+        kind = document.get(*path, "type") or columns.get(str(document.get(*path, "column")))
+        is_known = grain in get_args(GrainUnit) or (type(grain) is int and grain > 0)
+        if not is_known or not isinstance(kind, str):
+            continue
+        transform = str(document.get(*path, "transform") or "identity")
+        if problem := grain_fault(transform, kind, grain):
+            fix = "write a coarser unit of time, a width of whole numbers, or remove it"
+            yield document.fault((*path, "grain"), f"is {grain}: {problem}", fix)
 
 
 def _unknown_name_faults(

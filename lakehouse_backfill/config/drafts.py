@@ -19,8 +19,10 @@ import yaml
 
 from lakehouse_backfill.config.project_files import FoundTransform
 from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.target.whole_grain import widening_note
 from lakehouse_backfill.domain.contract import Contract, ContractPartition
 from lakehouse_backfill.domain.labels import names
+from lakehouse_backfill.domain.labels.grains import contract_grain, whole_grains
 from lakehouse_backfill.domain.labels.values import fits, is_bucket, width_of
 from lakehouse_backfill.domain.partitions import (
     NULL_LABEL,
@@ -128,17 +130,18 @@ _RUN_WAIVERS = (
 )  # fmt: skip
 
 
-def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
+def draft_repair(
+    found: ProductStatus, made: Plan, requested_by: str, contract: Contract | None = None
+) -> str:
     """Draft the run manifest that restates exactly the partitions of a product to repair.
+
+    Where the contract, by default that of the run, declares a grain: whole grains.
 
     It is the manifest of the newest run, on the inputs of now. What belongs to that run's own
     partitions (golden rows, spot checks, schema change, deadline, waivers of rules) is left out.
     """
     manifest = made.resolved.manifest
-    scope = Scope(
-        field=made.resolved.scope.field,
-        partitions=tuple(one.partition for one in found.to_repair),
-    )
+    scope, widened = _scope_to_repair(found, made, contract or made.resolved.contract)
     data = manifest.model_dump(
         mode="python", by_alias=True, exclude_defaults=True, exclude_none=True
     )
@@ -168,7 +171,7 @@ def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
         data.get("validation", {}).pop(name, None)
     head = (
         "# Drafted by lakehouse-backfill stale --draft. Next: lakehouse-backfill plan THIS_FILE\n"
-        f"# The last partition: {resolve.describe_in_words(scope)}.\n"
+        f"# The last partition: {resolve.describe_in_words(scope)}.\n{widened}"
     )
     waivers = [name for name in _RUN_WAIVERS if data.get("safety", {}).pop(name, None)]
     if waivers:
@@ -177,6 +180,16 @@ def draft_repair(found: ProductStatus, made: Plan, requested_by: str) -> str:
             "for its partitions.\n"
         )
     return head + yaml.safe_dump(_plain(data), sort_keys=False, allow_unicode=True)
+
+
+def _scope_to_repair(found: ProductStatus, made: Plan, contract: Contract) -> tuple[Scope, str]:
+    """Return the partitions to repair in whole grains, and the comment that says so."""
+    field = made.resolved.scope.field
+    stale = tuple(one.partition for one in found.to_repair)
+    grain = contract_grain(contract, field)
+    scope = Scope(field=field, partitions=whole_grains(field, grain, stale) if grain else stale)
+    widened = widening_note(contract, field, stale, scope.partitions)
+    return scope, f"# The partitions are {widened}.\n" if widened else ""
 
 
 def _partitions_of(scope: Scope) -> dict[str, Any]:

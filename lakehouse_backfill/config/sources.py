@@ -150,13 +150,21 @@ def _column_faults(document: YamlDocument) -> Iterator[Fault]:
         elif name.casefold() in seen:
             yield document.fault(path, f"is {name}, like another one", "use another name")
         seen.add(name.casefold())
+    yield from _partitioning_faults(document, seen | added)
+
+
+def _partitioning_faults(document: YamlDocument, known: set[str]) -> Iterator[Fault]:
     fields = document.get("partitioning")
     for position, field in enumerate(fields if isinstance(fields, list) else []):
-        name = field.get("column") if isinstance(field, dict) else None
-        if isinstance(name, str) and name.casefold() not in seen | added:
-            path = ("partitioning", position, "column")
-            known = sorted(seen | added)
-            yield document.fault(path, f"is {name}, which is no column", suggest_name(name, known))
+        if not isinstance(field, dict):
+            continue
+        name, path = field.get("column"), ("partitioning", position)
+        if isinstance(name, str) and name.casefold() not in known:
+            fix = suggest_name(name, sorted(known))
+            yield document.fault((*path, "column"), f"is {name}, which is no column", fix)
+        if field.get("grain") is not None:
+            problem = "is for contracts: raw rows are no aggregate"
+            yield document.fault((*path, "grain"), problem, "remove it")
 
 
 def _kafka_faults(document: YamlDocument) -> Iterator[Fault]:

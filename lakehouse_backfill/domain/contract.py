@@ -16,6 +16,7 @@ from lakehouse_backfill.domain.guards.outside import CorrectionSink, Hook, Sink
 from lakehouse_backfill.domain.guards.privacy import Classification, ColumnPrivacy, Privacy
 from lakehouse_backfill.domain.guards.safety import OFF_BY_DEFAULT, PaceLimits, Switch, Switches
 from lakehouse_backfill.domain.identity.anchor_place import AnchorPlace
+from lakehouse_backfill.domain.labels.values import Grain
 from lakehouse_backfill.domain.monitoring.metrics import Monitoring
 from lakehouse_backfill.domain.serialization import (
     ColumnName,
@@ -88,6 +89,9 @@ class ContractPartition(Value):
         (), "Of a field of a struct: the names that lead to it; `column` is its full name."
     )
     type: Text | None = added_later(None, "Iceberg type of a field of a struct.")
+    grain: Grain | None = added_later(
+        None, "What rows are aggregated over, if more than a partition: month, or a width of ids."
+    )
 
     @property
     def root(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from lakehouse_backfill import errors
 from lakehouse_backfill.command_lines import command_line, plan_command
@@ -31,6 +32,7 @@ from lakehouse_backfill.core.planning.plan import (
     target_of,
 )
 from lakehouse_backfill.core.planning.target import publish_modes
+from lakehouse_backfill.core.planning.target.whole_grain import widening_note
 from lakehouse_backfill.core.runs import lifecycle
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
@@ -41,6 +43,7 @@ from lakehouse_backfill.domain.cascade.graph import (
     cascade_id_of,
 )
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels.grains import whole_grains_of
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, PartitionRange
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 
@@ -349,7 +352,13 @@ class _Work:
         if not labels:
             self._skip(contract, "no partition of it reads what changes")
             return
+        reasons = [_reasons(*one, mapped) for one in zip(changing, reached, strict=True)]
+        whole = whole_grains_of(contract, mapped.field, labels)
+        widened = widening_note(contract, mapped.field, tuple(labels), whole)
+        labels = frozenset(whole)
         plan = self._plan(template, mapped, labels)
+        because = [*chain.from_iterable(reasons), *([widened] if widened else ())]
+        because += [REUSE_NOTE] if plan.resolved.may_reuse else ()
         self.plans[product] = plan
         self.notes += [
             f"{product} declares {name} as an upstream, and its run does not read it"
@@ -358,22 +367,16 @@ class _Work:
         self._nodes.append(
             CascadeNode(
                 product=product,
-                decision="widened" if any(one.widened for one in reached) else "pulled in",
+                decision="widened"
+                if widened or any(one.widened for one in reached)
+                else "pulled in",
                 run_id=plan.run_id,
                 upstreams=tuple(one.product for one in changing),
                 partitions=plan.resolved.scope.partitions,
                 reused=len(mapped.held - labels),
                 publication=contract.publication,
                 critical=contract.critical,
-                because=(
-                    *(
-                        text
-                        for one, found in zip(changing, reached, strict=True)
-                        for text in _reasons(one, found, mapped)
-                    ),
-                    *((REUSE_NOTE,) if plan.resolved.may_reuse else ()),
-                    *_blocked_by(plan),
-                ),
+                because=(*because, *_blocked_by(plan)),
             )
         )
 

@@ -25,6 +25,7 @@ from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import PartitionBalance, ValidationResult
+from lakehouse_backfill.domain.labels.grains import without_cut_grains
 from lakehouse_backfill.domain.partitions import RowRange, Scope
 from lakehouse_backfill.domain.plan import (
     Plan,
@@ -68,7 +69,10 @@ def reusable_partitions(context: Context, plan: Plan) -> tuple[ReusedPartition, 
     """
     if not plan.resolved.may_reuse or plan.findings:
         return ()
-    return tuple(_Comparison(context, plan).reusable())
+    found = tuple(_Comparison(context, plan).reusable())
+    resolved = plan.resolved
+    kept = without_cut_grains(resolved.contract, resolved.scope, (one.partition for one in found))
+    return tuple(one for one in found if one.partition in kept)
 
 
 def untouched_labels(

@@ -33,6 +33,7 @@ from lakehouse_backfill.core.planning.target import (
     publish_modes,
     row_changes,
     schema_changes,
+    whole_grain,
     write_path,
 )
 from lakehouse_backfill.core.runs import lifecycle, roles, signers
@@ -44,10 +45,7 @@ from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
 from lakehouse_backfill.domain.labels.values import fits
 from lakehouse_backfill.domain.manifest import RunManifest, require_supported, unplannable
-from lakehouse_backfill.domain.partitions import (
-    Scope,
-    ScopeField,
-)
+from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import (
     ConflictingRun,
     Plan,
@@ -216,14 +214,15 @@ def make_plan(
 def _resolve_inputs(
     context: Context, declared: DeclaredRun, target: TargetPin, scope: Scope
 ) -> tuple[tuple[SourcePin, ...], tuple[str, ...]]:
-    """Return the pinned inputs, and the notes on their versions, ranges and completeness."""
+    """Return the pinned inputs; notes on grains, and on their versions, ranges, completeness."""
     manifest, contracts = declared.manifest, declared.input_contracts
+    grains = whole_grain.require_whole_grains(declared.contract, scope)
     old = reference_versions.OldRows(manifest.product, target.table, target.snapshot_id, scope)
     versions = reference_versions.resolve_references(
         context, manifest.reference_data, contracts, old, declared.reference_pins
     )
     found = pins.resolve_sources(context, manifest, contracts, declared.input_privacy, versions)
-    notes = reference_versions.semantics_notes(manifest.reference_data, versions)
+    notes = grains + reference_versions.semantics_notes(manifest.reference_data, versions)
     notes += resolve.check_input_ranges(manifest, scope, found)
     notes += tuple(f"business rule: {rule}" for rule in declared.contract.business_rules)
     return found, notes + resolve.completeness_notes(manifest, declared.contract, found)

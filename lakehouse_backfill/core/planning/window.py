@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 from lakehouse_backfill.core.planning import topics
 from lakehouse_backfill.core.planning.resolve import needed_window, to_utc_instant
+from lakehouse_backfill.core.planning.target.whole_grain import widening_note
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import Drift
+from lakehouse_backfill.domain.labels.grains import whole_grains_of
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import (
@@ -143,7 +145,9 @@ def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
     timed = [pin for pin in plan.resolved.sources if pin.range is not None]
     reached = [dependent_span(pin, span) for pin in timed]
     whole = EventSpan(min(one.first for one in reached), max(one.stop for one in reached))
-    affected = labels_of_span(scope.field, whole)
+    reached_first = labels_of_span(scope.field, whole)
+    affected = whole_grains_of(plan.resolved.contract, scope.field, reached_first)
+    widened = widening_note(plan.resolved.contract, scope.field, reached_first, affected)
     _require_all_restated(plan, span, affected)
     read = Scope(field=scope.field, partitions=affected)
     sources = tuple(_with_topic(context, pin, span, read) for pin in timed)
@@ -168,7 +172,8 @@ def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
         and closes_at <= context.clock.now()
         and not any(_is_open(source) for source in sources),
     )
-    return plan.model_copy(update={"window": window, "notes": (*window_notes(window), *plan.notes)})
+    notes = window_notes(window) + ((f"window: {widened}",) if widened else ())
+    return plan.model_copy(update={"window": window, "notes": (*notes, *plan.notes)})
 
 
 def _with_topic(context: Context, pin: SourcePin, span: EventSpan, read: Scope) -> WindowSource:

@@ -36,6 +36,7 @@ from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
 from lakehouse_backfill.domain.checks import ValidationResult
+from lakehouse_backfill.domain.labels.grains import whole_grains_of
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.run import RunState, RunStatus
@@ -247,19 +248,23 @@ def _amend_for_catch_up(
         raise NotFound(f"the validation of {old.run_id} is gone", fix="plan --revise it") from error
     digest, validation = logged
     size = resolved.manifest.limits.partitions_per_chunk
-    chunks, origins = recut_chunks(old.resolved.chunks, change.erased, change.recomputed, size)
+    scope, contract = resolved.scope, resolved.contract
+    # Partitions of one grain are computed from the same input, which may be a newer one by now.
+    recomputed = whole_grains_of(contract, scope.field, change.recomputed)
+    erased = tuple(label for label in change.erased if label not in recomputed)
+    chunks, origins = recut_chunks(old.resolved.chunks, erased, recomputed, size)
     reused = [
         _carried_chunk(old, chunk, origins[chunk.chunk_id], validation)
         for chunk in chunks
         if chunk.chunk_id in origins
     ]
-    erased_ids = {c.chunk_id for c in chunks if set(c.partitions) <= set(change.erased)}
+    erased_ids = {c.chunk_id for c in chunks if set(c.partitions) <= set(erased)}
     earlier = old.resolved.catch_up.erasures if old.resolved.catch_up else ()
     catch_up = CatchUp(
         of=old.run_id,
         attempt=attempt,
         drifts=change.drifts,
-        drifted=(*change.erased, *change.recomputed),
+        drifted=(*erased, *recomputed),
         accepted_digest=digest,
         carried=tuple(item for item in reused if item.chunk_id not in erased_ids),
         erased=tuple(item for item in reused if item.chunk_id in erased_ids),

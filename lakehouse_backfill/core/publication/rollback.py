@@ -105,6 +105,7 @@ def rollback(
     same call finishes a rollback that was interrupted.
     """
     require_rollback_role(context, contract, by)
+    pointer.require_whole_grains_back(contract, way)
     require_kept_history(context, contract.product, way)
     return apply_rollback(context, contract, way, reason, by)
 

@@ -10,6 +10,7 @@ from lakehouse_backfill.core.publication import rollback
 from lakehouse_backfill.core.publication.expose import is_rollback_of_events
 from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope
@@ -40,6 +41,7 @@ def preview_rollback(
     Raises NotAllowed, ApprovalMissing, Unsupported, TargetChanged (deleted rows would come back).
     """
     rollback.require_rollback_role(context, contract, by)
+    pointer.require_whole_grains_back(contract, way)
     rollback.require_kept_history(context, contract.product, way)
     rollback.require_rollback_allowed(context, contract, way)
     way = plan_rewrites(context, contract, way)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from lakehouse_backfill.command_lines import plan_command
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import ExcludedRows
+from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels.grains import whole_grains_of
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import (
     PartitionRestore,
@@ -269,6 +271,26 @@ def resolve_rollback(
         runs_rolled_back=() if is_partial else tuple(sorted(before - after)),
         runs_reinstated=() if is_partial else tuple(sorted(after - before)),
     )
+
+
+def require_whole_grains_back(contract: Contract, way: RollbackTarget) -> None:
+    """Raise Unsupported when a rollback of chosen partitions leaves a part of a grain as it is.
+
+    Without a choice all that the undone runs changed goes back, and they changed whole grains.
+    """
+    if not way.is_partial:
+        return
+    changed = {label for row in way.undone if row.scope for label in row.scope.partitions}
+    whole = whole_grains_of(contract, way.scope.field, way.scope.partitions)
+    chosen = frozenset(way.scope.partitions)
+    if left := tuple(label for label in whole if label in changed and label not in chosen):
+        options = ",".join(one for one in whole if one in changed)
+        raise Unsupported(
+            f"{contract.product} aggregates over more than a partition: "
+            f"{partitions.describe_labels(left)} belong to the same grain, and would stay",
+            state="nothing was changed",
+            fix=f"roll back whole grains: --partitions {options}; or leave --partitions out",
+        )
 
 
 def _require_one_field(scopes: list[Scope], product: str, target: int) -> ScopeField:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels.grains import contract_grain, group_by_grain
 from lakehouse_backfill.domain.manifest import RunManifest, unplannable
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
@@ -47,8 +48,7 @@ def publish_steps(plan: Plan) -> tuple[PublishStep, ...]:
     declared, scope = plan.resolved.manifest.target.progressive, plan.resolved.scope
     if declared is None:
         return (PublishStep(1, 1, scope),)
-    ordered, size = _ordered_partitions(declared, scope), declared.partitions_per_step
-    groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    groups = _step_groups(declared, plan.resolved.contract, scope)
     key = partitions.label_sort_key(scope.field)
     return tuple(
         PublishStep(
@@ -81,12 +81,33 @@ def check_progressive(manifest: RunManifest, contract: Contract, scope: Scope) -
         )
     _require_scope_column(declared, scope)
     _require_measures(declared, contract)
-    _ordered_partitions(declared, scope)
-    count = -(-len(scope.partitions) // declared.partitions_per_step)
+    count = len(_step_groups(declared, contract, scope))
     return (
         f"published in {count} steps of at most {declared.partitions_per_step} partitions of "
         f"{scope.field.column}, each a version of its own that is checked before the next",
     )
+
+
+def _step_groups(declared: Progressive, contract: Contract, scope: Scope) -> list[tuple[str, ...]]:
+    """Return the partitions of each step: no grain of the contract is in two of them.
+
+    Raises ConfigError for a grain with more partitions than a step may have.
+    """
+    size, grain = declared.partitions_per_step, contract_grain(contract, scope.field)
+    steps: list[tuple[str, ...]] = []
+    for unit in group_by_grain(scope.field, grain, _ordered_partitions(declared, scope)):
+        if len(unit) > size:
+            raise ConfigError(
+                f"{_FIELD}: {partitions.describe_labels(unit)} become visible together, as "
+                f"{contract.product} aggregates over them, and a step has at most {size}",
+                fix=f"write target.progressive.partitions_per_step: {len(unit)} or more",
+                field=f"{_FIELD}.partitions_per_step",
+            )
+        if steps and len(steps[-1]) + len(unit) <= size:
+            steps[-1] += unit
+        else:
+            steps.append(unit)
+    return steps
 
 
 def _require_scope_column(declared: Progressive, scope: Scope) -> None:

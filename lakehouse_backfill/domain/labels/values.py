@@ -11,7 +11,13 @@ from __future__ import annotations
 import re
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+#: What an aggregate is computed over, along a partition field: a unit, or a width of numbers.
+GrainUnit = Literal["day", "month", "year"]
+Grain = GrainUnit | Annotated[int, Field(ge=2)]
 Bound = date | datetime | int | str | Decimal | bytes
 
 TIME_TYPES = ("date", "timestamp", "timestamptz")

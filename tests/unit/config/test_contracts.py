@@ -49,6 +49,14 @@ WRONG = {
         ("  - column: arrival_date", "  - {column: arrival_date, transform: week}"),
         (8, "partitioning[0].transform", "is 'week'", "write identity, year, month"),
     ),
+    "a grain within a partition": (
+        ("  - column: arrival_date", "  - {column: arrival_date, transform: month, grain: day}"),
+        (8, "partitioning[0].grain", "is day: a day is finer than", "write a coarser unit"),
+    ),
+    "no such grain": (
+        ("  - column: arrival_date", "  - {column: arrival_date, grain: week}"),
+        (8, "partitioning[0].grain", "is 'week'", "write"),
+    ),
     "a type with a length": (
         ("{name: dest, type: string}", "{name: dest, type: varchar(3)}"),
         (11, "columns[1].type", "is no Iceberg type", "write string"),
