@@ -1,7 +1,7 @@
 """Installs what the tests with real servers need, beside what `make setup` installs.
 
-A few packages into `.venv`, and the jars of a REST catalog and of Kafka into `.tools/stack`.
-PostgreSQL is a package of the operating system: `.ci/run` installs it.
+A few packages into `.venv`, and the jars of a REST catalog, of Kafka and of YARN into
+`.tools/stack`. PostgreSQL is a package of the operating system: `.ci/run` installs it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ if TYPE_CHECKING:
 
 LOCK = "tests/stack/requirements.lock"
 JARS = jars.Place("tests/stack/jars.lock", ".tools/stack/jars")
-#: In a folder of their own: the two need other versions of the same libraries.
+#: In folders of their own: they need other versions of the same libraries.
 KAFKA_JARS = jars.Place("tests/stack/kafka-jars.lock", ".tools/stack/kafka")
-SOURCE = "tests/stack/rest/RestServer.java"
+YARN_JARS = jars.Place("tests/stack/yarn-jars.lock", ".tools/stack/yarn")
+#: Our servers, and the folders of jars that each is compiled with.
+_SPARK_JARS = ".venv/lib/python3*/site-packages/pyspark/jars"
+SOURCES = {
+    "tests/stack/rest/RestServer.java": (JARS.folder,),
+    "tests/stack/clusters/YarnServer.java": (YARN_JARS.folder, _SPARK_JARS),
+}
 COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
 
 
@@ -35,7 +41,9 @@ def install_servers(root_name: str) -> int:
         java = install.chosen_java(root)
         jars.fetch(root, java, JARS)
         jars.fetch(root, java, KAFKA_JARS)
-        _compile(root, java)
+        jars.fetch(root, java, YARN_JARS)
+        for source, folders in SOURCES.items():
+            _compile(root, java, source, folders)
     except packages.SetupFault as fault:
         sys.stderr.write(f"set-up: {fault.problem}\n    fix: {fault.fix}\n")
         return 1
@@ -61,19 +69,25 @@ def _install_packages(root: Path) -> None:
     mark.write_text(digest, encoding="utf-8")
 
 
-def _compile(root: Path, java: JavaRuntime) -> None:
-    """Compile the server with the compiler among its jars: a machine may have Java without one."""
-    source, classes = root / SOURCE, root / ".tools" / "stack" / "classes"
+def _compile(root: Path, java: JavaRuntime, name: str, folders: tuple[str, ...]) -> None:
+    """Compile a server with the compiler among the jars: a machine may have Java without one."""
+    source, classes = root / name, root / ".tools" / "stack" / "classes"
     made = classes / f"{source.stem}.class"
     if made.is_file() and made.stat().st_mtime >= source.stat().st_mtime:
         return
     classes.mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join(str(jar) for jar in sorted((root / JARS.folder).glob("*.jar")))
-    command = [str(java.home / "bin" / "java"), *java.options, "-cp", path, COMPILER]
+    path = _class_path(root, folders)
+    command = [str(java.home / "bin" / "java"), *java.options]
+    command += ["-cp", _class_path(root, (JARS.folder,)), COMPILER]
     command += ["-17", "-nowarn", "-cp", path, "-d", str(classes), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise packages.SetupFault(
-            f"{SOURCE} does not compile: {done.stdout[-2000:]}{done.stderr[-2000:]}",
-            "correct it, or the versions in tests/stack/jars.lock",
+            f"{name} does not compile: {done.stdout[-2000:]}{done.stderr[-2000:]}",
+            "correct it, or the versions in tests/stack/*jars.lock",
         )
+
+
+def _class_path(root: Path, folders: tuple[str, ...]) -> str:
+    found = [jar for folder in folders for jar in sorted(root.glob(f"{folder}/*.jar"))]
+    return os.pathsep.join(map(str, found))

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import yaml
+
+_CLUSTERS = Path(__file__).resolve().parents[3] / "docker" / "clusters"
+
+
+def template_settings(profile: str) -> dict[str, str]:
+    """Give the settings of Spark in the template of a cluster's profile."""
+    declared = yaml.safe_load((_CLUSTERS / "profiles.yaml").read_text("utf-8"))
+    return dict(declared["profiles"][profile]["spark"])
+
+
 CATALOG = {
     "name": "lake",
     "type": "sql",

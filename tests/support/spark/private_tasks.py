@@ -20,15 +20,18 @@ from pyspark import SparkContext
 from lakehouse_backfill import fault_points
 from lakehouse_backfill.adapters.spark.session.session import hide_values, open_session
 from lakehouse_backfill.domain.contract import Profile
-from tests.support.spark.declared import CATALOG
+from tests.support.spark.declared import CATALOG, template_settings
 from tests.support.spark.restating import DAYS, RestateLab
 
 MARK = "qzx7"
 _IN_WORK_S = 0.8
+#: The programs of executors: of Spark's own cluster and of YARN, and of Kubernetes.
+_BACKENDS = (b"CoarseGrainedExecutorBackend", b"KubernetesExecutorBackend")
 
 
 def main(master: str, folder: Path) -> None:
     spark = {
+        **template_settings("standalone"),
         "spark.master": master, "spark.executor.memory": "512m", "spark.cores.max": "2",
         "spark.driver.host": "127.0.0.1", "spark.task.maxFailures": "2",
         # What is not compressed would be readable, if it were not encrypted.
@@ -102,7 +105,7 @@ def executors() -> list[int]:
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             words = file.read_bytes().split(b"\0")
-            is_executor = any(word.endswith(b"CoarseGrainedExecutorBackend") for word in words)
+            is_executor = any(word.endswith(_BACKENDS) for word in words)
             if is_executor and wanted in words:
                 found.append(int(file.parent.name))
     return found

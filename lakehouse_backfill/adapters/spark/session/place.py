@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
 
 from lakehouse_backfill.adapters.spark.guard import scratch
 from lakehouse_backfill.adapters.spark.session.settings import SparkSettings
@@ -20,12 +23,61 @@ from lakehouse_backfill.domain.guards.compute import (
     LOCAL_DIR_VARIABLES,
     PLACE_SETTING,
 )
-from lakehouse_backfill.errors import ConfigError
+from lakehouse_backfill.errors import ConfigError, EnvironmentDown
 
+#: How long a cluster's master may take to answer; Spark itself would try for a minute, and then
+#: end the session while it is at work.
+_MASTER_S = 10.0
+_PORTS = {"http": 80, "https": 443}
 #: How long a JVM may take to end.
 _JVM_END_S = 10.0
 #: The names of pool and scratch place, and the folder of temporary data, if there is one.
 _place: dict[str, str] = {}
+
+
+def master_addresses(master: str) -> tuple[tuple[str, int], ...]:
+    """Return host and port of each master that a URL names; none where it names no host.
+
+    Raises ConfigError for a URL that Spark would not understand.
+    """
+    kind, _, rest = master.partition("://")
+    if kind not in ("spark", "k8s"):
+        return ()
+    # As Spark does: without a scheme, an API server is asked by HTTPS.
+    scheme = "" if kind == "spark" or re.match("https?://", rest) else "https://"
+    texts = [f"//{one}" for one in rest.split(",")] if kind == "spark" else [f"{scheme}{rest}"]
+    try:
+        parts = [urlsplit(text) for text in texts]
+        found = [(one.hostname, one.port or _PORTS.get(one.scheme)) for one in parts]
+    except ValueError:
+        found = []
+    addresses = tuple((host, port) for host, port in found if host and port)
+    if not addresses or len(addresses) < len(found):
+        raise ConfigError(
+            f"spark.master is {master!r}, which names no host and port",
+            state="nothing was computed; readers see what they saw before",
+            fix="write spark://HOST:PORT or k8s://https://HOST:PORT",
+        )
+    return addresses
+
+
+def require_master(settings: SparkSettings) -> None:
+    """Raise EnvironmentDown, in bounded time, when no master of the settings' cluster answers."""
+    master, causes = settings.options["spark.master"], list[str]()
+    addresses = master_addresses(master)
+    for address in addresses:
+        try:
+            socket.create_connection(address, _MASTER_S).close()
+        except OSError as error:
+            causes.append(f"{address[0]}:{address[1]}: {error.strerror or error}")
+        else:
+            return
+    if causes:
+        raise EnvironmentDown(
+            f"Spark's master {master} does not answer: {'; '.join(causes)}",
+            state="nothing was computed; readers see what they saw before",
+            fix="start it, or correct spark.master in the profile",
+        )
 
 
 def keep_names(settings: SparkSettings) -> None:

@@ -245,6 +245,7 @@ def _stop_java() -> None:
 def _start(
     settings: SparkSettings, meanwhile: Callable[[], None] | None, *, may_archive: bool
 ) -> SparkSession:
+    place.require_master(settings)
     jvm = take_early(settings) or begin_jvm(settings, may_archive=may_archive)
     try:
         return _open_in(jvm, meanwhile)
@@ -257,10 +258,22 @@ def _start(
             return _start(settings, None, may_archive=False)
         if isinstance(error, BackfillError):
             raise
-        raise EnvironmentDown(
-            f"Spark did not start: {error}\n{last_lines()}",
-            fix="lakehouse-backfill doctor",
-        ) from error
+        raise _not_started(settings, str(error)) from error
+
+
+def _not_started(settings: SparkSettings, error: str) -> EnvironmentDown:
+    state = "nothing was computed; readers see what they saw before"
+    if settings.is_local:
+        said = f"Spark did not start: {error}\n{last_lines()}"
+        return EnvironmentDown(said, state=state, fix="lakehouse-backfill doctor")
+    # A stack of Java: its first line names the address, its innermost one does not.
+    first = next((line[2:] for line in error.splitlines() if line.startswith(": ")), error)
+    master = settings.options["spark.master"]
+    return EnvironmentDown(
+        f"Spark did not start on {master}: {first[:400]}",
+        state=state,
+        fix=f"see whether the cluster of {master} is up; correct the profile's spark settings",
+    )
 
 
 def _open_in(jvm: StartingJvm, meanwhile: Callable[[], None] | None) -> SparkSession:

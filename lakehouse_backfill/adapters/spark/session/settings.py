@@ -223,6 +223,12 @@ _LOCAL_DEFAULTS = {
     # Chunks that are computed side by side share the cores: `limits.parallel`.
     "spark.scheduler.mode": "FAIR",
 }
+#: How long the client of YARN tries to reach the cluster: its own default is 15 minutes. Each try
+#: lasts ten seconds.
+_YARN_DEFAULTS = {
+    "spark.hadoop.yarn.resourcemanager.connect.max-wait.ms": "20000",
+    "spark.hadoop.yarn.resourcemanager.connect.retry-interval.ms": "10000",
+}
 #: A JVM that dies writes neither a report nor its memory: both hold values.
 _NO_DUMPS = (
     "-XX:+SuppressFatalErrorMessage -XX:-CreateCoredumpOnCrash -XX:-HeapDumpOnOutOfMemoryError"
@@ -343,6 +349,8 @@ class SparkSettings:
             options = {**options, **_jar_settings(settings, properties, project)}
         if settings.is_local:
             options = {**_LOCAL_DEFAULTS, **options}
+        if settings.remote is None and options["spark.master"] == "yarn":
+            options = {**_YARN_DEFAULTS, **options}
         return SparkSettings(catalog=name, options=options)
 
 

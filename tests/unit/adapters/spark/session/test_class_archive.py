@@ -180,11 +180,16 @@ def test_after_a_crash_spark_starts_again_without_the_archive(
     monkeypatch.setattr(session, "begin_jvm", begin)
     monkeypatch.setattr(session, "_open_in", open_in)
     if crash:
-        assert session._start(SparkSettings("lake", {}), None, may_archive=True) == "session"
+        assert (
+            session._start(
+                SparkSettings("lake", {"spark.master": "local[2]"}), None, may_archive=True
+            )
+            == "session"
+        )
         assert [bool(options) for options in started] == [True, False]
         return
     with pytest.raises(EnvironmentDown, match="Spark did not start: Java ended"):
-        session._start(SparkSettings("lake", {}), None, may_archive=True)
+        session._start(SparkSettings("lake", {"spark.master": "local[2]"}), None, may_archive=True)
     assert len(started) == 1
 
 
