@@ -13,10 +13,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.types import LongType
+from pyiceberg.types import LongType, StringType
 
 from lakehouse_backfill.adapters.local.diff import compare
 from lakehouse_backfill.adapters.local.diff.differ import LocalDiffer
@@ -33,6 +34,7 @@ from tests.contract.differ_cases import (
     Case,
     Maker,
     append,
+    arrow,
     check,
     evolve,
     overwrite,
@@ -206,10 +208,33 @@ def test_files_that_both_sides_share_are_not_read(catalog: SqlCatalog, make: Mak
 
 
 def test_samples_are_the_first_rows_by_partition_and_key(catalog: SqlCatalog, built: Built) -> None:
-    samples = LocalDiffer(catalog, batch_rows=1).diff(built.request).samples
-    assert [sample.key for sample in samples] == [
-        {"d": row["d"].isoformat(), "k": row["k"]} for row in simple()[:5]
-    ]
+    wanted = [{"d": row["d"].isoformat(), "k": row["k"]} for row in simple()[:5]]
+    for large_rows in (1, 1000):
+        differ = LocalDiffer(catalog, batch_rows=1, large_rows=large_rows)
+        assert [sample.key for sample in differ.diff(built.request).samples] == wanted
+
+
+@pytest.mark.parametrize("rows", [4_000, 40_000])
+def test_ten_times_the_rows_of_a_partition_are_ten_times_as_many_batches_of_one_size(
+    catalog: SqlCatalog, make: Maker, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    table = make.table({"k": LongType(), "s": StringType()})
+    made = [{"k": number, "s": f"{number % 7}"} for number in range(rows)]
+    before = append(table, made[: rows // 2])
+    table.overwrite(arrow(table, made[1:]))
+    request = make.request(table, before, table.metadata.current_snapshot_id, ("k",))
+    sizes: list[int] = []
+    whole = compare.BatchComparison.compare_batch
+
+    def compare_batch(self: compare.BatchComparison, old: pa.Table, new: pa.Table) -> None:
+        sizes.append(old.num_rows + new.num_rows)
+        whole(self, old, new)
+
+    monkeypatch.setattr(compare.BatchComparison, "compare_batch", compare_batch)
+    found = LocalDiffer(catalog, batch_rows=1_000, large_rows=2_000).diff(request).summary
+    assert (found.removed, found.added, found.changed) == (1, rows // 2, 0)
+    assert (len(sizes), sum(sizes)) == (rows * 3 // 2000, rows * 3 // 2 - 1)
+    assert max(sizes) < 1_300
 
 
 def test_one_differ_serves_many_diffs(catalog: SqlCatalog, make: Maker) -> None:

@@ -72,6 +72,6 @@ def test_any_two_contents_are_compared_as_row_by_row(
             if repr([r for r in old if label(r) == label(row)])
             != repr([r for r in new if label(r) == label(row)])
         }
-    check(
-        LocalDiffer(catalog, batch_rows=7), Built(make.request(table, before, after, key), question)
-    )
+    built = Built(make.request(table, before, after, key), question)
+    check(LocalDiffer(catalog, batch_rows=7), built)
+    check(LocalDiffer(catalog, batch_rows=3, large_rows=6), built)

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse_backfill.adapters.local.diff.compare import BatchComparison
+from lakehouse_backfill.adapters.local.diff.key_buckets import read_in_buckets
 from lakehouse_backfill.adapters.local.diff.layout import (
     FilePiece,
     batch_files,
@@ -85,9 +87,15 @@ def _sum_load(pieces: Iterable[FilePiece]) -> FileTotals:
 
 
 #: The driver's memory follows it: some 1 to 2 KB a row, as two batches are there at a time.
-BATCH_ROWS = 250_000
+BATCH_ROWS = 100_000
+#: A group of partitions with more rows, of both sides, is compared in buckets of its keys. That
+#: takes twice the processor time, and no more memory however many rows there are.
+LARGE_ROWS = 800_000
 #: Of a task or a group of rows on workers, which begin anew with each.
 WORKER_ROWS = 500_000
+
+
+_Group = tuple[list[FilePiece], list[FilePiece]]
 
 
 class LocalDiffer:
@@ -110,11 +118,15 @@ class LocalDiffer:
     """
 
     def __init__(
-        self, catalog: Catalog, batch_rows: int = BATCH_ROWS, progress: Progress | None = None
+        self,
+        catalog: Catalog,
+        batch_rows: int = BATCH_ROWS,
+        progress: Progress | None = None,
+        large_rows: int = LARGE_ROWS,
     ) -> None:
         self._progress = progress
         self._listing = SnapshotLister(catalog)
-        self._batch_rows = batch_rows
+        self._batch_rows, self._large_rows = batch_rows, large_rows
         # Kept for the next diff: starting DuckDB costs as much as comparing a few files.
         self._engine = LazyDuckDB(start_with_spill_folder)
 
@@ -133,7 +145,7 @@ class LocalDiffer:
         plan = self.plan_diff(request.without_options())
         tally = Tally(plan.labels, plan.columns, 0)
         with closing(BatchComparison(self._engine, tally, None)) as comparison:
-            for old, new in self._read_batches(plan):
+            for old, new in self._read_ahead(plan, self._groups(plan)):
                 for _, row in comparison.iterate_differing(old, new):
                     yield redact_row(row, request.redaction)
 
@@ -187,10 +199,17 @@ class LocalDiffer:
             found = list(pieces)
             self._progress.advance(len(found), sum(piece.rows for piece in found))
 
-    def _read_batches(self, asked: DiffPlan) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def _groups(self, asked: DiffPlan) -> Iterator[_Group]:
+        return batch_partitions(asked.split.old, asked.split.new, asked.layout, self._batch_rows)
+
+    def _is_large(self, group: _Group) -> bool:
+        return sum(piece.rows for side in group for piece in side) > self._large_rows
+
+    def _read_ahead(
+        self, asked: DiffPlan, groups: Iterable[_Group]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Read whole partitions of both sides; read the next ones while the last are compared."""
         old, new = asked.side_readers()
-        groups = batch_partitions(asked.split.old, asked.split.new, asked.layout, self._batch_rows)
         with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
             reading: Future[tuple[pa.Table, pa.Table]] | None = None
             read = list[FilePiece]()
@@ -213,9 +232,27 @@ class LocalDiffer:
             for group in batch_files(unread, self._batch_rows):
                 comparison.count_shared_rows(new.read_pieces(group, asked.condition_columns))
                 self._count_compared(group)
-            for old_rows, new_rows in self._read_batches(asked):
-                comparison.compare_batch(old_rows, new_rows)
-                del old_rows, new_rows  # They would stay until the next batch has been read.
+            for are_large, groups in groupby(self._groups(asked), self._is_large):
+                if are_large:
+                    self._compare_in_buckets(asked, tally, groups)
+                    continue
+                for old_rows, new_rows in self._read_ahead(asked, groups):
+                    comparison.compare_batch(old_rows, new_rows)
+                    del old_rows, new_rows  # They would stay until the next batch has been read.
+
+    def _compare_in_buckets(self, asked: DiffPlan, tally: Tally, groups: Iterable[_Group]) -> None:
+        """Compare partitions of which not even one is to be in memory."""
+        old, new = asked.side_readers()
+        for group in groups:
+            sides = (old, group[0]), (new, group[1])
+            for bucket in read_in_buckets(*sides, asked.columns, self._batch_rows):
+                # The first rows by key, which are the samples, may be in any bucket.
+                found = asked.new_tally()
+                with closing(BatchComparison(self._engine, found, asked.condition_sql)) as one:
+                    one.compare_batch(*bucket)
+                tally.merge(found)
+                del bucket
+            self._count_compared([*group[0], *group[1]])
 
 
 def build_diff(asked: DiffPlan, tally: Tally, engine: Literal["local", "spark"]) -> Diff:

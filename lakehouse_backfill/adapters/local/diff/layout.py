@@ -273,7 +273,7 @@ class SideReader:
             for table, piece in zip(tables, pieces, strict=True)
         ]
         if not parts:
-            return self._empty_table(columns)
+            return self.stored_schema(columns).empty_table()
         rows = pa.concat_tables(_align_dictionaries(parts), promote_options="permissive")
         return pa.Table.from_batches(rows.to_batches(max_chunksize=_BATCH_ROWS), rows.schema)
 
@@ -297,11 +297,12 @@ class SideReader:
         names = [column.slot for column in columns]
         return pa.table([*arrays, partition], names=[*names, PARTITION_SLOT])
 
-    def _empty_table(self, columns: tuple[DiffColumn, ...]) -> pa.Table:
+    def stored_schema(self, columns: tuple[DiffColumn, ...]) -> pa.Schema:
+        """Return the types of the columns that are read, where none is a dictionary."""
         fields = [
             pa.field(column.slot, arrow_type(column, column.field(self.name))) for column in columns
         ]
-        return pa.schema([*fields, pa.field(PARTITION_SLOT, pa.int32())]).empty_table()
+        return pa.schema([*fields, pa.field(PARTITION_SLOT, pa.int32())])
 
 
 def read_both_sides(

@@ -1,0 +1,120 @@
+"""Rows of partitions that are too large to be compared at once, in buckets of their keys.
+
+Rows of one key are in one bucket, so buckets are compared one after the other, as partitions are.
+Each file of the table is read once; rows wait in files of a temporary folder. Memory holds one file
+of the table while it is divided, and then one bucket of both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
+from lakehouse_backfill.adapters.local.diff.layout import FilePiece, SideReader
+from lakehouse_backfill.adapters.local.row_hash import row_hashes
+
+#: Files of rows that are open at a time, for one side.
+_MAX_BUCKETS = 200
+#: Rows that are divided at a time.
+_SLICE_ROWS = 131_072
+_EXACT_TYPES = (
+    pa.types.is_integer, pa.types.is_large_string, pa.types.is_string, pa.types.is_date,
+    pa.types.is_timestamp, pa.types.is_boolean, pa.types.is_decimal,
+)  # fmt: skip
+Pieces = tuple[SideReader, list[FilePiece]]
+
+
+def bucket_slots(sides: Sequence[SideReader], columns: tuple[DiffColumn, ...]) -> list[str]:
+    """Return the columns that tell buckets apart: equal rows have equal values in them.
+
+    They are those of the key, else the compared ones; of a type whose equal values are the same
+    bytes, on both sides. Without any, rows cannot be divided.
+    """
+    use = "key" if any(column.use == "key" for column in columns) else "compared"
+    old, new = (side.stored_schema(columns) for side in sides)
+    return [
+        column.slot
+        for column in columns
+        if column.use == use
+        and column.tolerance is None
+        and old.field(column.slot).type == new.field(column.slot).type
+        and any(is_exact(old.field(column.slot).type) for is_exact in _EXACT_TYPES)
+    ]
+
+
+def read_in_buckets(
+    old: Pieces, new: Pieces, columns: tuple[DiffColumn, ...], bucket_rows: int
+) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Yield both sides of each bucket; it has some `bucket_rows` rows where keys seldom repeat."""
+    slots = bucket_slots((old[0], new[0]), columns)
+    rows = sum(piece.rows for _, pieces in (old, new) for piece in pieces)
+    count = min(_MAX_BUCKETS, -(-rows // bucket_rows)) if slots else 1
+    with TemporaryDirectory(prefix="lhb-diff-") as folder:
+        sides = [Path(folder, name) for name in ("old", "new")]
+        for place, (reader, pieces) in zip(sides, (old, new), strict=True):
+            place.mkdir()
+            _divide(place, reader, pieces, columns, slots, count)
+        for number in range(count):
+            found = [_take(place / str(number)) for place in sides]
+            yield found[0], found[1]
+
+
+def _divide(
+    place: Path,
+    reader: SideReader,
+    pieces: list[FilePiece],
+    columns: tuple[DiffColumn, ...],
+    slots: list[str],
+    count: int,
+) -> None:
+    """Write the rows of one side into a file for each bucket."""
+    schema = reader.stored_schema(columns)
+    with ExitStack() as files:
+        writers = [
+            files.enter_context(pa.ipc.new_stream(str(place / str(number)), schema))
+            for number in range(count)
+        ]
+        for piece in pieces:
+            rows = reader.read_pieces([piece], columns)
+            for start in range(0, rows.num_rows, _SLICE_ROWS):
+                part = _plain(rows.slice(start, _SLICE_ROWS), schema)
+                for number, bucket in _by_bucket(part, slots, count):
+                    writers[number].write_table(bucket)
+
+
+def _by_bucket(rows: pa.Table, slots: list[str], count: int) -> Iterator[tuple[int, pa.Table]]:
+    if count == 1:
+        yield 0, rows
+        return
+    keys = rows.select(slots).combine_chunks().to_batches()[0]
+    numbers = row_hashes(keys) % np.uint64(count)
+    order = np.argsort(numbers, kind="stable")
+    ends = np.searchsorted(numbers[order], np.arange(count, dtype=np.uint64), side="right")
+    start = 0
+    for number, end in enumerate(ends.tolist()):
+        if end > start:
+            yield number, rows.take(pa.array(order[start:end]))
+        start = end
+
+
+def _plain(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows as one chunk of the types of the schema: without dictionaries."""
+    arrays: list[Any] = []
+    for field, column in zip(schema, rows.columns, strict=True):
+        texts = pa.types.is_dictionary(column.type)
+        arrays.append((column.cast(column.type.value_type) if texts else column).cast(field.type))
+    return pa.table(arrays, schema=schema).combine_chunks()
+
+
+def _take(path: Path) -> pa.Table:
+    with pa.OSFile(str(path)) as stored, pa.ipc.open_stream(stored) as stream:
+        rows = stream.read_all()
+    path.unlink()
+    return rows
