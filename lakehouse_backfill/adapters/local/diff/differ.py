@@ -88,9 +88,9 @@ def _sum_load(pieces: Iterable[FilePiece]) -> FileTotals:
 
 #: The driver's memory follows it: some 1 to 2 KB a row, as two batches are there at a time.
 BATCH_ROWS = 100_000
-#: A group of partitions with more rows, of both sides, is compared in buckets of its keys. That
-#: takes twice the processor time, and no more memory however many rows there are.
-LARGE_ROWS = 800_000
+#: A group of partitions with more rows is compared in buckets of its keys: in about twice the
+#: processor time, and in no more memory however many rows there are.
+LARGE_ROWS = 400_000
 #: Of a task or a group of rows on workers, which begin anew with each.
 WORKER_ROWS = 500_000
 
@@ -203,7 +203,9 @@ class LocalDiffer:
         return batch_partitions(asked.split.old, asked.split.new, asked.layout, self._batch_rows)
 
     def _is_large(self, group: _Group) -> bool:
-        return sum(piece.rows for side in group for piece in side) > self._large_rows
+        old, new = (sum(piece.rows for piece in side) for side in group)
+        # Rows that one side lacks take twice the memory: they are kept as differing ones, too.
+        return max(old, new) + abs(old - new) > self._large_rows
 
     def _read_ahead(
         self, asked: DiffPlan, groups: Iterable[_Group]
