@@ -80,7 +80,7 @@ validation: {{edge_partitions: 0}}
 """
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.chaos.warm"])
+_processes.set_forkserver_preload(["tests.chaos.warm", "tests.chaos.lived"])
 #: Starting a child also asks for the ends of all others, and an end can be read only once: of two
 #: threads that ask at once, one would take a child that was killed for one that ended with 255.
 _asking = threading.Lock()

@@ -59,7 +59,7 @@ def run(arguments: tuple[str, ...], folder: Path, said: Path, hook: Any, outage:
         _render_no_page()
     with said.open("w", encoding="utf-8", buffering=1) as lines:
         sys.stdout = sys.stderr = lines
-        os._exit(_exit_code(arguments, folder))
+        os._exit(exit_code(arguments, folder))
 
 
 def _render_no_page() -> None:
@@ -68,7 +68,9 @@ def _render_no_page() -> None:
     page.render_index = lambda *_: "the index of all runs\n"
 
 
-def _exit_code(arguments: tuple[str, ...], folder: Path) -> int:
+def exit_code(arguments: tuple[str, ...], folder: Path) -> int:
+    """Run one command in this process; 70 when something else than the program ended it."""
+
     def opener(where: Path, profile: str | None, progress: Progress) -> Project:
         found = Adapters.open(where, profile, progress)
         return Project(LabWiring(found.folder, found.profile, progress, found.profile_name))
