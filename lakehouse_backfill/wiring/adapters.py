@@ -487,10 +487,12 @@ def spark_tables(
     if catalog is None:
         return SparkTables(session, name)
     from lakehouse_backfill.adapters.iceberg.shadow import branches
+    from lakehouse_backfill.adapters.local.scan import count_rows
 
     return SparkTables(
         session,
         name,
         lambda shadow: branches.find_newest_branch(catalog(), shadow),
         lambda table: branches.load_stored_table(catalog(), table),
+        lambda table, snapshot_id, rows: count_rows(catalog(), table, snapshot_id, rows),
     )

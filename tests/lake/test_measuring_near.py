@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from lakehouse_backfill.adapters.local.measuring import LocalMeasurer, MeasuringBySize
+from lakehouse_backfill.adapters.local.scan import count_rows
+from lakehouse_backfill.adapters.spark.dataframes import range_filter
 from lakehouse_backfill.adapters.spark.measuring.measuring import SparkMeasuring
 from lakehouse_backfill.domain.contract import Measure
-from lakehouse_backfill.domain.partitions import Scope, ScopeField
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.errors import Unsupported
 from tests.support.spark.lake import Lake
 
@@ -91,3 +95,23 @@ def test_what_may_differ_from_spark_and_what_is_many_is_measured_by_spark(lake: 
         place, place, scope, floats
     )
     assert by_size.checksums(*place, scope) == spark.checksums(*place, scope)
+
+
+@pytest.mark.req("Q4")
+def test_metadata_counts_the_rows_of_ranges_or_says_that_they_must_be_read(lake: Lake) -> None:
+    whole = make(lake, "near_counted", 200)
+    cut = make(
+        lake, "near_cut", 200, "DELETE FROM {ns}.near_cut WHERE k BETWEEN 8000000 AND 12000000"
+    )
+    by_month, by_day = (
+        RowRange("d", date(2024, 1, first), date(2024, 3, 1)) for first in (1, 5)
+    )  # fmt: skip
+    for place, rows, is_known in (
+        (whole, (), True), (whole, (by_month,), True), (whole, (by_day,), False),
+        (cut, (), False), (cut, (by_month,), False),
+        (cut, (RowRange("d", date(2024, 2, 1), date(2024, 3, 1)),), True),
+    ):  # fmt: skip
+        frame = lake.tables.read(*place)
+        frame = frame.where(range_filter(rows)) if rows else frame
+        expected = frame.count() if is_known else None
+        assert count_rows(lake.catalog, str(place[0]), place[1] or 0, rows) == expected

@@ -142,6 +142,25 @@ def plan_scan(
     return SnapshotScan(name, table, snapshot_id, table.schema(), tuple(tasks), table.specs())
 
 
+def count_rows(
+    catalog: Catalog, name: str, snapshot_id: int, ranges: Sequence[RowRange] = ()
+) -> int | None:
+    """Count the rows of the ranges from metadata; None where files have to be read for that.
+
+    That is where a file holds rows beside the ranges, as far as its partition tells, or where
+    delete files hide rows.
+    """
+    if any(each.buckets is not None or each.prefix is not None for each in ranges):
+        return None
+    try:
+        tasks = plan_scan(catalog, name, snapshot_id, ranges).tasks
+    except Unsupported:
+        return None
+    if any(task.delete_files or task.residual != expr.AlwaysTrue() for task in tasks):
+        return None
+    return sum(task.file.record_count for task in tasks)
+
+
 def _keep_buckets(
     table: Table, tasks: Iterable[FileScanTask], ranges: Sequence[RowRange]
 ) -> list[FileScanTask]:

@@ -320,6 +320,8 @@ class SparkTables:
     newest_branch: Callable[[str], BranchHead] | None = None
     #: Loads the newest metadata of a table in this process: Spark takes a job for its snapshots.
     stored: Callable[[str], StoredTable] | None = None
+    #: Counts rows of a snapshot in ranges by metadata alone; None where rows must be read.
+    counted: Callable[[str, int, Sequence[RowRange]], int | None] | None = None
 
     def __post_init__(self) -> None:
         """Let `bucket_number` find the catalog's functions."""

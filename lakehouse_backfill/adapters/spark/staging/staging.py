@@ -356,7 +356,7 @@ def _count_input(
     inputs: PinnedInputs, plan: Plan, chunk: Chunk, frames: dict[str, DataFrame]
 ) -> int:
     with spark_errors(f"counting the input of chunk {chunk.chunk_id}"):
-        return inputs.count_source_rows(plan, frames)
+        return inputs.count_source_rows(plan, plan.chunk_scope(chunk), frames)
 
 
 def _stored_checksum(tables: SparkTables, table: str, snapshot_id: int, scope: Scope) -> Checksum:

@@ -42,7 +42,7 @@ from lakehouse_backfill.core.planning import job_code, resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.row_changes import context_row_predicate
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.partitions import Scope, partition_row_range
+from lakehouse_backfill.domain.partitions import RowRange, Scope, partition_row_range
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, REJECT_REASON
 from lakehouse_backfill.domain.serialization import digest
@@ -85,21 +85,35 @@ class PinnedInputs:
         options = _SMALL_SPLITS if plan.estimate.input_bytes <= _SMALL_BYTES else {}
         return {pin.name: self.read_for_scope(pin, scope, options) for pin in plan.resolved.sources}
 
-    def count_source_rows(self, plan: Plan, frames: dict[str, DataFrame]) -> int:
-        """Count the rows of the sources (not of reference data), mostly from metadata.
+    def count_source_rows(self, plan: Plan, scope: Scope, frames: dict[str, DataFrame]) -> int:
+        """Count the rows of the sources (not of reference data) that the scope needs.
 
-        The count is a separate query: an Observation on the input would prevent Spark from pushing
-        the transform's filters down to the files, and is lost when a join is empty.
+        Metadata tells it where whole files are read. Else the count is a separate query: an
+        Observation on the input would prevent Spark from pushing the transform's filters down to
+        the files, and is lost when a join is empty.
         """
-        counted = [
-            frames[pin.name].agg(F.count(F.lit(1)).alias("n"))
-            for pin in plan.resolved.sources
-            if pin.role == "source"
-        ]
-        if not counted:
-            return 0
-        union = reduce(lambda one, other: one.unionAll(other), counted)
-        return sum(int(row["n"]) for row in union.collect())
+        total, unknown = 0, list[DataFrame]()
+        for pin in plan.resolved.sources:
+            if pin.role == "source":
+                known = self._count_by_metadata(pin, scope, frames[pin.name])
+                total += known or 0
+                if known is None:
+                    unknown.append(frames[pin.name].agg(F.count(F.lit(1)).alias("n")))
+        if not unknown:
+            return total
+        union = reduce(lambda one, other: one.unionAll(other), unknown)
+        return total + sum(int(row["n"]) for row in union.collect())
+
+    def _count_by_metadata(self, pin: SourcePin, scope: Scope, frame: DataFrame) -> int | None:
+        """Count what `read_for_scope` reads; None where its rows must be read."""
+        if self._tables.counted is None:
+            return None
+        rows: tuple[RowRange, ...] = ()
+        if pin.range is not None:
+            kind = dataframes.iceberg_type(frame.schema, pin.range.column)
+            window = resolve.window_to_read(pin, scope)
+            rows = resolve.window_row_ranges(str(kind), pin.range.column, *window)
+        return self._tables.counted(pin.table, pin.snapshot_id, rows)
 
     def _read_window(
         self,
