@@ -63,7 +63,8 @@ ON_ONE = {
     "test_a_reference_that_names_nothing_says_what_there_is",
 }
 THE_ONE = "rest"
-#: Decided from files or names, as on SQLite: not on the catalogs whose shadows are branches.
+#: Decided from files or names, as on SQLite: not on the catalogs whose shadows are branches, nor on
+#: SQLite with S3. Files on S3 are read by all of them on "seaweed".
 AS_ON_SQLITE = {
     "test_a_name_stands_for_the_branches_of_one_run",
     "test_a_branch_has_no_columns_properties_or_copies_of_its_own",
@@ -80,7 +81,8 @@ AS_ON_SQLITE = {
     "test_rows_that_came_to_other_partitions_stay",
     "test_restored_files_keep_their_sequence_numbers",
 }
-#: Decided after a shadow was made: the server and what is asked of it are those of "rest".
+#: Decided after a shadow was made: the server and what is asked of it are those of "rest"; of "s3"
+#: the catalog is SQLite, on which all run, and the store is that of "seaweed".
 AS_ON_REST = {
     "test_a_compaction_since_is_no_conflict",
     "test_a_file_that_the_run_left_alone_may_be_compacted",
@@ -133,7 +135,8 @@ NOT_ON = {
     ("refusing", TAKEN_UP),
     # What it kept of a clone is an empty table: the next one says so, and takes up nothing.
     ("seaweed", TAKEN_UP),
-    *(("refusing", name) for name in AS_ON_REST),
+    *((kind, name) for kind in ("refusing", "s3") for name in AS_ON_REST),
+    *(("s3", name) for name in AS_ON_SQLITE),
     *((kind, name) for kind in VENDED for name in AS_ON_SQLITE),
     *((kind, name) for kind in ("rest", *VENDED) for name in AS_ON_POSTGRES),
     ("refusing", "test_whoever_made_the_shadow_and_was_overtaken_does_not_drop_it"),
@@ -176,7 +179,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_out(item: pytest.Item) -> bool:
     parameters, name = item.callspec.params, item.originalname
     is_old_format = parameters.get("version") == 1 or parameters.get("days") == 1
-    is_spare_shape = name == SHAPES and not any(kept in item.name for kept in KEPT_SHAPES)
+    is_spare_shape = name == SHAPES and _shape(item) not in KEPT_SHAPES
     return (
         parameters.get("control") == "fake"
         or is_old_format
@@ -185,3 +188,8 @@ def _is_out(item: pytest.Item) -> bool:
         or (name in ON_ONE and parameters.get("kind") != THE_ONE)
         or (parameters.get("kind"), name) in NOT_ON
     )
+
+
+def _shape(item: pytest.Item) -> str:
+    """Name the partitioning, which stands between catalog and version of the format."""
+    return str(item.callspec.id).partition("-")[2].rpartition("-")[0]
