@@ -25,7 +25,7 @@ from lakehouse_backfill.adapters.local.diff.layout import (
 from lakehouse_backfill.adapters.local.diff.plan import DiffPlan
 from lakehouse_backfill.adapters.local.diff.tally import Tally
 from lakehouse_backfill.adapters.local.duckdb_engine import LazyDuckDB, start_with_spill_folder
-from lakehouse_backfill.adapters.local.scan import SnapshotLister
+from lakehouse_backfill.adapters.local.scan import SnapshotLister, release_after
 from lakehouse_backfill.domain.checks import Diff, redact_column, redact_sample
 from lakehouse_backfill.domain.diff import DiffPreview, FileTotals, PartitionPreview
 from lakehouse_backfill.domain.partitions import scope_row_ranges
@@ -138,6 +138,7 @@ class LocalDiffer:
         if unread or plan.split.old or plan.split.new:
             with self._counted(len(plan.split.old) + len(plan.split.new) + len(unread)):
                 self._compare_batches(plan, tally, unread)
+            release_after(sum(piece.rows for piece in (*plan.split.to_read, *unread)))
         return build_diff(plan, tally, "local")
 
     def differing(self, request: DiffRequest) -> Iterator[DifferingRow]:
