@@ -64,6 +64,7 @@ COMMIT_POINTS = (
     "Shadows.register",
     "Spark.create_view",
     "Spark.keep_intermediate",
+    "Spark.keep_state",
     "Spark.overwrite",
     "Topics.commit",
     "Views.commit",

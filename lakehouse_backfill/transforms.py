@@ -39,6 +39,8 @@ class TransformInfo:
     version: str
     inputs: tuple[str, ...]
     api_version: str = API_VERSION
+    #: The columns of its state, as `name type, …`; empty: it has none.
+    state: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -63,18 +65,25 @@ class TransformInfo:
 
 
 def transform(
-    *, name: str, version: str, inputs: Sequence[str], api_version: str = API_VERSION
+    *,
+    name: str,
+    version: str,
+    inputs: Sequence[str],
+    api_version: str = API_VERSION,
+    state: str = "",
 ) -> Callable[[_Function], _Function]:
     """Mark a function as the transform `name` at `version`, and return it unchanged.
 
     The engine calls it as `function(context, input_1, ..., input_n)` with one DataFrame for each
-    name in `inputs`, in that order.
+    name in `inputs`, in that order. One with a state gets the state as one more DataFrame after
+    them, and returns `(rows, state)`; see `docs/stateful.md`.
 
     Args:
         name: the transform's name, as the product's declaration spells it.
         version: a semantic version, `major.minor.patch`.
         inputs: names of the inputs that the function takes after `context`.
         api_version: the version of this protocol that the function is written for.
+        state: columns and types of the state in Spark SQL, e.g. `"k bigint, total bigint"`.
 
     Raises:
         ValueError: the name is empty, the version is not `x.y.z`, `inputs` repeats or omits one, or
@@ -83,7 +92,7 @@ def transform(
     """
     if isinstance(inputs, str):  # a string would become a tuple of its letters
         raise TypeError(f'transform inputs is the string {inputs!r}; write inputs=("{inputs}",)')
-    info = TransformInfo(name, version, tuple(inputs), api_version)
+    info = TransformInfo(name, version, tuple(inputs), api_version, state.strip())
 
     def mark(function: _Function) -> _Function:
         setattr(function, TRANSFORM_ATTRIBUTE, info)

@@ -364,12 +364,28 @@ def _transform_faults(document: YamlDocument, project: Path, file: str) -> Itera
 def _protocol_faults(
     document: YamlDocument, file: str, offered: Iterable[FoundTransform]
 ) -> Iterator[Fault]:
-    """Yield a fault for a transform that is written for another version of the protocol."""
+    """Yield a fault for a transform of another version of the protocol, or with another state."""
+    wanted = (document.get("transform", "name"), document.get("transform", "version"))
     for one in offered:
         if one.name == document.get("transform", "name") and one.api_version != API_VERSION:
             problem = f"names {file}, written for api_version {one.api_version}"
             fix = f"upgrade lakehouse-backfill, or write the transform for {API_VERSION}"
             yield document.fault(("transform", "file"), problem, fix)
+        if (one.name, one.version) == wanted:
+            yield from _state_faults(document, file, one)
+
+
+def _state_faults(document: YamlDocument, file: str, one: FoundTransform) -> Iterator[Fault]:
+    """Yield a fault where only one of manifest and transform says that the job has a state."""
+    is_declared = document.get("stateful") is not None
+    if one.is_stateful and not is_declared:
+        problem = f"names {one.name} {one.version} of {file}, which has a state"
+        fix = "declare `stateful` in the run manifest: docs/stateful.md"
+        yield document.fault(("transform", "name"), problem, fix)
+    elif is_declared and not one.is_stateful:
+        problem = f"is given, and {one.name} {one.version} of {file} has no state"
+        fix = 'write @transform(..., state="k bigint, …"), or remove it'
+        yield document.fault(("stateful",), problem, fix)
 
 
 def _suite_faults(document: YamlDocument) -> Iterator[Fault]:

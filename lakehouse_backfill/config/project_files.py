@@ -201,6 +201,7 @@ class FoundTransform:
     inputs: tuple[str, ...]
     file: str
     api_version: str = transforms.API_VERSION
+    is_stateful: bool = False
 
 
 def find_transforms(project: Path) -> tuple[FoundTransform, ...]:
@@ -273,7 +274,10 @@ def _declared_transform(node: ast.expr, file: str) -> FoundTransform | None:
         given = {item.arg: ast.literal_eval(item.value) for item in node.keywords if item.arg}
         inputs = tuple(map(str, given["inputs"]))
         written_for = str(given.get("api_version", transforms.API_VERSION))
-        return FoundTransform(str(given["name"]), str(given["version"]), inputs, file, written_for)
+        return FoundTransform(
+            str(given["name"]), str(given["version"]), inputs, file, written_for,
+            is_stateful=bool(given.get("state")),
+        )  # fmt: skip
     except (KeyError, ValueError, TypeError):
         return None
 

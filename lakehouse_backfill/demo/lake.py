@@ -283,10 +283,10 @@ class DemoLake:
             name: self.spark.table(f"{catalog}.bronze.{name}") for name in ("flights", "airports")
         }
         if first is None or stop is None:
-            return job.run(context, frames)
+            return job.run(context, frames)[0]
         departures = _range_condition("CAST(time_hour AS DATE)", first - ONE_DAY, stop + ONE_DAY)
         frames["flights"] = frames["flights"].where(departures)
-        return job.run(context, frames).where(_range_condition("arrival_date", first, stop))
+        return job.run(context, frames)[0].where(_range_condition("arrival_date", first, stop))
 
 
 def _range_condition(column: str, first: date, stop: date) -> str:

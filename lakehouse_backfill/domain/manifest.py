@@ -31,6 +31,7 @@ from lakehouse_backfill.domain.serialization import (
     Value,
     added_later,
 )
+from lakehouse_backfill.domain.stateful.declaration import Stateful
 from lakehouse_backfill.domain.table import SchemaStep
 from lakehouse_backfill.errors import Unsupported
 
@@ -356,6 +357,9 @@ class RunManifest(Value):
         None,
         "The code that made the rows before any run did; `diff --attribute` computes them again "
         "with it.",
+    )
+    stateful: Stateful | None = added_later(
+        None, "For a job that carries a state from one partition to the next."
     )
 
     @property

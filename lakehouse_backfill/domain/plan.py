@@ -21,6 +21,7 @@ from lakehouse_backfill.domain.partitions import Chunk, Scope, describe_labels
 from lakehouse_backfill.domain.run import ChunkRecord
 from lakehouse_backfill.domain.serialization import Value, added_later, digest
 from lakehouse_backfill.domain.sources.topic_offsets import TopicPin, TopicWindow
+from lakehouse_backfill.domain.stateful.declaration import StateStart
 from lakehouse_backfill.domain.table import Column, SchemaChange, SpecPartitions
 
 WritePath = Literal["pyiceberg", "java", "rewrite"]
@@ -172,6 +173,7 @@ class ResolvedManifest(Value):
         False,  # noqa: FBT003 (a default, not an argument)
         "For a run of a cascade: partitions whose inputs turn out equal to live are kept.",
     )
+    state_start: StateStart | None = added_later(None, "What a stateful run starts from.")
 
     @property
     def manifest_hash(self) -> str:

@@ -29,6 +29,16 @@ TRIAL_TABLE = re.compile(rf".+__{TRIAL}_[0-9a-f]{{8}}")
 #: How the table of a kept intermediate result is called; no run has such a shadow.
 INTERMEDIATE_PREFIX = "lhb_intermediate_"
 INTERMEDIATE_TABLE = re.compile(rf".+\.{INTERMEDIATE_PREFIX}[0-9a-f]{{32}}")
+#: How the table of a state is called that a stateful job kept.
+STATE_PREFIX = "lhb_state_"
+STATE_TABLE = re.compile(rf".+\.{STATE_PREFIX}[0-9a-f]{{32}}")
+
+
+def is_kept_result(table: str) -> bool:
+    """Return whether a table is a kept intermediate result or state, by its name."""
+    return bool(INTERMEDIATE_TABLE.fullmatch(table) or STATE_TABLE.fullmatch(table))
+
+
 RetentionKind = Literal["shadow", "pin", "version", "tag", "fence", "control files"]
 
 

@@ -174,6 +174,8 @@ class ChunkRecord(Value):
     pace: tuple[str, ...] = added_later(
         (), "What changed how many chunks are side by side since the row before, and why."
     )
+    state: str | None = added_later(None, "The state that a stateful chunk left, as its text.")
+    late_rows: int | None = added_later(None, "Rows of a stateful chunk's input that were late.")
     #: How the publish mode applied the job's rows; None: it does not count this.
     carried_rows: int | None = None
     stray_rows: int | None = None

@@ -47,7 +47,8 @@ REUSE_NOTE = (
 def may_reuse(resolved: ResolvedManifest) -> bool:
     """Return whether partitions of a run may be kept: it replaces them whole, and reads candidates.
 
-    Rows with masks or tombstones, of another engine, or published step by step are computed.
+    Rows with masks, tombstones or a state, of another engine, or published step by step are
+    computed.
     """
     manifest, contract = resolved.manifest, resolved.contract
     is_plain = manifest.target.publish_mode in ("replace_partitions", "pointer_swap")
@@ -59,6 +60,7 @@ def may_reuse(resolved: ResolvedManifest) -> bool:
         and not (manifest.target.columns or manifest.target.progressive)
         and not (contract.masked_columns or resolved.tombstones)
         and manifest.transform.writer != "external"
+        and manifest.stateful is None
     )
 
 

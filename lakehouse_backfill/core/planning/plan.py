@@ -33,6 +33,7 @@ from lakehouse_backfill.core.planning.target import (
     publish_modes,
     row_changes,
     schema_changes,
+    states,
     whole_grain,
     write_path,
 )
@@ -181,6 +182,7 @@ def make_plan(
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     column_scope.require_one_kind_of_scope(context, manifest.product, scope.field)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
+    states.check_declaration(manifest, scope)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
     target = _target_pin(declared.contract, base)
     sources, notes = _resolve_inputs(context, declared, target, scope)
@@ -205,7 +207,7 @@ def make_plan(
         mask_key=masks.pin_mask_key(declared.contract, context.secrets),
         topic_partitions=partitions,
     )
-    resolved = amend(resolved) if amend else resolved
+    resolved = states.with_start(context, amend(resolved) if amend else resolved)
     job_code.require_code_of_version(context, resolved)
     notes += job_code.check_previous_code(resolved) + _target_notes(context, resolved, base)
     return _complete_plan(context, resolved, declared, by, revise, notes)
@@ -479,7 +481,7 @@ def _target_notes(
     notes += _privacy_notes(context, resolved, base)
     waivers = resolved.manifest.safety.waivers
     notes += roles.check_plan(context.profile, resolved.manifest.product, waivers)
-    notes += pace.place_notes(context, resolved.manifest)
+    notes += pace.place_notes(context, resolved.manifest) + states.start_notes(resolved)
     return (*notes, *table.schema_change_notes(change, resolved.contract))
 
 

@@ -15,16 +15,12 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult, EdgeSide
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.manifest import (
-    PartitionRange,
-    RunManifest,
-    Source,
-    unplannable,
-)
+from lakehouse_backfill.domain.manifest import PartitionRange, RunManifest, Source, unplannable
 from lakehouse_backfill.domain.partitions import Chunk, RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.run import Period
 from lakehouse_backfill.domain.serialization import PartitionValue
+from lakehouse_backfill.domain.stateful import states
 from lakehouse_backfill.domain.table import TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound, attach_error_field
 
@@ -440,9 +436,9 @@ def check_input_ranges(
 
 
 def computed_edges(manifest: RunManifest) -> int:
-    """Return how many partitions beyond each edge are computed: none from change rows."""
+    """Return how many partitions beyond each edge are computed: none from changes or states."""
     is_merge = manifest.target.publish_mode == "merge"
-    return 0 if is_merge else manifest.validation.edge_partitions
+    return 0 if is_merge or manifest.stateful else manifest.validation.edge_partitions
 
 
 def edge_labels(scope: Scope, count: int) -> dict[EdgeSide, tuple[str, ...]]:
@@ -484,7 +480,12 @@ def walk_labels(scope: Scope, label: str, step: int, count: int) -> tuple[str, .
 
 def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
     """Return the widest half-open window of instants that the scope reads of any source."""
-    windows = [window_to_read(pin, scope) for pin in plan.resolved.sources if pin.range is not None]
+    wanted, has_warm_up = states.labels_to_read(plan.resolved, scope)
+    windows = [
+        window_to_read(states.read_pin(pin, has_warm_up=has_warm_up), wanted)
+        for pin in plan.resolved.sources
+        if pin.range is not None
+    ]
     if not windows:
         return None
     return min(first for first, _ in windows), max(last for _, last in windows)

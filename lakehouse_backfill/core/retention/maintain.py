@@ -25,13 +25,13 @@ from lakehouse_backfill.domain.contract import Contract, KeepVersions
 from lakehouse_backfill.domain.labels.names import namespace_text
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import (
-    INTERMEDIATE_TABLE,
     TRIAL_TABLE,
     LeftoverFiles,
     OrphanFiles,
     PinLease,
     RetentionItem,
     RunFacts,
+    is_kept_result,
 )
 from lakehouse_backfill.domain.table import parse_branch_shadow
 from lakehouse_backfill.errors import (
@@ -263,7 +263,7 @@ def _drop_shadows(context: Context, found: RetentionDecision) -> list[LeftoverFi
     left, shadows = [], [item.name for item in found.retired if item.kind == "shadow"]
     context.progress.count("maintain, dropping", len(shadows), "shadows")
     for name in shadows:
-        if TRIAL_TABLE.fullmatch(name) or INTERMEDIATE_TABLE.fullmatch(name):
+        if TRIAL_TABLE.fullmatch(name) or is_kept_result(name):
             left.append(remove_with_files(context, name))
         else:
             context.shadows.retire(name)

@@ -12,10 +12,12 @@ from lakehouse_backfill.core.versions.retention import VersionRetention, is_publ
 from lakehouse_backfill.domain.contract import PIN_DAYS
 from lakehouse_backfill.domain.rollout import (
     INTERMEDIATE_TABLE,
+    STATE_TABLE,
     TRIAL_TABLE,
     PinLease,
     RetentionItem,
     RunFacts,
+    is_kept_result,
 )
 from lakehouse_backfill.domain.run import Event, RunStatus
 
@@ -117,11 +119,13 @@ SCRATCH_NAME = re.compile(r"(.+)__[a-z]+_[0-9a-f]{8}")
 SCRATCH_GRACE = timedelta(days=1)
 #: How long a kept intermediate result stays after its last use.
 INTERMEDIATE_KEPT = timedelta(days=7)
+#: How long a state stays from which a later run may start.
+STATE_KEPT = timedelta(days=90)
 
 
 def is_scratch(table: str) -> bool:
-    """Return whether a table is a scratch table or a kept intermediate result, by its name."""
-    return bool(SCRATCH_NAME.fullmatch(table) or INTERMEDIATE_TABLE.fullmatch(table))
+    """Return whether a table is a scratch table, or a kept result or state, by its name."""
+    return bool(SCRATCH_NAME.fullmatch(table)) or is_kept_result(table)
 
 
 def _run_of_shadow(facts: RetentionFacts, shadow: str) -> RunFacts | None:
@@ -146,7 +150,9 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
     That of a trial belongs to no run.
     """
     if INTERMEDIATE_TABLE.fullmatch(table):
-        return _intermediate_reason(facts, table)
+        return _unused_reason(facts, table, "an intermediate result", INTERMEDIATE_KEPT)
+    if STATE_TABLE.fullmatch(table):
+        return _unused_reason(facts, table, "a state", STATE_KEPT)
     run = _run_of_scratch(facts, table)
     if run is None and not TRIAL_TABLE.fullmatch(table):
         return None
@@ -157,12 +163,15 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
     return f"{_RETIRED_PREFIX}{what}, left behind by a command that was cut off"
 
 
-def _intermediate_reason(facts: RetentionFacts, table: str) -> str:
-    """Decide on a kept intermediate result by its last use, which is noted twice a day."""
+def _unused_reason(facts: RetentionFacts, table: str, what: str, kept: timedelta) -> str:
+    """Decide on a kept result by its last commit: a use of an intermediate result is noted in one.
+
+    A state is committed once, so it is kept for a time after that.
+    """
     used = facts.scratch_written_at.get(table)
-    if used is None or used + INTERMEDIATE_KEPT > facts.now:
-        return f"an intermediate result, used within {INTERMEDIATE_KEPT.days} days"
-    return f"{_RETIRED_PREFIX}an intermediate result, not used since {used:%Y-%m-%d}"
+    if used is None or used + kept > facts.now:
+        return f"{what}, used within {kept.days} days"
+    return f"{_RETIRED_PREFIX}{what}, not used since {used:%Y-%m-%d}"
 
 
 def _lease_reason(facts: RetentionFacts, run: RunFacts | None, *tables: str) -> str:

@@ -230,6 +230,8 @@ BACKFILL_CHUNK_RUN = ControlTable(
         ("reject_reasons", "[string]", "How many rows for which reason, the most first."),
         ("rejects_seal", "string", "SHA-256 of the seals of its rows in `reject_record`."),
         ("pace", "[string]", "What changed how many chunks are side by side, and why."),
+        ("state", "string", "State of a stateful job: table, checksum, key, last partition."),
+        ("late_rows", "long", "Late rows in the input of a stateful job; null: it judges none."),
     ),
 )
 

@@ -36,10 +36,10 @@ from lakehouse_backfill.core.planning.target.write_path import DATA_PATH_PROPERT
 from lakehouse_backfill.domain.labels.names import namespace_text
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.rollout import (
-    INTERMEDIATE_TABLE,
     TRIAL_TABLE,
     StagedFiles,
     StagedShadow,
+    is_kept_result,
 )
 from lakehouse_backfill.domain.table import parse_branch_shadow
 from lakehouse_backfill.errors import Conflict, Unsupported
@@ -131,9 +131,10 @@ class IcebergRunFiles(RunFiles):
                 fix="lakehouse-backfill maintain again, once nobody uses it",
             )
         # A trial's table lists files of its target and its own. It may be half deleted by now.
-        # An intermediate result lists its own only, and may be half deleted as well.
-        own_only = (TRIAL_TABLE, INTERMEDIATE_TABLE)
-        shadows = {name for name in shadows if not any(one.fullmatch(name) for one in own_only)}
+        # A kept result or state lists its own only, and may be half deleted as well.
+        shadows = {
+            name for name in shadows if not (TRIAL_TABLE.fullmatch(name) or is_kept_result(name))
+        }
         named = {staged.target, *tables}
         others = {name for name in named if namespace_text(name) != self._namespace}
         for name in sorted(others | shadows):

@@ -29,7 +29,7 @@ from lakehouse_backfill.domain.diff import Cause, ComparedState, Factor, InputCh
 from lakehouse_backfill.domain.partitions import Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import LINEAGE_NAMES
-from lakehouse_backfill.errors import BackfillError
+from lakehouse_backfill.errors import BackfillError, Unsupported
 from lakehouse_backfill.ports.compute import InputSwapRequest, InputSwapResult
 
 
@@ -159,6 +159,11 @@ class SparkAttributing:
         A state that cannot be computed (old code on a new input) is omitted, with a note. Errors
         of the all-old and the all-new state are raised: this code ran on these inputs before.
         """
+        if request.new.resolved.manifest.stateful is not None:
+            raise Unsupported(
+                f"{request.new.run_id} is stateful: a state of swapped inputs is not kept",
+                fix="compare the rows: lakehouse-backfill diff, without --attribute",
+            )
         scope = Scope(field=request.new.resolved.scope.field, partitions=request.partitions)
         with ExitStack() as stack:
             inputs = SwappedInputs(self._tables, request, scope)

@@ -6,7 +6,6 @@ imported from the folder of its code only.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
 import json
@@ -27,24 +26,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_backfill.adapters.spark.dataframes import sql_argument
 from lakehouse_backfill.adapters.spark.guard import driver_guard
+from lakehouse_backfill.adapters.spark.guard.job_source import check_job_source
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import (
     job_failed,
     name_job_folder,
 )
 from lakehouse_backfill.adapters.spark.staging.intermediates import Intermediate
-from lakehouse_backfill.core.guards.queries import (
-    REFLECTION_FUNCTIONS,
-    NotAQuery,
-    parse_query,
-    referenced_tables,
-)
+from lakehouse_backfill.core.guards.queries import NotAQuery, parse_query, referenced_tables
 from lakehouse_backfill.domain.labels.values import Bound
 from lakehouse_backfill.domain.manifest import ConfigValue, RowPredicate, TransformRef
 from lakehouse_backfill.errors import (
     BackfillError,
     ConfigError,
-    Fault,
     NotFound,
     WriteForbidden,
     hides_texts,
@@ -144,48 +138,8 @@ def _pickling_by_value(names: set[str]) -> Iterator[None]:
         registry -= new
 
 
-#: Names outside the public API: they bypass the guard, and do not exist on Spark Connect.
-FORBIDDEN_NAMES = frozenset(
-    {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "sparkContext", "SparkContext", "rdd",
-     "_jc", "_jconf", "_jwrite", "_jreader", "_jcatalog", "_jgd", "_jrdd", "_judf", "_java_obj"}
-)  # fmt: skip
-_REFLECTION = re.compile(rf"\b({'|'.join(REFLECTION_FUNCTIONS)})\s*\(", re.IGNORECASE)
-
-
-def check_job_source(text: str, file: str) -> None:
-    """Raise ConfigError, with all faults, for a Python job that leaves the DataFrame API."""
-    try:
-        tree = ast.parse(text, filename=file)
-    except SyntaxError as error:
-        fault = Fault(file, error.lineno or 1, "transform", error.msg, "correct the Python code")
-        raise ConfigError("the job file is not Python", faults=(fault,)) from error
-    faults = tuple(
-        Fault(file, getattr(node, "lineno", 1), name, "is not open to jobs", _DATAFRAME_API_FIX)
-        for node in ast.walk(tree)
-        if (name := _forbidden(node))
-    )
-    if faults:
-        raise ConfigError("the job reaches past the DataFrame API", faults=faults)
-
-
-_DATAFRAME_API_FIX = "use the DataFrame API or SQL; both run on Spark Connect too"
-
-
-def _forbidden(node: ast.AST) -> str | None:
-    """Return the forbidden name in a node; texts count too, because of getattr and expr."""
-    if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_NAMES | REFLECTION_FUNCTIONS:
-        return node.attr
-    if isinstance(node, ast.ImportFrom):
-        names = {alias.name for alias in node.names}
-        return next(iter(sorted(names & (FORBIDDEN_NAMES | REFLECTION_FUNCTIONS))), None)
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        if node.value in FORBIDDEN_NAMES:
-            return node.value
-        match = _REFLECTION.search(node.value)
-        return match.group(1) if match else None
-    return None
-
-
+#: Under this name the frames of a stateful transform hold its state; no input is called so.
+STATE_FRAME = "(state)"
 _HEADER = re.compile(r"^--\s*(name|version|inputs)\s*:\s*(.*?)\s*$", re.MULTILINE)
 
 
@@ -281,11 +235,13 @@ class Job:
     #: Those of its file that it takes as inputs.
     intermediates: tuple[Intermediate, ...] = ()
 
-    def run(self, context: JobContext, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """Call the transform under the guards.
+    def run(
+        self, context: JobContext, frames: Mapping[str, DataFrame]
+    ) -> tuple[DataFrame, DataFrame | None]:
+        """Call the transform under the guards; return its rows, and the state of one that has one.
 
         Raises WriteForbidden when it tries to write or to reach outside, ConfigError when it fails
-        or does not return a DataFrame. Nothing is written in either case.
+        or does not return a DataFrame for each. Nothing is written in either case.
         """
 
         def compute() -> Any:
@@ -293,26 +249,27 @@ class Job:
             scratch = driver_guard.scratch_folder() if self.folder else context.scratch
             return self.compute(replace(context, scratch=scratch), frames)
 
-        return self._call(f"transform {self.info.name}", compute)
+        found = self._call(f"transform {self.info.name}", compute, 2 if self.info.state else 1)
+        return found[0], found[1] if self.info.state else None
 
     def run_intermediate(
         self, wanted: Intermediate, config: Mapping[str, Any], frames: Mapping[str, DataFrame]
     ) -> DataFrame:
         """Call the function of an intermediate result as `run` calls the transform."""
-        return self._call(
-            f"intermediate result {wanted.info.name}", lambda: wanted.compute(config, frames)
-        )
+        name = f"intermediate result {wanted.info.name}"
+        return self._call(name, lambda: wanted.compute(config, frames))[0]
 
-    def _call(self, what: str, compute: Callable[[], Any]) -> DataFrame:
+    def _call(self, what: str, compute: Callable[[], Any], count: int = 1) -> tuple[DataFrame, ...]:
         try:
             with ExitStack() as guards:
                 guards.enter_context(write_guard.forbid_job_writes())
                 if self.folder is not None:
                     guards.enter_context(driver_guard.watch_job(self.folder))
                 output = compute()
-                if hasattr(output, "writeTo"):
+                made = output if count > 1 and isinstance(output, tuple) else (output,)
+                for frame in (one for one in made if hasattr(one, "writeTo")):
                     # Spark Connect analyses a frame only when its schema is read.
-                    _ = output.schema
+                    _ = frame.schema
         except BackfillError:
             raise
         except Exception as error:
@@ -320,13 +277,14 @@ class Job:
             if hides_texts():
                 raise failed from None
             raise failed from error
-        if not hasattr(output, "writeTo"):
+        if len(made) != count or not all(hasattr(one, "writeTo") for one in made):
+            wanted = "a DataFrame" if count == 1 else "two DataFrames, its rows and its state"
             raise ConfigError(
-                f"{what} gave {type(output).__name__} instead of a DataFrame",
+                f"{what} gave {type(output).__name__} instead of {wanted}",
                 state="nothing was written",
-                fix=f"return a DataFrame in {self.file}",
+                fix=f"return {wanted} in {self.file}",
             )
-        return output  # type: ignore[no-any-return]
+        return made
 
     def require_no_attempts(self) -> None:
         """Raise WriteForbidden for outside effects that threads of the job tried after `run`."""
@@ -418,10 +376,12 @@ def _compute_with_imports(
     info: TransformInfo | IntermediateInfo,
     code: tuple[Path, Path],
 ) -> Callable[..., Any]:
+    names = (*info.inputs, *((STATE_FRAME,) if getattr(info, "state", "") else ()))
+
     def compute(context: Any, frames: Mapping[str, Any]) -> Any:
         # The function may import its modules only when it is called.
         with job_imports(*code):
-            return function(context, *(frames[name] for name in info.inputs))
+            return function(context, *(frames[name] for name in names))
 
     return compute
 

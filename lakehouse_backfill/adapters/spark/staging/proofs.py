@@ -43,6 +43,11 @@ class TransformProofs:
         would prove nothing. Raises Unsupported when the target does not exist yet, or when the run
         changes its columns.
         """
+        start = plan.resolved.state_start
+        if start is not None and not start.warm_up:
+            raise Unsupported(
+                f"the run reads no warm-up: {start.why}", fix="plan without --prove-warm-up"
+            )
         scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
         target = self._schema_for_proof(plan, "--prove-warm-up")
         doubled = tuple(_doubled(pin, scope) for pin in plan.resolved.sources)
@@ -63,12 +68,9 @@ class TransformProofs:
         """
         scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
         target = self._schema_for_proof(plan, "--prove-determinism")
-        inputs = {
-            pin.name: self._inputs.read_for_scope(pin, scope) for pin in plan.resolved.sources
-        }
 
         def build(change: Callable[[DataFrame], DataFrame]) -> DataFrame:
-            frames = {name: change(frame) for name, frame in inputs.items()}
+            frames = self._inputs.frames_for_scope(plan, scope, change=change)
             frames |= self._transform_runner.intermediate_frames(plan, change)
             output = self._transform_runner.run(plan, scope, frames, target)
             return self._transform_runner.in_scope(plan, scope, output).drop(*LINEAGE_NAMES)

@@ -39,6 +39,7 @@ from lakehouse_backfill.adapters.spark.staging.merge import ComposedChunk
 from lakehouse_backfill.adapters.spark.staging.proofs import TransformProofs
 from lakehouse_backfill.adapters.spark.staging.shadow_writer import ShadowCommit, ShadowWriter
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
+from lakehouse_backfill.adapters.spark.stateful.store import StateStore
 from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.domain.catch_up import RestoreChunk
 from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
@@ -46,6 +47,7 @@ from lakehouse_backfill.domain.diff import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, Rejects
+from lakehouse_backfill.errors import ChecksFailed
 from lakehouse_backfill.ports.compute import KeptIntermediate, PlanReads
 
 _OUTSIDE = "lhb_outside"
@@ -63,8 +65,8 @@ class _ObservedChunk:
     may_hold_secrets: bool = True
 
 
-#: The inputs of a chunk, and what the transform makes of them; nothing is executed.
-_Computed = tuple[dict[str, DataFrame], DataFrame]
+#: The inputs of a chunk, the rows and the state that are made of them; nothing is executed.
+_Computed = tuple[dict[str, DataFrame], DataFrame, DataFrame | None]
 
 
 class _Outputs:
@@ -93,8 +95,8 @@ class _Outputs:
             frames = self._inputs.frames_for_scope(plan, scope)
             doing = spark_errors(f"computing chunk {chunk.chunk_id}")
             with self._lock, write_guard.allow_own_writes(allowed=False), doing:
-                output = self._runner.run_job(plan, scope, frames, epoch)
-            known = self._newest.item = key, (frames, output)
+                made = self._runner.run_job(plan, scope, frames, epoch)
+            known = self._newest.item = key, (frames, *made)
         return known[1]
 
     def forget(self) -> None:
@@ -117,7 +119,8 @@ class SparkStaging:
         self._tables = tables
         self._inputs = PinnedInputs(tables)
         store = IntermediateStore(tables, kept_in) if kept_in else None
-        self._transform_runner = TransformRunner(tables, code, secret, sinks, store)
+        self._states = StateStore(tables, kept_in) if kept_in else None
+        self._transform_runner = TransformRunner(tables, code, secret, sinks, store, self._states)
         self._proofs = TransformProofs(tables, self._inputs, self._transform_runner)
         self._chunk_composer = ChunkComposer(tables)
         self._deleted_row_filter = DeletedRowFilter(tables)
@@ -140,8 +143,10 @@ class SparkStaging:
         started = time.monotonic()
         scope = plan.chunk_scope(chunk)
         target = self._tables.schema(plan.shadow_table)
-        frames, computed = self._outputs.of_chunk(plan, chunk, epoch)
+        frames, computed, state = self._outputs.of_chunk(plan, chunk, epoch)
         self._outputs.forget()
+        # Before the rows: a chunk whose rows are there has a state to go on from.
+        facts = _stateful_facts(self._inputs, self._states, plan, chunk, state)
         with spark_errors(f"computing chunk {chunk.chunk_id}"):
             watched = self._reject_watch.observe((plan.run_id, chunk.chunk_id), computed)
             output = self._transform_runner.fit(plan, watched, target)
@@ -160,12 +165,13 @@ class SparkStaging:
             outside_rows=written.outside_rows + remaining.outside_rows,
             snapshot_id=commit.snapshot_id,
             epoch=epoch,
+            **facts,
             **remaining.counts.known,
         )  # fmt: skip
 
     def analysed_plan(self, plan: Plan, chunk: Chunk) -> str | None:
         """Return Catalyst's analysed plan of a chunk as JSON; None when Spark doesn't give it."""
-        _, output = self._outputs.of_chunk(plan, chunk)
+        output = self._outputs.of_chunk(plan, chunk)[1]
         with spark_errors(f"analysing chunk {chunk.chunk_id}"):
             text = analysed_plan_json(output)
         place = self._transform_runner.place(plan)
@@ -176,7 +182,8 @@ class SparkStaging:
     def tables_read(self, plan: Plan, chunk: Chunk) -> PlanReads | None:
         """Return the tables that the analysed plan of a chunk reads; None on Spark Connect."""
         with spark_errors(f"analysing chunk {chunk.chunk_id}"):
-            return tables_read(self._outputs.of_chunk(plan, chunk)[1], self._tables.catalog)
+            found = tables_read(self._outputs.of_chunk(plan, chunk)[1], self._tables.catalog)
+        return self._states.without_start(plan, chunk, found) if self._states else found
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
         """Return the ledger row of a chunk that was committed earlier but not recorded.
@@ -195,6 +202,7 @@ class SparkStaging:
             plan, chunk, started, stored,
             input_rows=_count_input(self._inputs, plan, chunk, frames),
             outside_rows=0, snapshot_id=snapshot_id, epoch=epoch, recovered=True,
+            **_stateful_facts(self._inputs, self._states, plan, chunk),
             **ChunkCounts.from_properties(summary).known,
         )  # fmt: skip
 
@@ -350,6 +358,35 @@ class SparkStaging:
             return  # Nothing to look for: the table need not be opened.
         rows = self._tables.read_scope(plan.shadow_table, at, scope)
         rejects.require_none_stored(rows, self._transform_runner.place(plan), may_hold=may_hold)
+
+
+def _stateful_facts(
+    inputs: PinnedInputs,
+    kept_states: StateStore | None,
+    plan: Plan,
+    chunk: Chunk,
+    state: DataFrame | None = None,
+) -> dict[str, Any]:
+    """Keep the state that a chunk leaves, or find it; return what the ledger says of it.
+
+    Raises ChecksFailed for late rows where the run accepts none.
+    """
+    declared = plan.resolved.manifest.stateful
+    if declared is None or kept_states is None:
+        return {}
+    with spark_errors(f"counting the late rows of chunk {chunk.chunk_id}"):
+        late = inputs.count_late(plan, plan.chunk_scope(chunk))
+    if late and declared.late == "fail":
+        raise ChecksFailed(
+            f"{late:,} rows of chunk {chunk.chunk_id} are late by {declared.watermark.policy}",
+            state="nothing was written",
+            fix="restate from the partitions that they belong to, or write stateful.late: drop",
+        )
+    if state is None:
+        kept = kept_states.after(plan, chunk)
+    else:
+        kept = kept_states.keep(plan, chunk, state)
+    return {"state": kept.text, "late_rows": late}
 
 
 def _count_input(

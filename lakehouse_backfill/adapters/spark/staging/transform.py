@@ -21,14 +21,15 @@ from pyspark.sql.types import DataType, StructField, StructType
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
+from lakehouse_backfill.adapters.spark.guard.job_source import check_job_source
 from lakehouse_backfill.adapters.spark.session.session import hide_values
 from lakehouse_backfill.adapters.spark.staging import column_scope
 from lakehouse_backfill.adapters.spark.staging.intermediates import Intermediate, IntermediateStore
 from lakehouse_backfill.adapters.spark.staging.jobs import (
+    STATE_FRAME,
     Job,
     JobContext,
     JobSinks,
-    check_job_source,
     load_job,
 )
 from lakehouse_backfill.adapters.spark.staging.masks import SecretReader, mask_output
@@ -38,6 +39,8 @@ from lakehouse_backfill.adapters.spark.staging.rejects import (
     declares_rejects,
     with_reason,
 )
+from lakehouse_backfill.adapters.spark.stateful import lateness
+from lakehouse_backfill.adapters.spark.stateful.store import StateStore
 from lakehouse_backfill.core.planning import job_code, resolve
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.row_changes import context_row_predicate
@@ -46,6 +49,8 @@ from lakehouse_backfill.domain.partitions import RowRange, Scope, partition_row_
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, REJECT_REASON
 from lakehouse_backfill.domain.serialization import digest
+from lakehouse_backfill.domain.stateful import states
+from lakehouse_backfill.domain.stateful.declaration import LATE_COLUMN, Stateful
 from lakehouse_backfill.errors import ChecksFailed, ConfigError, NotFound
 from lakehouse_backfill.ports.compute import KeptIntermediate
 
@@ -80,10 +85,54 @@ class PinnedInputs:
         window = resolve.window_to_read(pin, scope)
         return self._read_window(pin, pin.range.column, window, options)
 
-    def frames_for_scope(self, plan: Plan, scope: Scope) -> dict[str, DataFrame]:
-        """Return every input of the plan by name, restricted to the rows that the scope needs."""
+    def frames_for_scope(
+        self,
+        plan: Plan,
+        scope: Scope,
+        pins: tuple[SourcePin, ...] | None = None,
+        change: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+    ) -> dict[str, DataFrame]:
+        """Return every input of the plan by name, restricted to the rows that the scope needs.
+
+        Those of a stateful run begin behind the state that they start from, with late rows as its
+        watermark policy says. `pins` take the place of the plan's; `change` is applied to what is
+        read.
+        """
         options = _SMALL_SPLITS if plan.estimate.input_bytes <= _SMALL_BYTES else {}
-        return {pin.name: self.read_for_scope(pin, scope, options) for pin in plan.resolved.sources}
+        wanted, has_warm_up = states.labels_to_read(plan.resolved, scope)
+        found = {}
+        for pin in plan.resolved.sources if pins is None else pins:
+            mine = states.read_pin(pin, has_warm_up=has_warm_up)
+            frame = change(self.read_for_scope(mine, wanted, options))
+            found[pin.name] = self._as_declared(plan, mine, wanted, frame)
+        return found
+
+    def _as_declared(
+        self, plan: Plan, pin: SourcePin, wanted: Scope, frame: DataFrame
+    ) -> DataFrame:
+        """Apply the watermark policy of a stateful run to the source that it is about."""
+        declared = plan.resolved.manifest.stateful
+        if declared is None or pin.name != states.watermark_source(plan.resolved):
+            return frame
+        return lateness.apply_policy(declared, frame, self._marked(declared, pin, wanted, frame))
+
+    def _marked(
+        self, declared: Stateful, pin: SourcePin, wanted: Scope, frame: DataFrame
+    ) -> DataFrame | None:
+        first, _ = resolve.window_to_read(pin, wanted)
+        whole = partial(self.read_declared_range, pin)
+        return lateness.with_late_marks(declared, frame, first, whole)
+
+    def count_late(self, plan: Plan, scope: Scope) -> int | None:
+        """Count the late rows in the input of some partitions; None where no row can be late."""
+        declared = plan.resolved.manifest.stateful
+        if declared is None:
+            return None
+        wanted, has_warm_up = states.labels_to_read(plan.resolved, scope)
+        name = states.watermark_source(plan.resolved)
+        pin = states.read_pin(find_pin(plan, name), has_warm_up=has_warm_up)
+        marked = self._marked(declared, pin, wanted, self.read_for_scope(pin, wanted))
+        return None if marked is None else marked.where(quoted_column(LATE_COLUMN)).count()
 
     def count_source_rows(self, plan: Plan, scope: Scope, frames: dict[str, DataFrame]) -> int:
         """Count the rows of the sources (not of reference data) that the scope needs.
@@ -224,12 +273,15 @@ class TransformRunner:
         secret: SecretReader,
         sinks: Callable[[Plan, int | None], JobSinks] | None = None,
         intermediates: IntermediateStore | None = None,
+        kept_states: StateStore | None = None,
     ) -> None:
         """Set up.
 
         `code` returns the folder of a plan's jobs, `secret` that of its masks, `sinks` what its
-        code may act on; without `intermediates`, none are kept.
+        code may act on; without `intermediates`, none are kept; without `kept_states`, no stateful
+        job runs.
         """
+        self._states = kept_states
         self._sinks = sinks
         self._intermediates = intermediates
         #: What chunks of a plan read, by its run and shadow: a scratch table is no run's shadow.
@@ -252,13 +304,21 @@ class TransformRunner:
             # The job itself is checked where it is loaded; its modules have the same rules.
             if file.endswith(".py") and file != transform.file and (folder / file).is_file():
                 check_job_source((folder / file).read_text(encoding="utf-8"), file)
-        self._jobs[_code_key(plan)] = load_job(self._spark, folder, transform, names)
+        job = load_job(self._spark, folder, transform, names)
+        if bool(job.info.state) != bool(plan.resolved.manifest.stateful):
+            has, lacks = ("a state", "no `stateful`") if job.info.state else ("no state", "one")
+            raise ConfigError(
+                f"transform {transform.name} declares {has}, and the run manifest {lacks}",
+                state="nothing was written",
+                fix="declare it in both: @transform(..., state=...), and `stateful`; or in none",
+            )
+        self._jobs[_code_key(plan)] = job
 
     def run(
         self, plan: Plan, scope: Scope, frames: Mapping[str, DataFrame], target: StructType
     ) -> DataFrame:
         """Run the transform, fit its output to the target and mask it, without lineage columns."""
-        return self.fit(plan, self.run_job(plan, scope, frames), target)
+        return self.fit(plan, self.run_job(plan, scope, frames)[0], target)
 
     def run_job(
         self,
@@ -266,8 +326,8 @@ class TransformRunner:
         scope: Scope,
         frames: Mapping[str, DataFrame],
         epoch: int | None = None,
-    ) -> DataFrame:
-        """Return the output of the transform as it gives it.
+    ) -> tuple[DataFrame, DataFrame | None]:
+        """Return the output of the transform as it gives it, and the state of a stateful one.
 
         Its messages to sinks are sent where it stages a chunk, as the driver with the epoch.
         """
@@ -275,7 +335,14 @@ class TransformRunner:
         context = replace(_context(plan, scope), sinks=sinks)
         # Frames that are given are changed on purpose, as proofs do.
         made = self.intermediate_frames(plan, is_staging=epoch is not None, given=frames)
-        return self._job(plan).run(context, {**made, **frames})
+        job = self._job(plan)
+        if not job.info.state or self._states is None:
+            return job.run(context, {**made, **frames})
+        columns = job.info.state
+        before = {STATE_FRAME: self._states.restore(plan, scope, columns)}
+        rows, after = job.run(context, {**made, **frames, **before})
+        wanted = self._tables.spark.createDataFrame([], columns).schema
+        return rows, None if after is None else fit_to_target(after, wanted)
 
     def _job(self, plan: Plan) -> Job:
         if _code_key(plan) not in self._jobs:
@@ -372,7 +439,7 @@ class TransformRunner:
         self, plan: Plan, scope: Scope, target: StructType, pins: tuple[SourcePin, ...]
     ) -> DataFrame:
         """Compute exactly the scope's partitions, without writing them."""
-        frames = {pin.name: self._inputs.read_for_scope(pin, scope) for pin in pins}
+        frames = self._inputs.frames_for_scope(plan, scope, pins)
         output = self.run(plan, scope, frames, target)
         return self.in_scope(plan, scope, output).drop(*LINEAGE_NAMES)
 

@@ -154,6 +154,8 @@ def version_table(table: str, version: int) -> str:
 def why_no_edge_check(plan: Plan) -> str:
     """Describe why nothing is computed beyond the edges; empty when it is."""
     reason = "not looked at: change rows do not say what the partitions beyond would hold"
+    if plan.resolved.manifest.stateful is not None:
+        return "not looked at: no state is kept for the partitions before the first one"
     return reason if is_merge(plan) else ""
 
 

@@ -156,6 +156,8 @@ def chunk_partition_limit(manifest: RunManifest, contract: Contract, scope: Scop
     is_merge = manifest.target.publish_mode == "merge"
     if is_merge and not key_stays_in_partition(contract, scope.field.column):
         return len(scope.partitions)
+    if manifest.stateful is not None:
+        return manifest.stateful.snapshot.every_partitions
     return manifest.limits.partitions_per_chunk
 
 

@@ -1,0 +1,1 @@
+"""Stateful jobs on Spark: kept states, and rows that come late."""

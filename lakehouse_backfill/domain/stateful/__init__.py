@@ -1,0 +1,1 @@
+"""Stateful jobs: what they declare, and which state a chunk starts from; values without I/O."""
