@@ -64,6 +64,7 @@ ELSEWHERE = {
     "Views.show": "needs Spark; last step but the run's own event, and may be repeated",
     "Staging.keep_intermediates": "only where a job declares one; lake/test_intermediates.py",
     "Spark.keep_intermediate": "needs Spark; killed in lake/test_intermediates.py",
+    "Spark.keep_state": "only for a stateful job; killed in lake/test_stateful.py",
     "Spark.create_view": "needs Spark; killed in test_java_kills.py",
     "Views.commit": "needs a REST catalog; one commit, and may be repeated",
     "Hooks.call": "only where a contract has hooks; killed in test_hook_kills.py",

@@ -99,9 +99,11 @@ class _Outputs:
             known = self._newest.item = key, (frames, *made)
         return known[1]
 
-    def forget(self) -> None:
-        """Drop this thread's newest output."""
+    def take_chunk(self, plan: Plan, chunk: Chunk, epoch: int | None = None) -> _Computed:
+        """Return the same, and drop this thread's newest output."""
+        found = self.of_chunk(plan, chunk, epoch)
         self._newest.item = None
+        return found
 
 
 class SparkStaging:
@@ -143,9 +145,7 @@ class SparkStaging:
         started = time.monotonic()
         scope = plan.chunk_scope(chunk)
         target = self._tables.schema(plan.shadow_table)
-        frames, computed, state = self._outputs.of_chunk(plan, chunk, epoch)
-        self._outputs.forget()
-        # Before the rows: a chunk whose rows are there has a state to go on from.
+        frames, computed, state = self._outputs.take_chunk(plan, chunk, epoch)
         facts = _stateful_facts(self._inputs, self._states, plan, chunk, state)
         with spark_errors(f"computing chunk {chunk.chunk_id}"):
             watched = self._reject_watch.observe((plan.run_id, chunk.chunk_id), computed)
@@ -222,8 +222,7 @@ class SparkStaging:
         is_known, found = self._reject_watch.look_up((plan.run_id, chunk.chunk_id))
         if is_known:
             return found
-        output = self._outputs.of_chunk(plan, chunk)[1]
-        self._outputs.forget()
+        output = self._outputs.take_chunk(plan, chunk)[1]
         if not rejects.declares_rejects(output):
             return None
         with spark_errors(f"reading what chunk {chunk.chunk_id} rejects"):
@@ -334,8 +333,7 @@ class SparkStaging:
         # Spark appends rows outside the overwritten range (pitfall 26): filter them out.
         written = observed.where(dataframes.range_filter(rows))
         properties = shadow_writer.snapshot_properties(plan, chunk, scope, str(uuid.uuid4()), epoch)
-        properties |= composed.counts.properties
-        properties |= self._transform_runner.kept_properties(plan)
+        properties |= composed.counts.properties | self._transform_runner.kept_properties(plan)
         commit = self._writer.overwrite(
             written, plan.shadow_table, dataframes.range_filter(rows), properties, epoch,
             expected_bytes=plan.estimate.output_bytes,
@@ -369,6 +367,8 @@ def _stateful_facts(
 ) -> dict[str, Any]:
     """Keep the state that a chunk leaves, or find it; return what the ledger says of it.
 
+    It is called before the rows are written: where they are, there is a state to go on from.
+
     Raises ChecksFailed for late rows where the run accepts none.
     """
     declared = plan.resolved.manifest.stateful
@@ -382,11 +382,7 @@ def _stateful_facts(
             state="nothing was written",
             fix="restate from the partitions that they belong to, or write stateful.late: drop",
         )
-    if state is None:
-        kept = kept_states.after(plan, chunk)
-    else:
-        kept = kept_states.keep(plan, chunk, state)
-    return {"state": kept.text, "late_rows": late}
+    return {"state": kept_states.keep(plan, chunk, state).text, "late_rows": late}
 
 
 def _count_input(

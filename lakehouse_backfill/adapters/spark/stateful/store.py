@@ -69,11 +69,14 @@ class StateStore:
         self._require_whole(frame, start.kept or kept, kept)
         return frame
 
-    def keep(self, plan: Plan, chunk: Chunk, frame: DataFrame) -> StateSnapshot:
+    def keep(self, plan: Plan, chunk: Chunk, frame: DataFrame | None) -> StateSnapshot:
         """Keep the state that a chunk leaves; the same state again is found, not written.
 
-        Raises ChecksFailed when its key is not unique, or another state is kept under its key.
+        Without a frame it is only found: raises NotFound. Raises ChecksFailed when its key is not
+        unique, or another state is kept under its key.
         """
+        if frame is None:
+            return self._after(plan, chunk)
         after = states.state_after(plan.resolved, chunk)
         table = self._table_of(after)
         with spark_errors(f"computing the state after chunk {chunk.chunk_id}"), cached(frame):
@@ -91,8 +94,7 @@ class StateStore:
             )
         return found
 
-    def after(self, plan: Plan, chunk: Chunk) -> StateSnapshot:
-        """Return the state that a chunk has left; raises NotFound."""
+    def _after(self, plan: Plan, chunk: Chunk) -> StateSnapshot:
         after = states.state_after(plan.resolved, chunk)
         found = self._find(self._table_of(after), after)
         if found is None:
