@@ -129,6 +129,8 @@ def _require_transform(transform: _Transform) -> TransformInfo:
     info = transform_info(transform)
     if info is None:
         raise TypeError(f"{transform!r} is no transform: decorate it with @transform")
+    if info.state:
+        raise TypeError(f"{info.name} has a state: call it with one, and compare rows and state")
     return info
 
 
