@@ -192,7 +192,7 @@ def run(lake: Lake, job: str, **modules: str) -> list[Any]:
     loaded = load_job(lake.spark, lake.project, wanted, {"src"})
     frame = lake.spark.range(4, numPartitions=1).selectExpr("id AS k", "id AS v")
     with spark_errors("computing"):
-        return sorted(tuple(row) for row in loaded.run(context, {"src": frame}).collect())
+        return sorted(tuple(row) for row in loaded.run(context, {"src": frame})[0].collect())
 
 
 def sinks_by_line(error: WriteForbidden, file: str) -> dict[int, str]:

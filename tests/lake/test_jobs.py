@@ -166,7 +166,7 @@ def test_lists_of_config_and_the_row_predicate_are_arrays_in_sql(lake: Lake) -> 
         "bf-1", "backfill", datetime(2024, 2, 1, tzinfo=timezone.utc), "1.0.0",
         {"wanted": (1, 2, 3)}, row_predicate={"id": (2, 3, 4)},
     )  # fmt: skip
-    found = job.run(context, {"src": lake.spark.range(9)}).collect()
+    found = job.run(context, {"src": lake.spark.range(9)})[0].collect()
     assert sorted(row["id"] for row in found) == [2, 3]
 
 
@@ -177,5 +177,5 @@ def test_instants_in_sql_parameters_do_not_depend_on_the_local_zone(lake: Lake) 
     job = load(lake, text, "jobs/job.sql")
     clock = datetime(2024, 2, 1, 12, tzinfo=timezone.utc)
     context = JobContext("bf-1", "backfill", clock, "1.0.0", {})
-    frame = job.run(context, {"src": lake.spark.range(1)})
+    frame = job.run(context, {"src": lake.spark.range(1)})[0]
     assert frame.collect()[0]["c"] == "2024-02-01 12:00:00"

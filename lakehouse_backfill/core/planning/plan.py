@@ -182,7 +182,6 @@ def make_plan(
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     column_scope.require_one_kind_of_scope(context, manifest.product, scope.field)
     write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
-    states.check_declaration(manifest, scope)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
     target = _target_pin(declared.contract, base)
     sources, notes = _resolve_inputs(context, declared, target, scope)
@@ -218,6 +217,7 @@ def _resolve_inputs(
 ) -> tuple[tuple[SourcePin, ...], tuple[str, ...]]:
     """Return the pinned inputs; notes on grains, and on their versions, ranges, completeness."""
     manifest, contracts = declared.manifest, declared.input_contracts
+    states.check_declaration(manifest, scope)
     grains = whole_grain.require_whole_grains(declared.contract, scope)
     old = reference_versions.OldRows(manifest.product, target.table, target.snapshot_id, scope)
     versions = reference_versions.resolve_references(
