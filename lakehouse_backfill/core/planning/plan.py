@@ -270,9 +270,8 @@ def register_plan(context: Context, plan: Plan, by: str) -> tuple[Plan, RunStatu
     named = event.model_copy(update={"product": plan.product})
     signed = signers.sign_event(context.identity, context.profile, plan, named)
     status = context.runs.register(plan, signed)
-    context.journal.bind(**plan.labels).log(
-        "run planned", partitions=len(plan.resolved.scope.partitions)
-    )
+    labels = plan.resolved.scope.partitions
+    context.journal.bind(**plan.labels).log("run planned", partitions=len(labels))
     supersede_revised_run(context, plan, by)
     return plan, status
 
@@ -468,11 +467,11 @@ def _target_notes(
         f"{max(len(chunk.partitions) for chunk in resolved.chunks)} partitions, each one commit",
         f"pinned snapshots are kept until {PIN_DAYS} days after acceptance",
     ]
-    own = [pin for pin in resolved.sources if pin.table == resolved.target.table]
     notes += [
         f"source {pin.name} is the target itself at snapshot {pin.snapshot_id}: the result depends "
         "on the rows that it replaces, so a later run on its result may come out differently"
-        for pin in own
+        for pin in resolved.sources
+        if pin.table == resolved.target.table
     ]
     if resolved.target.uuid is None:
         notes.append(f"{resolved.target.table} does not exist: it is created empty when staged")
