@@ -144,7 +144,9 @@ class PinnedInputs:
         total, unknown = 0, list[DataFrame]()
         for pin in plan.resolved.sources:
             if pin.role == "source":
-                known = self._count_by_metadata(pin, scope, frames[pin.name])
+                # What a stateful run reads follows from its state and its late rows.
+                is_plain = plan.resolved.manifest.stateful is None
+                known = self._count_by_metadata(pin, scope, frames[pin.name]) if is_plain else None
                 total += known or 0
                 if known is None:
                     unknown.append(frames[pin.name].agg(F.count(F.lit(1)).alias("n")))
