@@ -1,4 +1,4 @@
-"""A restatement on Kubernetes: by the profile alone, to the same checksums."""
+"""A restatement on YARN and on Kubernetes: by the profile alone, to the same checksums."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from lakehouse_backfill.adapters.spark.session.java import require_java
 from tests.stack.clusters.kubernetes import ApiServer, Cluster
+from tests.stack.clusters.yarn import Yarn
 from tests.stack.servers import HOST, ROOT
 from tests.support.spark.restating import expected_checksums
 
@@ -46,6 +47,21 @@ def restate(profile: str, folder: Path, spark: dict[str, str], **env: str) -> di
     assert told["checksums"] == expected_checksums(2)
     assert len(told["lost"]) == 1, "killed while it computed the chunk, and replaced"
     return told
+
+
+@pytest.mark.req("X7")
+def test_yarn_gives_the_same_checksums_also_without_its_executor(tmp_path: Path) -> None:
+    cluster = Yarn(tmp_path / "yarn")
+    try:
+        # Without them, Spark copies all its jars to the cluster at each start.
+        spark = {"spark.yarn.jars": f"local:{SPARK_HOME}/jars/*", "spark.yarn.am.memory": "384m"}
+        staging = {"spark.yarn.stagingDir": str(tmp_path / "staging")}
+        restate("yarn", tmp_path, {**spark, **staging}, HADOOP_CONF_DIR=str(cluster.conf))
+    finally:
+        cluster.stop()
+    containers = {path.name for path in (tmp_path / "yarn/logs").glob("application_*/container_*")}
+    # The application's master, the first executor and the one in its place.
+    assert len(containers) >= 3
 
 
 @pytest.mark.req("X7")
