@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.yaml_lines import FieldPath, YamlDocument, raise_faults
+from lakehouse_backfill.domain.labels.names import BadTableName
 from lakehouse_backfill.domain.serialization import COLUMN_PATTERN
 from lakehouse_backfill.errors import (
     BackfillError,
@@ -175,7 +176,7 @@ def _wrong_value(first: ErrorDetails, details: list[ErrorDetails]) -> tuple[str,
     if all(expected):
         return shown, f"write {', or '.join(dict.fromkeys(text for text in expected if text))}"
     fix = "correct the value"
-    if "namespace.table" in first["msg"]:
+    if isinstance(context.get("error"), BadTableName):
         fix = "write namespace.table, e.g. silver.orders; a part with other signs in backticks"
     return f"{shown}: {first['msg']}", fix
 

@@ -394,19 +394,37 @@ kafka: {{bootstrap_servers: "{address}", topic: {topic}, format: json}}
 """
 
 
-@pytest.mark.req("P6", "M3")
-def test_a_window_of_wrong_events_becomes_offsets_of_the_topic_and_is_restated(
-    kafka: Kafka, tmp_path: Path
-) -> None:
-    """Events out of order by their own time; each step by the program's own verbs."""
-    lab, topic = Lab(tmp_path), Topic(kafka.address)
+def amounts(kafka: Kafka, root: Path) -> tuple[Lab, Topic, Path]:
+    """The lab, whose source is a topic; and the file that declares it."""
+    lab, topic = Lab(root), Topic(kafka.address)
     lab.make()
     with lab.opened() as catalog:
         catalog.drop_table(SOURCE)
     declared = lab.folder / "catalog/sources/amounts.yaml"
     declared.parent.mkdir()
-    text = AMOUNTS.format(address=topic.address, topic=topic.name)
-    declared.write_text(text)
+    declared.write_text(AMOUNTS.format(address=topic.address, topic=topic.name))
+    return lab, topic, declared
+
+
+def opened(lab: Lab) -> Project:
+    found = Adapters.open(lab.folder, None, NullProgress())
+    return Project(LabWiring(found.folder, found.profile, NullProgress(), found.profile_name))
+
+
+def publish(project: Project, run: str) -> None:
+    project.approve(run, by="ana")
+    project.run(run, "ana")
+    project.accept(run, by="ana")
+    project.publish(run, by="ana")
+
+
+@pytest.mark.req("P6", "M3")
+def test_a_window_of_wrong_events_becomes_offsets_of_the_topic_and_is_restated(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    """Events out of order by their own time; each step by the program's own verbs."""
+    lab, topic, declared = amounts(kafka, tmp_path)
+    text = declared.read_text()
     wanted: dict[int, list[int]] = {0: [], 1: []}
     for offset, day in enumerate(reversed(DAYS)):
         for number in (0, 1):
@@ -415,9 +433,7 @@ def test_a_window_of_wrong_events_becomes_offsets_of_the_topic_and_is_restated(
             topic.send(value, number, timestamp=int(moment.timestamp() * 1000))
             wanted[number] += [offset] if day in SCOPE[:2] else []
     topic.flush()
-    found = Adapters.open(lab.folder, None, NullProgress())
-    wiring = LabWiring(found.folder, found.profile, NullProgress(), found.profile_name)
-    project = Project(wiring)
+    project = opened(lab)
     first = project.land("amounts")
     lab.manifest("topic.yaml", SCOPE[0], SCOPE[-1])
     window = f"{SCOPE[0]}..{SCOPE[1]}"
@@ -448,10 +464,7 @@ def test_a_window_of_wrong_events_becomes_offsets_of_the_topic_and_is_restated(
     topic.flush()
     run = str(planned.run_id)
     assert project.plan("jobs/topic.yaml", by="ana", dry_run=True).run_id == run
-    project.approve(run, by="ana")
-    project.run(run, "ana")
-    project.accept(run, by="ana")
-    project.publish(run, by="ana")
+    publish(project, run)
     with lab.opened() as catalog:
         rows = catalog.load_table(TARGET).scan().to_arrow().to_pylist()
     restated = sorted((str(row["d"]), row["k"], row["v"]) for row in rows if row["v"] == 10)
@@ -463,13 +476,7 @@ def test_a_topic_is_landed_and_restated_from_and_a_later_landing_does_not_change
     kafka: Kafka, tmp_path: Path
 ) -> None:
     """The program's own verbs; Spark's part is played by the lab's engine."""
-    lab, topic = Lab(tmp_path), Topic(kafka.address)
-    lab.make()
-    with lab.opened() as catalog:
-        catalog.drop_table(SOURCE)
-    declared = lab.folder / "catalog/sources/amounts.yaml"
-    declared.parent.mkdir()
-    declared.write_text(AMOUNTS.format(address=topic.address, topic=topic.name))
+    lab, topic, _ = amounts(kafka, tmp_path)
 
     def deliver(day: str, k: int, v: int) -> None:
         topic.send(json.dumps({"d": day, "k": k, "v": v}).encode(), k % 2)
@@ -478,9 +485,7 @@ def test_a_topic_is_landed_and_restated_from_and_a_later_landing_does_not_change
     for day in DAYS:
         for k in range(1, 4):
             deliver(day, k, k)
-    found = Adapters.open(lab.folder, None, NullProgress())
-    wiring = LabWiring(found.folder, found.profile, NullProgress(), found.profile_name)
-    project = Project(wiring)
+    project = opened(lab)
     landed = project.land("amounts")
     manifest = lab.folder / lab.manifest("topic.yaml", "2024-01-02", "2024-01-05")
     pinned = f"table: bronze.s, at: {landed.tag},"
@@ -488,10 +493,7 @@ def test_a_topic_is_landed_and_restated_from_and_a_later_landing_does_not_change
     run = str(project.plan("jobs/topic.yaml", by="ana").run_id)
     deliver("2024-01-02", 1, 1000)
     assert project.land("amounts").rows == 1
-    project.approve(run, by="ana")
-    project.run(run, "ana")
-    project.accept(run, by="ana")
-    project.publish(run, by="ana")
+    publish(project, run)
     with lab.opened() as catalog:
         rows = catalog.load_table(TARGET).scan().to_arrow().to_pylist()
     assert sorted((str(row["d"]), row["k"], row["v"]) for row in rows) == [

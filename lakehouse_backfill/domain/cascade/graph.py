@@ -101,8 +101,3 @@ def cascade_id_of(first_run_id: str) -> str:
 def first_run_of(cascade_id: str) -> str:
     """Return the run that a cascade begins with."""
     return _RUN_PREFIX + cascade_id.removeprefix(CASCADE_PREFIX)
-
-
-def is_cascade_id(text: str) -> bool:
-    """Return whether a text names a cascade, and not a run."""
-    return text.startswith(CASCADE_PREFIX)

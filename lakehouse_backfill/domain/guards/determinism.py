@@ -99,8 +99,6 @@ KindName = Literal[
     "unpinned_read", "environment", "file_read", "network", "hash_order", "time_zone",
     "global_state",
 ]  # fmt: skip
-#: Kinds of which the order of rows decides; a later sort may make them harmless.
-ORDER_KINDS = frozenset({"unordered_collection", "unordered_first", "unordered_limit"})
 
 
 class Finding(Value):

@@ -49,30 +49,34 @@ def table_text(parts: Iterable[str]) -> str:
     return ".".join(part if is_plain(part) else quote_identifier(part) for part in parts)
 
 
+class BadTableName(ValueError):
+    """A text that names no table: people write `namespace.table`."""
+
+
 def table_parts(text: str) -> tuple[str, ...]:
     """Return the namespaces and the name of a table, or the parts of a namespace.
 
-    Parts without dots and backticks may stand without quotes. Raises ValueError for another text.
+    Parts without dots and backticks may stand without quotes. Raises BadTableName for another text.
     """
     parts: list[str] = []
     end, more = 0, True
     while more:
         found = _PART.match(text, end)
         if found is None:
-            raise ValueError(f"{text!r} is not namespace.table")
+            raise BadTableName(f"{text!r} is not namespace.table")
         parts.append(found[2] if found[1] is None else found[1].replace("``", "`"))
         end, more = found.end(), bool(found[3])
     if end != len(text):
-        raise ValueError(f"{text!r} is not namespace.table")
+        raise BadTableName(f"{text!r} is not namespace.table")
     return tuple(parts)
 
 
 def normal_table_text(text: str) -> str:
-    """Return the one text of the table that `text` names; raise ValueError when it names none."""
+    """Return the one text of the table that `text` names; raise BadTableName when it names none."""
     parts = table_parts(text)
     found = table_text(parts)
     if len(parts) < 2 or len(found) > _MAX_TABLE_NAME:
-        raise ValueError(f"{text!r} is not namespace.table, or longer than {_MAX_TABLE_NAME}")
+        raise BadTableName(f"{text!r} is not namespace.table, or longer than {_MAX_TABLE_NAME}")
     for part in parts:
         if _UNUSABLE.search(part) or part in (".", "..") or part != part.strip():
             raise ValueError(

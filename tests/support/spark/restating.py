@@ -66,17 +66,7 @@ class RestateLab:
             "shadow_namespace": f"{self.namespace}_shadow", "spark": self.settings,
             "catalog": CATALOG,
         }  # fmt: skip
-        product = {
-            "api_version": "lakehouse-backfill/v1", "product": out, "table": out,
-            "description": "Amounts per day.", "owner": "ana", "key": ["d", "id"],
-            "partitioning": [{"column": "d"}], "lineage_columns": False, "consumers": [],
-            "columns": [
-                {"name": "id", "type": "long"}, {"name": "d", "type": "date"},
-                {"name": "v", "type": "long"},
-            ],
-            "classification": "internal", "retention_days": "unlimited", "deletions": "block",
-            **(CHECKS if has_checks else {}), **contract,
-        }  # fmt: skip
+        product = self._product(has_checks=has_checks) | contract
         manifest: dict[str, Any] = {
             "api_version": "lakehouse-backfill/v1", "product": out,
             "run": {"requested_by": "ana", "reason": "wrong rate", "reason_code": "bug_fix"},
@@ -111,6 +101,20 @@ class RestateLab:
         self.project = Project.open(self.folder)
         self.project.wiring.create_lake()
         return self.project
+
+    def _product(self, *, has_checks: bool) -> dict[str, Any]:
+        out = self.table("out")
+        return {
+            "api_version": "lakehouse-backfill/v1", "product": out, "table": out,
+            "description": "Amounts per day.", "owner": "ana", "key": ["d", "id"],
+            "partitioning": [{"column": "d"}], "lineage_columns": False, "consumers": [],
+            "columns": [
+                {"name": "id", "type": "long"}, {"name": "d", "type": "date"},
+                {"name": "v", "type": "long"},
+            ],
+            "classification": "internal", "retention_days": "unlimited", "deletions": "block",
+            **(CHECKS if has_checks else {}),
+        }  # fmt: skip
 
     def amend(self, **fields: Any) -> None:
         """Write the run manifest again, with other values for some of its fields."""

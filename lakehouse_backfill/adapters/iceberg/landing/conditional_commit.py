@@ -7,6 +7,7 @@ outcome is found by its token, and one that was decided on an older state is ref
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -39,8 +40,8 @@ class ConditionalCommits(Generic[StateT]):
     #: The property, and what reads its text.
     name: str
     parse: Callable[[str], StateT]
-    #: Sends a transaction, between the fault points of the table's kind.
-    send: Callable[[Transaction], None]
+    #: Opens the `commit_window` of the table's kind, so that its fault points have its name.
+    commit_window: Callable[[], AbstractContextManager[None]]
     #: Says what another process did: of a table's name, its state if it has one, and ours.
     overtaken: Callable[[str, StateT | None, StateT], str]
     #: What an error says about the data.
@@ -89,7 +90,8 @@ class ConditionalCommits(Generic[StateT]):
             with catalogs.translate_errors():
                 transaction = prepare(loaded)
             try:
-                self.send(transaction)
+                with self.commit_window():
+                    transaction.commit_transaction()
             except Exception as error:  # noqa: BLE001 (after any error it may have succeeded)
                 if catalogs.is_lost_race(error):
                     continue

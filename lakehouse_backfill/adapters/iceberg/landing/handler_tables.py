@@ -145,7 +145,7 @@ class IcebergHandlerTables:
             self.catalog,
             STATE_PROPERTY,
             ReplayState.model_validate_json,
-            _send,
+            lambda: commit_window("HandlerTables.commit"),
             _overtaken,
             "no reader sees a row of this commit; what was committed before it stays",
             self.budget_s,
@@ -220,11 +220,6 @@ def _prepare(table: Table, files: list[Any], state: ReplayState) -> Transaction:
         for file in files:
             append.append_data_file(file)
     return transaction
-
-
-def _send(transaction: Transaction) -> None:
-    with commit_window("HandlerTables.commit"):
-        transaction.commit_transaction()
 
 
 def _overtaken(table: str, found: ReplayState | None, state: ReplayState) -> str:

@@ -228,7 +228,7 @@ class IcebergMigratedTables:
             self.catalog,
             STATE_PROPERTY,
             MigrationState.model_validate_json,
-            _send,
+            lambda: commit_window("MigratedTables.commit"),
             _overtaken,
             _KEPT,
             self.budget_s,
@@ -395,11 +395,6 @@ def _written_files(table: Table, batches: Iterable[Any]) -> Iterable[DataFile]:
                 table.io.delete(file.file_path)
         raise
     return files
-
-
-def _send(transaction: Transaction) -> None:
-    with commit_window("MigratedTables.commit"):
-        transaction.commit_transaction()
 
 
 def _overtaken(table: str, found: MigrationState | None, _: MigrationState) -> str:

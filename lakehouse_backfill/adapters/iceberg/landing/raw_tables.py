@@ -193,7 +193,7 @@ class IcebergRawTables:
             self.catalog,
             LANDING_STATE_PROPERTY,
             LandingState.model_validate_json,
-            _send,
+            lambda: commit_window("RawTables.commit"),
             _overtaken,
             "no reader sees a row of this commit; what was committed before it stays",
             self.budget_s,
@@ -264,11 +264,6 @@ class _LandingCommit:
             MODE_PROPERTY: state.mode,
             LANDING_POSITION_PROPERTY: canonical_json(state.position),
         }
-
-
-def _send(transaction: Transaction) -> None:
-    with commit_window("RawTables.commit"):
-        transaction.commit_transaction()
 
 
 def _overtaken(table: str, found: LandingState | None, state: LandingState) -> str:
