@@ -49,6 +49,7 @@ SNAPSHOTS = {
     "adapters/spark/commits/java_commits.py": "of the same request",
     "adapters/spark/dataframes.py": "of the request, or of shadow_writer: tests/lake/test_staging",
     "adapters/spark/staging/intermediates.py": "own",
+    "adapters/spark/stateful/store.py": "own",
     "adapters/iceberg/control/log_files.py": "a control table: its rows have the mode",
     "adapters/iceberg/capabilities.py": "a probe, which is dropped",
     "adapters/iceberg/shadow/branches.py": "the first snapshot of a branch, which has no rows",
