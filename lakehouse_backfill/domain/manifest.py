@@ -168,6 +168,11 @@ class Source(Value):
         0, ge=0, le=3660, description="Days read before a chunk, to build its state."
     )
     cool_down_days: int = Field(0, ge=0, le=3660, description="Days read after a chunk.")
+    partition_column: ColumnName | None = added_later(
+        None,
+        "Column with the values of the target's partition column, such as a tenant, an id or an "
+        "offset: a chunk reads only the rows of its own partitions.",
+    )
     complete: Literal["none", "hour", "day", "month"] = Field(
         "none",
         description="Each hour, day or month that the run reads must hold a row, else the run "

@@ -78,6 +78,9 @@ class SourcePin(Value):
     candidate: CandidatePin | None = added_later(
         None, "For an input that another run of the cascade stages."
     )
+    partition_column: str | None = added_later(
+        None, "Column by which a chunk reads only the rows of its own partitions."
+    )
     topic: TopicPin | None = added_later(
         None, "For a raw table of a topic: the offsets whose records the snapshot holds."
     )

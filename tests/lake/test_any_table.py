@@ -69,6 +69,8 @@ def life(
     key: str = "[]",
     table: str | None = None,
     extent: tuple[str, str] = ("0", "1"),
+    partition_column: str | None = None,
+    per_chunk: int = 16,
 ) -> tuple[Project, str]:
     """Go from the table `out` to a validated run; the drafts are answered, not rewritten."""
     where = str(lake.profile_folder)
@@ -87,7 +89,9 @@ def life(
     drawn["sources"]["src"] |= {
         "table": lake.table("src"),
         "range": {"column": "t", "from": date(2023, 12, 1), "to": date(2024, 2, 1)},
+        "partition_column": partition_column,
     }
+    drawn["limits"] = {"partitions_per_chunk": per_chunk}
     drawn["target"] |= {name: value for name, value in target.items() if value is not None}
     if table is not None:
         drawn["validation"] = {"edge_partitions": 0}
@@ -166,10 +170,13 @@ def test_buckets_are_restated_and_rolled_back(lake: Lake) -> None:
     lake.append("src", *((number + 100, p, date(2024, 1, 1)) for number, p in enumerate(values)))
     before = seen(lake, "id")
     wanted = [number_of("a"), None]
-    project, run_id = life(lake, {"partitions": {"column": "p", "values": wanted}})
+    target = {"partitions": {"column": "p", "values": wanted}}
+    project, run_id = life(lake, target, partition_column="p")
     project.accept(run_id, by="lead")
     project.publish(run_id, by="lead")
     inside = [None if p is None else number_of(p) for p in values]
+    read = sum(chunk.input_rows or 0 for chunk in project.chunks(run_id).chunks)
+    assert read == sum(bucket in wanted for bucket in inside)
     assert seen(lake, "id") == sorted(
         ((number + 100 if bucket in wanted else number, p)
          for number, (p, bucket) in enumerate(zip(values, inside, strict=True))),
@@ -179,6 +186,30 @@ def test_buckets_are_restated_and_rolled_back(lake: Lake) -> None:
     assert [check["name"] for check in checks if check["ok"] is False] == []
     project.rollback(lake.table("out"), reason="wrong", by="lead")
     assert seen(lake, "id") == before
+
+
+@pytest.mark.long
+@pytest.mark.req("P3")
+def test_offsets_of_a_topic_bound_chunks_and_each_reads_only_its_own(lake: Lake) -> None:
+    lake.sql("CREATE TABLE {ns}.out (kafka_partition int, kafka_offset bigint, v bigint) "
+             "USING iceberg PARTITIONED BY (truncate(10, kafka_offset))")  # fmt: skip
+    lake.append("out", *((at % 2, at, 0) for at in range(40)))
+    lake.sql("CREATE TABLE {ns}.src (kafka_partition int, kafka_offset bigint, v bigint, t date) "
+             "USING iceberg")  # fmt: skip
+    day = date(2024, 1, 1)
+    lake.append("src", *((part, at, at + 1, day) for at in range(40) for part in (0, 1)))
+    target = {"partitions": {"column": "kafka_offset", "values": [10, 20]}}
+    project, run_id = life(lake, target, partition_column="kafka_offset", per_chunk=1)
+    notes = project.show(run_id).to_dict()["notes"]
+    assert "src: a chunk reads only rows whose kafka_offset is in its own partitions" in notes
+    assert [chunk.input_rows for chunk in project.chunks(run_id).chunks] == [20, 20]
+    project.accept(run_id, by="lead")
+    project.publish(run_id, by="lead")
+    new = [(part, at, at + 1) for at in range(10, 30) for part in (0, 1)]
+    old = [(at % 2, at, 0) for at in range(40) if not 10 <= at < 30]
+    assert seen(lake, "kafka_offset, kafka_partition") == sorted(
+        new + old, key=lambda row: (row[1], row[0])
+    )
 
 
 #: Columns of a table whose every name needs quoting somewhere, but for `id`.

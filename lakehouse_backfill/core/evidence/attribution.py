@@ -158,7 +158,8 @@ def _code(plan: Plan) -> tuple[object, ...]:
     resolved, manifest = plan.resolved, plan.resolved.manifest
     target = manifest.target
     reads = sorted(
-        (pin.name, pin.range, pin.warm_up_days, pin.cool_down_days) for pin in resolved.sources
+        (pin.name, pin.range, pin.warm_up_days, pin.cool_down_days, pin.partition_column)
+        for pin in resolved.sources
     )
     return (
         job_code.code_files(resolved), manifest.transform, target.row_predicate, target.merge,

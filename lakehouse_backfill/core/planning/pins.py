@@ -23,7 +23,9 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.catch_up import TombstonePin
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract, Tombstones
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
+from lakehouse_backfill.domain.labels.values import TIME_TYPES, is_bucket
 from lakehouse_backfill.domain.manifest import Reference, RunManifest, Source, unplannable
+from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
 from lakehouse_backfill.domain.rollout import PinLease
 from lakehouse_backfill.domain.table import LiveFile, Snapshot, TableInfo, TableRef
@@ -166,10 +168,46 @@ def _source_pin(
         range=item.range if isinstance(item, Source) else None,
         warm_up_days=item.warm_up_days if isinstance(item, Source) else 0,
         cool_down_days=item.cool_down_days if isinstance(item, Source) else 0,
+        partition_column=item.partition_column if isinstance(item, Source) else None,
         schema_id=snapshot.schema_id,
         columns=snapshot.columns,
         topic=topics.pin_topic(context, table, snapshot.snapshot_id),
     )
+
+
+def own_rows(pin: SourcePin, scope: Scope) -> tuple[RowRange, ...]:
+    """Return which rows of a source belong to the partitions; none: it is not cut by them."""
+    if pin.partition_column is None:
+        return ()
+    ranges = scope_row_ranges(scope)
+    return tuple(replace(rows, column=pin.partition_column, path=()) for rows in ranges)
+
+
+def own_rows_notes(scope: Scope, pins: tuple[SourcePin, ...]) -> tuple[str, ...]:
+    """Say which sources are cut by the partitions; raises ConfigError where one cannot be."""
+    return tuple(_own_rows_note(scope.field, pin) for pin in pins if pin.partition_column)
+
+
+def _own_rows_note(field: ScopeField, pin: SourcePin) -> str:
+    name, place = pin.partition_column, f"sources.{pin.name}.partition_column"
+    is_time = field.type in TIME_TYPES and not is_bucket(field.transform)
+    if field.is_whole_table or is_time:
+        what = "the whole table" if field.is_whole_table else f"{field.column}, which is a time"
+        raise ConfigError(
+            f"{place}: the run is scoped by {what}",
+            fix=f"remove it; sources.{pin.name}.range cuts what is read by time",
+            field=place,
+        )
+    found = {column.name: column.type for column in pin.columns}.get(name or "")
+    if found != field.type and {found, field.type} != {"int", "long"}:
+        fitting = [one.name for one in pin.columns if one.type == field.type]
+        raise ConfigError(
+            f"{place}: {name} of {pin.table} is {found or 'no column of it'}, and the target's "
+            f"{field.column} is {field.type}",
+            fix=f"name a column of the same type: {', '.join(fitting) or 'it has none'}",
+            field=place,
+        )
+    return f"{pin.name}: a chunk reads only rows whose {name} is in its own partitions"
 
 
 def unaccepted_input_warnings(

@@ -225,7 +225,7 @@ def _resolve_inputs(
     )
     found = pins.resolve_sources(context, manifest, contracts, declared.input_privacy, versions)
     notes = grains + reference_versions.semantics_notes(manifest.reference_data, versions)
-    notes += resolve.check_input_ranges(manifest, scope, found)
+    notes += resolve.check_input_ranges(manifest, scope, found) + pins.own_rows_notes(scope, found)
     notes += tuple(f"business rule: {rule}" for rule in declared.contract.business_rules)
     return found, notes + resolve.completeness_notes(manifest, declared.contract, found)
 

@@ -22,6 +22,7 @@ from lakehouse_backfill.adapters.spark.staging.masks import SecretReader
 from lakehouse_backfill.adapters.spark.staging.transform import PinnedInputs, TransformRunner
 from lakehouse_backfill.core.evidence import attribution
 from lakehouse_backfill.core.planning import resolve
+from lakehouse_backfill.core.planning.pins import own_rows
 from lakehouse_backfill.core.planning.target import catch_up
 from lakehouse_backfill.domain import partitions, plan
 from lakehouse_backfill.domain.catch_up import TableState
@@ -119,6 +120,9 @@ class SwappedInputs:
             "range": new.range.model_copy(update={"from_": first, "to": last}),
             "warm_up_days": max(old.warm_up_days, new.warm_up_days),
             "cool_down_days": max(old.cool_down_days, new.cool_down_days),
+            "partition_column": (
+                old.partition_column if old.partition_column == new.partition_column else None
+            ),
         }
         return self._inputs.read_for_scope(pin.model_copy(update=wide), self._scope)
 
@@ -129,7 +133,10 @@ def _restrict_to_pin(frame: DataFrame, pin: SourcePin, scope: Scope) -> DataFram
         return frame
     name, window = pin.range.column, resolve.window_to_read(pin, scope)
     kind = str(dataframes.iceberg_type(frame.schema, name))
-    return frame.where(dataframes.is_in_ranges(resolve.window_row_ranges(kind, name, *window)))
+    ranges = [resolve.window_row_ranges(kind, name, *window), own_rows(pin, scope)]
+    for rows in filter(None, ranges):
+        frame = frame.where(dataframes.is_in_ranges(rows))
+    return frame
 
 
 @dataclass(frozen=True)

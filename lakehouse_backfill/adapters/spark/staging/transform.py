@@ -42,6 +42,7 @@ from lakehouse_backfill.adapters.spark.staging.rejects import (
 from lakehouse_backfill.adapters.spark.stateful import lateness
 from lakehouse_backfill.adapters.spark.stateful.store import StateStore
 from lakehouse_backfill.core.planning import job_code, resolve
+from lakehouse_backfill.core.planning.pins import own_rows
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.planning.target.row_changes import context_row_predicate
 from lakehouse_backfill.domain.contract import Contract
@@ -83,7 +84,9 @@ class PinnedInputs:
         if pin.range is None:
             return self.read_whole(pin, options)
         window = resolve.window_to_read(pin, scope)
-        return self._read_window(pin, pin.range.column, window, options)
+        frame = self._read_window(pin, pin.range.column, window, options)
+        own = own_rows(pin, scope)
+        return self._tables.restrict_to_ranges(pin.table, frame, own) if own else frame
 
     def frames_for_scope(
         self,
@@ -157,7 +160,7 @@ class PinnedInputs:
 
     def _count_by_metadata(self, pin: SourcePin, scope: Scope, frame: DataFrame) -> int | None:
         """Count what `read_for_scope` reads; None where its rows must be read."""
-        if self._tables.counted is None:
+        if self._tables.counted is None or pin.partition_column is not None:
             return None
         rows: tuple[RowRange, ...] = ()
         if pin.range is not None:
