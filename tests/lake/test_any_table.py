@@ -193,20 +193,23 @@ def test_buckets_are_restated_and_rolled_back(lake: Lake) -> None:
 def test_offsets_of_a_topic_bound_chunks_and_each_reads_only_its_own(lake: Lake) -> None:
     lake.sql("CREATE TABLE {ns}.out (kafka_partition int, kafka_offset bigint, v bigint) "
              "USING iceberg PARTITIONED BY (truncate(10, kafka_offset))")  # fmt: skip
-    lake.append("out", *((at % 2, at, 0) for at in range(40)))
+    lake.append("out", *((part, at, 0) for at in range(40) for part in (0, 1)))
     lake.sql("CREATE TABLE {ns}.src (kafka_partition int, kafka_offset bigint, v bigint, t date) "
              "USING iceberg")  # fmt: skip
     day = date(2024, 1, 1)
     lake.append("src", *((part, at, at + 1, day) for at in range(40) for part in (0, 1)))
     target = {"partitions": {"column": "kafka_offset", "values": [10, 20]}}
-    project, run_id = life(lake, target, partition_column="kafka_offset", per_chunk=1)
+    project, run_id = life(
+        lake, target, "[kafka_partition, kafka_offset]",
+        partition_column="kafka_offset", per_chunk=1,
+    )  # fmt: skip
     notes = project.show(run_id).to_dict()["notes"]
     assert "src: a chunk reads only rows whose kafka_offset is in its own partitions" in notes
     assert [chunk.input_rows for chunk in project.chunks(run_id).chunks] == [20, 20]
     project.accept(run_id, by="lead")
     project.publish(run_id, by="lead")
     new = [(part, at, at + 1) for at in range(10, 30) for part in (0, 1)]
-    old = [(at % 2, at, 0) for at in range(40) if not 10 <= at < 30]
+    old = [(part, at, 0) for at in range(40) for part in (0, 1) if not 10 <= at < 30]
     assert seen(lake, "kafka_offset, kafka_partition") == sorted(
         new + old, key=lambda row: (row[1], row[0])
     )
