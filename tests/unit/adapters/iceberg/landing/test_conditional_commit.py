@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class World:
             self.catalog,
             "state",
             Counted.model_validate_json,
-            self._send,
+            self._window,
             lambda table, found, _: f"{table} is at {found.token if found else 'nothing'}",
             "nothing of it is there",
             budget_s,
@@ -64,10 +65,19 @@ class World:
     def state(self) -> Counted | None:
         return self.commits().read(self.catalog.load_table(NAME))
 
-    def _send(self, transaction: Transaction) -> None:
+    @contextmanager
+    def _window(self) -> Iterator[None]:
+        """Let the transaction that is sent meanwhile do what a test wants."""
         self.tries += 1
         send = self.sent.pop(0) if self.sent else Transaction.commit_transaction
-        send(transaction)
+        with pytest.MonkeyPatch.context() as patch:
+
+            def commit(transaction: Transaction) -> None:
+                patch.undo()
+                send(transaction)
+
+            patch.setattr(Transaction, "commit_transaction", commit)
+            yield
 
 
 def one_row(table: Table) -> Transaction:
