@@ -130,11 +130,15 @@ def test_as_many_are_side_by_side_as_the_window_has_grown_to() -> None:
 def test_a_driver_that_is_overtaken_with_two_chunks_in_work_leaves_at_most_these() -> None:
     _, engine, found, run = _world(parallel=2)
     other = dataclasses.replace(found, driver="two")
-    both = threading.Barrier(2)
+    both, paused = threading.Barrier(2), threading.Event()
 
     def interfere(chunk: Chunk) -> None:
-        if not chunk.chunk_id.startswith("c0001") and both.wait(SLOW_S) == 0:
+        if chunk.chunk_id.startswith("c0001"):
+            return
+        if both.wait(SLOW_S) == 0:
             pause(other, run, "bob", "")
+            paused.set()
+        assert paused.wait(SLOW_S)
 
     engine.act = interfere
     with pytest.raises(RunPaused):
