@@ -23,8 +23,10 @@ from lakehouse_backfill.core.versions import retention, version_labels
 from lakehouse_backfill.core.versions.retention import VersionRetention
 from lakehouse_backfill.domain.contract import Contract, KeepVersions
 from lakehouse_backfill.domain.labels.names import namespace_text
+from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.rollout import (
+    STATE_TABLE,
     TRIAL_TABLE,
     LeftoverFiles,
     OrphanFiles,
@@ -33,6 +35,7 @@ from lakehouse_backfill.domain.rollout import (
     RunFacts,
     is_kept_result,
 )
+from lakehouse_backfill.domain.stateful import states
 from lakehouse_backfill.domain.table import parse_branch_shadow
 from lakehouse_backfill.errors import (
     BackfillError,
@@ -75,6 +78,9 @@ def gather_facts(
     tags, unreadable = tags | rest, unreadable | more
     erased = _erased_tables(product, contracts, runs) if erasure else frozenset()
     _require_readable(erased, unreadable)
+    state_products = _state_products(context, runs, shadows) if product else {}
+    if erasure:
+        erased |= {name for name, of in state_products.items() if of == product}
     scratches = (name for name in shadows if policy.is_scratch(name))
     scratch_written_at = {
         name: at for name in scratches if (at := context.tables.committed_at(name))
@@ -91,7 +97,21 @@ def gather_facts(
         erasure=erasure,
         unreadable_tables=unreadable,
         scratch_written_at=scratch_written_at,
+        state_products=state_products,
     )
+
+
+def _state_products(
+    context: Context, runs: Mapping[str, RunFacts], shadows: Iterable[str]
+) -> dict[str, str]:
+    """Return the product of each kept state, by the run that kept it; unknown ones are left out."""
+    found = {}
+    for name in filter(STATE_TABLE.fullmatch, shadows):
+        info = context.tables.describe(name)
+        run = runs.get(info.properties.get("lakehouse-backfill.run-id", "")) if info else None
+        if run is not None:
+            found[name] = run.product
+    return found
 
 
 def _tables_with_tags(
@@ -155,10 +175,16 @@ def _run_facts(
             state=status.state.value,
             ends=ends,
             needs=run_files.carried_shadows(plan) if plan else (),
-            reads=run_files.read_candidates(plan) if plan else (),
+            reads=_read_tables(context, plan) if plan else (),
             **run,
         )
     return found
+
+
+def _read_tables(context: Context, plan: Plan) -> tuple[str, ...]:
+    """Name the tables of other runs that an open run reads, and its own states."""
+    kept = states.tables_of(plan.resolved, context.profile.shadow_namespace)
+    return (*run_files.read_candidates(plan), *kept)
 
 
 def _retention_of_product(

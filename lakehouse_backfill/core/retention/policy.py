@@ -28,9 +28,10 @@ PIN_PREFIX = "lhb-pin-"
 class RetentionFacts:
     """Everything that the decision looks at, as it is now.
 
-    `tags` holds ours by table. `erased`: the tables whose old content must not be kept for the
-    reason `erasure`. `scratch_written_at`: when a scratch table was last written to; absent: not
-    known. `unreadable_tables`: why each of them cannot be read; all that depends on one stays.
+    `tags` holds ours by table, `state_products` the products of kept states, where they are known.
+    `erased`: the tables whose old content must not be kept for the reason `erasure`.
+    `scratch_written_at`: when a scratch table was last written to; absent: not known.
+    `unreadable_tables`: why each of them cannot be read; all that depends on one stays.
     """
 
     now: datetime
@@ -44,6 +45,7 @@ class RetentionFacts:
     erasure: str = ""
     scratch_written_at: Mapping[str, datetime] = field(default_factory=dict)
     unreadable_tables: Mapping[str, str] = field(default_factory=dict)
+    state_products: Mapping[str, str] = field(default_factory=dict)
 
 
 _RETIRED_PREFIX = "let go: "
@@ -103,7 +105,8 @@ def decide_retention(facts: RetentionFacts) -> RetentionDecision:
     shadows = _shadow_reasons(facts)
     for name, because in shadows.items():
         run = _run_of_shadow(facts, name) or _run_of_scratch(facts, name)
-        found.add(because, run, name=name, kind="shadow", table=name)
+        of_state = {"product": made_of} if (made_of := facts.state_products.get(name)) else {}
+        found.add(because, run, name=name, kind="shadow", table=name, **of_state)
     _decide_versions(facts, found)
     kept = {name for name, because in shadows.items() if not _is_retired(because)}
     _decide_pins(facts, _with_clone_sources(facts, kept), found)
@@ -152,7 +155,9 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
     if INTERMEDIATE_TABLE.fullmatch(table):
         return _unused_reason(facts, table, "an intermediate result", INTERMEDIATE_KEPT)
     if STATE_TABLE.fullmatch(table):
-        return _unused_reason(facts, table, "a state", STATE_KEPT)
+        is_erased = table in facts.erased_tables
+        unneeded = f"{_RETIRED_PREFIX}{facts.erasure}" if is_erased else ""
+        return unneeded or _unused_reason(facts, table, "a state", STATE_KEPT)
     run = _run_of_scratch(facts, table)
     if run is None and not TRIAL_TABLE.fullmatch(table):
         return None

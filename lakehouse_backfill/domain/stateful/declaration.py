@@ -130,11 +130,14 @@ class StateStart(Value):
     """The state that a run starts from, and why; without a `kept` one it starts with none.
 
     With `warm_up` the first chunk reads the warm-up of its sources. `run_id` kept the state.
+    `cold_since` is the first partition whose rows are in the state: a run began there without a
+    state and without a warm-up. It is empty where the state is whole.
     """
 
     kept: StateSnapshot | None = None
     run_id: str = ""
     warm_up: bool = False
+    cold_since: str = ""
     why: str
 
 

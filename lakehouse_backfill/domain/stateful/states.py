@@ -8,11 +8,13 @@ key is therefore the one that the chunk would make.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import Chunk, Scope
-from lakehouse_backfill.domain.plan import Plan, ResolvedManifest, SourcePin
+from lakehouse_backfill.domain.plan import ResolvedManifest, SourcePin
+from lakehouse_backfill.domain.rollout import STATE_PREFIX
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.domain.stateful import declaration
 from lakehouse_backfill.domain.stateful.declaration import StateSnapshot
@@ -40,9 +42,17 @@ def identity_of(resolved: ResolvedManifest) -> str:
         "product": manifest.product,
         "transform": (manifest.transform.name, manifest.transform.version),
         "code": resolved.code_hash,
+        "packages": resolved.lock_hash,
         "config": manifest.transform.config,
         "stateful": manifest.stateful and manifest.stateful.model_dump(mode="json"),
-        "inputs": [(pin.name, pin.table, pin.snapshot_id) for pin in resolved.sources],
+        "partitions": resolved.scope.field.model_dump(mode="json"),
+        "inputs": [
+            (
+                pin.name, pin.table, pin.snapshot_id,
+                pin.range and pin.range.model_dump(mode="json"),
+            )
+            for pin in resolved.sources
+        ],
     })  # fmt: skip
 
 
@@ -83,6 +93,23 @@ def state_after(resolved: ResolvedManifest, chunk: Chunk) -> ChunkStart:
     return ChunkStart(key, chunk.partitions[-1])
 
 
+def table_of(namespace: str, key: str) -> str:
+    """Return the table in which a state is kept."""
+    return f"{namespace}.{STATE_PREFIX}{key[:32]}"
+
+
+def tables_of(resolved: ResolvedManifest, namespace: str) -> tuple[str, ...]:
+    """Return the tables of the states that a run reads or keeps; none of one without a state."""
+    if resolved.manifest.stateful is None:
+        return ()
+    kept = resolved.state_start.kept if resolved.state_start else None
+    own = (
+        table_of(namespace, next_key(identity_of(resolved), start.key, chunk.partitions))
+        for chunk, start in chunk_starts(resolved)
+    )
+    return (*((kept.table,) if kept else ()), *own)
+
+
 def labels_to_read(resolved: ResolvedManifest, scope: Scope) -> tuple[Scope, bool]:
     """Return the partitions whose rows are read for some of them, and whether with a warm-up.
 
@@ -110,7 +137,11 @@ def watermark_source(resolved: ResolvedManifest) -> str:
     return declaration.watermark_source(declared, sources) if declared else ""
 
 
-def has_kept_start(plan: Plan) -> bool:
-    """Return whether the run starts from a state that an earlier run kept."""
-    start = plan.resolved.state_start
-    return start is not None and start.kept is not None
+def first_that_counts(pin: SourcePin, resolved: ResolvedManifest, first: datetime) -> datetime:
+    """Return from which instant on rows of a source decide on partitions that begin at `first`.
+
+    The state of a job that no warm-up makes holds rows of all partitions before them.
+    """
+    declared = resolved.manifest.stateful
+    reaches_back = declared is not None and not declared.warm_up_days and pin.range is not None
+    return datetime.min.replace(tzinfo=timezone.utc) if reaches_back else first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
 
@@ -109,20 +109,39 @@ OTHERS: dict[str, dict[str, Any]] = {
     "configuration": {"manifest__transform__config": {"rate": 2}},
     "version": {"manifest__transform__version": "9.0.0"},
     "declaration": {"manifest__stateful": Stateful.model_validate(FIELDS | {"late": "drop"})},
+    "packages": {"lock_hash": "f" * 64},
+    "partition field": {"scope__field": ScopeField(column="e", transform="identity", type="date")},
 }
 
 
-@pytest.mark.parametrize("name", [*OTHERS, "input", "cut"])
+@pytest.mark.parametrize("name", [*OTHERS, "input", "range", "cut"])
 def test_a_state_has_another_key_when_anything_that_makes_it_differs(name: str) -> None:
     made = resolved([DAYS[:2]])
     other = resolved([DAYS[:1], DAYS[1:2]]) if name == "cut" else with_fields(
         made, **OTHERS.get(name, {})
     )  # fmt: skip
-    if name == "input":
-        pins = tuple(pin.model_copy(update={"snapshot_id": 5}) for pin in made.sources)
-        other = with_fields(made, sources=pins)
+    if name in ("input", "range"):
+        change = {"snapshot_id": 5} if name == "input" else {"range__column": "arrived"}
+        other = with_fields(made, sources=tuple(with_fields(pin, **change) for pin in made.sources))
     keys = [states.state_after(one, one.chunks[-1]).key for one in (made, made, other)]
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_the_states_that_a_run_reads_and_keeps_are_named_by_their_tables() -> None:
+    kept = StateSnapshot(table="a.b", snapshot_id=1, checksum="x", key="k", boundary=DAYS[0])
+    made = resolved([DAYS[1:2], DAYS[2:3]], StateStart(kept=kept, run_id="bf-0", why="kept"))
+    own = [states.table_of("lhb", states.state_after(made, one).key) for one in made.chunks]
+    assert states.tables_of(made, "lhb") == ("a.b", *own)
+    assert states.tables_of(with_fields(made, manifest__stateful=None), "lhb") == ()
+
+
+def test_rows_of_all_earlier_days_count_unless_a_warm_up_makes_the_state() -> None:
+    made, noon = resolved([DAYS[:1]]), datetime(2024, 1, 5, 12, tzinfo=timezone.utc)
+    (pin, *_) = made.sources
+    warm = with_fields(made, manifest__stateful__warm_up_days=3)
+    plain = with_fields(made, manifest__stateful=None)
+    assert states.first_that_counts(pin, made, noon).year == 1
+    assert [states.first_that_counts(pin, one, noon) for one in (warm, plain)] == [noon, noon]
 
 
 WRONG: dict[str, tuple[dict[str, Any], dict[str, int], int, str]] = {

@@ -16,10 +16,10 @@ from lakehouse_backfill.adapters.spark import row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, cached, quoted_column
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
+from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import MODE_PROPERTY
-from lakehouse_backfill.domain.rollout import STATE_PREFIX
 from lakehouse_backfill.domain.stateful import states
 from lakehouse_backfill.domain.stateful.declaration import StateSnapshot
 from lakehouse_backfill.domain.stateful.states import ChunkStart
@@ -63,7 +63,8 @@ class StateStore:
             raise NotFound(
                 f"the state at the end of {start.boundary} is not kept in {self._table_of(start)}",
                 state=_NOT_RESTORED,
-                fix="plan again: the plan says from which state it can start",
+                fix=f"{command_line('cancel', plan.run_id)}, then plan again: the plan says from "
+                "which state it can start",
             )
         frame = self._tables.read(kept.table, kept.snapshot_id)
         self._require_whole(frame, start.kept or kept, kept)
@@ -102,13 +103,13 @@ class StateStore:
                 f"the rows of chunk {chunk.chunk_id} are staged, and the state that it left is not "
                 f"kept in {self._table_of(after)}",
                 state="the shadow keeps its rows; readers see what they saw before",
-                fix="plan again: the next run makes rows and state",
+                fix=f"{command_line('cancel', plan.run_id)}, then plan again: the next run makes "
+                "rows and state",
             )
         return found
 
     def _table_of(self, start: ChunkStart) -> str:
-        own = f"{self._namespace}.{STATE_PREFIX}{start.key[:32]}"
-        return start.kept.table if start.kept else own
+        return start.kept.table if start.kept else states.table_of(self._namespace, start.key)
 
     def _find(self, table: str, wanted: ChunkStart) -> StateSnapshot | None:
         """Return a kept state; None unless the table has exactly one snapshot, of this key."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lakehouse_backfill.core.retention.maintain import gather_facts
 from lakehouse_backfill.core.retention.policy import (
     RetentionDecision,
     RetentionFacts,
@@ -19,7 +20,10 @@ from lakehouse_backfill.domain.contract import KeepVersions
 from lakehouse_backfill.domain.publication import Publication, PublicationAction
 from lakehouse_backfill.domain.rollout import PinLease, RunFacts
 from lakehouse_backfill.domain.run import RunState, RunStatus
-from tests.support.examples.plans import a_publication, an_event
+from lakehouse_backfill.domain.stateful.declaration import StateSnapshot, StateStart
+from tests.support.examples.plans import a_publication, an_event, with_fields
+from tests.support.fakes import steps
+from tests.support.fakes.context import PRODUCT, contract, declared
 
 pytestmark = pytest.mark.req("U12")
 
@@ -208,6 +212,75 @@ def test_an_intermediate_result_goes_when_nobody_used_it_for_a_week(ends: dateti
                 "an intermediate result, used within 7 days"
             ]
     assert gone == {6: [], 8: [kept], None: []}
+
+
+STATEFUL = {
+    "state": {"derived_from_input": True, "key": ["id"]}, "start_boundary": "empty",
+    "timers": "event_time", "late": "include", "watermark": {"policy": "batch_equivalent"},
+    "warm_up_days": 1,
+}  # fmt: skip
+STATE = f"shadow.lhb_state_{'0a' * 16}"
+
+
+@pytest.mark.req("X4")
+@pytest.mark.parametrize("days", [89, 91])
+def test_a_state_goes_after_three_months_unless_an_open_run_reads_it(days: int) -> None:
+    written = {STATE: NOW - timedelta(days=days)}
+    closed = a_run(1, "published", RUNNING)
+    reading = a_run(2, "staging", None).model_copy(update={"reads": (STATE,)})
+    shadows = (closed.shadow, reading.shadow, STATE)
+    alone = decide_retention(facts(closed, shadows=shadows[::2], scratch_written_at=written))
+    assert names(alone)[0] == ([STATE] if days > 90 else [])
+    found = decide_retention(facts(closed, reading, shadows=shadows, scratch_written_at=written))
+    assert names(found)[0] == []
+
+
+@pytest.mark.req("X4")
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_erasure_takes_the_states_of_its_product(is_read: bool) -> None:
+    other = STATE.replace("0a", "0b")
+    run = a_run(1, "staging" if is_read else "published", None if is_read else RUNNING)
+    run = run.model_copy(update={"reads": (STATE,) if is_read else ()})
+    found = decide_retention(
+        facts(
+            run, shadows=(STATE, other), erased_tables=frozenset({STATE}), erasure="erasure: 4711",
+            scratch_written_at=dict.fromkeys((STATE, other), NOW),
+            state_products={STATE: "p", other: "q"},
+        )
+    )  # fmt: skip
+    found.limit_to("p")
+    assert names(found) == (([], [STATE]) if is_read else ([STATE], []))
+    (item,) = found.kept if is_read else found.retired
+    assert item.because == ("bf-1, which is staging, reads it" if is_read else "erasure: 4711")
+
+
+@pytest.mark.req("X4")
+def test_the_product_of_a_state_is_that_of_the_run_that_kept_it() -> None:
+    where, found = steps.world()
+    run_id = steps.published_run(found)
+    marks = {"lakehouse-backfill.base-snapshot-id": "none"}
+    where.add(STATE, x="f").properties = marks | {"lakehouse-backfill.run-id": run_id}
+    where.add(STATE.replace("0a", "0b"), x="f").properties = marks
+    contracts = {PRODUCT: contract()}
+    by_age = gather_facts(found, contracts, PRODUCT, "")
+    assert (by_age.state_products, by_age.erased_tables) == ({STATE: PRODUCT}, frozenset())
+    erased = gather_facts(found, contracts, PRODUCT, "a request")
+    assert STATE in erased.erased_tables
+    assert gather_facts(found, contracts, None, "").state_products == {}
+
+
+@pytest.mark.req("X4")
+def test_an_open_run_reads_the_state_that_it_starts_from_and_its_own() -> None:
+    _, found = steps.world()
+    kept = StateSnapshot(table=STATE, snapshot_id=1, checksum="x", key="k", boundary="2020-01-01")
+    run_id = steps.approved_run(found, declared(stateful=STATEFUL))
+    runs: Any = found.runs
+    start = StateStart(kept=kept, run_id="bf-0", why="kept")
+    runs.plans[run_id] = with_fields(runs.plans[run_id], resolved__state_start=start)
+    reads = gather_facts(found, {}, None, "").runs[run_id].reads
+    own = f"{found.profile.shadow_namespace}.lhb_state_"
+    assert reads[0] == STATE
+    assert [name.startswith(own) for name in reads[1:]] == [True, True]
 
 
 def test_what_is_not_known_to_be_ours_is_kept() -> None:
