@@ -338,6 +338,7 @@ def require_covered_reads(
                 fix=f"write mapping: all in catalog/contracts/{manifest.product}.yaml",
                 field=f"reference_data.{name}",
             )
+    _require_bounded_state(upstream, manifest)
     unit = _unit(field)
     if unit is None:
         return
@@ -358,6 +359,20 @@ def require_covered_reads(
             f"catalog/contracts/{manifest.product}.yaml",
             field=f"sources.{name}.warm_up_days",
         )
+
+
+def _require_bounded_state(upstream: Upstream, manifest: RunManifest) -> None:
+    """Raise Unsupported for a state that holds all earlier rows: a change reaches what follows."""
+    if manifest.stateful is None or manifest.stateful.warm_up_days:
+        return
+    raise unplannable(
+        f"a state of {manifest.product} reaches back without an end, but its mapping of "
+        f"{upstream.product} is {upstream.mapping}: a change would reach all later partitions, "
+        "which are not restated",
+        fix=f"write mapping: all in catalog/contracts/{manifest.product}.yaml, or "
+        "stateful.warm_up_days in the run manifest",
+        field="stateful.warm_up_days",
+    )
 
 
 def label_value(field: ScopeField, label: str) -> PartitionValue:

@@ -123,6 +123,9 @@ def _check_computation(
                 ),
                 _check_fencing(context, scratch, chunk),
             )
+    except errors.ChecksFailed as error:
+        # A chunk of a stateful run that leaves another state than before.
+        return (failed_check(_DETERMINISM, error.problem),)
     except errors.NotFound as error:
         return tuple(
             unknown_check(name, error.problem) for name in (_DETERMINISM, _IDEMPOTENCE, _FENCES)

@@ -29,6 +29,7 @@ from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.plan import Plan, SourcePin
 from lakehouse_backfill.domain.run import RunState, RunStatus
+from lakehouse_backfill.domain.stateful import states
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import BackfillError, EnvironmentDown, NotFound, Unsupported
 
@@ -277,8 +278,9 @@ class _Finder:
                 touching = list(changes)
             else:
                 scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
-                window = resolve.window_to_read(pin, scope)
-                touching = list(spans.within(window))
+                first, stop = resolve.window_to_read(pin, scope)
+                first = states.first_that_counts(pin, plan.resolved, first)
+                touching = list(spans.within((first, stop)))
             yield label, _summed_up(pin.name, touching)
 
     def _live_labels(self, by: ScopeField) -> frozenset[str]:

@@ -94,7 +94,8 @@ def try_partition(context: Context, plan: Plan, partition: str | None, by: str) 
 def limit_to_partition(plan: Plan, partition: str | None) -> Plan:
     """Return the plan of one partition, under an id that is no run's.
 
-    Raises NotFound, with the partitions that there are.
+    Raises NotFound, with the partitions that there are; Unsupported for one that needs a state
+    which is not kept.
     """
     labels = plan.resolved.scope.partitions
     chosen = labels[0] if partition is None else partition
@@ -103,6 +104,14 @@ def limit_to_partition(plan: Plan, partition: str | None) -> Plan:
             f"{plan.manifest_file} does not restate partition {chosen}",
             state=_NOTHING_DONE,
             fix=f"--partition with one of its own: {describe_labels(labels)}",
+        )
+    start = plan.resolved.state_start
+    if start is not None and start.kept is None and not start.warm_up and chosen != labels[0]:
+        raise errors.Unsupported(
+            f"{chosen} is computed from the state that the partitions before it leave, and a trial "
+            "computes one partition",
+            state=_NOTHING_DONE,
+            fix=f"--partition {labels[0]}, which starts without a state",
         )
     scope = plan.resolved.scope.model_copy(update={"partitions": (chosen,)})
     chunks = resolve.cut_chunks(scope, 1)

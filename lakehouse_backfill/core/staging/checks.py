@@ -53,7 +53,10 @@ def judge_chunk(
     cool-down, a job computes rows outside by design; without one, a job that hits nothing is wrong.
     """
     resolved, stored, computed = plan.resolved, sum(facts.rows.values()), record.output_rows
-    reads_more = any(pin.warm_up_days or pin.cool_down_days for pin in resolved.sources)
+    # A stateful run also reads what lies between two partitions.
+    reads_more = resolved.manifest.stateful is not None or any(
+        pin.warm_up_days or pin.cool_down_days for pin in resolved.sources
+    )
     results = [
         gate_registry.gate_result(
             "chunk rows are all stored",

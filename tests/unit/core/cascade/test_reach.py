@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import date, timedelta
 from typing import Any
 
@@ -113,6 +114,23 @@ def test_a_source_that_reads_more_than_its_mapping_says_is_refused() -> None:
         require_covered_reads(upstream("window", partitions_before=5), up, run.manifest, DAY)
     require_covered_reads(upstream("window", partitions_before=6), up, run.manifest, DAY)
     require_covered_reads(upstream("all"), up, run.manifest, DAY)
+
+
+def test_a_state_without_an_end_carries_a_change_to_all_later_partitions() -> None:
+    up, stateful = contract(product="s.up", table="s.up"), {
+        "state": {"derived_from_input": True, "key": ["id"]}, "start_boundary": "empty",
+        "timers": "event_time", "late": "include", "watermark": {"policy": "batch_equivalent"},
+    }  # fmt: skip
+    for days, is_refused in ((0, True), (2, False)):
+        sources = {"raw": {"table": "s.up", "warm_up_days": days}}
+        run = declared(
+            product="s.down", sources=sources, stateful={**stateful, "warm_up_days": days}
+        )
+        refusal = pytest.raises(Unsupported, match="would reach all later partitions")
+        with refusal if is_refused else nullcontext():
+            window = upstream("window", partitions_before=2)
+            require_covered_reads(window, up, run.manifest, DAY)
+        require_covered_reads(upstream("all"), up, run.manifest, DAY)
 
 
 @pytest.mark.parametrize("field", [DAY, TEXT])

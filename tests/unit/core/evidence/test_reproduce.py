@@ -22,7 +22,7 @@ from lakehouse_backfill.domain.catch_up import CarriedChunk, CatchUp
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
-from lakehouse_backfill.errors import ApprovalMissing, NotFound, Unsupported
+from lakehouse_backfill.errors import ApprovalMissing, ChecksFailed, NotFound, Unsupported
 from tests.support.fakes.compute import FakeCompute
 from tests.support.fakes.context import PRODUCT, contract, declared
 from tests.support.fakes.steps import note_calls, planned_run, published_run, world
@@ -106,6 +106,23 @@ def test_code_that_is_not_deterministic_is_found() -> None:
     assert verdicts(one) == {
         "determinism": False, "idempotence": False, "fences": True, "pins": True
     }  # fmt: skip
+
+
+class OtherState(FakeCompute):
+    """An engine whose code leaves another state each time."""
+
+    def stage(self, plan: Plan, chunk: Chunk, epoch: int) -> ChunkRecord:
+        raise ChecksFailed("chunk c leaves another state than the one that is kept of it", fix="-")
+
+
+@O7
+@pytest.mark.req("X4")
+def test_a_chunk_that_leaves_another_state_is_not_deterministic() -> None:
+    where, found = world()
+    published_run(found)
+    compute = OtherState(where)
+    (one,) = audit_guarantees(dataclasses.replace(found, compute=lambda: compute), PRODUCT, "bob")
+    assert verdicts(one) == {"determinism": False, "pins": True}
 
 
 class Unfenced(FakeCompute):

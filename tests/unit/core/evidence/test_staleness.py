@@ -215,6 +215,26 @@ def test_a_rejected_run_hides_nothing_and_an_open_one_on_old_inputs_is_named() -
     assert other.remarks[0].startswith(f"run {waiting} reads inputs of before: ")
 
 
+@pytest.mark.req("X4")
+@pytest.mark.parametrize(
+    ("days", "stale"), [(0, ["2020-01-02", "2020-01-03"]), (1, ["2020-01-02"])]
+)
+def test_a_late_row_makes_all_stale_whose_state_holds_rows_of_its_time(
+    days: int, stale: list[str]
+) -> None:
+    where, found = steps.world()
+    stateful = {
+        "state": {"derived_from_input": True, "key": ["id"]}, "start_boundary": "empty",
+        "timers": "event_time", "late": "include", "watermark": {"policy": "batch_equivalent"},
+        "warm_up_days": days,
+    }  # fmt: skip
+    sources = {"raw": {"warm_up_days": days}}
+    steps.published_run(found, declared(stateful=stateful, sources=sources))
+    where.write("bronze.raw", "2020-01-01", "raw-2")
+    seen = find_stale(found, contract(), lambda file: {})
+    assert [one.partition for one in seen.to_repair] == stale
+
+
 def test_rows_or_a_table_that_are_gone_are_not_complete() -> None:
     where, found = steps.world()
     steps.published_run(found)

@@ -13,6 +13,7 @@ from lakehouse_backfill.core.publication.publish import publish
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import Rejects
+from lakehouse_backfill.domain.stateful.declaration import StateStart
 from lakehouse_backfill.errors import (
     BackfillError,
     EnvironmentDown,
@@ -22,6 +23,7 @@ from lakehouse_backfill.errors import (
     Unsupported,
 )
 from tests.support.examples.keys import PROD
+from tests.support.examples.plans import with_fields
 from tests.support.fakes.context import PRODUCT, contract, declared
 from tests.support.fakes.steps import approved_run, content_of, world
 
@@ -52,6 +54,19 @@ def test_the_first_partition_is_tried_unless_one_is_named() -> None:
     with pytest.raises(NotFound, match="does not restate partition 2021-01-01") as caught:
         trial.try_partition(found, plan_of(found), "2021-01-01", "bob")
     assert "2020-01-02, 2020-01-03" in caught.value.fix
+
+
+@pytest.mark.req("X4")
+def test_a_partition_that_needs_a_state_which_is_not_kept_is_not_tried() -> None:
+    _, found = world()
+    plan = plan_of(found)
+    cold = with_fields(plan, resolved__state_start=StateStart(why="as declared"))
+    warm = with_fields(plan, resolved__state_start=StateStart(why="as declared", warm_up=True))
+    with pytest.raises(Unsupported, match="the state that the partitions before it leave") as no:
+        trial.try_partition(found, cold, "2020-01-03", "bob")
+    assert no.value.fix.startswith("--partition 2020-01-02")
+    assert trial.limit_to_partition(cold, None).resolved.scope.partitions == ("2020-01-02",)
+    assert trial.limit_to_partition(warm, "2020-01-03").resolved.scope.partitions == ("2020-01-03",)
 
 
 def test_a_trial_leaves_the_lake_as_it_was() -> None:

@@ -15,6 +15,7 @@ from lakehouse_backfill.core.staging.checks import stored_verdicts
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord, RunState
+from lakehouse_backfill.domain.stateful.declaration import Stateful
 from lakehouse_backfill.errors import ChecksFailed, EnvironmentDown
 from tests.support.examples.plans import a_plan, with_fields
 from tests.support.fakes.context import contract, declared
@@ -202,7 +203,7 @@ def test_run_tells_which_gates_it_closed() -> None:
 DAY = "2013-02-15"
 
 
-def outside(rows: int, warm_up_days: int) -> CheckResult:
+def outside(rows: int, warm_up_days: int, stateful: Stateful | None = None) -> CheckResult:
     """Judge a chunk of so many rows, and four outside of it."""
     record = ChunkRecord(
         run_id="bf-1", chunk_id="c1", partitions=(DAY,), status="done", input_rows=20,
@@ -211,7 +212,7 @@ def outside(rows: int, warm_up_days: int) -> CheckResult:
     )  # fmt: skip
     facts = ChunkFacts(rows={DAY: rows}, null_keys={}, duplicate_keys=0)
     pin = with_fields(a_plan().resolved.sources[0], warm_up_days=warm_up_days)
-    plan = with_fields(a_plan(), resolved__sources=(pin,))
+    plan = with_fields(a_plan(), resolved__sources=(pin,), resolved__manifest__stateful=stateful)
     found = {check.name: check for check in checks.judge_chunk(plan, record, facts, 0, ())}
     return found["rows lie inside the chunk"]
 
@@ -228,6 +229,16 @@ def test_rows_outside_block_only_without_a_warm_up_and_when_none_lies_inside(
     found = outside(rows, warm_up_days)
     assert (found.passed, found.blocking) == (passes, blocks)
     assert found.detail == f"{rows} inside, 4 outside and left out"
+
+
+@pytest.mark.req("X4", "Q9")
+def test_rows_between_two_partitions_of_a_stateful_run_are_outside_by_design() -> None:
+    stateful = Stateful.model_validate({
+        "state": {"derived_from_input": True, "key": ["k"]}, "start_boundary": "empty",
+        "timers": "event_time", "late": "include", "watermark": {"policy": "batch_equivalent"},
+    })  # fmt: skip
+    found = outside(0, 0, stateful)
+    assert (found.passed, found.limit) == (True, None)
 
 
 @pytest.mark.req("X5", "Q9")
