@@ -306,8 +306,7 @@ def visible_rows(files: Iterable[LiveFile]) -> tuple[int, int]:
     files. An equality delete may hide any row.
     """
     least = most = 0
-    rows_in_reach: dict[str, int] = {}
-    counts: dict[str, int] = {}
+    rows_in_reach, counts = dict[str, int](), dict[str, int]()
     for file in files:
         rows = file.rows - (file.vector_rows or 0)
         most += rows
@@ -327,7 +326,7 @@ class ColumnSpan(Value):
 
     Both are None where metadata does not tell. `least_rows` and `most_rows` bound the rows with a
     value that readers see. `is_exact`: readers see rows with both `first` and `last`. `added_by`:
-    the snapshot that added the file, where it is known.
+    the snapshot that added the file, if known. `deletes`: the delete files that apply to it.
     """
 
     path: str
@@ -337,6 +336,7 @@ class ColumnSpan(Value):
     most_rows: int
     is_exact: bool = False
     added_by: int | None = None
+    deletes: tuple[str, ...] = ()
 
 
 class ScanEstimate(Value):

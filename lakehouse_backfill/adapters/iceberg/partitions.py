@@ -329,6 +329,7 @@ class ColumnSpans:
             most_rows=max(0, min(most, file.record_count - (nulls or 0))),
             is_exact=is_known and not hidden,
             added_by=added_by,
+            deletes=hidden.get("deletes", ()),
         )
 
     def _bound(self, bounds: dict[int, bytes] | None) -> _Time:

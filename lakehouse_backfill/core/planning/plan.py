@@ -88,6 +88,7 @@ def read_scope_files(context: Context, resolved: ResolvedManifest) -> ScopedFile
     target = resolved.target
     if target.snapshot_id is None:
         return ScopedFiles()
+    size = row_changes.chunk_size_field(resolved.manifest)
     found = context.tables.scoped(target.table, target.snapshot_id, resolved.scope)
     spans = [(place, frozenset(labels)) for place in found.places for labels in place.spans]
     for place, spanned in spans:
@@ -97,9 +98,9 @@ def read_scope_files(context: Context, resolved: ResolvedManifest) -> ScopedFile
                 f"{target.table} has files of spec {place.spec_id} ({place.spec}) that hold rows "
                 f"of several chunks: {partitions.describe_labels(tuple(sorted(spanned)))}",
                 state="nothing was registered",
-                fix=f"set limits.partitions_per_chunk so that one chunk holds them all (at least "
-                f"{len(spanned)}), or rewrite the files: CALL system.rewrite_data_files",
-                field="limits.partitions_per_chunk",
+                fix=f"set {size} so that one chunk holds them all (at least {len(spanned)}), or "
+                "rewrite the files: CALL system.rewrite_data_files",
+                field=size,
             )
     return found
 
@@ -342,8 +343,9 @@ def _intent_warnings(
     manifest, contract = resolved.manifest, resolved.contract
     deprecated = job_code.require_allowed_version(manifest, contract, context.clock.now())
     noted = run_notes.notes_for_next_plan(context, contract.product)
-    earlier = column_scope.earlier_part_warnings(context, resolved)
-    return deprecated + noted + earlier + catch_up.revision_warnings(context, resolved, revise)
+    noted += states.start_warnings(resolved)
+    noted += column_scope.earlier_part_warnings(context, resolved)
+    return deprecated + noted + catch_up.revision_warnings(context, resolved, revise)
 
 
 def _require_changed_intent(
@@ -395,11 +397,8 @@ def find_conflicting_runs(
         other = context.runs.plan(status.run_id)
         overlap = sorted(partitions.overlap(resolved.scope, other.resolved.scope))
         if is_seen and overlap and not publish_modes.is_never_published(other):
-            found.append(
-                ConflictingRun(
-                    run_id=status.run_id, state=status.state.value, partitions=tuple(overlap)
-                )
-            )
+            state, labels = status.state.value, tuple(overlap)
+            found.append(ConflictingRun(run_id=status.run_id, state=state, partitions=labels))
     return tuple(found)
 
 

@@ -335,12 +335,8 @@ def _keep_intermediates(context: Context, compute: ComputePorts, plan: Plan) -> 
     """Have chunks read what their transform declares as intermediate results from one place."""
     if not compute.staging.intermediates(plan):
         return
-    journal, target = context.journal.bind(**plan.labels), plan.resolved.target
-    if target.uuid is None and (made := context.tables.describe(target.table)):
-        # Staging has made it by now; of an intermediate result's files it is looked at later.
-        target = target.model_copy(update={"uuid": made.uuid})
-    resolved = plan.resolved.model_copy(update={"target": target})
-    for one in compute.staging.keep_intermediates(plan.model_copy(update={"resolved": resolved})):
+    journal = context.journal.bind(**plan.labels)
+    for one in compute.staging.keep_intermediates(write_path.with_made_target(context, plan)):
         place = f"{one.table}@{one.snapshot_id}" if one.table else None
         how = "computed for each chunk" if place is None else "found" if one.was_there else "kept"
         journal.log(
@@ -410,6 +406,8 @@ def _stage_chunk(
         source_range = window and f"{window[0].isoformat()}..{window[1].isoformat()}"
         with journal.span("stage chunk", chunk_id=chunk.chunk_id, source_range=source_range):
             session.plans.judge(chunk)
+            if plan.resolved.manifest.stateful is not None:
+                plan = write_path.with_made_target(context, plan)
             return _with_reused(plan, stage.chunk, staging.stage(plan, chunk, epoch))
     if known is not None and known.snapshot_id == commit.snapshot_id:
         return known

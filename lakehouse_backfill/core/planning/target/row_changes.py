@@ -161,6 +161,12 @@ def chunk_partition_limit(manifest: RunManifest, contract: Contract, scope: Scop
     return manifest.limits.partitions_per_chunk
 
 
+def chunk_size_field(manifest: RunManifest) -> str:
+    """Return the field that says how many partitions a chunk has."""
+    is_stateful = manifest.stateful is not None
+    return "stateful.snapshot.every_partitions" if is_stateful else "limits.partitions_per_chunk"
+
+
 def check_changes_add_up(
     plan: Plan, counts: ChunkCounts, old_rows: int, new_rows: int
 ) -> CheckResult | None:

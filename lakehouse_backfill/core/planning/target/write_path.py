@@ -19,7 +19,13 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import version_labels
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.plan import ChosenWritePath, JvmState, ResolvedManifest, TableFacts
+from lakehouse_backfill.domain.plan import (
+    ChosenWritePath,
+    JvmState,
+    Plan,
+    ResolvedManifest,
+    TableFacts,
+)
 from lakehouse_backfill.domain.publication import CloneCommit
 from lakehouse_backfill.domain.table import Column, TableInfo, parse_branch_shadow
 from lakehouse_backfill.errors import Unsupported
@@ -244,3 +250,16 @@ def _versions_table_notes(context: Context, resolved: ResolvedManifest) -> tuple
         f"{name} gets the run's rows with their output_version; output_status of the rows that "
         "they replace becomes superseded",
     )
+
+
+def with_made_target(context: Context, plan: Plan) -> Plan:
+    """Return the plan with the UUID of a target that staging has made.
+
+    By it `maintain` knows whose files it deletes, of an intermediate result or of a state.
+    """
+    target = plan.resolved.target
+    if target.uuid is not None or (made := context.tables.describe(target.table)) is None:
+        return plan
+    target = target.model_copy(update={"uuid": made.uuid})
+    resolved = plan.resolved.model_copy(update={"target": target})
+    return plan.model_copy(update={"resolved": resolved})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ from pyiceberg.types import (
 )
 
 from lakehouse_backfill.adapters.iceberg.catalog import load_table
-from lakehouse_backfill.adapters.iceberg.partitions import finest_scope_field
+from lakehouse_backfill.adapters.iceberg.partitions import ColumnSpans, finest_scope_field
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.domain.table import Column, PartitionField, TableInfo
@@ -239,3 +241,17 @@ def test_metadata_that_no_reader_knows_is_unsupported_and_not_called_damaged(
     file.write_text(json.dumps(known))
     with pytest.raises(Unsupported, match=reason):
         load_table(catalog_of(tmp_path), "n.t")
+
+
+@pytest.mark.req("X4")
+def test_a_span_names_the_delete_files_that_hide_rows_of_it(tmp_path: Path) -> None:
+    catalog = catalog_of(tmp_path)
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", Schema(NestedField(1, "c", DateType())))
+    table.append(pa.table({"c": pa.array([date(2024, 1, 5)])}))
+    (task,) = table.scan().plan_files()
+    spans = ColumnSpans(table, table.schema().find_field("c"))
+    seen = [spans.span(task.file, None, **one) for one in ({}, {"deletes": ("d",), "hidden": {}})]
+    assert [(one.deletes, one.least_rows, one.most_rows) for one in seen] == [
+        ((), 1, 1), (("d",), 0, 1),
+    ]  # fmt: skip

@@ -44,6 +44,19 @@ def test_a_file_with_rows_of_two_chunks_is_refused_with_what_to_set() -> None:
     assert "partitions_per_chunk" in refused.value.fix
 
 
+@pytest.mark.req("X4")
+def test_a_stateful_run_is_told_its_own_field_of_the_size_of_chunks() -> None:
+    found = dataclasses.replace(context(where := lake()), tables=Coarse(tables=where.tables))
+    stateful = {
+        "state": {"derived_from_input": True, "key": ["id"]}, "start_boundary": "empty",
+        "timers": "event_time", "late": "include", "watermark": {"policy": "batch_equivalent"},
+        "warm_up_days": 1,
+    }  # fmt: skip
+    with pytest.raises(Unsupported, match="hold rows of several chunks") as refused:
+        make_plan(found, declared(stateful=stateful), "bob", None)
+    assert "set stateful.snapshot.every_partitions so that" in refused.value.fix
+
+
 def test_files_of_an_old_spec_in_one_chunk_are_named_in_the_plan() -> None:
     found = dataclasses.replace(context(where := lake()), tables=Coarse(tables=where.tables))
     plan = make_plan(found, declared(limits={"partitions_per_chunk": 2}), "bob", None)

@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan
+from lakehouse_backfill.core.planning.target import states
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.domain.cascade.graph import CandidatePin
+from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.stateful.declaration import StateSnapshot
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
+from tests.support.examples.plans import with_fields
 from tests.support.fakes import steps
-from tests.support.fakes.context import contract, declared
+from tests.support.fakes.compute import FakeCompute
+from tests.support.fakes.context import PRODUCT, context, contract, declared
 from tests.support.fakes.lake import FakeLake
 
 pytestmark = pytest.mark.req("X4", "P6")
@@ -114,11 +119,150 @@ def test_without_a_warm_up_a_run_without_a_state_is_a_cold_start() -> None:
     assert start.why.endswith(": it is a cold start")
 
 
+NO_WARM_UP: dict[str, Any] = {
+    "stateful": {"warm_up_days": 0}, "sources": {"raw": {"warm_up_days": 0}},
+}  # fmt: skip
+
+
+def good_run(where: FakeLake, found: Context, first: str, stop: str, **changes: Any) -> str:
+    """A validated run without a warm-up, whose chunks have left states."""
+    stateful = {"warm_up_days": 0, "start_boundary": "empty"}
+    fields = NO_WARM_UP | {"stateful": stateful} | changes
+    run_id = steps.validated_run(found, wanted(first, stop, **fields))
+    for record in found.runs.chunks(run_id):
+        label = record.partitions[-1]
+        table = f"lhb.{run_id}_{label}"
+        state = StateSnapshot(table=table, snapshot_id=1, checksum="x", key="k", boundary=label)
+        where.add(table, state="state")
+        found.runs.record_chunk(record.model_copy(update={"state": state.text}))
+    return run_id
+
+
+def test_a_state_whose_rows_reach_back_further_goes_before_a_nearer_one() -> None:
+    where, found = steps.world()
+    whole = good_run(where, found, "2020-01-01", "2020-01-03")
+    good_run(where, found, "2020-01-03", "2020-01-04")
+    start = plan(found, **NO_WARM_UP).resolved.state_start
+    assert start is not None
+    assert start.kept is not None
+    assert (start.run_id, start.kept.boundary) == (whole, "2020-01-02")
+    assert start.cold_since == "2020-01-01"
+    assert start.why.endswith("which holds no row from before 2020-01-01")
+
+
+def test_a_dry_run_leaves_no_state_to_start_from() -> None:
+    where, found = steps.world()
+    good_run(where, found, "2020-01-02", "2020-01-04", run={"mode": "dry_run"})
+    start = plan(found, **NO_WARM_UP).resolved.state_start
+    assert start is not None
+    assert start.kept is None
+
+
+@pytest.mark.parametrize(("days", "is_whole"), [(2, True), (3, False)])
+def test_a_state_of_fewer_days_than_the_warm_up_is_not_restored(days: int, is_whole: bool) -> None:
+    where, found = steps.world()
+    fields: dict[str, Any] = {"sources": {"raw": {"warm_up_days": days}}}
+    begun = {"warm_up_days": days, "start_boundary": "empty"}
+    good_run(where, found, "2020-01-02", "2020-01-04", stateful=begun, **fields)
+    start = plan(found, stateful={"warm_up_days": days}, **fields).resolved.state_start
+    assert start is not None
+    assert (start.kept is not None, start.warm_up) == (is_whole, not is_whole)
+    assert is_whole or "it holds no row from before 2020-01-02" in start.why
+
+
+def test_a_start_without_a_state_that_was_to_be_restored_is_a_warning() -> None:
+    where, found = steps.world()
+    cold, declared_cold = plan(found, **NO_WARM_UP), plan(found)
+    assert [one for one in cold.warnings if one.startswith("cold start: no state from before")]
+    good_run(where, found, "2020-01-02", "2020-01-04")
+    assert not [
+        one
+        for made in (declared_cold, plan(found, **NO_WARM_UP))
+        for one in made.warnings
+        if one.startswith("cold start")
+    ]
+
+
+OTHER_PINS: dict[str, tuple[dict[str, Any], str]] = {
+    "column": ({"range__column": "arrived"}, "raw was cut by another column"),
+    "candidate": (
+        {
+            "candidate": CandidatePin(
+                run_id="bf-up", manifest_hash="h", product="up", product_table="bronze.raw",
+                table="bronze.raw", snapshot_id=1,
+            )
+        },
+        "it was made of what bf-up staged of raw",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHER_PINS)
+def test_a_state_of_other_rows_of_the_same_snapshot_is_refused(case: str) -> None:
+    _, found = kept_states()
+    change, because = OTHER_PINS[case]
+    runs: Any = found.runs
+    for run_id, made in runs.plans.items():
+        (pin,) = made.resolved.sources
+        runs.plans[run_id] = with_fields(made, resolved__sources=(with_fields(pin, **change),))
+    start = plan(found).resolved.state_start
+    assert start is not None
+    assert because in start.why
+
+
+def test_rows_that_only_a_delete_file_hides_are_a_change() -> None:
+    where, found = kept_states()
+    spans = where.column_spans
+
+    def after_equality_deletes(table: str, snapshot_id: int, *more: Any) -> Any:
+        deletes = ("d-1",) if snapshot_id == 1 else ("d-1", "d-2")
+        change = {"deletes": deletes, "least_rows": 0}
+        return tuple(one.model_copy(update=change) for one in spans(table, snapshot_id, *more))
+
+    where.column_spans = after_equality_deletes  # type: ignore[assignment,method-assign]
+    where.write("bronze.raw", "2020-01-05", "new")
+    start = plan(found).resolved.state_start
+    assert start is not None
+    assert "raw has changed before its end" in start.why
+
+
+def test_the_files_of_a_snapshot_are_read_once_however_many_states_are_looked_at() -> None:
+    where, found = kept_states()
+    where.add(f"{TABLE[:-1]}1", state="state")
+    where.write("bronze.raw", "2020-01-01", "late")
+    calls = steps.note_calls(where, "column_spans")
+    start = plan(found).resolved.state_start
+    assert start is not None
+    assert start.why.count("raw has changed before its end") == 2
+    assert len(calls) == len(set(calls)) == 2
+
+
+def test_hours_are_not_computed_from_days() -> None:
+    _, found = steps.world()
+    made = plan(found).resolved
+    hours = ScopeField(column="day", transform="hour", type="timestamptz")
+    with pytest.raises(Unsupported, match="each hour would read the rows of its whole day"):
+        states.with_start(found, with_fields(made, scope__field=hours))
+
+
+def test_a_state_names_its_target_also_where_staging_made_it() -> None:
+    where = FakeLake()
+    where.add("bronze.raw", **{"2020-01-01": "raw-1"})
+    found = context(where, compute := FakeCompute(where))
+    calls = steps.note_calls(compute, "stage")
+    run_id = steps.staged_run(found, wanted())
+    assert found.runs.plan(run_id).resolved.target.uuid is None
+    assert [given.resolved.target.uuid for given, *_ in calls] == [f"uuid-{PRODUCT}"] * 2
+
+
 CANNOT: dict[str, tuple[dict[str, Any], type[BackfillError], str]] = {
     "processing time": ({"stateful": {"timers": "processing_time"}}, ConfigError,
                         "two runs give two results"),
     "side by side": ({"limits": {"parallel": 2}}, ConfigError, "the state of the chunk before"),
     "catch up": ({"safety": {"on_conflict": "catch_up"}}, Unsupported, "takes no chunk over"),
+    "some rows": ({"target": {"row_predicate": {"id": 1}}}, Unsupported, "a state of all rows"),
+    "rows behind": ({"sources": {"raw": {"cool_down_days": 1}}}, Unsupported,
+                    "they would count twice"),
     "a query": ({"transform": {"file": "jobs/daily.sql"}}, Unsupported, "in Python"),
 }  # fmt: skip
 
