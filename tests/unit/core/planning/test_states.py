@@ -212,14 +212,15 @@ def test_a_state_of_other_rows_of_the_same_snapshot_is_refused(case: str) -> Non
 
 def test_rows_that_only_a_delete_file_hides_are_a_change() -> None:
     where, found = kept_states()
-    spans = where.column_spans
+    tables: Any = where
+    spans = tables.column_spans
 
     def after_equality_deletes(table: str, snapshot_id: int, *more: Any) -> Any:
         deletes = ("d-1",) if snapshot_id == 1 else ("d-1", "d-2")
         change = {"deletes": deletes, "least_rows": 0}
         return tuple(one.model_copy(update=change) for one in spans(table, snapshot_id, *more))
 
-    where.column_spans = after_equality_deletes  # type: ignore[assignment,method-assign]
+    tables.column_spans = after_equality_deletes
     where.write("bronze.raw", "2020-01-05", "new")
     start = plan(found).resolved.state_start
     assert start is not None
