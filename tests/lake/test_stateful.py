@@ -11,6 +11,7 @@ import pytest
 
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkRecord
+from lakehouse_backfill.domain.stateful import states
 from lakehouse_backfill.domain.stateful.declaration import Stateful, StateSnapshot, StateStart
 from lakehouse_backfill.errors import BackfillError, ChecksFailed, ConfigError, NotFound
 from tests.support.fakes.kills import Killed, killed_at
@@ -203,6 +204,43 @@ def test_rows_of_a_closed_partition_are_left_out_where_days_are_those_of_arrival
     mine = [one for one in arrived if one[3].date() >= one[0] and str(one[0]) in ALL]
     assert world.rows() == sums(mine)
     assert sum(one.late_rows or 0 for one in records) == 2
+
+
+def test_a_warm_up_judges_rows_as_the_partitions_before_did(world: World) -> None:
+    arrived = [(one[4].date(), *one[1:]) for one in EVENTS]
+    world.lake.sql("DELETE FROM {ns}.src")
+    world.lake.append("src", *arrived)
+    start = StateStart(warm_up=True, why="warm-up")
+    fields = {"warm_up_days": 1, "changes": {"warm_up_days": 1, "start_boundary": "warm_up"}}
+    plan = world.plan("by_time_partition", "drop", 1, start, partitions=ALL[1:], **fields)
+    records = world.run(plan)
+    # The row that arrives on the second day, and is of the day before, which the warm-up reads.
+    assert [one.late_rows for one in records] == [1, 1]
+    mine = [one for one in arrived if one[3].date() >= one[0] and str(one[0]) in ALL[1:]]
+    assert world.rows() == sums(mine)
+
+
+def test_a_trial_keeps_no_state(world: World) -> None:
+    plan = world.plan("batch_equivalent", "include", partitions=ALL[:1])
+    world.lake.create("shadow__try_0123abcd", (("d", "date"), ("k", "long"), ("v", "long")))
+    trial = plan.model_copy(update={"shadow_table": f"{plan.shadow_table}__try_0123abcd"})
+    chunk = trial.resolved.chunks[0]
+    record = world.lake.staging().stage(trial, chunk, 1)
+    assert (record.state, record.output_rows) == (None, 2)
+    table = states.table_of(
+        f"{world.lake.namespace}_shadow", states.state_after(plan.resolved, chunk).key
+    )
+    with pytest.raises(NotFound):
+        world.lake.tables.stored_properties(table)
+
+
+def test_what_only_the_state_reads_is_among_what_a_chunk_reads(world: World) -> None:
+    other = f'src.sparkSession.table("lake.{world.lake.table("out")}").select("k", "v")'
+    world.lake.job(SUM_JOB.replace('marked.where(~F.col("late")).select("k", "v")', other))
+    plan = world.plan("batch_equivalent", "include")
+    found = world.lake.staging().tables_read(plan, plan.resolved.chunks[0])
+    assert found is not None
+    assert world.lake.table("out") in {one.table for one in found.tables}
 
 
 def test_a_state_is_restored_and_any_cut_ends_with_that_of_one_pass(world: World) -> None:

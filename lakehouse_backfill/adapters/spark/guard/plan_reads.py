@@ -38,6 +38,14 @@ def tables_read(frame: DataFrame, catalog: str) -> PlanReads | None:
     return PlanReads(tables=tuple(sorted(found)), is_whole=is_whole)
 
 
+def read_together(one: PlanReads | None, other: PlanReads | None) -> PlanReads | None:
+    """Return what two frames read; None where nothing is known of one of them."""
+    if one is None or other is None:
+        return None
+    tables = tuple(sorted({*one.tables, *other.tables}))
+    return PlanReads(tables=tables, is_whole=one.is_whole and other.is_whole)
+
+
 def _read_of(relation: Any, catalog: str) -> TableRead:
     identifier, owner = relation.identifier().get(), relation.catalog()
     parts = [*map(str, identifier.namespace()), str(identifier.name())]

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, quoted_column
 from lakehouse_backfill.adapters.spark.guard import driver_guard
-from lakehouse_backfill.adapters.spark.guard.plan_reads import tables_read
+from lakehouse_backfill.adapters.spark.guard.plan_reads import read_together, tables_read
 from lakehouse_backfill.adapters.spark.measuring.partition_sums import sum_partitions
 from lakehouse_backfill.adapters.spark.session import job_tags, write_guard
 from lakehouse_backfill.adapters.spark.session.session import analysed_plan_json
@@ -46,6 +46,7 @@ from lakehouse_backfill.domain.checks import EdgePartition, EdgeSide
 from lakehouse_backfill.domain.diff import Checksum, Repetition
 from lakehouse_backfill.domain.partitions import Chunk, Scope, scope_row_ranges
 from lakehouse_backfill.domain.plan import Plan, declared_schema_change
+from lakehouse_backfill.domain.rollout import TRIAL_TABLE
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts, ChunkRecord, Rejects
 from lakehouse_backfill.errors import ChecksFailed
 from lakehouse_backfill.ports.compute import KeptIntermediate, PlanReads
@@ -171,18 +172,22 @@ class SparkStaging:
 
     def analysed_plan(self, plan: Plan, chunk: Chunk) -> str | None:
         """Return Catalyst's analysed plan of a chunk as JSON; None when Spark doesn't give it."""
-        output = self._outputs.of_chunk(plan, chunk)[1]
-        with spark_errors(f"analysing chunk {chunk.chunk_id}"):
-            text = analysed_plan_json(output)
-        place = self._transform_runner.place(plan)
-        driver_guard.require_no_java_in_plan(text, place)
-        rejects.require_none_in_plan(output, text, place)
-        return text
+        _, output, state = self._outputs.of_chunk(plan, chunk)
+        place, texts = self._transform_runner.place(plan), list[str | None]()
+        for frame in (output,) if state is None else (output, state):
+            with spark_errors(f"analysing chunk {chunk.chunk_id}"):
+                texts.append(text := analysed_plan_json(frame))
+            driver_guard.require_no_java_in_plan(text, place)
+            rejects.require_none_in_plan(frame, text, place)
+        return texts[0]
 
     def tables_read(self, plan: Plan, chunk: Chunk) -> PlanReads | None:
         """Return the tables that the analysed plan of a chunk reads; None on Spark Connect."""
+        _, output, state = self._outputs.of_chunk(plan, chunk)
         with spark_errors(f"analysing chunk {chunk.chunk_id}"):
-            found = tables_read(self._outputs.of_chunk(plan, chunk)[1], self._tables.catalog)
+            found = tables_read(output, self._tables.catalog)
+            if state is not None:
+                found = read_together(found, tables_read(state, self._tables.catalog))
         return self._states.without_start(plan, chunk, found) if self._states else found
 
     def remeasure(self, plan: Plan, chunk: Chunk, snapshot_id: int, epoch: int) -> ChunkRecord:
@@ -367,7 +372,8 @@ def _stateful_facts(
 ) -> dict[str, Any]:
     """Keep the state that a chunk leaves, or find it; return what the ledger says of it.
 
-    It is called before the rows are written: where they are, there is a state to go on from.
+    It is called before the rows are written: where they are, there is a state to go on from. That
+    of a trial is checked, and not kept.
 
     Raises ChecksFailed for late rows where the run accepts none.
     """
@@ -382,6 +388,10 @@ def _stateful_facts(
             state="nothing was written",
             fix="restate from the partitions that they belong to, or write stateful.late: drop",
         )
+    if TRIAL_TABLE.fullmatch(plan.shadow_table):
+        # A trial leaves nothing behind.
+        kept_states.check(plan, chunk, state)
+        return {"late_rows": late}
     return {"state": kept_states.keep(plan, chunk, state).text, "late_rows": late}
 
 

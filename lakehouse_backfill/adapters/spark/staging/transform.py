@@ -122,9 +122,9 @@ class PinnedInputs:
     def _marked(
         self, declared: Stateful, pin: SourcePin, wanted: Scope, frame: DataFrame
     ) -> DataFrame | None:
-        first, _ = resolve.window_to_read(pin, wanted)
+        cut = lateness.Cut.of(pin.range.column if pin.range else "", wanted.field)
         whole = partial(self.read_declared_range, pin)
-        return lateness.with_late_marks(declared, frame, first, whole)
+        return lateness.with_late_marks(declared, frame, cut, whole)
 
     def count_late(self, plan: Plan, scope: Scope) -> int | None:
         """Count the late rows in the input of some partitions; None where no row can be late."""

@@ -7,33 +7,59 @@ it: any cut into chunks judges each row in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import MapType
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakehouse_backfill.adapters.spark import dataframes
 from lakehouse_backfill.adapters.spark.dataframes import is_true, quoted_column
-from lakehouse_backfill.core.planning.resolve import TIME_TYPES, window_row_ranges
+from lakehouse_backfill.core.planning.resolve import TIME_TYPES
+from lakehouse_backfill.domain.partitions import ScopeField
 from lakehouse_backfill.domain.stateful.declaration import LATE_COLUMN, Stateful, Watermark
 from lakehouse_backfill.errors import ConfigError
 
 _ARRIVAL, _MARK, _LATEST = "lhb_arrival", "lhb_mark", "lhb_latest"
-_LAST = datetime.max.replace(tzinfo=timezone.utc)
+#: Types without an order, alone or inside of another type.
+_UNORDERED = ("map", "variant", "interval", "geometry", "geography")
+
+
+class Cut(NamedTuple):
+    """The column by which a source is cut, and the unit of the partitions: hour, day, month, year.
+
+    A row's own partition is that of its value there.
+    """
+
+    column: str
+    unit: str
+
+    @staticmethod
+    def of(column: str, field: ScopeField) -> Cut:
+        """Return the cut of a source for partitions of time."""
+        return Cut(column, "day" if field.transform == "identity" else field.transform)
+
+
+def has_order(kind: DataType) -> bool:
+    """Return whether rows can be sorted by a column of the type."""
+    if isinstance(kind, ArrayType):
+        return has_order(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(has_order(field.dataType) for field in kind.fields)
+    return kind.typeName() not in _UNORDERED
 
 
 def with_late_marks(
-    declared: Stateful, frame: DataFrame, first: datetime, whole: Callable[[], DataFrame]
+    declared: Stateful, frame: DataFrame, cut: Cut, whole: Callable[[], DataFrame]
 ) -> DataFrame | None:
     """Return the rows with a column that is true for late ones; None: no row can be late.
 
-    `first` is the first instant that is read for the chunk; `whole` reads the declared range of the
-    source, by whose rows, in order of arrival, the watermark moves.
+    `cut` says of which partition a row is; `whole` reads the declared range of the source, by whose
+    rows, in order of arrival, the watermark moves.
     """
     mark = declared.watermark
     if mark.policy == "by_time_partition":
-        is_late = ~_is_from(frame, str(mark.event_time), first)
+        is_late = _is_before_partition(frame, str(mark.event_time), cut)
     elif mark.policy in ("bounded_disorder", "corrections_for_late_facts"):
         frame, is_late = _behind_watermark(mark, frame, whole())
     else:
@@ -45,7 +71,7 @@ def apply_policy(declared: Stateful, frame: DataFrame, marked: DataFrame | None)
     """Return the rows as the job gets them; `marked`: with the marks of late ones, if any can be.
 
     Late rows are left out, or stay with their mark. Rows that are to be in order of event time come
-    sorted by it within each key, and then by all other columns.
+    sorted by it within each key, and then by all other columns that have an order.
     """
     if marked is not None:
         if declared.late == "correct":
@@ -60,14 +86,17 @@ def apply_policy(declared: Stateful, frame: DataFrame, marked: DataFrame | None)
     others = [
         quoted_column(field.name)
         for field in frame.schema.fields
-        if field.name not in first and not isinstance(field.dataType, MapType)
+        if field.name not in first and has_order(field.dataType)
     ]
     ordered = frame.repartition(*keys)
     return ordered.sortWithinPartitions(*keys, quoted_column(mark.event_time), *others)
 
 
-def _is_from(frame: DataFrame, name: str, first: datetime) -> Column:
-    """Build the condition that a column of time is not before an instant; null has no time."""
+def _is_before_partition(frame: DataFrame, name: str, cut: Cut) -> Column:
+    """Build the condition that a column of time is before the start of the row's own partition.
+
+    It is null for a row without a time. Sessions are in UTC, as partitions are.
+    """
     _require_columns(frame, name)
     kind = dataframes.iceberg_type(frame.schema, name)
     if kind not in TIME_TYPES:
@@ -75,8 +104,10 @@ def _is_from(frame: DataFrame, name: str, first: datetime) -> Column:
             f"stateful.watermark.event_time {name} is {kind}",
             fix="name a date or timestamp column",
         )
-    ranges = window_row_ranges(str(kind), name, first, _LAST)
-    return quoted_column(name).isNull() | dataframes.is_in_ranges(ranges)
+    start = F.date_trunc(cut.unit, quoted_column(cut.column).cast("timestamp"))
+    if kind == "date":
+        return quoted_column(name) < start.cast("date")
+    return quoted_column(name).cast("timestamp") < start
 
 
 def _behind_watermark(

@@ -95,6 +95,12 @@ class StateStore:
             )
         return found
 
+    def check(self, plan: Plan, chunk: Chunk, frame: DataFrame | None) -> None:
+        """Raise ChecksFailed, as `keep` does, for a state whose key is not unique."""
+        if frame is not None:
+            with spark_errors(f"computing the state after chunk {chunk.chunk_id}"):
+                self._require_unique(plan, chunk, frame)
+
     def _after(self, plan: Plan, chunk: Chunk) -> StateSnapshot:
         after = states.state_after(plan.resolved, chunk)
         found = self._find(self._table_of(after), after)
