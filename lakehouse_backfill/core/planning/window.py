@@ -32,6 +32,7 @@ from lakehouse_backfill.domain.plan import (
     WindowSource,
 )
 from lakehouse_backfill.domain.publication import Publication
+from lakehouse_backfill.domain.stateful import states
 from lakehouse_backfill.domain.table import ColumnSpan, TableRef
 from lakehouse_backfill.errors import ConfigError, NotFound, TargetChanged, Unsupported
 
@@ -145,6 +146,10 @@ def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
     timed = [pin for pin in plan.resolved.sources if pin.range is not None]
     reached = [dependent_span(pin, span) for pin in timed]
     whole = EventSpan(min(one.first for one in reached), max(one.stop for one in reached))
+    is_endless = states.has_endless_state(plan.resolved)
+    if is_endless and (end := _end_of(scope.field, scope.partitions[-1])):
+        # The state carries rows of the window on, to all that the run restates and further.
+        whole = whole._replace(stop=max(whole.stop, end))
     reached_first = labels_of_span(scope.field, whole)
     affected = whole_grains_of(plan.resolved.contract, scope.field, reached_first)
     widened = widening_note(plan.resolved.contract, scope.field, reached_first, affected)
@@ -169,10 +174,13 @@ def examine_window(context: Context, plan: Plan, span: EventSpan) -> Plan:
         replay_to=whole.stop,
         closes_with=closes_with,
         is_closed=closes_at is not None
+        and not is_endless
         and closes_at <= context.clock.now()
         and not any(_is_open(source) for source in sources),
     )
-    notes = window_notes(window) + ((f"window: {widened}",) if widened else ())
+    notes = window_notes(window, is_endless=is_endless) + (
+        (f"window: {widened}",) if widened else ()
+    )
     return plan.model_copy(update={"window": window, "notes": (*notes, *plan.notes)})
 
 
@@ -368,7 +376,7 @@ def describe_span(span: EventSpan | CorruptionWindow) -> str:
     return f"{first:%Y-%m-%d %H:%M:%S} to {stop:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def window_notes(window: CorruptionWindow) -> tuple[str, ...]:
+def window_notes(window: CorruptionWindow, *, is_endless: bool = False) -> tuple[str, ...]:
     """Return what follows from a window, as sentences of the plan."""
     notes = [
         f"window of wrong rows: {describe_span(window)}; "
@@ -394,7 +402,12 @@ def window_notes(window: CorruptionWindow) -> tuple[str, ...]:
         )
     end = f"the replay is through with {window.closes_with}: what is computed from "
     end += f"{window.replay_to:%Y-%m-%d %H:%M} UTC on reads no row of the window"
-    if not window.is_closed and not any(map(_is_open, window.sources)):
+    if is_endless:
+        end = (
+            f"the replay ends with {window.closes_with}, and the state carries rows of the window "
+        )
+        end += "on: partitions after it stay wrong until they are restated too"
+    elif not window.is_closed and not any(map(_is_open, window.sources)):
         end += "; that is not over yet: the live job still reads rows of the window"
     notes.append(end)
     if window.beyond:

@@ -170,7 +170,7 @@ def declaration_faults(
         yield DeclarationFault(
             "limits.parallel",
             f"{parallel}: a chunk starts from the state of the chunk before it",
-            "write 1, or leave it out",
+            "write 1",
         )
     yield from _warm_up_faults(declared, sources)
     yield from _watermark_faults(declared, sources)

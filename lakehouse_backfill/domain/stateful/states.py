@@ -142,6 +142,11 @@ def first_that_counts(pin: SourcePin, resolved: ResolvedManifest, first: datetim
 
     The state of a job that no warm-up makes holds rows of all partitions before them.
     """
+    whole = has_endless_state(resolved) and pin.range is not None
+    return datetime.min.replace(tzinfo=timezone.utc) if whole else first
+
+
+def has_endless_state(resolved: ResolvedManifest) -> bool:
+    """Return whether a state holds rows of all earlier times: no warm-up makes it."""
     declared = resolved.manifest.stateful
-    reaches_back = declared is not None and not declared.warm_up_days and pin.range is not None
-    return datetime.min.replace(tzinfo=timezone.utc) if reaches_back else first
+    return declared is not None and not declared.warm_up_days

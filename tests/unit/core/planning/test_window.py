@@ -180,6 +180,22 @@ def test_partitions_that_do_not_depend_on_the_window_are_named() -> None:
     assert any("depend on no row of the window" in note for note in plan.notes)
 
 
+@pytest.mark.req("P6", "X4")
+def test_a_state_without_an_end_carries_rows_of_the_window_to_all_later_partitions() -> None:
+    _, found = world()
+    stateful = {
+        "state": {"derived_from_input": True, "key": ["id"]}, "start_boundary": "empty",
+        "timers": "event_time", "late": "include", "watermark": {"policy": "batch_equivalent"},
+    }  # fmt: skip
+    plan = examined(
+        found, "2020-01-02..2020-01-02", stop="2020-01-06", stateful=stateful,
+        sources={"raw": {"warm_up_days": 0}},
+    )  # fmt: skip
+    window = window_of(plan)
+    assert (window.partitions[-1], window.beyond, window.is_closed) == ("2020-01-05", (), False)
+    assert any("partitions after it stay wrong until they are" in note for note in plan.notes)
+
+
 def test_the_partition_of_null_reads_the_whole_range_and_so_rows_of_the_window() -> None:
     _, found = world()
     days = ["2020-01-02", "2020-01-03", "2020-01-05", None]
