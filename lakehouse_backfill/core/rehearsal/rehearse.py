@@ -204,7 +204,7 @@ def _differences(
     if contract.hooks:
         text = ", ".join(f"{hook.name} ({hook.on})" for hook in contract.hooks)
         yield Difference("hooks", text, "not called", "what they do, and their failure, is open")
-    yield from _sink_differences(plan, other)
+    yield from (*_state_difference(plan, other), *_sink_differences(plan, other))
     if plan.resolved.manifest.safety.publish_window is not None:
         yield Difference("publish window", "declared", "none", "it may be closed then")
     switches: tuple[Switch, ...] = ("publish", "hooks")
@@ -216,6 +216,13 @@ def _differences(
     yield Difference(
         "live writers", "may commit meanwhile", "none", "conflicts with them were not tried"
     )
+
+
+def _state_difference(plan: Plan, other: Plan) -> Iterator[Difference]:
+    starts = [one.resolved.state_start for one in (plan, other)]
+    wanted, begun = (start.why if start else "-" for start in starts)
+    if wanted != begun:
+        yield Difference("state", wanted, begun, "values that a restored state decides may differ")
 
 
 def _sink_differences(plan: Plan, other: Plan) -> Iterator[Difference]:

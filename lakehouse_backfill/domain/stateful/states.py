@@ -81,8 +81,9 @@ def start_of(resolved: ResolvedManifest, scope: Scope) -> ChunkStart:
     first = min(scope.partitions, key=order)
     found = ChunkStart("", "")
     for number, (chunk, start) in enumerate(chunk_starts(resolved)):
-        if number == 0 or order(chunk.partitions[0]) <= order(first):
-            found = start
+        if number and order(chunk.partitions[0]) > order(first):
+            break
+        found = start
     return found
 
 
@@ -103,8 +104,9 @@ def tables_of(resolved: ResolvedManifest, namespace: str) -> tuple[str, ...]:
     if resolved.manifest.stateful is None:
         return ()
     kept = resolved.state_start.kept if resolved.state_start else None
+    identity = identity_of(resolved)
     own = (
-        table_of(namespace, next_key(identity_of(resolved), start.key, chunk.partitions))
+        table_of(namespace, next_key(identity, start.key, chunk.partitions))
         for chunk, start in chunk_starts(resolved)
     )
     return (*((kept.table,) if kept else ()), *own)

@@ -13,6 +13,7 @@ from lakehouse_backfill.domain.guards.outside import Hook, Sink
 from lakehouse_backfill.domain.guards.safety import PublishWindow, Switches
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import REHEARSAL_PROPERTY
+from lakehouse_backfill.domain.stateful.declaration import StateStart
 from lakehouse_backfill.errors import ConfigError, Conflict, NotAllowed
 from tests.support.examples.plans import a_plan, plan_of, with_fields
 from tests.support.fakes import context as fakes
@@ -126,6 +127,19 @@ def test_what_the_real_place_has_otherwise_is_listed_without_secrets() -> None:
         "live writers": ("may commit meanwhile", "none"),
     }
     assert "secret" not in str(found)
+
+
+@pytest.mark.req("X4")
+def test_a_state_that_only_the_real_lake_holds_is_a_difference() -> None:
+    real = registered(a_plan().resolved)
+    kept, cold = (
+        with_fields(real, resolved__state_start=StateStart(why=why)) for why in ("kept", "cold")
+    )
+    found = rehearse.find_differences((REAL, kept), (REAL, cold))
+    assert [(one.real, one.rehearsal) for one in found if one.what == "state"] == [("kept", "cold")]
+    assert "state" not in {
+        one.what for one in rehearse.find_differences((REAL, kept), (REAL, kept))
+    }
 
 
 def test_a_rehearsal_is_published_on_no_table_but_a_copy() -> None:
