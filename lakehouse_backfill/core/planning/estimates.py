@@ -421,7 +421,7 @@ def estimate_run(
     for pin in resolved.sources:
         rows: tuple[RowRange, ...] = ()
         if pin.range is not None:
-            first, last = resolve.window_to_read(pin, resolved.scope)
+            first, last = resolve.window_of_run(resolved, pin, resolved.scope)
             rows = resolve.window_row_ranges(_column_type(pin), pin.range.column, first, last)
         inputs.append(context.tables.estimate(pin.table, pin.snapshot_id, rows))
     replaced = live if resolved.target.uuid is not None else None

@@ -478,14 +478,19 @@ def walk_labels(scope: Scope, label: str, step: int, count: int) -> tuple[str, .
     return tuple(found)
 
 
+def window_of_run(
+    resolved: ResolvedManifest, pin: SourcePin, scope: Scope
+) -> tuple[datetime, datetime]:
+    """Return the instants that a run reads of a source; of a stateful one those after its state."""
+    wanted, has_warm_up = states.labels_to_read(resolved, scope)
+    return window_to_read(states.read_pin(pin, has_warm_up=has_warm_up), wanted)
+
+
 def input_window(plan: Plan, scope: Scope) -> tuple[datetime, datetime] | None:
     """Return the widest half-open window of instants that the scope reads of any source."""
-    wanted, has_warm_up = states.labels_to_read(plan.resolved, scope)
-    windows = [
-        window_to_read(states.read_pin(pin, has_warm_up=has_warm_up), wanted)
-        for pin in plan.resolved.sources
-        if pin.range is not None
-    ]
+    resolved = plan.resolved
+    timed = [pin for pin in resolved.sources if pin.range is not None]
+    windows = [window_of_run(resolved, pin, scope) for pin in timed]
     if not windows:
         return None
     return min(first for first, _ in windows), max(last for _, last in windows)

@@ -150,6 +150,15 @@ def test_a_state_whose_rows_reach_back_further_goes_before_a_nearer_one() -> Non
     assert start.why.endswith("which holds no row from before 2020-01-01")
 
 
+def test_what_is_read_behind_a_state_is_estimated_too() -> None:
+    where, found = steps.world()
+    for day in ("2020-01-02", "2020-01-03", "2020-01-04"):
+        where.write("bronze.raw", day, f"raw {day}")
+    good_run(where, found, "2020-01-01", "2020-01-02")
+    assert plan(found, **NO_WARM_UP).estimate.input_files == 3
+    assert plan(found, stateful={"start_boundary": "warm_up"}).estimate.input_files == 2
+
+
 def test_a_dry_run_leaves_no_state_to_start_from() -> None:
     where, found = steps.world()
     good_run(where, found, "2020-01-02", "2020-01-04", run={"mode": "dry_run"})
