@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -81,10 +81,6 @@ def gather_facts(
     state_products = _state_products(context, runs, shadows) if product else {}
     if erasure:
         erased |= {name for name, of in state_products.items() if of == product}
-    scratches = (name for name in shadows if policy.is_scratch(name))
-    scratch_written_at = {
-        name: at for name in scratches if (at := context.tables.committed_at(name))
-    }
     return RetentionFacts(
         now=context.clock.now(),
         runs=runs,
@@ -96,9 +92,14 @@ def gather_facts(
         erased_tables=erased,
         erasure=erasure,
         unreadable_tables=unreadable,
-        scratch_written_at=scratch_written_at,
+        scratch_written_at=_scratch_written_at(context, shadows),
         state_products=state_products,
     )
+
+
+def _scratch_written_at(context: Context, shadows: Iterable[str]) -> dict[str, datetime]:
+    scratches = (name for name in shadows if policy.is_scratch(name))
+    return {name: at for name in scratches if (at := context.tables.committed_at(name))}
 
 
 def _state_products(

@@ -37,7 +37,7 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Assumption, SuiteRef
 from lakehouse_backfill.domain.partitions import Chunk, Scope
-from lakehouse_backfill.domain.plan import Plan
+from lakehouse_backfill.domain.plan import Plan, ResolvedManifest
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
 from lakehouse_backfill.domain.serialization import to_json_value
 from lakehouse_backfill.errors import ChecksFailed
@@ -53,10 +53,7 @@ def judge_chunk(
     cool-down, a job computes rows outside by design; without one, a job that hits nothing is wrong.
     """
     resolved, stored, computed = plan.resolved, sum(facts.rows.values()), record.output_rows
-    # A stateful run also reads what lies between two partitions.
-    reads_more = resolved.manifest.stateful is not None or any(
-        pin.warm_up_days or pin.cool_down_days for pin in resolved.sources
-    )
+    reads_more = _reads_beside_partitions(resolved)
     results = [
         gate_registry.gate_result(
             "chunk rows are all stored",
@@ -97,6 +94,12 @@ def judge_chunk(
             gates.check_keys_unique(facts.duplicate_keys, "chunk"),
         ]
     return results
+
+
+def _reads_beside_partitions(resolved: ResolvedManifest) -> bool:
+    """Return whether a chunk reads more than its partitions: also what follows a kept state."""
+    is_stateful = resolved.manifest.stateful is not None
+    return is_stateful or any(pin.warm_up_days or pin.cool_down_days for pin in resolved.sources)
 
 
 def _check_documents(checks: Iterable[CheckResult]) -> list[Any]:

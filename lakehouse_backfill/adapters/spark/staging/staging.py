@@ -200,7 +200,8 @@ class SparkStaging:
         scope = plan.chunk_scope(chunk)
         with spark_errors(f"measuring chunk {chunk.chunk_id}"):
             stored = _stored_checksum(self._tables, plan.shadow_table, snapshot_id, scope)
-            self._refuse_secrets(plan, snapshot_id, scope, may_hold=True)
+            place = self._transform_runner.place(plan)
+            _refuse_secrets(self._tables, plan, place, (snapshot_id, scope), may_hold=True)
         frames = self._inputs.frames_for_scope(plan, scope)
         summary = self._tables.summaries(plan.shadow_table).get(snapshot_id, {})
         return _record(
@@ -353,14 +354,24 @@ class SparkStaging:
                     self._tables, plan.shadow_table, commit.snapshot_id, scope
                 )
                 counted = _ObservedChunk(stored, outside_rows)
-            self._refuse_secrets(plan, commit.snapshot_id, scope, may_hold=counted.may_hold_secrets)
+            place, at = self._transform_runner.place(plan), (commit.snapshot_id, scope)
+            _refuse_secrets(self._tables, plan, place, at, may_hold=counted.may_hold_secrets)
         return commit, counted
 
-    def _refuse_secrets(self, plan: Plan, at: int, scope: Scope, *, may_hold: bool) -> None:
-        if not driver_guard.secrets_in_texts():
-            return  # Nothing to look for: the table need not be opened.
-        rows = self._tables.read_scope(plan.shadow_table, at, scope)
-        rejects.require_none_stored(rows, self._transform_runner.place(plan), may_hold=may_hold)
+
+def _refuse_secrets(
+    tables: SparkTables,
+    plan: Plan,
+    place: tuple[str, int],
+    at: tuple[int, Scope],
+    *,
+    may_hold: bool,
+) -> None:
+    """Raise where the rows stored `at` a snapshot hold values of secrets; `place`: of the job."""
+    if not driver_guard.secrets_in_texts():
+        return  # Nothing to look for: the table need not be opened.
+    rows = tables.read_scope(plan.shadow_table, *at)
+    rejects.require_none_stored(rows, place, may_hold=may_hold)
 
 
 def _stateful_facts(
