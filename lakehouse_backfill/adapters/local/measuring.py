@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.manifest import FileFormat
 
 from lakehouse_backfill.adapters.local.diff.layout import partition_values_of
@@ -20,6 +21,7 @@ from lakehouse_backfill.adapters.local.parquet import read_file_columns, thread_
 from lakehouse_backfill.adapters.local.row_hash import checksum_of, row_hashes, shape_of
 from lakehouse_backfill.adapters.local.scan import SnapshotScan, plan_scan
 from lakehouse_backfill.core.validation.partition_totals import (
+    MAX_GROUPS,
     NO_ROWS,
     PartitionSums,
     measured_sides,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Values (rows times columns) of one call. Spark hashes more of them on all cores in less time.
 MAX_LOCAL_VALUES = 8_000_000
+#: Bytes of these values as they are stored: few values of long texts take all memory, too.
+MAX_LOCAL_BYTES = 256 * 2**20
 #: Files that are hashed at a time.
 _WORKERS = min(4, pa.cpu_count())
 #: Decimals of more digits are hashed one by one.
@@ -58,10 +62,19 @@ class LocalMeasurer:
     Raises Unsupported where there are too many rows, or where results may differ from Spark's.
     """
 
-    def __init__(self, catalog: Catalog, max_values: int = MAX_LOCAL_VALUES) -> None:
-        """Set up; `max_values` rows times columns are read by one call."""
+    def __init__(
+        self,
+        catalog: Catalog,
+        max_values: int = MAX_LOCAL_VALUES,
+        max_bytes: int = MAX_LOCAL_BYTES,
+        max_groups: int = MAX_GROUPS,
+    ) -> None:
+        """Set up; one call reads `max_values` rows times columns, of `max_bytes` in files.
+
+        Counted values are told apart in up to `max_groups` groups by partition and file.
+        """
         self._catalog = catalog
-        self._max_values = max_values
+        self._max_values, self._max_bytes, self._max_groups = max_values, max_bytes, max_groups
 
     def by_file(
         self,
@@ -125,22 +138,34 @@ class LocalMeasurer:
     def _sum(self, sides: list[tuple[_Reading, SnapshotScan | None]]) -> list[PartitionSums]:
         """Return the contents of each side; None: not read."""
         work = [
-            (number, reading.of(side), task)
+            (number, reader, task)
             for number, (reading, side) in enumerate(sides)
             if side is not None and side.table is not None
+            for reader in [reading.of(side)]
             for task in reading.tasks(side)
         ]
-        values = sum(task.file.record_count * len(of.names) for _, of, task in work)
-        if values > self._max_values:
-            raise Unsupported(f"{values:,} values are more than {self._max_values:,}")
+        self._require_few([(reader, task) for _, reader, task in work])
         found = [NO_ROWS if side is None else PartitionSums() for _, side in sides]
         hashing = thread_pool("measure", _WORKERS)
         groups = hashing.map(lambda each: list(each[1].groups(each[2])), work)
+        states = 0
         for (number, _, task), listed in zip(work, groups, strict=True):
             for label, rows, checksum, sums in listed:
                 path = task.file.file_path if sides[number][0].is_hashed else None
                 found[number].add_group(label, path, rows, checksum, sums)
+                states += len(sums) if sides[number][0].counts_states else 0
+        if states > self._max_groups:
+            raise Unsupported(f"{states:,} groups by counted values are refused by Spark")
         return found
+
+    def _require_few(self, work: list[tuple[_FileReader, FileScanTask]]) -> None:
+        """Raise Unsupported for more values or bytes than are read here."""
+        values = sum(task.file.record_count * len(reader.names) for reader, task in work)
+        if values > self._max_values:
+            raise Unsupported(f"{values:,} values are more than {self._max_values:,}")
+        stored = sum(reader.stored_bytes(task) for reader, task in work)
+        if stored > self._max_bytes:
+            raise Unsupported(f"{stored:,} bytes are more than {self._max_bytes:,}")
 
 
 #: Rows of a file in one partition: label, number, checksum, and values of measures by name.
@@ -160,6 +185,7 @@ class _Reading:
         skip: frozenset[str] = frozenset(),
     ) -> None:
         self.scope, self.measures, self.is_hashed = scope, measures, is_hashed
+        self.counts_states = any(each.counts_by for each in measures)
         self._ignore, self._skip = ignore, skip
 
     def tasks(self, side: SnapshotScan) -> list[FileScanTask]:
@@ -177,7 +203,9 @@ class _Reading:
             _require_plain_hash(name, kinds[name])
         for measure in self.measures:
             _require_exact(measure, kinds)
-        return _FileReader(self, side, kinds, hashed)
+        reader = _FileReader(self, side, kinds, hashed)
+        _require_stored_as_read(side, reader.names, kinds)
+        return reader
 
 
 class _FileReader:
@@ -190,13 +218,29 @@ class _FileReader:
         field = of.scope.field
         placing = [] if field.is_whole_table else [field.column]
         counted = [name for measure in of.measures if (name := _column_of(measure)) in kinds]
-        self.names = list(dict.fromkeys([*hashed, *placing, *counted])) or [next(iter(kinds))]
+        read = {*hashed, *placing, *counted} or {next(iter(kinds))}
+        #: In the order of the table, in which its files are read.
+        self.names = [name for name in kinds if name in read]
+        self._ids = [each.field_id for each in side.schema.fields if each.name in read]
         self._shape = shape_of(pa.schema([(name, kinds[name]) for name in hashed]))
         self._labels = set(of.scope.partitions)
 
+    def stored_bytes(self, task: FileScanTask) -> int:
+        """Return how many bytes of a file are read: all, where metadata has no sizes of columns."""
+        sizes = task.file.column_sizes or {}
+        known = [sizes[number] for number in self._ids if number in sizes]
+        return sum(known) if known else int(task.file.file_size_in_bytes)
+
     def groups(self, task: FileScanTask) -> Iterator[_Group]:
-        """Yield the rows of a file by partition; those outside the scope are left out."""
-        (table,) = read_file_columns(self._side, [task], self.names)
+        """Yield the rows of a file by partition; those outside the scope are left out.
+
+        Raises Unsupported for a file that PyIceberg cannot read.
+        """
+        try:
+            (table,) = read_file_columns(self._side, [task], self.names)
+        except (NotImplementedError, ResolveError, ValueError) as error:
+            kind = type(error).__name__
+            raise Unsupported(f"{task.file.file_path} is read by Spark: {kind}") from error
         schema = pa.schema([(name, self._kinds[name]) for name in self.names])
         decoded = table.cast(schema).combine_chunks()
         hashes = self._hashes(decoded)
@@ -218,7 +262,10 @@ class _FileReader:
             name = _column_of(measure)
             column = rows[name] if name in self._kinds else pa.nulls(rows.num_rows)
             if measure.counts_by:
-                for count in pc.value_counts(column).to_pylist():
+                counts = pc.value_counts(column)
+                if len(counts) > MAX_GROUPS:
+                    raise Unsupported(f"{len(counts):,} values of {name} are refused by Spark")
+                for count in counts.to_pylist():
                     state = state_text(count["values"])
                     values[state_total_name(measure, state)] = count["counts"]
             elif measure.sum:
@@ -237,6 +284,23 @@ def _require_plain_hash(name: str, kind: pa.DataType) -> None:
     is_wide = pa.types.is_decimal(kind) and kind.precision > _MAX_SMALL_DECIMAL
     if is_wide or pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
         raise Unsupported(f"{name}, {kind}, is hashed by Spark")
+
+
+def _require_stored_as_read(
+    side: SnapshotScan, names: list[str], kinds: Mapping[str, pa.DataType]
+) -> None:
+    """Raise Unsupported where PyIceberg may read other values than Spark.
+
+    It takes default values as the text that metadata has. Files that were not written for Iceberg
+    have no field ids but names, and may have timestamps of 96 bits: Arrow reads them as
+    nanoseconds, so that those before 1677 and after 2262 become others.
+    """
+    filled = {each.name for each in side.schema.fields if each.initial_default is not None}
+    if found := filled.intersection(names):
+        raise Unsupported(f"default values of {min(found)} are filled in by Spark")
+    is_imported = side.table is not None and side.table.name_mapping() is not None
+    if is_imported and any(pa.types.is_timestamp(kinds[name]) for name in names):
+        raise Unsupported("timestamps of files that were added as they are are read by Spark")
 
 
 def _require_exact(measure: Measure, kinds: Mapping[str, pa.DataType]) -> None:
@@ -278,7 +342,10 @@ def _split_by_label(rows: pa.Table, field: ScopeField) -> Iterator[tuple[str, An
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.chunk(0)
     encoded = encoded.dictionary_encode(null_encoding="encode")
-    labels = [partition_label(field, value) for value in encoded.dictionary.to_pylist()]
+    try:
+        labels = [partition_label(field, value) for value in encoded.dictionary.to_pylist()]
+    except (OverflowError, ValueError) as error:
+        raise Unsupported(f"{field.column} has times outside of the years 1 to 9999") from error
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     if len(numbers) == 1:
         yield labels[0], None

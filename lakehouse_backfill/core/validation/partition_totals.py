@@ -19,6 +19,8 @@ from lakehouse_backfill.ports.compute import MeasuredSides
 NULL_STATE = "null"
 #: Digits for totals: sums and products of Spark's decimals (38 digits) must not be rounded.
 DECIMAL_DIGITS = 100
+#: Maximum number of groups by partition, file and state on the driver.
+MAX_GROUPS = 200_000
 
 
 @dataclass(frozen=True)

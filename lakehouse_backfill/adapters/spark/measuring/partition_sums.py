@@ -18,6 +18,7 @@ from lakehouse_backfill.adapters.spark import dataframes, row_hash
 from lakehouse_backfill.adapters.spark.dataframes import quoted_column
 from lakehouse_backfill.core.validation.partition_totals import (
     DECIMAL_DIGITS,
+    MAX_GROUPS,
     PartitionSums,
     state_text,
     state_total_name,
@@ -36,8 +37,6 @@ _HASH = "lhb_hash"
 _FILE = "lhb_file"
 _VALUE = "lhb_value_"
 _ROWS = "lhb_rows_all"
-#: Maximum number of groups by partition, file and state on the driver.
-MAX_GROUPS = 200_000
 
 
 def sum_partitions(
