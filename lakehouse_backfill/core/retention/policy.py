@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from lakehouse_backfill.core.runs import event_log
@@ -102,6 +102,8 @@ def pin_lease_end(status: RunStatus, events: tuple[Event, ...]) -> datetime | No
 def decide_retention(facts: RetentionFacts) -> RetentionDecision:
     """Decide for everything; what an open run, a lease or a kept version needs stays."""
     found = RetentionDecision()
+    keeping = {name: _with_unreadable(facts, one) for name, one in facts.version_retention.items()}
+    facts = replace(facts, version_retention=keeping)
     shadows = _shadow_reasons(facts)
     for name, because in shadows.items():
         run = _run_of_shadow(facts, name) or _run_of_scratch(facts, name)
@@ -237,14 +239,20 @@ def _with_clone_sources(facts: RetentionFacts, kept: set[str]) -> set[str]:
     return found
 
 
+def _with_unreadable(facts: RetentionFacts, keeping: VersionRetention) -> VersionRetention:
+    """Keep all versions of a product of which a table cannot be read, with what they need."""
+    rows = keeping.accepted_rows
+    reason = _unreadable_reason(facts, *sorted({row.table for row in rows}))
+    if not reason or not keeping.expiring:
+        return keeping
+    kept = dict.fromkeys(keeping.expiring, reason) | keeping.kept
+    oldest = max(number for number, row in enumerate(rows) if row.version in keeping.expiring)
+    return replace(keeping, kept=kept, expiring={}, last_kept=max(oldest, keeping.last_kept))
+
+
 def _decide_versions(facts: RetentionFacts, found: RetentionDecision) -> None:
     for product, keeping in facts.version_retention.items():
-        tables = {row.table for row in keeping.accepted_rows}
-        unreadable = _unreadable_reason(facts, *sorted(tables))
-        expiring = {
-            version: unreadable or _RETIRED_PREFIX + why
-            for version, why in keeping.expiring.items()
-        }
+        expiring = {version: _RETIRED_PREFIX + why for version, why in keeping.expiring.items()}
         for version, because in [*sorted(keeping.kept.items()), *sorted(expiring.items())]:
             name = f"{product} version {version}"
             found.add(because, name=name, kind="version", version=version, product=product)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -153,6 +154,22 @@ def test_a_kept_version_keeps_its_shadow_and_the_base_that_the_first_was_cloned_
         "what was cloned by bf-1 is kept, and shares its files"
     )
     assert len(kept) == 2 + 2 + 2 + 1
+
+
+def test_versions_beside_a_table_that_cannot_be_read_keep_their_shadows_and_tags() -> None:
+    runs = [a_run(1, "published", OVER)]
+    runs += [a_run(n, "published", OVER, f"shadow.s{n - 1}") for n in (2, 3, 4)]
+    tags = {f"shadow.s{n}": {f"lhb-v{n}-{n:012d}": 10 + n} for n in (1, 2, 3, 4)}
+    made = facts(*runs, version_retention={"p": pinned(4)}, tags=tags)
+    assert names(decide_retention(made))[0] == [
+        "p version 0", "p version 1", "p version 2", "shadow.s1",
+        "shadow.s1@lhb-v1-000000000001", "shadow.s2", "shadow.s2@lhb-v2-000000000002",
+    ]  # fmt: skip
+    found = decide_retention(replace(made, unreadable_tables={TABLE: "it is broken"}))
+    retired, kept = names(found)
+    assert retired == []
+    assert [f"p version {number}" for number in range(5)] == kept[:5]
+    assert {"shadow.s1", "shadow.s2", "shadow.s3", "shadow.s4"} < {*kept}
 
 
 def test_a_pin_that_alone_keeps_an_accepted_version_stays() -> None:
