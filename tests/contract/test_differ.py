@@ -214,6 +214,19 @@ def test_samples_are_the_first_rows_by_partition_and_key(catalog: SqlCatalog, bu
         assert [sample.key for sample in differ.diff(built.request).samples] == wanted
 
 
+def test_a_full_disk_of_temporary_files_is_named_and_nothing_stays_there(
+    catalog: SqlCatalog, built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def new_full_stream(_: str, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+        return pa.RecordBatchStreamWriter("/dev/full", schema)
+
+    monkeypatch.setattr("pyarrow.ipc.new_stream", new_full_stream)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(EnvironmentDown, match=f"do not fit on the disk of {tmp_path}"):
+        LocalDiffer(catalog, batch_rows=1, large_rows=1).diff(built.request)
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith("lhb-diff-")] == []
+
+
 @pytest.mark.parametrize("rows", [4_000, 40_000])
 def test_ten_times_the_rows_of_a_partition_are_ten_times_as_many_batches_of_one_size(
     catalog: SqlCatalog, make: Maker, monkeypatch: pytest.MonkeyPatch, rows: int

@@ -7,8 +7,9 @@ of the table while it is divided, and then one bucket of both sides.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow as pa
 from lakehouse_backfill.adapters.local.diff.columns import DiffColumn
 from lakehouse_backfill.adapters.local.diff.layout import FilePiece, SideReader
 from lakehouse_backfill.adapters.local.row_hash import row_hashes
+from lakehouse_backfill.errors import EnvironmentDown
 
 #: Files of rows that are open at a time, for one side.
 _MAX_BUCKETS = 200
@@ -52,7 +54,10 @@ def bucket_slots(sides: Sequence[SideReader], columns: tuple[DiffColumn, ...]) -
 def read_in_buckets(
     old: Pieces, new: Pieces, columns: tuple[DiffColumn, ...], bucket_rows: int
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Yield both sides of each bucket; it has some `bucket_rows` rows where keys seldom repeat."""
+    """Yield both sides of each bucket; it has some `bucket_rows` rows where keys seldom repeat.
+
+    Raises EnvironmentDown when the disk of temporary files is full.
+    """
     slots = bucket_slots((old[0], new[0]), columns)
     rows = sum(piece.rows for _, pieces in (old, new) for piece in pieces)
     count = min(_MAX_BUCKETS, -(-rows // bucket_rows)) if slots else 1
@@ -60,10 +65,24 @@ def read_in_buckets(
         sides = [Path(folder, name) for name in ("old", "new")]
         for place, (reader, pieces) in zip(sides, (old, new), strict=True):
             place.mkdir()
-            _divide(place, reader, pieces, columns, slots, count)
+            with _reporting_full_disk(folder):
+                _divide(place, reader, pieces, columns, slots, count)
         for number in range(count):
             found = [_take(place / str(number)) for place in sides]
             yield found[0], found[1]
+
+
+@contextmanager
+def _reporting_full_disk(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise EnvironmentDown(
+            f"the rows of a diff do not fit on the disk of {folder}",
+            fix="make room there, or let TMPDIR name a folder on a larger disk",
+        ) from error
 
 
 def _divide(
