@@ -150,6 +150,34 @@ def test_a_run_whose_scratch_table_went_can_still_be_published(lake: SavedLake) 
     assert lake.project.publish(run, WHO).version == 1
 
 
+def of_format_4(metadata: str) -> str:
+    return json.dumps(json.loads(metadata) | {"format-version": 4})
+
+
+@pytest.mark.parametrize("damage", [of_format_4, lambda _: "lost"])
+def test_a_shadow_that_cannot_be_read_keeps_its_base_and_stops_nothing_else(
+    lake: SavedLake, damage: Callable[[str], str]
+) -> None:
+    run = lake.published()
+    (shadow,) = lake.shadows()
+    broken, left = (f"{shadow}__again_{number}" for number in ("0123abcd", "4567abcd"))
+    for name in (broken, left):
+        register_aged(lake.catalog, shadow, name, days=3)
+    lake.later(4_000)
+    for name in (shadow, broken):
+        location = lake.catalog.load_table(name).metadata_location
+        file = Path(location.removeprefix("file://"))
+        file.write_text(damage(file.read_text(encoding="utf-8")), encoding="utf-8")
+    done = lake.maintain()
+    assert names(done["retired"], "shadow") == [left]
+    reasons = {one["name"]: one["because"] for one in done["kept"]}
+    for name in (shadow, broken):
+        assert reasons[name].startswith(f"{name} cannot be read, nothing on it goes: ")
+    assert reasons[f"{TARGET}@lhb-pin-{run}"] == (
+        f"what was cloned by {run} is kept, and shares its files"
+    )
+
+
 def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: SavedLake) -> None:
     three_versions(lake)
     lake.later(31)
@@ -159,10 +187,6 @@ def test_a_second_maintain_finds_nothing_and_writes_nothing(lake: SavedLake) -> 
     assert lake.maintain()["retired"] == []
     assert [point for point in points if point.endswith(":committing")] == []
     assert lake.project.audit_verify().intact
-
-
-def of_format_4(metadata: str) -> str:
-    return json.dumps(json.loads(metadata) | {"format-version": 4})
 
 
 @pytest.mark.parametrize("damage", [of_format_4, lambda _: "lost"])

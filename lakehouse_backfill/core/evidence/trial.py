@@ -237,7 +237,10 @@ def remove_abandoned_trials(context: Context) -> list[str]:
     """
     notes: list[str] = []
     for name in filter(TRIAL_TABLE.fullmatch, context.shadows.list()):
-        info = context.tables.describe(name)
+        try:
+            info = context.tables.describe(name)
+        except (errors.LostFile, errors.Unsupported):
+            continue  # `maintain` names it.
         driver = info.properties.get(DRIVER_PROPERTY) if info else None
         if driver is None or context.is_alive(driver):
             continue

@@ -78,7 +78,8 @@ def gather_facts(
     tags, unreadable = tags | rest, unreadable | more
     erased = _erased_tables(product, contracts, runs) if erasure else frozenset()
     _require_readable(erased, unreadable)
-    state_products = _state_products(context, runs, shadows) if product else {}
+    readable = set(shadows) - unreadable.keys()
+    state_products = _state_products(context, runs, readable) if product else {}
     if erasure:
         erased |= {name for name, of in state_products.items() if of == product}
     return RetentionFacts(
@@ -92,13 +93,13 @@ def gather_facts(
         erased_tables=erased,
         erasure=erasure,
         unreadable_tables=unreadable,
-        scratch_written_at=_scratch_written_at(context, shadows),
+        scratch_written_at=_scratch_written_at(context, readable),
         state_products=state_products,
     )
 
 
 def _scratch_written_at(context: Context, shadows: Iterable[str]) -> dict[str, datetime]:
-    scratches = (name for name in shadows if policy.is_scratch(name))
+    scratches = sorted(name for name in shadows if policy.is_scratch(name))
     return {name: at for name in scratches if (at := context.tables.committed_at(name))}
 
 

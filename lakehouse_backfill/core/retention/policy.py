@@ -154,6 +154,8 @@ def _scratch_reason(facts: RetentionFacts, table: str) -> str | None:
 
     That of a trial belongs to no run.
     """
+    if is_scratch(table) and (unreadable := _unreadable_reason(facts, table)):
+        return unreadable
     if INTERMEDIATE_TABLE.fullmatch(table):
         return _unused_reason(facts, table, "an intermediate result", INTERMEDIATE_KEPT)
     if STATE_TABLE.fullmatch(table):

@@ -51,7 +51,7 @@ from lakehouse_backfill.domain.labels.names import (
 )
 from lakehouse_backfill.domain.publication import ChunkCommit, CloneCommit
 from lakehouse_backfill.domain.table import SchemaChange, TableInfo
-from lakehouse_backfill.errors import Conflict, NotFound, Unsupported
+from lakehouse_backfill.errors import Conflict, LostFile, NotFound, Unsupported
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.tables import CloneCommitter, Shadows
 
@@ -82,7 +82,10 @@ class IcebergShadows(Shadows):
     writers: TableWriters | None = None
 
     def list(self, targets: Collection[str] = ()) -> tuple[str, ...]:  # noqa: ARG002
-        """Return the shadows in the catalog, but for those that are marked as retired."""
+        """Return the shadows in the catalog, but for those that are marked as retired.
+
+        Tables among them that cannot be read count as shadows.
+        """
         names = list_table_names(self.catalog, self.shadow_namespace)
         return tuple(filter(self._is_shadow, names))
 
@@ -218,8 +221,10 @@ class IcebergShadows(Shadows):
     def _is_shadow(self, name: str) -> bool:
         try:
             properties = load_table(self.catalog, name).metadata.properties
+        except (LostFile, Unsupported):
+            return True  # It may be one: what depends on a table that cannot be read stays.
         except NotFound:
-            return False  # another process dropped it, or its files are missing
+            return False  # Another process dropped it.
         is_retired = meta.RETIRED_PROPERTY in properties
         return meta.BASE_SNAPSHOT_PROPERTY in properties and not is_retired
 
