@@ -69,8 +69,13 @@ def partitions_of_grain(field: ScopeField, grain: Grain, label: str) -> tuple[st
         return (label,)
     if isinstance(grain, int):
         first = int(label) // grain * grain
-        numbers = range(first, first + grain, width_of(field.transform) or 1)
-        return tuple(str(one) for one in numbers if not is_beyond(field.type, one))
+        width = width_of(field.transform) or 1
+        numbers = range(first, first + grain, width)
+        # The lowest truncated partition begins below the smallest number of the column.
+        return tuple(
+            str(one) for one in numbers
+            if not (is_beyond(field.type, one) and is_beyond(field.type, one + width - 1))
+        )  # fmt: skip
     coarse = _coarse(field, grain)
     return tuple(labels_within(field, coarse, grain_of(field, grain, label)))
 

@@ -94,6 +94,10 @@ def test_without_a_grain_nothing_is_widened() -> None:
 def test_a_width_ends_where_numbers_of_the_column_do() -> None:
     small = ScopeField(column="id", transform="identity", type="int")
     assert whole_grains(small, 4, ["2147483647"])[-1] == "2147483647"
+    wide = ScopeField(column="id", transform="truncate[10]", type="int")
+    assert whole_grains(wide, 20, ["-2147483650"]) == ("-2147483650",)
+    assert whole_grains(wide, 20, ["-2147483630"]) == ("-2147483640", "-2147483630")
+    assert whole_grains(wide, 50, ["-2147483640"])[0] == "-2147483650"
     assert whole_grains(DAY, "year", ["9999-05-01"])[-1] == "9999-12-31"
 
 
