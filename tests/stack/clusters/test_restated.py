@@ -45,7 +45,8 @@ def restate(profile: str, folder: Path, spark: dict[str, str], **env: str) -> di
     assert done.returncode == 0, done.stdout + done.stderr + log.read_text("utf-8")[-3000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert told["checksums"] == expected_checksums(2)
-    assert len(told["lost"]) == 1, "killed while it computed the chunk, and replaced"
+    # Killed while it computed the chunk, and replaced.
+    assert len(told["lost"]) == 1, done.stderr[-3000:] + log.read_text("utf-8")[-3000:]
     return told
 
 

@@ -95,19 +95,21 @@ class LostExecutors:
                 # Only the function of the job takes so long.
                 if since is not None and time.monotonic() - since > _IN_WORK_S:
                     self.lost += [pid for pid in executors() if _kill(pid)]
-                    return
+                    if self.lost:
+                        return
             time.sleep(0.02)
 
 
 def executors() -> list[int]:
     """List the processes that compute for this application."""
     wanted, found = str(SparkContext.getOrCreate().applicationId).encode(), []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
+    # Of a process that ends meanwhile nothing can be read; a glob would end with its error.
+    for place in Path("/proc").iterdir():
         with suppress(OSError):
-            words = file.read_bytes().split(b"\0")
+            words = (place / "cmdline").read_bytes().split(b"\0") if place.name.isdigit() else []
             is_executor = any(word.endswith(_BACKENDS) for word in words)
             if is_executor and wanted in words:
-                found.append(int(file.parent.name))
+                found.append(int(place.name))
     return found
 
 
