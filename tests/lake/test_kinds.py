@@ -49,6 +49,8 @@ def seen_by_spark(lake: Lake, tables: list[Restated]) -> dict[tuple[str, int], l
     return {key: sorted(rows) for key, rows in found.items()}
 
 
+# 47 kinds, beside other suites on two cores.
+@pytest.mark.timeout(900)
 @pytest.mark.long
 @pytest.mark.req("U16", "U1", "U12")
 def test_each_kind_goes_through_all_verbs_and_back_as_both_readers_see_it(
