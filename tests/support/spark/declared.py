@@ -85,7 +85,7 @@ from lakehouse_backfill.transforms import transform
 @transform(name="tenfold", version="1.0.0", inputs=("src",))
 def tenfold(context, src):
     def multiplied(value):
-        time.sleep(0.25)
+        time.sleep(0.5)
         return value * 10
     return src.select("id", "d", F.udf(multiplied, "bigint")("v").alias("v"))
 """,

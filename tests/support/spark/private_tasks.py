@@ -24,7 +24,7 @@ from tests.support.spark.declared import CATALOG, template_settings
 from tests.support.spark.restating import DAYS, RestateLab
 
 MARK = "qzx7"
-_IN_WORK_S = 0.8
+_IN_WORK_S = 0.5
 #: The programs of executors: of Spark's own cluster and of YARN, and of Kubernetes.
 _BACKENDS = (b"CoarseGrainedExecutorBackend", b"KubernetesExecutorBackend")
 
