@@ -22,11 +22,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables
+from lakehouse_backfill.adapters.spark.kept_tables import PREFIX, find_kept, write_kept
 from lakehouse_backfill.adapters.spark.session import write_guard
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.core.planning import job_code
 from lakehouse_backfill.domain.plan import Plan, SourcePin, has_restricted_columns
-from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.rollout import INTERMEDIATE_PREFIX
 from lakehouse_backfill.domain.serialization import digest
 from lakehouse_backfill.errors import BackfillError, ConfigError, NotFound
@@ -36,9 +36,8 @@ from lakehouse_backfill.transforms import IntermediateInfo
 
 #: Part of each key: results of a release that keeps them otherwise are not read.
 _FORMAT = 1
-_PREFIX = "lakehouse-backfill."
-KEY_PROPERTY = f"{_PREFIX}intermediate"
-_USED_PROPERTY = f"{_PREFIX}used-at"
+KEY_PROPERTY = f"{PREFIX}intermediate"
+_USED_PROPERTY = f"{PREFIX}used-at"
 _CHUNK = "intermediate"
 #: So often a use is noted: `maintain` removes what nobody used for days.
 _NOTED_EVERY = timedelta(hours=12)
@@ -168,46 +167,17 @@ class IntermediateStore:
 
     def _find(self, table: str, key: str) -> int | None:
         """Return the snapshot of a kept result; None unless the table is exactly what was kept."""
-        try:
-            properties = self._tables.stored_properties(table)
-        except NotFound:
-            return None
-        head = properties.get("current-snapshot-id", "none")
-        if properties.get(KEY_PROPERTY) != key or head == "none":
-            return None
-        summaries = self._tables.summaries(table)
-        is_whole = set(summaries) == {int(head)} and summaries[int(head)].get(KEY_PROPERTY) == key
-        return int(head) if is_whole else None
+        found = find_kept(self._tables, table, KEY_PROPERTY, key)
+        return found.snapshot_id if found else None
 
     def _write(self, plan: Plan, table: str, key: str, frame: DataFrame) -> None:
-        namespace = self._tables.quote(*self._namespace.split("."))
-        target = plan.resolved.target
-        # By these `maintain` knows whose files it deletes, as of a run's shadow.
-        summary = {
-            KEY_PROPERTY: key,
-            f"{_PREFIX}run-id": plan.run_id,
-            f"{_PREFIX}chunk-id": _CHUNK,
-            MODE_PROPERTY: plan.resolved.manifest.run.mode,
-        }
-        properties = {
-            KEY_PROPERTY: key,
-            _USED_PROPERTY: _now_text(),
-            f"{_PREFIX}run-id": plan.run_id,
-            f"{_PREFIX}target": target.table,
-            **({f"{_PREFIX}target-uuid": target.uuid} if target.uuid else {}),
-            f"{_PREFIX}base-snapshot-id": "none",
-            "format-version": "2",
-        }
         with spark_errors(f"keeping the intermediate result {table}"):
-            with write_guard.allow_own_writes():
-                self._tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-            writer = frame.writeTo(self._tables.quoted_name(table)).using("iceberg")
-            for name, text in properties.items():
-                writer = writer.tableProperty(name, text)
-            for name, text in summary.items():
-                writer = writer.option(f"snapshot-property.{name}", text)
-            with write_guard.allow_own_writes(), commit_window("Spark.keep_intermediate"):
-                writer.create()
+            write_kept(
+                self._tables, table, frame, plan, _CHUNK,
+                window=commit_window("Spark.keep_intermediate"),
+                own={KEY_PROPERTY: key},
+                properties={_USED_PROPERTY: _now_text()},
+            )  # fmt: skip
         with self._lock:
             self._noted[table] = time.monotonic()
 

@@ -14,12 +14,11 @@ from pyspark.sql import functions as F
 
 from lakehouse_backfill.adapters.spark import row_hash
 from lakehouse_backfill.adapters.spark.dataframes import SparkTables, cached, quoted_column
-from lakehouse_backfill.adapters.spark.session import write_guard
+from lakehouse_backfill.adapters.spark.kept_tables import PREFIX, find_kept, write_kept
 from lakehouse_backfill.adapters.spark.session.spark_errors import spark_errors
 from lakehouse_backfill.command_lines import command_line
 from lakehouse_backfill.domain.partitions import Chunk, Scope
 from lakehouse_backfill.domain.plan import Plan
-from lakehouse_backfill.domain.publication import MODE_PROPERTY
 from lakehouse_backfill.domain.stateful import states
 from lakehouse_backfill.domain.stateful.declaration import StateSnapshot
 from lakehouse_backfill.domain.stateful.states import ChunkStart
@@ -27,9 +26,8 @@ from lakehouse_backfill.errors import BackfillError, ChecksFailed, NotFound
 from lakehouse_backfill.fault_points import commit_window
 from lakehouse_backfill.ports.compute import PlanReads
 
-_PREFIX = "lakehouse-backfill."
-KEY_PROPERTY = f"{_PREFIX}state"
-_CHECKSUM_PROPERTY = f"{_PREFIX}state-checksum"
+KEY_PROPERTY = f"{PREFIX}state"
+_CHECKSUM_PROPERTY = f"{PREFIX}state-checksum"
 _NOT_RESTORED = "no row was written; the chunk was not computed from another state"
 
 
@@ -119,20 +117,13 @@ class StateStore:
 
     def _find(self, table: str, wanted: ChunkStart) -> StateSnapshot | None:
         """Return a kept state; None unless the table has exactly one snapshot, of this key."""
-        try:
-            properties = self._tables.stored_properties(table)
-        except NotFound:
-            return None
-        head = properties.get("current-snapshot-id", "none")
-        if properties.get(KEY_PROPERTY) != wanted.key or head == "none":
-            return None
-        summaries = self._tables.summaries(table)
-        checksum = summaries.get(int(head), {}).get(_CHECKSUM_PROPERTY, "")
-        if set(summaries) != {int(head)} or not checksum:
+        found = find_kept(self._tables, table, KEY_PROPERTY, wanted.key)
+        checksum = found.summary.get(_CHECKSUM_PROPERTY, "") if found else ""
+        if found is None or not checksum:
             return None
         return StateSnapshot(
             table=table,
-            snapshot_id=int(head),
+            snapshot_id=found.snapshot_id,
             checksum=checksum,
             key=wanted.key,
             boundary=wanted.boundary,
@@ -177,34 +168,14 @@ class StateStore:
     def _write(
         self, plan: Plan, chunk: Chunk, after: ChunkStart, frame: DataFrame, checksum: str
     ) -> StateSnapshot:
-        table, target = self._table_of(after), plan.resolved.target
-        own = {
-            KEY_PROPERTY: after.key,
-            _CHECKSUM_PROPERTY: checksum,
-            f"{_PREFIX}run-id": plan.run_id,
-        }
-        properties = own | {
-            f"{_PREFIX}target": target.table,
-            **({f"{_PREFIX}target-uuid": target.uuid} if target.uuid else {}),
-            f"{_PREFIX}base-snapshot-id": "none",
-            "format-version": "2",
-        }
-        summary = own | {
-            f"{_PREFIX}chunk-id": chunk.chunk_id,
-            MODE_PROPERTY: plan.resolved.manifest.run.mode,
-        }
-        namespace = self._tables.quote(*self._namespace.split("."))
-        with write_guard.allow_own_writes():
-            self._tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        writer = frame.writeTo(self._tables.quoted_name(table)).using("iceberg")
-        for name, text in properties.items():
-            writer = writer.tableProperty(name, text)
-        for name, text in summary.items():
-            writer = writer.option(f"snapshot-property.{name}", text)
+        table = self._table_of(after)
         try:
-            doing = spark_errors(f"keeping the state {table}")
-            with doing, write_guard.allow_own_writes(), commit_window("Spark.keep_state"):
-                writer.create()
+            with spark_errors(f"keeping the state {table}"):
+                write_kept(
+                    self._tables, table, frame, plan, chunk.chunk_id,
+                    window=commit_window("Spark.keep_state"),
+                    own={KEY_PROPERTY: after.key, _CHECKSUM_PROPERTY: checksum},
+                )  # fmt: skip
         except BackfillError:
             # Another driver may have been first.
             if (first := self._find(table, after)) is not None:
