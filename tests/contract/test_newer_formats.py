@@ -61,7 +61,6 @@ OF_TARGET: dict[str, Way] = {
         jobs / "planned.yaml", by="ana", revise=runs["planned"]
     ),
     "try": lambda project, _, jobs: project.try_partition(jobs / "planned.yaml", by="ana"),
-    "status RUN": lambda project, runs, _: project.status(runs["second"]),
     "publish --dry-run": lambda project, runs, _: project.preview_publish(
         runs["validated"], by="ana"
     ),
@@ -70,7 +69,6 @@ OF_TARGET: dict[str, Way] = {
     "diff OLD NEW": lambda project, _, __: project.diff(PRODUCT, PRODUCT),
     "reconcile": lambda project, _, __: project.reconcile(PRODUCT, PRODUCT),
     "accepted": lambda project, _, __: project.accepted(PRODUCT),
-    "evidence": lambda project, runs, _: project.evidence(runs["second"]),
     "verify": lambda project, runs, _: project.verify(runs["second"]),
     "verify --deep": lambda project, runs, _: project.verify(runs["second"], deep=True),
     "reproduce": lambda project, runs, _: project.reproduce(runs["second"], by="ana"),
@@ -91,6 +89,30 @@ def test_no_verb_takes_a_target_of_format_4(stored: StoredLake) -> None:
         with refused("silver.orders"):
             way(project, runs, jobs)
         require_unchanged()
+
+
+def test_status_and_evidence_say_what_they_cannot_read_of_a_target_of_format_4(
+    stored: StoredLake,
+) -> None:
+    stored.project.accept(stored.runs["validated"], by="ana")
+    require_unchanged = upgrade(stored.project.wiring.catalog, PRODUCT)
+    project = Project.open(stored.project.folder)
+    unread = "silver.orders is of format version 4: "
+    for name, state in (
+        ("second", "published"),
+        ("planned", "approved"),
+        ("validated", "accepted"),
+    ):
+        (line,) = project.status(stored.runs[name]).runs
+        assert line.state == state
+        assert f"could not be looked at: {unread}" in line.is_safe
+        assert not line.is_safe.startswith("yes")
+        assert (f"it is not known for 2024-01-03, 2024-01-04: {unread}" in line.readers_see) is (
+            name == "second"
+        )
+    page = Path(project.evidence(stored.runs["second"]).report).read_text()
+    assert unread in page
+    require_unchanged()
 
 
 def test_clean_up_leaves_a_table_of_format_4_alone(stored: StoredLake) -> None:

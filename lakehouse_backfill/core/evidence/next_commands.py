@@ -21,6 +21,7 @@ from lakehouse_backfill.errors import (
     PointerMoved,
     Tampered,
     TargetChanged,
+    Unsupported,
 )
 
 _CHANGED = "{replan}   # its partitions changed since it was planned"
@@ -125,7 +126,7 @@ def _after_conflict(context: Context, status: RunStatus, plan: Plan) -> str | No
 def _conflict(context: Context, plan: Plan) -> str | None:
     """Return what follows when the lake shows now that the run cannot be published."""
     target, manifest = plan.resolved.target, plan.resolved.manifest
-    with suppress(NotFound, EnvironmentDown):
+    with suppress(NotFound, EnvironmentDown, Unsupported):
         if publish_modes.is_pinned_product(plan):
             accepted = context.versions.pointer(plan.product).accepted
             base = (target.table, target.snapshot_id)

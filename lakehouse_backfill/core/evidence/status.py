@@ -32,7 +32,7 @@ from lakehouse_backfill.domain.identity.statement import SIGNATURE
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import Event, RunState, RunStatus
-from lakehouse_backfill.errors import EnvironmentDown, NotFound, Tampered
+from lakehouse_backfill.errors import EnvironmentDown, NotFound, Tampered, Unsupported
 
 S = RunState
 
@@ -307,7 +307,10 @@ def _with_restorability(
             "yes: its corrections are events beside the table; a rollback appends their opposites"
         )
     is_pinned = publish_modes.is_pinned_product(plan)
-    lost = readers.why_not_restorable(context, history, status.run_id, is_pinned=is_pinned)
+    try:
+        lost = readers.why_not_restorable(context, history, status.run_id, is_pinned=is_pinned)
+    except Unsupported as error:
+        return f"not known: what it replaced could not be looked at: {error.problem}"
     return f"NO: what it replaced cannot be restored: {lost}" if lost else is_safe
 
 
@@ -316,7 +319,7 @@ def _look_at_target(context: Context, status: RunStatus) -> str:
     try:
         pinned = context.runs.plan(status.run_id).resolved.target
         found = context.tables.describe(pinned.table)
-    except (NotFound, Tampered, EnvironmentDown) as error:
+    except (NotFound, Tampered, EnvironmentDown, Unsupported) as error:
         return f"{_SAFE}; its target could not be looked at: {error.problem}"
     head = found.snapshot_id if found else None
     if head == pinned.snapshot_id:

@@ -67,6 +67,7 @@ def why_not_restorable(
     """Return why what the run replaced cannot be restored; empty if its snapshots are held.
 
     `is_pinned`: readers get the snapshot of a pointer; earlier versions are tables of their own.
+    Raises Unsupported for a table that nothing can be read of.
     """
     for row in pointer.published_rows(history, run_id):
         held: Publication | None = row
@@ -121,7 +122,7 @@ def _compare_row(
     """Add to `view` what readers get of the partitions that `row` published or restored."""
     try:
         info = context.tables.describe(row.table)
-    except errors.EnvironmentDown as error:
+    except (errors.EnvironmentDown, errors.Unsupported) as error:
         view.unknown |= dict.fromkeys(labels, error.problem)
         return
     except errors.NotFound as error:
@@ -150,9 +151,8 @@ def _metadata_fault(context: Context, table: str, snapshot_id: int, scope: Scope
     try:
         context.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
         if scope is not None:
-            context.stored_files.files(table, snapshot_id, scope)
-    except errors.Unsupported:
-        return ""  # a file with rows of other partitions, too
+            with suppress(errors.Unsupported):  # a file with rows of other partitions, too
+                context.stored_files.files(table, snapshot_id, scope)
     except (errors.NotFound, errors.EnvironmentDown) as error:
         return error.problem
     return ""
