@@ -303,9 +303,7 @@ def _with_restorability(
     except (NotFound, Tampered) as error:
         return f"{is_safe.removeprefix('yes: ')}; by its log only: {error.problem}"
     if plan.resolved.manifest.target.publish_mode == "correction_events":
-        return (
-            "yes: its corrections are events beside the table; a rollback appends their opposites"
-        )
+        return "yes: its corrections are events beside the table; a rollback appends opposites"
     is_pinned = publish_modes.is_pinned_product(plan)
     try:
         lost = readers.why_not_restorable(context, history, status.run_id, is_pinned=is_pinned)
