@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyiceberg.table import Table
 
 from lakehouse_backfill.adapters.iceberg.capabilities import keep_capabilities, probe_capabilities
 from lakehouse_backfill.adapters.iceberg.catalog import load_table
@@ -29,6 +30,21 @@ def test_the_probes_find_it_and_a_branch_is_chosen(tmp_path: Path) -> None:
     kept = Kit(tmp_path).shadows.capabilities()
     assert kept == found.model_copy(update={"seen": {}})
     assert choose_isolation("auto", kept).kind == "branch"
+
+
+def test_server_side_planning_that_is_asked_for_by_the_table_is_found(tmp_path: Path) -> None:
+    catalog = Kit(tmp_path).catalog
+    load = catalog.load_table
+
+    def load_configured(name: str) -> Table:
+        table = load(name)
+        table.config = {"scan-planning-mode": "server"}
+        return table
+
+    vars(catalog)["load_table"] = load_configured
+    found = probe_capabilities(catalog, "shadow")
+    assert not found.client_planning
+    assert found.seen["client_planning"] == "the server asks for scan-planning-mode: server"
 
 
 def test_a_run_is_published_and_rolled_back_there(tmp_path: Path) -> None:

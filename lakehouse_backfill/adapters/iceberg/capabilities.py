@@ -265,7 +265,9 @@ class _CapabilityProbe:
         return ""
 
     def _probe_client_planning(self) -> str:
-        mode = self._catalog.properties.get("scan-planning-mode", "client")
+        """Ask the catalog's settings and those of a table, which override them."""
+        settings = {**self._catalog.properties, **self._load_table().config}
+        mode = settings.get("scan-planning-mode", "client").lower()
         return "" if mode == "client" else f"the server asks for scan-planning-mode: {mode}"
 
     def _probe_keys(self) -> str:
