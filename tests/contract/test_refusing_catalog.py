@@ -36,8 +36,8 @@ def test_server_side_planning_that_is_asked_for_by_the_table_is_found(tmp_path: 
     catalog = Kit(tmp_path).catalog
     load = catalog.load_table
 
-    def load_configured(name: str) -> Table:
-        table = load(name)
+    def load_configured(identifier: str) -> Table:
+        table = load(identifier)
         table.config = {"scan-planning-mode": "server"}
         return table
 
