@@ -233,9 +233,10 @@ def _source_total_faults(document: YamlDocument) -> Iterator[Fault]:
     counted = {item["name"]: item.get("counts_by") for item in items if _has_name(item)}
     for path in _item_paths(document, "source_totals"):
         total = document.get(*path)
-        if not isinstance(total, dict) or total.get("measure") not in counted:
+        measure = total.get("measure") if isinstance(total, dict) else None
+        if not isinstance(measure, str) or measure not in counted:
             continue
-        by_value = counted[total["measure"]] is not None
+        by_value = counted[measure] is not None
         if by_value is not (total.get("counts_by") is not None):
             problem = "compares counts by value with a single total"
             yield document.fault(

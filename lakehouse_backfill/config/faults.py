@@ -289,13 +289,21 @@ def path_faults(
         fix = "write a path relative to the project's folder, without .."
         what = "which lies outside the project, or leaves it by .."
         return [document.fault(path, f"is {name!r}, {what}", fix)]
-    if must_exist and not found.is_file():
+    if must_exist and not is_file(found):
         return [
             document.fault(
                 path, f"is {name!r}, which does not exist", _suggest_file(project, found)
             )
         ]
     return []
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is such a file; no file has a name that is too long."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _suggest_file(project: Path, missing: Path) -> str:

@@ -12,6 +12,7 @@ from lakehouse_backfill.config import yaml_lines
 from lakehouse_backfill.config.defaults import with_profile_limits, with_project_defaults
 from lakehouse_backfill.config.faults import (
     display_path,
+    is_file,
     merge_faults,
     path_faults,
     resolve_inside,
@@ -350,7 +351,7 @@ def _file_faults(document: YamlDocument, project: Path) -> Iterator[Fault]:
 
 def _transform_faults(document: YamlDocument, project: Path, file: str) -> Iterator[Fault]:
     path = resolve_inside(project, file)
-    offered = transforms_in_file(path, file) if path is not None and path.is_file() else None
+    offered = transforms_in_file(path, file) if path is not None and is_file(path) else None
     yield from _protocol_faults(document, file, offered or ())
     wanted = (document.get("transform", "name"), document.get("transform", "version"))
     if offered is None or None in wanted or wanted in [(t.name, t.version) for t in offered]:

@@ -81,6 +81,10 @@ WRONG = {
         (MEASURE, COUNTED + "{measure: flights, source: s, counts_by: x, sum: y, partition: d}"),
         (16, "source_totals[0]", "has sum and counts_by", "give one of them"),
     ),
+    "a total of several measures": (
+        (MEASURE, COUNTED + "{measure: [flights], source: s, sum: x}"),
+        (16, "source_totals[0].measure", "is a list", "write text"),
+    ),
     "counts by no column": (
         (MEASURE, "measures:\n  - {name: flights, counts_by: destt}"),
         (14, "measures[0].counts_by", "is no column of this contract", "did you mean `dest`?"),

@@ -156,6 +156,10 @@ WRONG = {
         ("jobs/arrivals_daily/transform.py", "jobs/arrivals_daily/transfrom.py"),
         (10, "transform.file", "which does not exist", "did you mean `transform.py`?"),
     ),
+    "a file name that no disk takes": (
+        ("jobs/arrivals_daily/transform.py", "jobs/arrivals_daily/" + "x" * 300 + ".py"),
+        (10, "transform.file", "which does not exist", "in jobs/arrivals_daily"),
+    ),
     "suite on nothing": (
         ("      on: output", "      on: flihgts"),
         (30, "validation.suites[0].on", "is no input of the run", "did you mean `flights`?"),
