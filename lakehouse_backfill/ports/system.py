@@ -41,7 +41,8 @@ class Secrets(Protocol):
 class MetricsOutput(Protocol):
     """Where metrics go. Nothing of it fails a command: what went wrong is returned as a sentence.
 
-    `collect` returns the metrics as of the moment when it is called.
+    `collect` returns the metrics as of the moment when it is called, None while they cannot be
+    read.
     """
 
     def text(self, samples: tuple[MetricSample, ...]) -> str:
@@ -57,9 +58,12 @@ class MetricsOutput(Protocol):
         ...
 
     def serve(
-        self, collect: Callable[[], tuple[MetricSample, ...]], export: MetricsExport
+        self, collect: Callable[[], tuple[MetricSample, ...] | None], export: MetricsExport
     ) -> tuple[str, Callable[[], None]]:
-        """Answer scrapes from now on; return what went wrong, if it did, and what ends that."""
+        """Answer scrapes from now on; return what went wrong, if it did, and what ends that.
+
+        While metrics cannot be read, the last ones are given.
+        """
         ...
 
 

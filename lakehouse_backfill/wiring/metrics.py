@@ -45,8 +45,13 @@ class ExportedMetrics:
         self.export_once()
 
     def export_once(self) -> str:
-        """Write and push the metrics as of now; return them as text."""
+        """Write and push the metrics as of now; return them as text.
+
+        While they cannot be read, file and Pushgateway keep the last ones.
+        """
         samples = self._collected()
+        if samples is None:
+            return self._output.text(())
         if self._export.file is not None:
             self._note(self._output.write(samples, self._export.file))
         if self._export.push is not None:
@@ -59,15 +64,15 @@ class ExportedMetrics:
         while not self._is_over.wait(SECONDS_BETWEEN_EXPORTS):
             self.export_once()
 
-    def _collected(self) -> tuple[MetricSample, ...]:
-        """Return the metrics; none, and a problem, while they cannot be read."""
+    def _collected(self) -> tuple[MetricSample, ...] | None:
+        """Return the metrics; None, and a problem, while they cannot be read."""
         try:
             return collect_metrics(self._context)
         except BackfillError as error:
             self._note(f"the metrics could not be read: {error.problem}")
         except Exception as error:  # noqa: BLE001 (metrics fail no command)
             self._note(f"the metrics could not be read: {text_of(error)}")
-        return ()
+        return None
 
     def _note(self, problem: str) -> None:
         if problem and problem not in self.problems:

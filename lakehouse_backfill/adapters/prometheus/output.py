@@ -66,7 +66,7 @@ class PrometheusOutput(MetricsOutput):
         return ""
 
     def serve(
-        self, collect: Callable[[], tuple[MetricSample, ...]], export: MetricsExport
+        self, collect: Callable[[], tuple[MetricSample, ...] | None], export: MetricsExport
     ) -> tuple[str, Callable[[], None]]:
         """Answer scrapes from now on, in a thread of this process."""
         port = export.port or 0
@@ -88,7 +88,7 @@ class PrometheusOutput(MetricsOutput):
 class _Cached:
     """Metrics that are read again after a pause; the last ones while they cannot be read."""
 
-    def __init__(self, collect: Callable[[], tuple[MetricSample, ...]]) -> None:
+    def __init__(self, collect: Callable[[], tuple[MetricSample, ...] | None]) -> None:
         self._collect = collect
         self._lock = Lock()
         self._read_at = -_SECONDS_BETWEEN_READS
@@ -97,7 +97,8 @@ class _Cached:
     def samples(self) -> tuple[MetricSample, ...]:
         with self._lock:
             if time.monotonic() - self._read_at >= _SECONDS_BETWEEN_READS:
-                self._samples = self._collect()
+                found = self._collect()
+                self._samples = self._samples if found is None else found
                 self._read_at = time.monotonic()
             return self._samples
 
