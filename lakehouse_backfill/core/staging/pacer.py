@@ -156,9 +156,12 @@ def start(pace: Pace, chunk_id: str, size: Size) -> Pace:
 
 
 def land(
-    limits: PaceLimits, pace: Pace, chunk_id: str, landed: Landed, seconds: float
+    limits: PaceLimits, pace: Pace, chunk_id: str, landed: Landed, seconds: float | None
 ) -> tuple[Pace, str]:
-    """Return the state once a chunk has landed in `seconds`, and what changed, if it did."""
+    """Return the state once a chunk has landed in `seconds`, and what changed, if it did.
+
+    None: it was not computed, so that its time says nothing of others.
+    """
     changed = replace(
         pace,
         in_work=_without(pace, chunk_id),
@@ -167,11 +170,13 @@ def land(
         problem="",
         not_before=_pause_end(limits, landed.at),
     )
-    expected = expected_seconds(pace.speeds, landed.size.rows)
-    if expected and seconds > max(_SLOW_S, _SLOW_FACTOR * expected):
-        return _halve(changed, f"chunk {chunk_id} took {seconds:,.1f} s, not {expected:,.1f}")
-    speeds = (*pace.speeds, (landed.size.rows, seconds))[-_REMEMBERED:]
-    changed = replace(changed, good=pace.good + 1, speeds=speeds)
+    if seconds is not None:
+        expected = expected_seconds(pace.speeds, landed.size.rows)
+        if expected and seconds > max(_SLOW_S, _SLOW_FACTOR * expected):
+            return _halve(changed, f"chunk {chunk_id} took {seconds:,.1f} s, not {expected:,.1f}")
+        speeds = (*pace.speeds, (landed.size.rows, seconds))[-_REMEMBERED:]
+        changed = replace(changed, speeds=speeds)
+    changed = replace(changed, good=pace.good + 1)
     if changed.window < limits.parallel and changed.good >= changed.window:
         text = f"window {changed.window} to {changed.window + 1}: {changed.good} good chunks"
         return replace(changed, window=changed.window + 1, good=0), text
@@ -183,17 +188,19 @@ def fail(
 ) -> tuple[Pace, str]:
     """Return the state once a chunk has failed, and what changed; nothing of it counts."""
     failures = pace.failures + 1
-    backoff_s = min(_LONGEST_BACKOFF_S, 2**failures)
+    again_at = now + timedelta(seconds=min(_LONGEST_BACKOFF_S, 2**failures))
+    # Of chunks side by side: the pause after one that landed is not over yet.
+    again_at = max(again_at, pace.not_before or again_at)
     changed = replace(
         pace,
         in_work=_without(pace, chunk_id),
         failures=failures,
         problem=problem,
-        not_before=now + timedelta(seconds=backoff_s),
+        not_before=again_at,
     )
     changed, text = _halve(changed, f"chunk {chunk_id} failed: {problem}")
     if failures < limits.failures_in_a_row:
-        text += f"; tried again after {backoff_s} s"
+        text += f"; tried again after {(again_at - now).total_seconds():,.0f} s"
     return changed, text
 
 

@@ -41,7 +41,7 @@ _SHOWN_S = 1.0
 
 @dataclass(frozen=True)
 class ChunkWork:
-    """One chunk to bring into the shadow; `is_new`: it is computed, so that limits count it."""
+    """One chunk to bring into the shadow; `is_new`: it is not there, so that limits count it."""
 
     stage: Stage
     is_new: bool
@@ -217,7 +217,10 @@ class ChunkSchedule:
         if not one.is_new:
             return
         landed = self._landed(record, self.context.clock.now())
-        self.pace, change = pacer.land(self.limits, self.pace, one.stage.chunk_id, landed, seconds)
+        computed_s = None if record.carried_from or record.recovered else seconds
+        self.pace, change = pacer.land(
+            self.limits, self.pace, one.stage.chunk_id, landed, computed_s
+        )
         if change:
             self._log_change(change)
 

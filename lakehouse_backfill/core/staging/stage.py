@@ -280,7 +280,7 @@ def _stage_chunks(
     schedule = ChunkSchedule(context, plan, lease, partial(compute.staging.beside, plan))
     schedule.resume(recorded, committed)
     work = _chunk_work(context, plan, session, listed, committed, recorded)
-    if any(one.is_new for one in work):
+    if any(one.is_new and not _is_taken_over(plan, one.stage) for one in work):
         _keep_intermediates(context, compute, plan)
     context.progress.start("stage", len(work), "chunks")
     done: list[ChunkRecord] = []
@@ -319,8 +319,7 @@ def _chunk_work(
     return [
         ChunkWork(
             each,
-            each.kind == "carry_chunk"
-            or (each.chunk_id not in committed and not _is_reused(plan, each.chunk)),
+            each.chunk_id not in committed,
             _StageAttempts(
                 partial(_stage_chunk, context, plan, session, each),
                 committed.get(each.chunk_id), recorded.get(each.chunk_id),
@@ -374,8 +373,7 @@ def _judge_first_plan(context: Context, plan: Plan, session: StagingSession) -> 
     """Judge the plan of the first chunk before the shadow is made, if it is to be computed."""
     first = chunk_stages(plan)[0]
     known = {record.chunk_id for record in context.runs.chunks(plan.run_id)}
-    is_carried = first.kind == "carry_chunk" or _is_reused(plan, first.chunk)
-    if first.chunk_id not in known and not is_carried:
+    if first.chunk_id not in known and not _is_taken_over(plan, first):
         session.plans.judge(first.chunk)
 
 
@@ -414,6 +412,11 @@ def _stage_chunk(
     # The chunk landed, its ledger row did not: a crash in between.
     journal.log("chunk found in the shadow", chunk_id=chunk.chunk_id)
     return staging.remeasure(plan, chunk, commit.snapshot_id, epoch)
+
+
+def _is_taken_over(plan: Plan, stage: Stage) -> bool:
+    """Return whether a chunk is not computed: an earlier run did that."""
+    return stage.kind == "carry_chunk" or _is_reused(plan, stage.chunk)
 
 
 def _is_reused(plan: Plan, chunk: Chunk) -> bool:

@@ -21,6 +21,7 @@ from lakehouse_backfill.core.publication.recover import recover
 from lakehouse_backfill.core.publication.rollback import plan_rollback
 from lakehouse_backfill.core.publication.rollback_content import exclude_deleted_rows
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging.stage import _chunk_work
 from lakehouse_backfill.core.validation.validate import validate
 from lakehouse_backfill.domain.checks import ValidationResult
 from lakehouse_backfill.domain.run import RunState
@@ -125,6 +126,18 @@ def test_only_the_changed_partition_is_made_again_and_the_rest_carried_over() ->
     assert ledger == {
         f"c0001-{DAYS[0]}": world.run, f"c0002-{DAYS[2]}": world.run, f"c0003-{DAYS[1]}": "",
     }  # fmt: skip
+
+
+@pytest.mark.req("X3")
+def test_what_is_carried_over_counts_as_a_commit_once_and_not_when_a_driver_goes_on() -> None:
+    world = _drifted()
+    run = str(world.publish().publication.run_id)
+    plan = world.context.runs.plan(run)
+    found = {one.chunk_id: one for one in world.context.shadows.chunks(plan.shadow_table)}
+    none: Any = None
+    for committed, is_new in (({}, True), (found, False)):
+        work = _chunk_work(world.context, plan, none, tuple, committed, {})
+        assert [one.is_new for one in work] == [is_new] * 3
 
 
 @pytest.mark.req("U11")

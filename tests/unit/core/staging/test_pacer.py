@@ -244,6 +244,28 @@ def test_the_window_grows_by_one_and_halves_on_trouble_and_says_why() -> None:
 
 
 @pytest.mark.req("X3")
+def test_a_failure_beside_other_chunks_does_not_end_the_pause_after_one_that_landed() -> None:
+    limits = PaceLimits(parallel=2, pause_seconds=60, failures_in_a_row=3)
+    pace = replace(Pace(), window=2)
+    for name in ("a", "b"):
+        pace = pacer.start(pace, name, Size(1, 0))
+    pace, _ = pacer.land(limits, pace, "a", Landed(BEGIN, Size(1, 0)), 1.0)
+    pace, text = pacer.fail(limits, pace, "b", "a conflict", _after(1))
+    assert pace.not_before == _after(60)
+    assert text == "window 2 to 1: chunk b failed: a conflict; tried again after 59 s"
+
+
+@pytest.mark.req("X3")
+def test_chunks_that_were_not_computed_do_not_say_how_long_others_take() -> None:
+    limits, pace = PaceLimits(parallel=4), Pace()
+    for number in range(3):
+        pace, _ = pacer.land(limits, pace, str(number), Landed(BEGIN, Size(10, 0)), None)
+    computed, text = pacer.land(limits, pace, "5", Landed(BEGIN, Size(10, 0)), 60.0)
+    assert (computed.window, pace.window, text) == (3, 3, "")
+    assert computed.speeds == ((10, 60.0),)
+
+
+@pytest.mark.req("X3")
 def test_the_circuit_breaks_after_failures_in_a_row_and_not_before() -> None:
     limits = PaceLimits(failures_in_a_row=3)
     twice = simulate(limits, [Planned(Size(1, 1), 1.0, 2)] * 3)
