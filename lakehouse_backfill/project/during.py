@@ -93,10 +93,11 @@ class RunCommands(ProjectBase):
 
     def preview_run(self, run: str) -> runs.RunPreviewResult:
         """Describe what `run` would do with each chunk, and then; nothing is changed."""
+        from lakehouse_backfill.core.publication.catch_up import newest_revision
         from lakehouse_backfill.core.staging.pause import preview_run
 
-        found = preview_run(self.wiring.context, run)
-        return results.runs.RunPreviewResult.of(*found, self._next_command(run))
+        found = preview_run(self.wiring.context, newest_revision(self.wiring.context, run))
+        return results.runs.RunPreviewResult.of(*found, self._next_command(found[0].run_id))
 
     def status(self, run: str | None = None, *, all: bool = False) -> runs.StatusResult:
         """Describe one run, or list the open runs, those that wait for people first."""

@@ -10,7 +10,7 @@ computation is cut off, and it is computed again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lakehouse_backfill.command_lines import command_line
@@ -19,6 +19,7 @@ from lakehouse_backfill.core.planning.stages import Stage, chunk_stages
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.runs import lifecycle, roles
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.staging.checks import stored_verdicts
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import ChunkCommit
 from lakehouse_backfill.domain.run import ChunkRecord, Event, RunState, RunStatus
@@ -129,7 +130,7 @@ def _paused_error(status: RunStatus, event: Event) -> RunPaused:
     )
 
 
-ChunkAct = Literal["keep", "compute", "record", "judge", "carry_over"]
+ChunkAct = Literal["keep", "compute", "record", "judge", "carry_over", "leave"]
 
 
 @dataclass(frozen=True)
@@ -143,21 +144,28 @@ class ChunkPreview:
 
 
 def chunk_preview(
-    stage: Stage, commit: ChunkCommit | None, record: ChunkRecord | None
+    stage: Stage,
+    commit: ChunkCommit | None,
+    record: ChunkRecord | None,
+    *,
+    is_live: bool = False,
+    is_judged: bool = True,
 ) -> ChunkPreview:
-    """Decide what is done with a chunk, by the shadow's log and the ledger.
+    """Decide what staging does with a chunk, by the shadow's log and the ledger.
 
-    A chunk that one of the two does not know is in doubt; the shadow's log decides.
+    A chunk that one of the two does not know is in doubt; the shadow's log decides. `is_live`: the
+    rows that readers see are kept for all of its partitions. `is_judged`: the verdict on what the
+    ledger holds is stored.
     """
     act: ChunkAct = "compute"
-    if stage.kind == "carry_chunk":
-        act, because = "carry_over", "an earlier run computed it"
-        if record is not None and commit is not None:
-            act, because = "keep", f"it was carried over as snapshot {commit.snapshot_id}"
-    elif commit is None and record is None:
+    is_carried = is_live or stage.kind == "carry_chunk"
+    if commit is None:
         because = "it is neither in the shadow nor in the ledger"
-    elif commit is None:
-        because = "in doubt: it is in the ledger, and the shadow does not hold it"
+        if is_carried:
+            act = "carry_over"
+            because = "readers see its rows already" if is_live else "an earlier run computed it"
+        elif record is not None:
+            because = "in doubt: it is in the ledger, and the shadow does not hold it"
     elif record is None or record.snapshot_id != commit.snapshot_id:
         act = "record"
         because = (
@@ -166,6 +174,10 @@ def chunk_preview(
         )
     elif record.status == "failed":
         act, because = "judge", "it is in the shadow, and failed its checks"
+    elif not is_judged:
+        act, because = "judge", "it is in the shadow, and the verdict on it was not stored"
+    elif is_carried:
+        act, because = "keep", f"it was carried over as snapshot {commit.snapshot_id}"
     else:
         act, because = "keep", f"it is done: {record.output_rows:,} rows"
     return ChunkPreview(stage.chunk_id, stage.partitions, act, because)
@@ -174,24 +186,42 @@ def chunk_preview(
 def preview_run(context: Context, run_id: str) -> tuple[RunStatus, tuple[ChunkPreview, ...], str]:
     """Return the run's status, what `run` does with each chunk, and the stage that follows.
 
-    Reads the shadow's log and the ledger, and changes nothing. A run whose staging is over has no
-    chunks to list unless its shadow lost some.
+    Reads the shadow's log, the ledger and the stored verdicts, and changes nothing. Once staging is
+    over `run` brings no chunk into the shadow, also where some are gone.
     """
     status, plan = context.runs.status(run_id), context.runs.plan(run_id)
     is_there = context.tables.describe(plan.shadow_table) is not None
     commits = context.shadows.chunks(plan.shadow_table) if is_there else ()
     committed = {commit.chunk_id: commit for commit in commits}
     recorded = {record.chunk_id: record for record in context.runs.chunks(run_id)}
-    found = tuple(
-        chunk_preview(each, committed.get(each.chunk_id), recorded.get(each.chunk_id))
-        for each in chunk_stages(plan)
-    )
-    return status, found, _what_follows(plan, status)
+    verdicts = {one["chunk_id"]: one.get("checksum") for one in stored_verdicts(context, run_id)}
+    found: list[ChunkPreview] = []
+    for each in chunk_stages(plan):
+        record = recorded.get(each.chunk_id)
+        is_judged = record is not None and verdicts.get(each.chunk_id) == record.checksum
+        is_live = len(plan.reused_of(each.partitions)) == len(each.partitions)
+        found.append(
+            chunk_preview(
+                each, committed.get(each.chunk_id), record, is_live=is_live, is_judged=is_judged
+            )
+        )
+    if stages.next_phase(plan, status.state) not in ("approval", "staging"):
+        found = [_after_staging(one, status) for one in found]
+    return status, tuple(found), _what_follows(context, plan, status)
 
 
-def _what_follows(plan: Plan, status: RunStatus) -> str:
+def _after_staging(found: ChunkPreview, status: RunStatus) -> ChunkPreview:
+    if found.act == "keep":
+        return found
+    because = f"the run is {status.state.value.replace('_', ' ')}: `run` stages none of its chunks"
+    return replace(found, act="leave", because=because)
+
+
+def _what_follows(context: Context, plan: Plan, status: RunStatus) -> str:
     if status.state is RunState.PAUSED:
         return "nothing before `unpause`: the run is paused"
+    if context.is_driven_elsewhere(status):
+        return f"nothing while {status.driver} works on the run; these chunks are what is left now"
     phase = stages.next_phase(plan, status.state)
     texts = {
         "approval": "nothing before a person approves the run",

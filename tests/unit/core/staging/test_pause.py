@@ -11,9 +11,10 @@ import pytest
 
 from lakehouse_backfill.core.approval import decisions
 from lakehouse_backfill.core.evidence.status import summarise_run_safety
+from lakehouse_backfill.core.planning.stages import StageKind, chunk_stages
 from lakehouse_backfill.core.publication.publish import run_until_decision
 from lakehouse_backfill.core.runs.context import Context
-from lakehouse_backfill.core.staging.pause import pause, preview_run, unpause
+from lakehouse_backfill.core.staging.pause import chunk_preview, pause, preview_run, unpause
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.partitions import Chunk
 from lakehouse_backfill.domain.plan import Plan
@@ -210,7 +211,7 @@ def test_a_resume_lists_exactly_what_it_will_do() -> None:
         stage(driver, run, "bob")
     status, chunks, then = preview_run(other, run)
     assert (status.state, [one.act for one in chunks]) == (
-        RunState.PAUSED, ["keep", "record", "compute"],
+        RunState.PAUSED, ["judge", "record", "compute"],
     )  # fmt: skip
     assert "unpause" in then
     unpause(other, run, "bob", "")
@@ -219,9 +220,32 @@ def test_a_resume_lists_exactly_what_it_will_do() -> None:
     stage(other, run, "bob")
     assert [one for one in engine.staged[computed:] if one != "load"] == [chunks[2].chunk_id]
     assert {one.act for one in preview_run(other, run)[1]} == {"keep"}
-    # The shadow's log decides, also against the ledger.
+    # The shadow's log decides, also against the ledger; but `run` stages nothing any more.
     shadow = where.tables[driver.runs.plan(run).shadow_table]
     shadow.contents.pop()
     shadow.summaries.pop()
     acts = [one.act for one in preview_run(other, run)[1]]
-    assert acts == ["keep", "keep", "compute"]
+    assert acts == ["keep", "keep", "leave"]
+
+
+@pytest.mark.req("X3")
+@pytest.mark.parametrize(
+    ("kind", "is_live", "is_there", "act"),
+    [
+        ("stage_chunk", True, False, "carry_over"),
+        ("carry_chunk", False, False, "carry_over"),
+        ("stage_chunk", True, True, "keep"),
+        ("carry_chunk", False, True, "keep"),
+        ("stage_chunk", False, False, "compute"),
+    ],
+)
+def test_a_resume_lists_what_it_takes_over_instead_of_computing_it(
+    kind: StageKind, is_live: bool, is_there: bool, act: str
+) -> None:
+    _, _, driver, _, run = _world()
+    stage(driver, run, "bob")
+    record = driver.runs.chunks(run)[0]
+    each = chunk_stages(driver.runs.plan(run))[0].model_copy(update={"kind": kind})
+    (commit, *_) = driver.shadows.chunks(driver.runs.plan(run).shadow_table)
+    known = (commit, record) if is_there else (None, None)
+    assert chunk_preview(each, *known, is_live=is_live).act == act
