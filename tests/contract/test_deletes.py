@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope
 from lakehouse_backfill.domain.publication import AdoptRequest
 from lakehouse_backfill.errors import TargetChanged, Unsupported
 from tests.support.lakes.deletes import hide, hide_equal, rewritten
@@ -96,6 +96,24 @@ def test_rows_deleted_merge_on_read_elsewhere_are_none(kit):
     kit.publisher.adopt(request)
 
     assert ids(kit) == [0, 1, 5, 11]
+
+
+@pytest.mark.req("U11", "U16")
+def test_an_equality_delete_of_void_fields_touches_every_partition(tmp_path):
+    kit = Kit(tmp_path)
+    kit.create_days(each=2, version=1)
+    # Format 1 keeps the field, with the transform `void`.
+    everywhere = kit.respec(lambda update: update.remove_field("p0_d"))
+    with kit.live.load_table(TARGET).transaction() as change:
+        change.upgrade_table_version(2)
+    base = kit.head()
+    hide_equal(kit, 2, partition=(None,), spec_id=everywhere)
+
+    files = kit.tables.files(TARGET, kit.head(), WHOLE_TABLE_FIELD)
+    (drift,) = kit.publisher.drifts(TARGET, SECOND, base)
+
+    assert [len(file.deletes) for file in files] == [1, 1, 1]
+    assert drift.partitions == SECOND.partitions
 
 
 @pytest.mark.req("U11")

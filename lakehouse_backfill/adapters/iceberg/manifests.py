@@ -12,7 +12,7 @@ deletion vectors).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import blake2s
@@ -29,8 +29,11 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import VoidTransform
+from pyiceberg.typedef import Record
 
 from lakehouse_backfill.adapters.iceberg.avro_files import (
     list_manifests,
@@ -242,6 +245,24 @@ def is_live_entry(entry: ManifestEntry) -> bool:
 def is_global_delete(file: DataFile) -> bool:
     """Return whether the delete file applies to all partitions: its spec has no fields."""
     return file.content == DataFileContent.EQUALITY_DELETES and len(file.partition) == 0
+
+
+def without_void_partition(
+    entry: ManifestEntry, specs: Mapping[int, PartitionSpec]
+) -> ManifestEntry:
+    """Return an equality delete without its partition where all fields of its spec are void.
+
+    Readers take such a spec, which format 1 leaves behind, for one without fields.
+    """
+    file = entry.data_file
+    fields = specs[file.spec_id].fields
+    is_void = all(isinstance(each.transform, VoidTransform) for each in fields)
+    if not fields or not is_void or file.content != DataFileContent.EQUALITY_DELETES:
+        return entry
+    everywhere = DataFile(*file._data)
+    everywhere[_FIELD_POSITIONS["partition"]] = Record()
+    everywhere.spec_id = file.spec_id
+    return changed_entry(entry, data_file=everywhere)
 
 
 def targeted_data_file(file: DataFile) -> str | None:
@@ -468,7 +489,12 @@ class ScopedReader:
         A delete file whose spec cannot be labelled applies only to data files of that spec, which
         are refused themselves, unless it names one file or its spec has no partitions.
         """
-        live = list(filter(is_live_entry, self.entries(manifest)))
+        live = self.listed_deletes(manifest)
         if self.labels.can_label(manifest.partition_spec_id):
             return [entry for entry in live if self.holds(entry)]
         return [e for e in live if is_global_delete(e.data_file) or targeted_data_file(e.data_file)]
+
+    def listed_deletes(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Return all live delete files of the manifest; see `without_void_partition`."""
+        live, specs = filter(is_live_entry, self.entries(manifest)), self._table.specs()
+        return [without_void_partition(entry, specs) for entry in live]

@@ -41,6 +41,7 @@ from lakehouse_backfill.adapters.iceberg.manifests import (
     ScopeFiles,
     describe_live_file,
     is_live_entry,
+    without_void_partition,
 )
 from lakehouse_backfill.adapters.iceberg.metadata import known_entries, view_of
 from lakehouse_backfill.adapters.iceberg.partitions import (
@@ -386,7 +387,7 @@ def _read_content(
         read = partial(read_manifest_entries, table.io, manifest)
         entries = [e for e in known_entries(table, manifest, read) if is_live_entry(e)]
         if manifest.content == ManifestContent.DELETES:
-            content.add_deletes(entries)
+            content.add_deletes(without_void_partition(e, table.specs()) for e in entries)
             continue
         if entries and labels is not None:
             labels.require_source(manifest.partition_spec_id, len(entries))

@@ -28,6 +28,7 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
+from pyiceberg.transforms import VoidTransform
 
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import CatalogDown, DamagedFile, LostFile, NotFound, Unsupported
@@ -340,7 +341,8 @@ def _list_with_deletes(catalog: Catalog, name: str, snapshot_id: int | None) -> 
 
 def _place_of_file(table: Table, file: DataFile) -> Hashable:
     """Return the spec and partition of a file; None without a partition: deletes apply anywhere."""
-    is_partitioned = bool(table.specs()[file.spec_id].fields)
+    fields = table.specs()[file.spec_id].fields
+    is_partitioned = any(not isinstance(each.transform, VoidTransform) for each in fields)
     return (file.spec_id, file.partition) if is_partitioned else None
 
 

@@ -199,7 +199,7 @@ class ShadowCandidate:
         deletes: manifests.LiveEntries = {}
         for manifest in listed:
             if manifest.content == ManifestContent.DELETES:
-                live = (e for e in self._reader.entries(manifest) if manifests.is_live_entry(e))
+                live = self._reader.listed_deletes(manifest)
                 deletes.update(
                     (manifests.unique_file_name(entry.data_file), entry) for entry in live
                 )
