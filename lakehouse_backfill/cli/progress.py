@@ -46,6 +46,9 @@ class _Step:
     last_line: float
     done: int = 0
     rows: int = 0
+    #: Of both, what was done before the step began: it took no time of the step.
+    done_before: int = 0
+    rows_before: int = 0
     #: Not shown yet: it may end before anybody wonders.
     is_quiet: bool = False
 
@@ -55,7 +58,16 @@ class _Step:
             return f"{self.label}: {ending}"
         rows = f", {self.rows:,} rows" if self.rows else ""
         counts = f"{self.label}: {self.done:,} of {self.total:,} {self.unit}{rows}"
-        return f"{counts}{row_rate_text(self.rows, now - self.started)}, {ending}"
+        return f"{counts}{self.rate(now)}, {ending}"
+
+    def rate(self, now: float) -> str:
+        """Describe the speed of what was done since the step began."""
+        return row_rate_text(self.rows - self.rows_before, now - self.started)
+
+    def seconds_left(self, now: float) -> float | None:
+        """Estimate from the units done since the step began."""
+        done, total = self.done - self.done_before, self.total - self.done_before
+        return seconds_left(done, total, now - self.started)
 
 
 class LineProgress:
@@ -118,10 +130,9 @@ class LineProgress:
                 self._show(step, now)
 
     def _show(self, step: _Step, now: float) -> None:
-        left = seconds_left(step.done, step.total, now - step.started)
-        self.say(step.describe(now, f"{format_duration(left)} left"))
+        self.say(step.describe(now, f"{format_duration(step.seconds_left(now))} left"))
 
-    def advance(self, amount: int = 1, rows: int = 0) -> None:
+    def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:
         """Count finished units, and say so when the last line is old enough."""
         with self._lock:
             step, now = self._counted(), self._clock()
@@ -129,6 +140,9 @@ class LineProgress:
                 return
             step.done += amount
             step.rows += rows
+            if was_done:
+                step.done_before += amount
+                step.rows_before += rows
             is_due = now - step.last_line >= self._pause_s and step.done < step.total
             if is_due and not step.is_quiet:
                 step.last_line = now
@@ -191,14 +205,18 @@ class BarProgress(LineProgress):
         super()._show(step, now)
         self._draw(self._steps[-1])
 
-    def advance(self, amount: int = 1, rows: int = 0) -> None:
+    def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:
         """Move the bar and show the rate."""
         with self._lock:
-            super().advance(amount, rows)
+            super().advance(amount, rows, was_done=was_done)
             step = self._counted()
             if self._bar is not None and step is self._steps[-1] and not step.is_quiet:
-                speed = row_rate_text(step.rows, self._clock() - step.started)
-                self._bar.update(self._task, advance=amount, rate=speed)
+                if was_done:
+                    # The time left follows from what is done from here on.
+                    self._bar.reset(self._task, completed=step.done)
+                else:
+                    speed = step.rate(self._clock())
+                    self._bar.update(self._task, advance=amount, rate=speed)
 
     def finish(self) -> None:
         """Take the bar away and say how long the step took; the step around it is drawn again."""
@@ -239,7 +257,7 @@ class BarProgress(LineProgress):
             console=Console(file=self._stream, markup=False, highlight=False),
             transient=True,
         )
-        total, rate = step.total or None, row_rate_text(step.rows, self._clock() - step.started)
+        total, rate = step.total or None, step.rate(self._clock())
         self._task = self._bar.add_task(
             step.label, total=total, completed=step.done, unit=step.unit, rate=rate
         )

@@ -90,8 +90,11 @@ class Progress(Protocol):
         """Begin a step that is shown once it has lasted some seconds; it may stand in a step."""
         ...
 
-    def advance(self, amount: int = 1, rows: int = 0) -> None:
-        """Report finished units and the rows that they wrote."""
+    def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:
+        """Report finished units and the rows that they wrote.
+
+        What `was_done` before says nothing of the speed.
+        """
         ...
 
     def finish(self) -> None:

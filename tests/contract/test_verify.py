@@ -444,7 +444,7 @@ class Counted(NullProgress):
     def count(self, label: str, total: int, unit: str) -> None:
         self.steps[f"{label} {unit}"] = [total, 0]
 
-    def advance(self, amount: int = 1, rows: int = 0) -> None:
+    def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:
         if self.steps:
             self.steps[next(reversed(self.steps))][1] += amount
 

@@ -229,7 +229,7 @@ class NullProgress:
     def count(self, label: str, total: int, unit: str) -> None:
         """Do nothing."""
 
-    def advance(self, amount: int = 1, rows: int = 0) -> None:
+    def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:
         """Do nothing."""
 
     def finish(self) -> None:

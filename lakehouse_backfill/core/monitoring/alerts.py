@@ -191,13 +191,14 @@ class _Shown:
 def watch(context: Context, run_id: str, every_s: float) -> RunStatus:
     """Show a run's moves and chunks until it waits for a person or is over; return its status.
 
+    A run whose process is gone waits for a person, too.
     The ledger is read every `every_s` seconds; nothing is written. Raises NotFound.
     """
     status, plan, shown = context.runs.status(run_id), context.runs.plan(run_id), _Shown()
     total = len(plan.resolved.chunks)
     while True:
         _show(context, status, total, shown)
-        if is_at_rest(status, context.clock.now()):
+        if is_at_rest(status, context.clock.now()) or _is_abandoned(context, status):
             break
         context.clock.sleep(every_s)
         status = context.runs.status(run_id)
@@ -213,6 +214,12 @@ def is_at_rest(status: RunStatus, now: datetime) -> bool:
     return status.state not in MOVING
 
 
+def _is_abandoned(context: Context, status: RunStatus) -> bool:
+    """Return whether the process that worked on the run is gone, or its lease has ended."""
+    is_held = status.state in WORKING and status.driver is not None
+    return is_held and not context.is_driven_elsewhere(status)
+
+
 def _show(context: Context, status: RunStatus, total: int, shown: _Shown) -> None:
     progress = context.progress
     if status.state is not shown.state:
@@ -222,8 +229,10 @@ def _show(context: Context, status: RunStatus, total: int, shown: _Shown) -> Non
     new = [chunk for chunk in done if chunk.chunk_id not in shown.chunks]
     if not new:
         return
-    if not shown.is_started:
+    # How long those took that were done before the first look is not known.
+    was_done = not shown.is_started
+    if was_done:
         progress.start("stage", total, "chunks")
         shown.is_started = True
-    progress.advance(len(new), sum(chunk.output_rows for chunk in new))
+    progress.advance(len(new), sum(chunk.output_rows for chunk in new), was_done=was_done)
     shown.chunks.update(chunk.chunk_id for chunk in new)

@@ -299,7 +299,8 @@ def _stage_chunks(
                 checks.require_passed(record)
             done.append(record)
             rows += record.output_rows
-            context.progress.advance(1, record.output_rows)
+            was_done = not one.is_new or bool(record.carried_from)
+            context.progress.advance(1, record.output_rows, was_done=was_done)
     context.progress.finish()
     checks.finish(lease.epoch)
     session.plans.finish()
@@ -315,7 +316,6 @@ def _chunk_work(
     recorded: Mapping[str, ChunkRecord],
 ) -> list[ChunkWork]:
     """Return what brings each chunk into the shadow, or finds it there."""
-    find = partial(_find_again, listed)
     return [
         ChunkWork(
             each,
@@ -323,7 +323,7 @@ def _chunk_work(
             _StageAttempts(
                 partial(_stage_chunk, context, plan, session, each),
                 committed.get(each.chunk_id), recorded.get(each.chunk_id),
-                partial(find, each.chunk_id),
+                partial(_find_again, listed, each.chunk_id),
             ),
         )
         for each in chunk_stages(plan)

@@ -505,7 +505,7 @@ class SilentProgress:
     def count(self, label: str, total: int, unit: str) -> None:
         """Ignore it."""
 
-    def advance(self, amount: int = 1, rows: int = 0) -> None:
+    def advance(self, amount: int = 1, rows: int = 0, *, was_done: bool = False) -> None:
         """Ignore it."""
 
     def finish(self) -> None:

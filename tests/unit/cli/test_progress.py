@@ -55,6 +55,19 @@ def test_a_log_file_gets_a_line_every_few_seconds_with_rate_and_time_left() -> N
     ]
 
 
+def test_what_was_done_before_says_nothing_of_the_speed_and_the_time_left() -> None:
+    stream, clock = io.StringIO(), Ticks()
+    progress = LineProgress(stream, clock)
+    progress.start("stage", 100, "chunks")
+    clock.now = 1.0
+    progress.advance(90, 90_000, was_done=True)
+    clock.now = 60.0
+    progress.advance(1, 600)
+    assert stream.getvalue().splitlines()[-1] == (
+        "stage: 91 of 100 chunks, 90,600 rows, 10 rows/s, 9 min left"
+    )
+
+
 def test_a_terminal_gets_a_bar_that_is_gone_in_the_end() -> None:
     screen = Screen()
     progress = BarProgress(screen)

@@ -69,8 +69,8 @@ class Script:
     def start(self, *given: Any) -> None:
         self.said.append(given)
 
-    def advance(self, *given: Any) -> None:
-        self.said.append(given)
+    def advance(self, *given: Any, was_done: bool) -> None:
+        self.said.append((*given, "before" if was_done else "now"))
 
     def finish(self) -> None:
         self.said.append("end")
@@ -82,11 +82,25 @@ class Script:
     clock = progress = runs
 
 
+def test_watching_ends_when_the_process_of_the_run_is_gone() -> None:
+    class Left(Script):
+        def status(self, run_id: str) -> RunStatus:
+            return status(self.moments[self.at][0], run_id=run_id, driver="host:1")
+
+        def is_driven_elsewhere(self, one: RunStatus) -> bool:
+            return self.at < 1
+
+    script = Left([(S.STAGING, 1), (S.STAGING, 1)])
+    assert alerts.watch(cast("Context", script), "bf-1", 7).state is S.STAGING
+    assert script.said == ["bf-1 is staging", ("stage", 2, "chunks"), (1, 1, "before"), 7, "end"]
+
+
 def test_each_move_and_each_new_chunk_is_shown_once() -> None:
     script = Script([(S.APPROVED, 0), (S.STAGING, 1), (S.STAGING, 2), (S.VALIDATED, 2)])
     found = alerts.watch(cast("Context", script), "bf-1", 7)
     assert found.state is S.VALIDATED
     assert script.said == [
-        "bf-1 is approved", 7, "bf-1 is staging", ("stage", 2, "chunks"), (1, 1), 7, (1, 2), 7,
+        "bf-1 is approved", 7, "bf-1 is staging", ("stage", 2, "chunks"), (1, 1, "before"), 7,
+        (1, 2, "now"), 7,
         "bf-1 is validated", "end",
     ]  # fmt: skip
