@@ -113,15 +113,18 @@ class EventHistory:
         """
         span_us = self.days * _DAY_US
         least = {"days": 1, "accounts": 1, "late_days": 1, "tangle_seconds": 1, "again_seconds": 1}
+        least |= {"gaps": 0, "gap_hours": 0, "skew_seconds": 0}
         wrong = [name for name, lowest in least.items() if getattr(self, name) < lowest]
         shares = ("late", "twice", "tangled", "lost", "skewed")
         wrong += [name for name in shares if not 0 <= getattr(self, name) <= 1]
+        wrong += ["seed"] if not -(2**63) <= self.seed < 2**63 else []
         wrong += ["events"] if not 1 <= self.events <= span_us else []
         wrong += ["schema_steps"] if len(self.schema_steps) > 2 else []
         if wrong:
             raise ConfigError(
                 f"a history of events cannot have {wrong[0]} {getattr(self, wrong[0])}",
-                fix="shares are from 0 to 1, counts at least 1, and a microsecond has one event",
+                fix="shares are from 0 to 1, counts and lengths not negative, days, accounts and "
+                "delays at least 1; a seed has 64 bits, and a microsecond has one event",
                 field=wrong[0],
             )
 

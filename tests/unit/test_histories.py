@@ -153,6 +153,9 @@ def test_what_happened_adds_up_however_many_are_computed_at_once(
         ({"lost": -0.1}, "lost"),
         ({"schema_steps": (1, 2, 3)}, "schema_steps"),
         ({"events": 10**12}, "events"),
+        ({"seed": 2**63}, "seed"),
+        ({"skew_seconds": -1}, "skew_seconds"),
+        ({"gap_hours": -1}, "gap_hours"),
     ],
 )
 def test_a_history_that_no_rows_can_be_computed_of_is_refused(
