@@ -81,6 +81,7 @@ def migrate(
     environment = context.profile.environment
     roles.require_role(contract, "publish", by, environment)
     roles.require_switched_on(context.profile, "publish", contract.product, _NOTHING)
+    roles.require_pilot(context.profile, contract.product)
     state = ports.tables.state(contract.table)
     _require_own(state, declared, contract)
     notes: tuple[str, ...] = ()

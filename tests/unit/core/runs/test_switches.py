@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_backfill.core.approval.decisions import waive
+from lakehouse_backfill.core.migration.migrate import migrate
 from lakehouse_backfill.core.planning.plan import DeclaredRun, make_plan
 from lakehouse_backfill.core.publication.publish import publish, publish_with_catch_up
 from lakehouse_backfill.core.publication.recover import recover
@@ -67,6 +68,13 @@ def test_a_publication_that_is_switched_off_changes_nothing(
     assert (where.tables[PRODUCT].head, state_of(found, run_id)) == (head, RunState.ACCEPTED)
     assert found.versions.history(PRODUCT) == ()
     assert publish(_switched(found, pilot=[PRODUCT]), run_id, "ana").publication.version == 1
+
+
+@pytest.mark.parametrize("fields", [{"switches": {"publish": False}}, {"pilot": ["silver.other"]}])
+def test_a_migration_is_a_publication_too(fields: dict[str, Any]) -> None:
+    nothing: Any = None  # Neither the old place nor a table is looked at.
+    with pytest.raises(Blocked):
+        migrate(_switched(context(lake()), **fields), nothing, nothing, contract(), "ana")
 
 
 def test_what_has_begun_is_finished_and_the_way_back_is_open() -> None:
