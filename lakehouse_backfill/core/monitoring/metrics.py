@@ -49,17 +49,30 @@ def collect_metrics(context: Context) -> tuple[MetricSample, ...]:
     """Return all metrics as of now; only control tables and table metadata are read."""
     statuses = context.runs.list(open_only=False)
     observed = [observe(context, status) for status in labelled_runs(statuses)]
-    modes = {one.status.run_id: one.mode for one in observed}
+    modes = _Modes(context, {one.status.run_id: one.mode for one in observed})
     found = [sample for run in observed for sample in run_samples(run)]
     found += open_run_samples(statuses, modes)
     found += _product_samples(context, {status.product for status in statuses}, modes)
     found += _pin_samples(context, context.evidence.active_leases(), modes)
     for alert in find_alerts(context, statuses):
-        mode = modes.get(alert.run_id, NO_RUN)
+        mode = modes[alert.run_id]
         found.append(
             MetricSample("backfill_alerts", (alert.product, alert.run_id, alert.cause, mode), 1)
         )
     return tuple(found)
+
+
+class _Modes(dict[str, str]):
+    """The mode of each run by its id; runs that have no label of their own are looked up."""
+
+    def __init__(self, context: Context, known: dict[str, str]) -> None:
+        super().__init__(known)
+        self._context = context
+
+    def __missing__(self, run_id: str) -> str:
+        events = self._context.runs.events(run_id) if run_id else ()
+        self[run_id] = events[0].mode if events else NO_RUN
+        return self[run_id]
 
 
 def labelled_runs(statuses: tuple[RunStatus, ...]) -> list[RunStatus]:
@@ -150,22 +163,20 @@ def open_run_samples(statuses: tuple[RunStatus, ...], modes: dict[str, str]) -> 
     return [MetricSample("backfill_open_runs", labels, n) for labels, n in sorted(count.items())]
 
 
-def _product_samples(
-    context: Context, products: set[str], modes: dict[str, str]
-) -> Iterator[MetricSample]:
+def _product_samples(context: Context, products: set[str], modes: _Modes) -> Iterator[MetricSample]:
     """Yield how old what readers see is."""
     now = context.clock.now()
     for product in sorted(products):
         accepted = context.versions.pointer(product).accepted
         committed = freshness_of(context, product)
         if committed is not None:
-            mode = modes.get(accepted.run_id or "", NO_RUN) if accepted else NO_RUN
+            mode = modes[accepted.run_id or ""] if accepted else NO_RUN
             age = max(0.0, (now - committed).total_seconds())
             yield MetricSample("backfill_product_freshness_seconds", (product, mode), age)
 
 
 def _pin_samples(
-    context: Context, leases: tuple[PinLease, ...], modes: dict[str, str]
+    context: Context, leases: tuple[PinLease, ...], modes: _Modes
 ) -> Iterator[MetricSample]:
     """Yield the bytes of pinned snapshots, each counted once: for the newest lease of it."""
     kept = {(lease.table, lease.snapshot_id): lease for lease in leases}
@@ -176,6 +187,6 @@ def _pin_samples(
         except BackfillError:
             continue  # The snapshot has expired, or the table is gone.
         size = int(found.summary.get("total-files-size", "0"))
-        sizes[lease.product, modes.get(lease.run_id, NO_RUN)] += size
+        sizes[lease.product, modes[lease.run_id]] += size
     for labels, size in sorted(sizes.items()):
         yield MetricSample("backfill_pinned_bytes", labels, size)

@@ -11,6 +11,8 @@ from lakehouse_backfill.core.monitoring import metrics
 from lakehouse_backfill.domain.monitoring.metrics import DEFINITIONS, METRICS
 from lakehouse_backfill.domain.run import ChunkRecord, RunState, RunStatus
 from tests.support.examples.plans import NOON, a_plan, an_event, with_fields
+from tests.support.fakes.context import context, lake
+from tests.support.fakes.steps import published_run
 
 pytestmark = pytest.mark.req("O1")
 S = RunState
@@ -117,6 +119,20 @@ def test_plan_and_log_give_cost_and_publication() -> None:
     found = values(observed(plan=plan, events=(begun, ended)))
     assert (found["cost_estimate"], found["publish_duration_seconds"]) == (1.5, 3)
     assert "cost_estimate" not in values(observed(plan=None))
+
+
+def test_what_an_older_run_caused_has_its_mode_although_it_has_no_label_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "CLOSED_RUNS", 0)
+    monkeypatch.setattr(metrics, "freshness_of", lambda *_: NOON)
+    found = context(lake())
+    run = published_run(found)
+    samples = metrics.collect_metrics(found)
+    modes = {one.name: one.labels[-1] for one in samples}
+    assert run not in {label for one in samples for label in one.labels}
+    assert modes["backfill_product_freshness_seconds"] == "backfill"
+    assert modes["backfill_pinned_bytes"] == "backfill"
 
 
 def test_the_number_of_runs_with_labels_is_bounded() -> None:
