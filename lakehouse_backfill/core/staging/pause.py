@@ -71,7 +71,7 @@ def unpause(context: Context, run_id: str, by: str, reason: str) -> RunStatus:
 def require_not_paused(context: Context, status: RunStatus) -> None:
     """Raise RunPaused, with who paused the run and why, while it is paused."""
     if status.state is RunState.PAUSED:
-        raise _paused_error(status, _newest_event(context, status.run_id))
+        raise _paused_error(status, newest_move(context, status.run_id))
 
 
 def stop_error(context: Context, begun: RunStatus, error: BackfillError) -> BackfillError:
@@ -87,9 +87,9 @@ def stop_error(context: Context, begun: RunStatus, error: BackfillError) -> Back
         context.clock.sleep(_LOOK_PAUSE_S)
         status = context.runs.status(run_id)
     if status.state is RunState.PAUSED:
-        return _paused_error(status, _newest_event(context, run_id))
+        return _paused_error(status, newest_move(context, run_id))
     if status.state is RunState.CANCELLED:
-        event = _newest_event(context, run_id)
+        event = newest_move(context, run_id)
         reason = f": {event.detail['reason']}" if event.detail.get("reason") else ""
         return RunMoved(
             f"{event.actor} cancelled {run_id}{reason}",
@@ -115,7 +115,8 @@ def _require_permission(context: Context, plan: Plan, by: str) -> None:
         roles.require_any_role(plan.resolved.contract, holders, requester, by, environment)
 
 
-def _newest_event(context: Context, run_id: str) -> Event:
+def newest_move(context: Context, run_id: str) -> Event:
+    """Return the event that brought a run into its state; notes may have been added since."""
     moves = [one for one in context.runs.events(run_id) if one.from_state != one.to_state]
     return moves[-1]
 
@@ -205,16 +206,20 @@ def preview_run(context: Context, run_id: str) -> tuple[RunStatus, tuple[ChunkPr
                 each, committed.get(each.chunk_id), record, is_live=is_live, is_judged=is_judged
             )
         )
-    if stages.next_phase(plan, status.state) not in ("approval", "staging"):
-        found = [_after_staging(one, status) for one in found]
+    if because := _why_nothing_is_staged(plan, status):
+        found = [
+            one if one.act == "keep" else replace(one, act="leave", because=because)
+            for one in found
+        ]
     return status, tuple(found), _what_follows(context, plan, status)
 
 
-def _after_staging(found: ChunkPreview, status: RunStatus) -> ChunkPreview:
-    if found.act == "keep":
-        return found
-    because = f"the run is {status.state.value.replace('_', ' ')}: `run` stages none of its chunks"
-    return replace(found, act="leave", because=because)
+def _why_nothing_is_staged(plan: Plan, status: RunStatus) -> str:
+    if publish_modes.is_externally_written(plan):
+        return "another engine writes it"
+    if stages.next_phase(plan, status.state) in ("approval", "staging"):
+        return ""
+    return f"the run is {status.state.value.replace('_', ' ')}: `run` stages none of its chunks"
 
 
 def _what_follows(context: Context, plan: Plan, status: RunStatus) -> str:
@@ -223,6 +228,8 @@ def _what_follows(context: Context, plan: Plan, status: RunStatus) -> str:
     if context.is_driven_elsewhere(status):
         return f"nothing while {status.driver} works on the run; these chunks are what is left now"
     phase = stages.next_phase(plan, status.state)
+    if phase == "staging" and publish_modes.is_externally_written(plan):
+        return "nothing: another engine writes the shadow, then `shadow close` goes on"
     texts = {
         "approval": "nothing before a person approves the run",
         "staging": "stages these chunks, then validates the result",

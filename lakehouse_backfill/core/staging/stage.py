@@ -26,7 +26,12 @@ from lakehouse_backfill.core.runs.context import Context, RenewedLease
 from lakehouse_backfill.core.staging.candidates import FindReused, bind_candidates
 from lakehouse_backfill.core.staging.checks import ChunkChecks, judge_inputs
 from lakehouse_backfill.core.staging.determinism import PlanJudge
-from lakehouse_backfill.core.staging.pause import CUT_OFF, require_not_paused, stop_error
+from lakehouse_backfill.core.staging.pause import (
+    CUT_OFF,
+    newest_move,
+    require_not_paused,
+    stop_error,
+)
 from lakehouse_backfill.core.staging.rejects import record_rejects
 from lakehouse_backfill.core.staging.schedule import ChunkSchedule, ChunkWork
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
@@ -260,7 +265,7 @@ class _Interruption:
 
     def __call__(self, moved: RunStatus) -> None:
         """End it: the run is `moved` now."""
-        newest = self.context.runs.events(self.plan.run_id)[-1]
+        newest = newest_move(self.context, self.plan.run_id)
         if self.compute and (moved.state is not RunState.PAUSED or newest.detail.get(CUT_OFF)):
             self.compute.staging.interrupt(self.plan)
 

@@ -14,6 +14,7 @@ from lakehouse_backfill.core.evidence.status import summarise_run_safety
 from lakehouse_backfill.core.planning.stages import StageKind, chunk_stages
 from lakehouse_backfill.core.publication.publish import run_until_decision
 from lakehouse_backfill.core.runs.context import Context
+from lakehouse_backfill.core.runs.notes import add_note
 from lakehouse_backfill.core.staging.pause import chunk_preview, pause, preview_run, unpause
 from lakehouse_backfill.core.staging.stage import stage
 from lakehouse_backfill.domain.partitions import Chunk
@@ -101,9 +102,10 @@ def test_a_pause_lets_the_chunk_in_flight_land_and_no_further_one_start() -> Non
     [
         (lambda other, run: pause(other, run, "bob", ""), False),
         (lambda other, run: pause(other, run, "bob", "", now=True), True),
+        (lambda other, run: _pause_now_with_a_note(other, run), True),
         (lambda other, run: _cancel(other, run), True),
     ],
-    ids=["pause", "pause --now", "cancel"],
+    ids=["pause", "pause --now", "pause --now, and a note", "cancel"],
 )
 def test_the_chunk_in_flight_is_cut_off_where_that_was_asked(
     act: Callable[[Context, str], object],
@@ -125,6 +127,11 @@ def test_the_chunk_in_flight_is_cut_off_where_that_was_asked(
         stage(looked.context, run, "bob")
     assert isinstance(stopped.value, RunMoved if "cancel" in str(stopped.value) else RunPaused)
     assert bool(engine.interrupted) is is_cut_off
+
+
+def _pause_now_with_a_note(other: Context, run: str) -> None:
+    pause(other, run, "bob", "", now=True)
+    add_note(other, run, "bob", "the store was slow")
 
 
 class _Looks:
@@ -199,6 +206,9 @@ def test_a_shadow_that_another_engine_writes_is_not_paused() -> None:
     run = approved_run(found, declared(transform=external, validation={"edge_partitions": 0}))
     with pytest.raises(Unsupported, match="only that engine can stop it"):
         pause(found, run, "bob", "")
+    _, chunks, then = preview_run(found, run)
+    assert {one.act for one in chunks} == {"leave"}
+    assert then.startswith("nothing: another engine writes the shadow")
 
 
 @pytest.mark.req("X3")
