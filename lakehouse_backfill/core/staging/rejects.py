@@ -78,6 +78,23 @@ def _with_counts(record: ChunkRecord, rejects: Rejects, shown: Callable[[str], s
     )
 
 
+def with_earlier_rejects(
+    context: Context, ledgers: dict[str, dict[str, ChunkRecord]], carried: ChunkRecord
+) -> ChunkRecord:
+    """Return a carried chunk's row with what the run that computed the chunk rejected.
+
+    `ledgers` holds the chunks of runs that were read, and gets those that are read now.
+    """
+    run_id = carried.carried_from
+    if run_id not in ledgers:
+        ledgers[run_id] = {one.chunk_id: one for one in context.runs.chunks(run_id)}
+    computed = ledgers[run_id].get(carried.chunk_id)
+    if computed is None or computed.partitions != carried.partitions:
+        return carried  # Only a part of that chunk is carried over.
+    counts = {"rejected_rows", "reject_reasons"}
+    return carried.model_copy(update={name: getattr(computed, name) for name in counts})
+
+
 def _reason_filter(context: Context, plan: Plan) -> Callable[[str], str]:
     """Return what gives a reason as reports may show it."""
     if not has_restricted_columns(plan):

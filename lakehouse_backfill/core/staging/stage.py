@@ -32,7 +32,7 @@ from lakehouse_backfill.core.staging.pause import (
     require_not_paused,
     stop_error,
 )
-from lakehouse_backfill.core.staging.rejects import record_rejects
+from lakehouse_backfill.core.staging.rejects import record_rejects, with_earlier_rejects
 from lakehouse_backfill.core.staging.schedule import ChunkSchedule, ChunkWork
 from lakehouse_backfill.domain.catch_up import CarriedChunk, CarryRequest
 from lakehouse_backfill.domain.diff import Checksum
@@ -396,7 +396,9 @@ def _stage_chunk(
     source = catch_up.carried_chunk(chunk.chunk_id) if catch_up else None
     if stage.kind == "carry_chunk" and source is not None:
         carried = carry_chunk(context, plan, chunk, source, known, epoch)
-        return carried if carried is known else _with_earlier_rejects(context, session, carried)
+        return (
+            carried if carried is known else with_earlier_rejects(context, session.ledgers, carried)
+        )
     if _is_reused(plan, chunk):
         return carry_chunk(context, plan, chunk, _live_chunk(plan, chunk), known, epoch)
     journal = context.journal.bind(**plan.labels)
@@ -464,20 +466,6 @@ def _sum_checksums(texts: Iterable[str]) -> str:
     found = [Checksum.parse(text) for text in texts]
     filled = [one for one in found if one.rows] or found[:1]
     return reduce(Checksum.__add__, filled).text
-
-
-def _with_earlier_rejects(
-    context: Context, session: StagingSession, carried: ChunkRecord
-) -> ChunkRecord:
-    """Return a carried chunk's row with what the run that computed the chunk rejected."""
-    run_id = carried.carried_from
-    if run_id not in session.ledgers:
-        session.ledgers[run_id] = {one.chunk_id: one for one in context.runs.chunks(run_id)}
-    computed = session.ledgers[run_id].get(carried.chunk_id)
-    if computed is None or computed.partitions != carried.partitions:
-        return carried  # Only a part of that chunk is carried over.
-    counts = {"rejected_rows", "reject_reasons"}
-    return carried.model_copy(update={name: getattr(computed, name) for name in counts})
 
 
 def open_shadow(context: Context, plan: Plan, epoch: int) -> None:
