@@ -229,7 +229,7 @@ class ApiServer:
         self._server = ThreadingHTTPServer((HOST, 0), handler)
         self._server.daemon_threads = True
         self.address = f"http://{HOST}:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:
         self._server.shutdown()

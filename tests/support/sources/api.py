@@ -104,7 +104,7 @@ def serving(vendor: Vendor) -> Iterator[None]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     vendor.url = f"http://127.0.0.1:{server.server_port}/v1/trips"
     try:
         yield

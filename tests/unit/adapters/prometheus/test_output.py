@@ -77,7 +77,7 @@ def gateway(status: int) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
             """Say nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", got

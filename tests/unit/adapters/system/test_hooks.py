@@ -68,7 +68,7 @@ class _Server(BaseHTTPRequestHandler):
 def server() -> Iterator[tuple[str, list[tuple[str | None, str]]]]:
     _Server.got = []
     found = HTTPServer(("127.0.0.1", 0), _Server)
-    threading.Thread(target=found.serve_forever, daemon=True).start()
+    threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
     yield f"http://127.0.0.1:{found.server_port}", _Server.got
     found.shutdown()
     found.server_close()
@@ -120,7 +120,7 @@ class _Garbage(BaseHTTPRequestHandler):
 
 def test_a_webhook_that_answers_no_http_is_an_outcome_and_no_crash(tmp_path: Path) -> None:
     found = HTTPServer(("127.0.0.1", 0), _Garbage)
-    threading.Thread(target=found.serve_forever, daemon=True).start()
+    threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
     hook = Hook(name="h", on="on_halt", webhook=f"http://127.0.0.1:{found.server_port}/")
     call = LocalHooks(tmp_path).call(hook, MESSAGE)
     found.shutdown()
