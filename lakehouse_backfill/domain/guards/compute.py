@@ -199,7 +199,8 @@ def _named_folders(settings: Mapping[str, str]) -> str | None:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Return whether two folders are the same, or one lies in the other."""
-    parts = [PurePosixPath(re.sub(r"^file:/*", "/", text)).parts for text in (one, other)]
+    """Return whether two folders are the same, or one lies in the other, also by links or `..`."""
+    folders = [os.path.realpath(re.sub(r"^file:/*", "/", text)) for text in (one, other)]
+    parts = [PurePosixPath(folder).parts for folder in folders]
     length = min(map(len, parts))
     return parts[0][:length] == parts[1][:length]

@@ -64,6 +64,18 @@ def test_a_place_of_a_live_job_or_of_no_name_is_refused(
     assert refused.value.state == "nothing was planned, computed or changed"
 
 
+@pytest.mark.parametrize("path", ["link/tmp", "spare/../live", "live"])
+def test_a_scratch_place_that_leads_to_that_of_a_live_job_is_refused(
+    path: str, tmp_path: Path
+) -> None:
+    (tmp_path / "live").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "live")
+    own = {"spare": f"{tmp_path}/{path}"}
+    live = LIVE | {"scratch": [f"file://{tmp_path}/live"]}
+    with pytest.raises(Blocked, match="scratch place spare"):
+        require_apart(YARN, places(scratch=own, live=[live]), "night", "spare")
+
+
 def test_the_default_scratch_place_may_be_that_of_a_live_job() -> None:
     live = LIVE | {"scratch": [tempfile.gettempdir()]}
     with pytest.raises(Blocked, match="scratch place default"):
