@@ -216,8 +216,9 @@ def is_at_rest(status: RunStatus, now: datetime) -> bool:
 
 def _is_abandoned(context: Context, status: RunStatus) -> bool:
     """Return whether the process that worked on the run is gone, or its lease has ended."""
-    is_held = status.state in WORKING and status.driver is not None
-    return is_held and not context.is_driven_elsewhere(status)
+    if status.state not in WORKING or status.driver in (None, context.driver):
+        return False
+    return not context.is_driven_elsewhere(status)
 
 
 def _show(context: Context, status: RunStatus, total: int, shown: _Shown) -> None:

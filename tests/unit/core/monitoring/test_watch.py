@@ -43,6 +43,7 @@ def test_watching_ends_when_no_process_moves_the_run(
 class Script:
     """Runs, clock and screen: each sleep is the next moment of a run."""
 
+    driver = "host:2"
     moments: list[tuple[RunState, int]]
     at: int = 0
     said: list[Any] = field(default_factory=list)
@@ -82,17 +83,23 @@ class Script:
     clock = progress = runs
 
 
-def test_watching_ends_when_the_process_of_the_run_is_gone() -> None:
+@pytest.mark.parametrize(("own", "is_left"), [("host:2", True), ("host:1", False)])
+def test_watching_ends_when_the_process_of_the_run_is_gone(own: str, *, is_left: bool) -> None:
     class Left(Script):
+        driver = own
+
         def status(self, run_id: str) -> RunStatus:
             return status(self.moments[self.at][0], run_id=run_id, driver="host:1")
 
         def is_driven_elsewhere(self, one: RunStatus) -> bool:
             return self.at < 1
 
-    script = Left([(S.STAGING, 1), (S.STAGING, 1)])
-    assert alerts.watch(cast("Context", script), "bf-1", 7).state is S.STAGING
-    assert script.said == ["bf-1 is staging", ("stage", 2, "chunks"), (1, 1, "before"), 7, "end"]
+    script = Left([(S.STAGING, 1), (S.STAGING, 1), (S.STAGED, 1), (S.VALIDATED, 1)])
+    found = alerts.watch(cast("Context", script), "bf-1", 7)
+    assert found.state is (S.STAGING if is_left else S.VALIDATED)
+    shown = ["bf-1 is staging", ("stage", 2, "chunks"), (1, 1, "before"), 7]
+    assert script.said[:4] == shown
+    assert (script.said[4:] == ["end"]) is is_left
 
 
 def test_each_move_and_each_new_chunk_is_shown_once() -> None:
