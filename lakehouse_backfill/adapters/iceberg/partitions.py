@@ -188,7 +188,10 @@ def _find_sources(metadata: TableMetadata, field: ScopeField) -> dict[int, _Labe
     try:
         column = metadata.schema().find_field(field.column)
     except ValueError as error:
-        raise Unsupported(f"the table has no column {field.column}") from error
+        raise Unsupported(
+            f"the table has no column {field.column}",
+            fix="give the column its name back: ALTER TABLE … RENAME COLUMN …; or plan anew",
+        ) from error
     return {i: _find_source(spec, column, field) for i, spec in metadata.specs().items()}
 
 

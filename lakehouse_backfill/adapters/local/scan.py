@@ -297,12 +297,25 @@ def translate_scan_errors(name: str, snapshot_id: int | None) -> Iterator[None]:
             raise
         raise DamagedFile(path, error) from error
     except (ValueError, NotImplementedError) as error:
-        if "equality delete" not in str(error):
+        refusal = _scan_refusal(name, snapshot_id, str(error))
+        if refusal is None:
             raise
-        raise Unsupported(
+        raise refusal from error
+
+
+def _scan_refusal(name: str, snapshot_id: int | None, text: str) -> Unsupported | None:
+    """Build the error for what PyIceberg cannot scan; None for other texts."""
+    if "Could not find field" in text:
+        return Unsupported(
+            f"{name}@{snapshot_id} lacks a column that its rows are chosen by: {text}",
+            fix="give the column its name back, or plan again with the one that it has now",
+        )
+    if "equality delete" in text:
+        return Unsupported(
             f"{name}@{snapshot_id} holds equality deletes, which this engine cannot apply",
             fix="compare on Spark, or compact the table first",
-        ) from error
+        )
+    return None
 
 
 def _read_path(error: Exception) -> str | None:

@@ -278,19 +278,19 @@ def _compare_with_readers(
 ) -> SafetySummary:
     """Add what the table shows now: partitions that others changed, old rows that are not held."""
     view = readers.look_at_readers(context, history, status.run_id)
-    is_safe, exceptions = summary.is_safe, view.exceptions()
+    is_safe, before = summary.is_safe, summary.is_safe.removeprefix("yes: ")
     if view.changed:
-        is_safe = f"readers do not get all of its partitions; before that, {is_safe}"
+        is_safe = f"readers do not get all of its partitions; before that, {before}"
     elif view.unknown:
-        is_safe = f"its partitions could not be compared; by its log, {is_safe}"
-    is_safe = is_safe.replace(", yes: ", ", ")
-    if view.changed and status.state is RunState.PUBLISHED and " rollback " in summary.next_command:
-        command = summary.next_command.partition("   # ")[0]
-        line = with_remark(f"{command} --dry-run", "says whether the old rows can come back")
+        is_safe = f"its partitions could not be compared; by its log, {before}"
+    is_other = view.changed or view.unknown
+    if is_other and status.state is RunState.PUBLISHED and " rollback " in summary.next_command:
+        dry_run = f"{summary.next_command.partition('   # ')[0]} --dry-run"
+        line = with_remark(dry_run, "says whether the old rows can come back")
         summary = replace(summary, next_command=line)
     if status.state is not RunState.ROLLED_BACK:
         is_safe = _with_restorability(context, status, history, is_safe)
-    see = f"{summary.readers_see}; {exceptions}" if exceptions else summary.readers_see
+    see = "; ".join(filter(None, (summary.readers_see, view.exceptions())))
     return replace(summary, is_safe=is_safe, readers_see=see)
 
 
@@ -304,9 +304,9 @@ def _with_restorability(
         return f"{is_safe.removeprefix('yes: ')}; by its log only: {error.problem}"
     if plan.resolved.manifest.target.publish_mode == "correction_events":
         return "yes: its corrections are events beside the table; a rollback appends opposites"
-    is_pinned = publish_modes.is_pinned_product(plan)
+    is_pinned, run_id = publish_modes.is_pinned_product(plan), status.run_id
     try:
-        lost = readers.why_not_restorable(context, history, status.run_id, is_pinned=is_pinned)
+        lost = readers.why_not_restorable(context, history, run_id, is_pinned=is_pinned)
     except Unsupported as error:
         return f"not known: what it replaced could not be looked at: {error.problem}"
     return f"NO: what it replaced cannot be restored: {lost}" if lost else is_safe

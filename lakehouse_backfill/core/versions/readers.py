@@ -67,7 +67,7 @@ def why_not_restorable(
     """Return why what the run replaced cannot be restored; empty if its snapshots are held.
 
     `is_pinned`: readers get the snapshot of a pointer; earlier versions are tables of their own.
-    Raises Unsupported for a table that nothing can be read of.
+    Raises Unsupported where the table, or what it replaced in it, cannot be read.
     """
     for row in pointer.published_rows(history, run_id):
         held: Publication | None = row
@@ -136,8 +136,11 @@ def _compare_row(
         scope = Scope(field=row.scope.field, partitions=labels)
         if is_target and info.snapshot_id != row.snapshot_id:
             _compare_partitions(context, row, scope, own, view)
-        elif fault := _metadata_fault(context, row.table, row.snapshot_id, scope):
-            view.changed |= dict.fromkeys(labels, fault)
+        else:
+            # Where columns or specs cannot name the partitions any more, the snapshot is the same.
+            with suppress(errors.Unsupported):
+                if fault := _metadata_fault(context, row.table, row.snapshot_id, scope):
+                    view.changed |= dict.fromkeys(labels, fault)
     differing = {**view.changed, **view.unknown}
     view.same += tuple(label for label in labels if label not in differing)
 
@@ -147,12 +150,12 @@ def _metadata_fault(context: Context, table: str, snapshot_id: int, scope: Scope
 
     Its manifest list and the manifests that may list files of the partitions are opened. In a table
     of its own (a kept version, correction events) later commits take nothing from the snapshot.
+    Raises Unsupported where the table's columns and specs cannot tell the partitions apart.
     """
     try:
         context.tables.resolve(TableRef(table=table, at=str(snapshot_id)))
         if scope is not None:
-            with suppress(errors.Unsupported):  # a file with rows of other partitions, too
-                context.stored_files.files(table, snapshot_id, scope)
+            context.stored_files.files(table, snapshot_id, scope)
     except (errors.NotFound, errors.EnvironmentDown) as error:
         return error.problem
     return ""
@@ -169,7 +172,7 @@ def _compare_partitions(
         except (errors.LostFile, errors.TargetChanged) as error:
             known = view.unknown if isinstance(error, errors.HistoryGone) else view.changed
             known[label] = error.problem
-        except errors.NotFound as error:
+        except (errors.NotFound, errors.Unsupported) as error:
             view.unknown[label] = error.problem
         else:
             if drifts:
@@ -187,7 +190,7 @@ def _touched_labels(
     context: Context, row: Publication, scope: Scope, own: frozenset[int | None]
 ) -> tuple[str, ...]:
     """Return the partitions to look at one by one: all of them if no commit can be named."""
-    with suppress(errors.TargetChanged, errors.NotFound):
+    with suppress(errors.TargetChanged, errors.NotFound, errors.Unsupported):
         drifts = _foreign_drifts(context, row, scope, own)
         touched = {label for drift in drifts for label in drift.partitions}
         return tuple(label for label in scope.partitions if label in touched)

@@ -1,0 +1,64 @@
+"""Published runs whose table was partitioned otherwise since, or its partition column renamed.
+
+The rows of such a run may still be there, but no file tells any more which of them are its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.transforms import MonthTransform
+
+from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.project import Project
+from tests.contract.test_stored_lake import PRODUCT, StoredLake, stored
+
+pytestmark = pytest.mark.req("U16")
+__all__ = ["stored"]
+DAYS = "2024-01-03, 2024-01-04"
+
+
+def append_live_row(project: Project) -> None:
+    table = project.wiring.catalog.load_table(PRODUCT)
+    table.append(table.scan(limit=1).to_arrow())
+
+
+def test_days_in_files_of_months_are_not_known_and_the_run_is_still_told(
+    stored: StoredLake,
+) -> None:
+    project, run = stored.project, stored.runs["second"]
+    table = project.wiring.catalog.load_table(PRODUCT)
+    with table.update_spec() as change:
+        change.remove_field(table.spec().fields[0].name)
+    with project.wiring.catalog.load_table(PRODUCT).update_spec() as change:
+        change.add_field("day", MonthTransform(), "month")
+    append_live_row(project)
+
+    (line,) = project.status(run).runs
+
+    assert line.state == "published"
+    assert line.is_safe.startswith("its partitions could not be compared; by its log, ")
+    assert f"it is not known for {DAYS}: " in line.readers_see
+    assert "lies in partition 2024-01, which holds rows of the scope and of" in line.readers_see
+    assert " --dry-run   # says whether the old rows can come back" in line.next_command
+    (check,) = [one for one in project.verify(run).checks if one.name == "what readers get now"]
+    assert check.ok is None
+
+
+def test_what_a_run_replaced_is_not_called_restorable_once_its_column_was_renamed(
+    stored: StoredLake,
+) -> None:
+    project, run = stored.project, stored.runs["second"]
+    with project.wiring.catalog.load_table(PRODUCT).update_schema() as change:
+        change.rename_column("day", "ordered_on")
+
+    (line,) = project.status(run).runs
+
+    lost = "the table has no column day"
+    assert line.is_safe == f"not known: what it replaced could not be looked at: {lost}"
+    append_live_row(project)
+    (line,) = project.status(run).runs
+    assert f"it is not known for {DAYS}: {lost}" in line.readers_see
+    assert project.evidence(run).report
+    with pytest.raises(Unsupported, match="lacks a column that its rows are chosen by") as refused:
+        project.rollback(PRODUCT, reason="wrong", by="ana")
+    assert "give the column its name back" in refused.value.fix
