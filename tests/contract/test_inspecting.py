@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from lakehouse_backfill.adapters.local import inspecting
 from lakehouse_backfill.adapters.local.inspecting import (
     InspectingBySize,
     LocalInspector,
@@ -172,3 +175,29 @@ def test_pins_of_older_plans_do_not_say_the_types_of_columns(kit: Kit) -> None:
     assert isinstance(of.resolved.sources[0], SourcePin)
     with pytest.raises(Unsupported, match="as far as the plan tells"):
         LocalInspector(kit.catalog).periods(of, "src", "day")
+
+
+@pytest.mark.req("Q9")
+def test_keys_that_share_a_hash_are_no_duplicates(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def same_for_all(rows: pa.Table) -> Any:
+        return np.zeros(rows.num_rows, np.uint64)
+
+    monkeypatch.setattr(inspecting, "table_hashes", same_for_all)
+    kit.create(("d", "identity"))
+    kit.append(row(1, FIRST), row(2, FIRST))
+    kit.append(row(3, FIRST), row(3, FIRST))
+    of = plan(field_of("d"), (FIRST,), ("id",))
+    assert looked_at(kit, of) == ChunkFacts(rows={FIRST: 4}, null_keys={}, duplicate_keys=1)
+
+
+@pytest.mark.req("Q9")
+def test_many_rows_of_repeated_keys_are_left_to_spark(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspecting, "_MAX_REPEATED_ROWS", 3)
+    kit.create(("d", "identity"))
+    kit.append(*(row(1, FIRST) for _ in range(4)))
+    with pytest.raises(Unsupported, match="repeated keys"):
+        looked_at(kit, plan(field_of("d"), (FIRST,), ("id",)))

@@ -7,9 +7,13 @@ only where Arrow counts just as Spark does.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,7 +22,8 @@ from lakehouse_backfill.adapters.local.diff.layout import (
     label_files,
     partition_values_of,
 )
-from lakehouse_backfill.adapters.local.parquet import read_file_columns
+from lakehouse_backfill.adapters.local.parquet import map_files, stream_file_columns
+from lakehouse_backfill.adapters.local.row_hash import repeated_hashes, table_hashes
 from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
 from lakehouse_backfill.core.planning import resolve
 from lakehouse_backfill.domain import partitions
@@ -40,7 +45,10 @@ from lakehouse_backfill.ports.compute import Frame, Inspecting
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table import FileScanTask
 
+#: Yields the rows of a file in batches.
+_Stream = Callable[["FileScanTask"], Iterator[pa.Table]]
 #: The inspected columns of this many rows fit into any process, so Spark gains nothing.
 MAX_LOCAL_ROWS = 2_000_000
 #: Types whose values Arrow distinguishes as Spark does. Floats (-0.0, NaN) and nested types differ.
@@ -82,8 +90,9 @@ class LocalInspector:
         )
         side = self._plan_small_scan(pin.table, pin.snapshot_id, rows)
         labels: set[str] = set()
-        for table in read_file_columns(side, side.tasks, [column]):
-            labels |= set(_rows_by_label(_keep_in_ranges(table[column], rows), field))
+        for task in side.tasks:
+            for part in stream_file_columns(side, task, [column]):
+                labels |= set(_rows_by_label(_keep_in_ranges(part[column], rows), field))
         return tuple(sorted(labels))
 
     def chunk(
@@ -113,18 +122,12 @@ class LocalInspector:
         first = side.schema.fields[0].name if side.table else field.column
         placing = first if field.is_whole_table else field.column
         names = list(dict.fromkeys((*key, placing, *of_rules)))
-        tables = read_file_columns(
-            side, tasks, names, None if layout.is_partition_aligned else filter_of_ranges(rows)
-        )
-        chunk_rows = _concat_decoded(tables, side.schema.select(*names).as_arrow())
-        facts = ChunkFacts(
-            rows=_count_by_label(chunk_rows, field),
-            null_keys={
-                name: chunk_rows[name].null_count for name in key if chunk_rows[name].null_count
-            },
-            duplicate_keys=_count_duplicate_keys(chunk_rows, key),
-        )
-        return facts, tuple(count_breaking(chunk_rows, rule) for rule in rules)
+        wanted = None if layout.is_partition_aligned else filter_of_ranges(rows)
+
+        def stream(task: FileScanTask) -> Iterator[pa.Table]:
+            return stream_file_columns(side, task, names, wanted)
+
+        return _count_files(tasks, stream, _Counting(field, key, rules))
 
     def _plan_small_scan(
         self, table: str, snapshot_id: int, rows: tuple[RowRange, ...]
@@ -136,10 +139,111 @@ class LocalInspector:
         return side
 
 
-def _concat_decoded(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Concatenate the columns of the files, with dictionaries decoded."""
-    decoded = pa.schema([pa.field(column.name, column.type) for column in schema])
-    return pa.concat_tables([decoded.empty_table(), *(part.cast(decoded) for part in parts)])
+@dataclass(frozen=True)
+class _Counting:
+    """What is counted in a chunk: partitions, the key, and rules."""
+
+    field: ScopeField
+    key: tuple[str, ...]
+    rules: tuple[RowRule, ...]
+
+    @property
+    def unique(self) -> set[tuple[str, ...]]:
+        """The columns whose values, together, occur once."""
+        columns = {(rule.column,) for rule in self.rules if isinstance(rule, Unique)}
+        return columns | ({self.key} if self.key else set())
+
+
+@dataclass
+class _Counts:
+    """What was counted so far. The hashes of keys, eight bytes each, are those of all rows."""
+
+    labels: Counter[str] = dataclass_field(default_factory=Counter)
+    nulls: Counter[str] = dataclass_field(default_factory=Counter)
+    broken: dict[RowRule, int | None] = dataclass_field(default_factory=dict)
+    hashes: dict[tuple[str, ...], bytearray] = dataclass_field(default_factory=dict)
+
+    def add_batch(self, rows: pa.Table, of: _Counting) -> None:
+        """Count the rows; raises Unsupported for keys that Arrow may not tell apart as Spark."""
+        _require_exact_keys(rows, of.key)
+        self.add(
+            _Counts(
+                Counter(_count_by_label(rows, of.field)),
+                Counter({name: rows[name].null_count for name in of.key}),
+                {rule: count_breaking(rows, rule) for rule in of.rules if not _is_unique(rule)},
+                {key: bytearray(table_hashes(rows.select(key)).tobytes()) for key in of.unique},
+            )
+        )
+
+    def add(self, other: _Counts) -> None:
+        """Add what was counted in other rows."""
+        self.labels.update(other.labels)
+        self.nulls.update(other.nulls)
+        for rule, count in other.broken.items():
+            before = self.broken.get(rule, 0)
+            self.broken[rule] = None if before is None or count is None else before + count
+        for key, hashes in other.hashes.items():
+            self.hashes.setdefault(key, bytearray()).extend(hashes)
+
+
+def _count_files(
+    tasks: Sequence[FileScanTask], stream: _Stream, of: _Counting
+) -> tuple[ChunkFacts, tuple[int | None, ...]]:
+    """Return the facts of a chunk, and the rows that break each rule; None where Spark must count.
+
+    Memory holds a batch of each file that is read, and the hashes of keys.
+    """
+
+    def count(task: FileScanTask) -> _Counts:
+        counts = _Counts()
+        for rows in stream(task):
+            counts.add_batch(rows, of)
+        return counts
+
+    total = _Counts()
+    for counts in map_files(count, tasks):
+        total.add(counts)
+    repeated = _rows_that_repeat(total.hashes, (rows for task in tasks for rows in stream(task)))
+    for rule in of.rules:
+        if isinstance(rule, Unique):
+            held = repeated.get((rule.column,))
+            total.broken[rule] = 0 if held is None else count_breaking(held, rule)
+    facts = ChunkFacts(
+        rows=dict(total.labels),
+        null_keys={name: count for name, count in total.nulls.items() if count},
+        duplicate_keys=_count_duplicate_keys(repeated[of.key]) if of.key in repeated else 0,
+    )
+    return facts, tuple(total.broken.get(rule, 0) for rule in of.rules)
+
+
+def _is_unique(rule: RowRule) -> bool:
+    return isinstance(rule, Unique)
+
+
+#: Rows with repeated keys that are held to be counted; so many are a fault of the job.
+_MAX_REPEATED_ROWS = 200_000
+
+
+def _rows_that_repeat(
+    hashes: dict[tuple[str, ...], bytearray], batches: Iterator[pa.Table]
+) -> dict[tuple[str, ...], pa.Table]:
+    """Return the keys of rows whose hash occurs more than once; no key without such rows.
+
+    Keys that differ may have one hash, so their values are to be compared. The batches are read
+    only where a hash repeats. Raises Unsupported for too many rows.
+    """
+    of_key = {key: repeated_hashes(each) for key, each in hashes.items()}
+    of_key = {key: repeated for key, repeated in of_key.items() if len(repeated)}
+    found: dict[tuple[str, ...], list[pa.Table]] = {key: [] for key in of_key}
+    count = 0
+    for rows in batches if of_key else ():
+        for key, repeated in of_key.items():
+            is_repeated = np.isin(table_hashes(rows.select(key)), repeated)
+            found[key].append(rows.select(key).filter(pa.array(is_repeated)))
+            count += found[key][-1].num_rows
+        if count > _MAX_REPEATED_ROWS:
+            raise Unsupported(f"more than {_MAX_REPEATED_ROWS:,} rows of repeated keys")
+    return {key: pa.concat_tables(parts) for key, parts in found.items()}
 
 
 def _keep_in_ranges(values: pa.ChunkedArray, rows: tuple[RowRange, ...]) -> pa.ChunkedArray:
@@ -166,14 +270,16 @@ def _rows_by_label(values: pa.ChunkedArray, field: ScopeField) -> Counter[str]:
     return counts
 
 
-def _count_duplicate_keys(held: pa.Table, key: tuple[str, ...]) -> int:
-    """Count the keys that occur more than once; nulls are equal to each other."""
-    if not key:
-        return 0
-    inexact = [name for name in key if not any(test(held[name].type) for test in _EXACT_KEY_TYPES)]
+def _require_exact_keys(rows: pa.Table, key: tuple[str, ...]) -> None:
+    """Raise Unsupported for a key with values that Arrow may not tell apart as Spark does."""
+    inexact = [name for name in key if not any(test(rows[name].type) for test in _EXACT_KEY_TYPES)]
     if inexact:
         raise Unsupported(f"keys of {', '.join(inexact)} are compared by Spark")
-    counted = held.select(key).group_by(list(key)).aggregate([([], "count_all")])
+
+
+def _count_duplicate_keys(keys: pa.Table) -> int:
+    """Count the keys that occur more than once; nulls are equal to each other."""
+    counted = keys.group_by(keys.column_names).aggregate([([], "count_all")])
     return int(pc.sum(pc.greater(counted["count_all"], 1)).as_py() or 0)
 
 

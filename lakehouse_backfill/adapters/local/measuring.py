@@ -17,8 +17,8 @@ from pyiceberg.exceptions import ResolveError
 from pyiceberg.manifest import FileFormat
 
 from lakehouse_backfill.adapters.local.diff.layout import partition_values_of
-from lakehouse_backfill.adapters.local.parquet import read_file_columns, thread_pool
-from lakehouse_backfill.adapters.local.row_hash import checksum_of, row_hashes, shape_of
+from lakehouse_backfill.adapters.local.parquet import stream_file_columns, thread_pool
+from lakehouse_backfill.adapters.local.row_hash import checksum_of, shape_of, table_hashes
 from lakehouse_backfill.adapters.local.scan import SnapshotScan, plan_scan
 from lakehouse_backfill.core.validation.partition_totals import (
     MAX_GROUPS,
@@ -236,25 +236,39 @@ class _FileReader:
 
         Raises Unsupported for a file that PyIceberg cannot read.
         """
+        sums = PartitionSums()
+        for rows in self._read(task):
+            hashes = self._hashes(rows)
+            for label, numbers in _split_by_label(rows, self._of.scope.field):
+                if label in self._labels:
+                    part = rows if numbers is None else rows.take(pa.array(numbers))
+                    own = hashes if numbers is None else hashes[numbers]
+                    checksum = checksum_of(own, self._shape)
+                    sums.add_group(label, None, part.num_rows, checksum, self._values(part))
+        for label, values in sums.measures.items():
+            self._require_fitting(values)
+            yield label, sums.row_counts[label], sums.checksums[label], values
+
+    def _read(self, task: FileScanTask) -> Iterator[pa.Table]:
+        """Yield the rows in batches, each column in one chunk; raises Unsupported."""
         try:
-            (table,) = read_file_columns(self._side, [task], self.names)
+            for rows in stream_file_columns(self._side, task, self.names):
+                yield rows.combine_chunks()
         except (NotImplementedError, ResolveError, ValueError) as error:
             kind = type(error).__name__
             raise Unsupported(f"{task.file.file_path} is read by Spark: {kind}") from error
-        schema = pa.schema([(name, self._kinds[name]) for name in self.names])
-        decoded = table.cast(schema).combine_chunks()
-        hashes = self._hashes(decoded)
-        for label, rows in _split_by_label(decoded, self._of.scope.field):
-            if label in self._labels:
-                part = decoded if rows is None else decoded.take(pa.array(rows))
-                own = hashes if rows is None else hashes[rows]
-                yield label, part.num_rows, checksum_of(own, self._shape), self._values(part)
+
+    def _require_fitting(self, values: Mapping[str, Any]) -> None:
+        """Raise Unsupported for too many counted values, or a sum of more than 64 bits."""
+        if len(values) > MAX_GROUPS:
+            raise Unsupported(f"{len(values):,} counted values are refused by Spark")
+        if any(isinstance(value, int) and abs(value) > _MAX_LONG for value in values.values()):
+            raise Unsupported("a sum that does not fit into 64 bits is computed by Spark")
 
     def _hashes(self, rows: pa.Table) -> Any:
         if not self._of.is_hashed:
             return np.zeros(rows.num_rows, np.uint64)
-        batches = rows.select(self._hashed).to_batches()
-        return np.concatenate([np.zeros(0, np.uint64), *map(row_hashes, batches)])
+        return table_hashes(rows.select(self._hashed))
 
     def _values(self, rows: pa.Table) -> dict[str, Any]:
         values: dict[str, Any] = {}

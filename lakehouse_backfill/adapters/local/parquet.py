@@ -1,8 +1,9 @@
-"""Plain Parquet files read by pyarrow alone; reader thread pools; allocator settings.
+"""Plain Parquet files read by pyarrow alone, whole or in batches; reader thread pools.
 
 PyIceberg's own scan applies deletes, promotes types, fills in defaults and casts batch by batch. A
 Parquet file that needs none of this is read in half the time here. Its text columns of few values
-stay dictionaries, so counting and comparing them works on small integers.
+stay dictionaries, so counting and comparing them works on small integers. Who adds up or picks out
+rows reads them in batches: memory then follows neither the size nor the number of files.
 
 The thread pools are long-lived, as glibc returns freed memory to the arena of the same thread
 first. By default glibc also returns large freed arrays to the system at once. Touching fresh pages
@@ -12,20 +13,27 @@ then takes longer than filling them: a third of the time of a small diff.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.manifest import FileFormat
 
 from lakehouse_backfill.adapters.local.scan import SnapshotScan, read_files, translate_scan_errors
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
+
+_T = TypeVar("_T")
 
 
 def thread_pool(name: str, threads: int) -> ThreadPoolExecutor:
@@ -65,8 +73,7 @@ def read_file_columns(
     tables: list[pa.Table | None] = [None] * len(tasks)
     if rows is None or isinstance(rows, AlwaysTrue):
         io = side.table.io
-        is_remote = not tasks[0].file.file_path.startswith(("/", "file:"))
-        pool = ("far file", _REMOTE_READERS) if is_remote else ("file", _LOCAL_READERS)
+        pool = ("far file", _REMOTE_READERS) if _is_remote(tasks[0]) else ("file", _LOCAL_READERS)
         field_ids = [field.field_id for field in schema.fields]
         fields = list(zip(field_ids, schema.as_arrow(), strict=True))
         with translate_scan_errors(side.name, side.snapshot_id):
@@ -79,20 +86,112 @@ def read_file_columns(
 
 def _read_plain_parquet(io: Any, task: FileScanTask, wanted: _Fields) -> pa.Table | None:
     """Read a file; return None when its stored rows need deletes, defaults or promotion."""
-    if task.delete_files or task.file.file_format != FileFormat.PARQUET:
-        return None
-    with io.new_input(task.file.file_path).open() as stored:
-        metadata = pq.read_metadata(stored)
-        schema = metadata.schema.to_arrow_schema()
-        names = _stored_names(schema, wanted)
-        if names is None:
+    with _plain_parquet(io, task, wanted) as (stored, metadata, names):
+        if stored is None:
             return None
-        stored.seek(0)
+        schema = metadata.schema.to_arrow_schema()
         dictionaries = _low_cardinality_columns(metadata, schema, set(names))
         file = pq.ParquetFile(stored, metadata=metadata, read_dictionary=dictionaries)
         table = file.read(columns=names, use_threads=False)
     ordered = table.select(names).rename_columns([field.name for _, field in wanted])
     return ordered.replace_schema_metadata(None)
+
+
+@contextmanager
+def _plain_parquet(
+    io: Any, task: FileScanTask, wanted: _Fields
+) -> Iterator[tuple[Any, pq.FileMetaData, list[str]]]:
+    """Open a file; give it, its metadata, and the stored names of the wanted columns, in order.
+
+    It is None when its stored rows need deletes, defaults or promotion.
+    """
+    if task.delete_files or task.file.file_format != FileFormat.PARQUET:
+        yield None, None, []
+        return
+    with io.new_input(task.file.file_path).open() as stored:
+        metadata = pq.read_metadata(stored)
+        names = _stored_names(metadata.schema.to_arrow_schema(), wanted)
+        stored.seek(0)
+        yield None if names is None else stored, metadata, names or []
+
+
+def _is_remote(task: FileScanTask) -> bool:
+    return not task.file.file_path.startswith(("/", "file:"))
+
+
+def map_files(act: Callable[[FileScanTask], _T], tasks: Sequence[FileScanTask]) -> Iterator[_T]:
+    """Yield what a function that reads a file returns, in order.
+
+    Remote files are read several at a time, as they have latency to hide. Local ones are read one
+    after the other, by this thread: Arrow keeps memory for each thread that reads.
+    """
+    if tasks and _is_remote(tasks[0]):
+        return thread_pool("far file", _REMOTE_READERS).map(act, tasks)
+    return map(act, tasks)
+
+
+#: Values (rows times columns) of a batch, and the most rows: a few megabytes at a time.
+_BATCH_VALUES, _BATCH_ROWS = 131_072, 32_768
+#: Bytes of a column that are read from a local file at a time.
+_BUFFER_BYTES = 2**16
+
+
+def stream_file_columns(
+    side: SnapshotScan,
+    task: FileScanTask,
+    columns: Sequence[str],
+    rows: BooleanExpression | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the rows of a file in batches, with the types of the table, and deletes applied.
+
+    `rows` names only columns that are read. Memory holds one batch, however many rows there are; a
+    file whose stored rows need deletes, defaults or promotion is read whole.
+    """
+    if side.table is None:
+        return
+    schema = side.schema.select(*columns)
+    fields = [
+        (field.field_id, kind) for field, kind in zip(schema.fields, schema.as_arrow(), strict=True)
+    ]
+    plain = pa.schema([(field.name, field.type) for _, field in fields])
+    wanted = None
+    if rows is not None and not isinstance(rows, AlwaysTrue):
+        wanted = expression_to_pyarrow(bind(schema, rows, case_sensitive=True), schema)
+    with (
+        translate_scan_errors(side.name, side.snapshot_id),
+        _plain_parquet(side.table.io, task, fields) as (stored, metadata, names),
+    ):
+        if stored is None:
+            yield from (
+                part.select(plain.names).cast(plain)
+                for part in read_files(side, [task], columns, rows)
+            )
+            return
+        size = min(_BATCH_ROWS, _BATCH_VALUES // max(len(names), 1) + 1)
+        file = _open_for_batches(stored, metadata, is_remote=_is_remote(task))
+        # By row group, as all that are named at once are fetched at once from a remote store.
+        for group in _row_groups(stored, metadata, wanted if names == plain.names else None):
+            for batch in file.iter_batches(size, [group], columns=names, use_threads=False):
+                part = pa.Table.from_batches([batch]).select(names).rename_columns(plain.names)
+                part = part.replace_schema_metadata(None).cast(plain)
+                yield part if wanted is None else part.filter(wanted)
+
+
+def _open_for_batches(stored: Any, metadata: pq.FileMetaData, *, is_remote: bool) -> pq.ParquetFile:
+    """Open a file: a remote one is fetched by row group, a local one is read bit by bit."""
+    if is_remote:
+        return pq.ParquetFile(stored, metadata=metadata, pre_buffer=True)
+    return pq.ParquetFile(stored, metadata=metadata, buffer_size=_BUFFER_BYTES)
+
+
+def _row_groups(
+    stored: Any, metadata: pq.FileMetaData, wanted: pc.Expression | None
+) -> Sequence[int]:
+    """Return the row groups that may hold a wanted row, by their bounds."""
+    if wanted is None or metadata.num_row_groups == 1:
+        return range(metadata.num_row_groups)
+    fragment = ds.ParquetFileFormat().make_fragment(stored)
+    return [group.id for group in fragment.subset(wanted).row_groups]
 
 
 def _stored_names(stored: pa.Schema, wanted: _Fields) -> list[str] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from lakehouse_backfill.adapters.local import scan
 from lakehouse_backfill.adapters.local.duckdb_engine import start_with_spill_folder
+from lakehouse_backfill.adapters.local.parquet import map_files, stream_file_columns
 from lakehouse_backfill.core.validation.golden import typed_key
 from lakehouse_backfill.domain.table import TableInfo
 from lakehouse_backfill.errors import ConfigError, text_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import duckdb
     from pyiceberg.catalog import Catalog
     from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import FileScanTask
 
     from lakehouse_backfill.domain.partitions import RowRange
 
@@ -137,7 +138,8 @@ def rows_by_key(
     """Return the rows that have one of the keys, and the types of all columns.
 
     Values of `keys` may be texts, as in a golden file; all keys name the same columns. Only files
-    that may hold a key are read. Raises ConfigError when a key does not fit the table.
+    that may hold a key are read, in batches: memory holds the rows found. Raises ConfigError when
+    a key does not fit the table.
     """
     side = scan.plan_scan(catalog, table, snapshot_id)
     types = {field.name: str(field.field_type) for field in side.schema.fields}
@@ -155,8 +157,13 @@ def rows_by_key(
     planned = side.table.scan(row_filter=row_filter, snapshot_id=snapshot_id)
     with scan.translate_scan_errors(table, snapshot_id):
         tasks = tuple(planned.plan_files())
-    rows = scan.read_rows(replace(side, tasks=tasks), list(types), row_filter).to_pylist()
-    return [row for row in rows if typed_key(row, columns, types) in requested], types
+
+    def find(task: FileScanTask) -> list[dict[str, Any]]:
+        parts = stream_file_columns(side, task, list(types), row_filter)
+        rows = (row for part in parts for row in part.to_pylist())
+        return [row for row in rows if typed_key(row, columns, types) in requested]
+
+    return [row for rows in map_files(find, tasks) for row in rows], types
 
 
 class _SnapshotStream:
@@ -173,6 +180,11 @@ class _SnapshotStream:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         names = [column.name for column in self._side.schema.fields]
-        batches = scan.stream_batches(self._side, names, self._rows, self._schema)
+        batches = (
+            batch
+            for task in self._side.tasks
+            for part in stream_file_columns(self._side, task, names, self._rows)
+            for batch in part.cast(self._schema).to_batches()
+        )
         reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         return reader.__arrow_c_stream__(requested_schema)

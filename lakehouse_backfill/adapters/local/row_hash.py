@@ -49,6 +49,22 @@ def row_hashes(batch: pa.RecordBatch) -> _Words:
     return _record(columns, batch.num_rows)
 
 
+def table_hashes(rows: pa.Table) -> _Words:
+    """Hash each row of a table: its chunks are put together first."""
+    batches = rows.combine_chunks().to_batches()
+    return np.concatenate([np.zeros(0, np.uint64), *map(row_hashes, batches)])
+
+
+def repeated_hashes(hashes: bytearray) -> _Words:
+    """Return the hashes that occur more than once among these, of eight bytes each, and sort them.
+
+    They are sorted in place, so that there is no copy of many.
+    """
+    words = np.frombuffer(hashes, np.uint64)
+    words.sort()
+    return np.unique(words[1:][words[1:] == words[:-1]])
+
+
 def checksum_of(hashes: _Words, shape: str) -> Checksum:
     """Return the checksum of rows with these hashes."""
     return Checksum(

@@ -235,18 +235,6 @@ def read_files(
         return list(pool.map(lambda task: scan.to_table([task]), tasks))
 
 
-def stream_batches(
-    side: SnapshotScan,
-    columns: Sequence[str],
-    rows: expr.BooleanExpression,
-    schema: pa.Schema,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows file by file, so that memory does not grow with the table."""
-    for task in side.tasks:
-        for part in read_files(side, [task], columns, rows):
-            yield from part.cast(schema).to_batches()
-
-
 #: Reading fewer rows leaves little behind; what is kept makes the next reading faster.
 _MANY_ROWS = 100_000
 
