@@ -28,7 +28,12 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.manifest import FileFormat
 
-from lakehouse_backfill.adapters.local.scan import SnapshotScan, read_files, translate_scan_errors
+from lakehouse_backfill.adapters.local.scan import (
+    SnapshotScan,
+    read_files,
+    release_after,
+    translate_scan_errors,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
@@ -93,6 +98,7 @@ def _read_plain_parquet(io: Any, task: FileScanTask, wanted: _Fields) -> pa.Tabl
         dictionaries = _low_cardinality_columns(metadata, schema, set(names))
         file = pq.ParquetFile(stored, metadata=metadata, read_dictionary=dictionaries)
         table = file.read(columns=names, use_threads=False)
+        release_after(table.num_rows)
     ordered = table.select(names).rename_columns([field.name for _, field in wanted])
     return ordered.replace_schema_metadata(None)
 

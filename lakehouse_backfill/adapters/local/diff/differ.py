@@ -225,6 +225,7 @@ class LocalDiffer:
                 if last is not None:
                     yield last.result()
                     self._count_compared(before)
+                    release_after(sum(piece.rows for piece in before))
             if reading is not None:
                 yield reading.result()
                 self._count_compared(read)
