@@ -162,7 +162,7 @@ def stream_file_columns(
     plain = pa.schema([(field.name, field.type) for _, field in fields])
     wanted = None
     if rows is not None and not isinstance(rows, AlwaysTrue):
-        wanted = expression_to_pyarrow(bind(schema, rows, case_sensitive=True), schema)
+        wanted = expression_to_pyarrow(bind(schema, rows, case_sensitive=True))
     with (
         translate_scan_errors(side.name, side.snapshot_id),
         _plain_parquet(side.table.io, task, fields) as (stored, metadata, names),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from decimal import Decimal, localcontext
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,7 +154,7 @@ def rows_by_key(
             f"a key of the expected rows does not fit {table}: {text_of(error)}",
             fix=f"name key columns of {', '.join(types)}, with values of their types",
         ) from error
-    row_filter = scan.filter_of_keys([dict(zip(columns, key, strict=True)) for key in requested])
+    row_filter = scan.filter_of_keys([_for_filter(columns, key, types) for key in requested])
     planned = side.table.scan(row_filter=row_filter, snapshot_id=snapshot_id)
     with scan.translate_scan_errors(table, snapshot_id):
         tasks = tuple(planned.plan_files())
@@ -164,6 +165,32 @@ def rows_by_key(
         return [row for row in rows if typed_key(row, columns, types) in requested]
 
     return [row for rows in map_files(find, tasks) for row in rows], types
+
+
+#: Arrow compares no UUIDs, and takes -0.0 and 0.0 for two numbers.
+_UNFILTERED_TYPES = ("uuid", "float", "double")
+
+
+def _for_filter(
+    columns: Sequence[str], key: tuple[Any, ...], types: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the values by which files and rows are picked: at least those of the key are.
+
+    Decimals get the scale of their column, as PyIceberg refuses others.
+    """
+    values = zip(columns, key, strict=True)
+    return {
+        name: _at_scale(value, types[name]) if isinstance(value, Decimal) else value
+        for name, value in values
+        if types[name] not in _UNFILTERED_TYPES
+    }
+
+
+def _at_scale(value: Decimal, kind: str) -> Decimal:
+    scale = int(kind.rpartition(",")[2].strip(" )"))
+    with localcontext() as exact:
+        exact.prec = 76
+        return value.quantize(Decimal(1).scaleb(-scale))
 
 
 class _SnapshotStream:

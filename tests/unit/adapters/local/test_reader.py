@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -13,7 +15,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import DateType, DecimalType, LongType, NestedField
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    NestedField,
+    UUIDType,
+)
 
 from lakehouse_backfill.adapters.local.reader import (
     open_snapshot_duckdb,
@@ -77,6 +86,28 @@ def test_rows_are_found_by_keys_of_text(table: tuple[SqlCatalog, int, int]) -> N
     rows, types = rows_by_key(table[0], "n.t", table[1], keys)
     assert sorted(rows, key=lambda row: row["k"]) == [ROWS[4], ROWS[10]]
     assert types == {"d": "date", "k": "long", "m": "decimal(9, 2)"}
+
+
+@pytest.mark.req("Q5")
+@pytest.mark.parametrize(
+    "key",
+    [{"a.b": "3"}, {"u": str(UUID(int=3))}, {"m": "3"}, {"m": "3.0000"}, {"x": "-0.0"}],
+    ids=lambda key: str(next(iter(key))),
+)
+def test_rows_are_found_by_keys_of_any_name_and_type(tmp_path: Path, key: dict[str, str]) -> None:
+    schema = Schema(
+        NestedField(1, "a.b", LongType(), required=False),
+        NestedField(2, "u", UUIDType(), required=False),
+        NestedField(3, "m", DecimalType(9, 2), required=False),
+        NestedField(4, "x", DoubleType(), required=False),
+    )
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("n")
+    made = catalog.create_table("n.t", schema)
+    rows = [{"a.b": n, "u": UUID(int=n).bytes, "m": Decimal(n), "x": n - 3.0} for n in range(5)]
+    made.append(pa.Table.from_pylist(rows, schema=schema.as_arrow()))
+    found, _ = rows_by_key(catalog, "n.t", made.metadata.current_snapshot_id, [key])
+    assert [row["a.b"] for row in found] == [3]
 
 
 @pytest.mark.req("Q5")
