@@ -1,8 +1,8 @@
 """Rows of partitions that are too large to be compared at once, in buckets of their keys.
 
 Rows of one key are in one bucket, so buckets are compared one after the other, as partitions are.
-Each file of the table is read once; rows wait in files of a temporary folder. Memory holds one file
-of the table while it is divided, and then one bucket of both sides.
+Each file of the table is read once; rows wait in files of a temporary folder. Memory holds some
+rows of a file while it is divided, and then one bucket of both sides.
 """
 
 from __future__ import annotations
@@ -100,12 +100,24 @@ def _divide(
             files.enter_context(pa.ipc.new_stream(str(place / str(number)), schema))
             for number in range(count)
         ]
-        for piece in pieces:
-            rows = reader.read_pieces([piece], columns)
-            for start in range(0, rows.num_rows, _SLICE_ROWS):
-                part = _plain(rows.slice(start, _SLICE_ROWS), schema)
-                for number, bucket in _by_bucket(part, slots, count):
-                    writers[number].write_table(bucket)
+        for rows in _in_slices(reader, pieces, columns):
+            for number, bucket in _by_bucket(_plain(rows, schema), slots, count):
+                writers[number].write_table(bucket)
+
+
+def _in_slices(
+    reader: SideReader, pieces: list[FilePiece], columns: tuple[DiffColumn, ...]
+) -> Iterator[pa.Table]:
+    """Yield the rows of all pieces, so many at a time that buckets get more than a few of them."""
+    held: list[pa.Table] = []
+    for piece in pieces:
+        for rows in reader.stream_piece(piece, columns):
+            held.append(rows)
+            if sum(map(len, held)) >= _SLICE_ROWS:
+                yield pa.concat_tables(held)
+                held.clear()
+    if held:
+        yield pa.concat_tables(held)
 
 
 def _by_bucket(rows: pa.Table, slots: list[str], count: int) -> Iterator[tuple[int, pa.Table]]:

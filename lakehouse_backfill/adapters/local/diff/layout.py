@@ -20,7 +20,11 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
 from lakehouse_backfill.adapters.local.diff.columns import PARTITION_SLOT, DiffColumn, SideName
-from lakehouse_backfill.adapters.local.parquet import read_file_columns, thread_pool
+from lakehouse_backfill.adapters.local.parquet import (
+    read_file_columns,
+    stream_file_columns,
+    thread_pool,
+)
 from lakehouse_backfill.adapters.local.scan import SnapshotScan
 from lakehouse_backfill.domain.labels.values import is_bucket, width_of
 from lakehouse_backfill.domain.partitions import (
@@ -256,26 +260,37 @@ class SideReader:
 
     def read_pieces(self, pieces: list[FilePiece], columns: tuple[DiffColumn, ...]) -> pa.Table:
         """Read the pieces; a column that this side lacks is null, of the other side's type."""
-        own_columns = [column.name for column in columns if column.field(self.name) is not None]
-        field = self.layout.field
-        by_row = field is not None and not self.layout.is_partition_aligned
-        if by_row and field is not None and field.root not in own_columns:
-            own_columns.append(field.root)
-        # Rows are counted even when no column is wanted, so one column is read.
-        wanted = own_columns or [self.side.schema.fields[0].name] if pieces else []
+        field = self._labelled_by_row()
+        wanted = self._read_columns(columns) if pieces else []
         tables = read_file_columns(
             self.side, [piece.task for piece in pieces], wanted, self.row_filter
         )
         parts = [
-            self._with_slots(
-                table, columns, self._partition_column(table, piece, field if by_row else None)
-            )
+            self._with_slots(table, columns, self._partition_column(table, piece, field))
             for table, piece in zip(tables, pieces, strict=True)
         ]
         if not parts:
             return self.stored_schema(columns).empty_table()
         rows = pa.concat_tables(_align_dictionaries(parts), promote_options="permissive")
         return pa.Table.from_batches(rows.to_batches(max_chunksize=_BATCH_ROWS), rows.schema)
+
+    def stream_piece(self, piece: FilePiece, columns: tuple[DiffColumn, ...]) -> Iterator[pa.Table]:
+        """Yield the rows of one piece in batches, as `read_pieces` gives them, with plain texts."""
+        field = self._labelled_by_row()
+        wanted = self._read_columns(columns)
+        for rows in stream_file_columns(self.side, piece.task, wanted, self.row_filter):
+            yield self._with_slots(rows, columns, self._partition_column(rows, piece, field))
+
+    def _labelled_by_row(self) -> ScopeField | None:
+        return None if self.layout.is_partition_aligned else self.layout.field
+
+    def _read_columns(self, columns: tuple[DiffColumn, ...]) -> list[str]:
+        """Return the columns of this side that are read: at least one, as rows are counted."""
+        names = [column.name for column in columns if column.field(self.name) is not None]
+        field = self._labelled_by_row()
+        if field is not None and field.root not in names:
+            names.append(field.root)
+        return names or [self.side.schema.fields[0].name]
 
     def _partition_column(self, table: pa.Table, piece: FilePiece, field: ScopeField | None) -> Any:
         if field is not None:
