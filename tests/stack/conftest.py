@@ -35,10 +35,9 @@ def postgres(place: Path) -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def rest(place: Path) -> Iterator[Rest]:
-    folder = place / "rest"
-    folder.mkdir()
-    made = Rest(folder)
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
+    # In memory where tests' folders are: each of its commits to SQLite waits for the disk.
+    made = Rest(tmp_path_factory.mktemp("rest"))
     yield made
     made.stop()
 
