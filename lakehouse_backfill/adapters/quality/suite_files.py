@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation
 
 #: Arguments of expectations that hold column names.
-_COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list", "column_set")
+_SINGLE_COLUMNS = ("column", "column_A", "column_B")
+_COLUMN_ARGUMENTS = (*_SINGLE_COLUMNS, "column_list", "column_set")
 _SEVERITIES = ("critical", "warning", "info")
 
 
@@ -140,7 +141,23 @@ def _entry_fault(entry: Any) -> tuple[str, str] | None:
         return f"severity {entry['severity']!r} is unknown", f"use one of {', '.join(_SEVERITIES)}"
     unknown = sorted(set(entry) - {"type", "kwargs", "meta", "severity", "id", "notes",
                                    "description", "rendered_content", "windows"})  # fmt: skip
-    return (f"unknown field {unknown[0]}", "remove it") if unknown else None
+    return (f"unknown field {unknown[0]}", "remove it") if unknown else _name_fault(entry)
+
+
+def _name_fault(entry: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the fault of an argument that should name columns, and holds something else."""
+    meta = entry.get("meta") or {}
+    if not isinstance(meta, dict):
+        return f"meta is {meta!r}", 'write "meta": {"columns": […]}, or remove it'
+    given = entry["kwargs"] | ({"columns": meta["columns"]} if "columns" in meta else {})
+    for argument in _SINGLE_COLUMNS:
+        if argument in given and not isinstance(given[argument], str):
+            return f"{argument} is {given[argument]!r}", "write the name of a column, in quotes"
+    for argument in ("column_list", "columns"):
+        names = given.get(argument, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return f"{argument} is {names!r}", "write a list of names of columns, in quotes"
+    return None
 
 
 def _usage_fault(
@@ -152,7 +169,7 @@ def _usage_fault(
             hint = f"declare it beside the suite (given: {declared})"
             return f"parameter {name} is not given", hint
     named = entry["kwargs"] | {"columns": (entry.get("meta") or {}).get("columns", ())}
-    for argument in ("column", "column_A", "column_B", "column_list", "columns"):
+    for argument in (*_SINGLE_COLUMNS, "column_list", "columns"):
         value = named.get(argument, ())
         for column in [value] if isinstance(value, str) else value:
             if column not in columns:
