@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from urllib.parse import urlsplit
@@ -47,6 +48,8 @@ class PrometheusOutput(MetricsOutput):
             part.write_text(self.text(samples), encoding="utf-8")
             part.replace(path)
         except OSError as error:
+            with suppress(OSError):
+                part.unlink()
             return f"the metrics were not written to {file}: {error.strerror or text_of(error)}"
         return ""
 

@@ -57,6 +57,8 @@ def test_a_file_is_replaced_as_a_whole_and_a_failure_is_a_sentence(tmp_path: Pat
     assert OUTPUT.write(SAMPLES, str(file)) == ""
     assert parsed(file.read_text()) == parsed(OUTPUT.text(SAMPLES))
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert OUTPUT.write(SAMPLES, str(file.parent)).startswith("the metrics were not written")
+    assert list(tmp_path.iterdir()) == [file.parent]
     problem = OUTPUT.write(SAMPLES, str(file / "below"))
     assert problem.startswith(f"the metrics were not written to {file}/below")
 
