@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from prometheus_client import CollectorRegistry, generate_latest, push_to_gateway, start_http_server
 from prometheus_client.core import (
@@ -17,6 +18,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.exposition import basic_auth_handler, default_handler
 from prometheus_client.registry import Collector
 
 from lakehouse_backfill.domain.monitoring.metrics import (
@@ -54,14 +56,14 @@ class PrometheusOutput(MetricsOutput):
         return ""
 
     def push(self, samples: tuple[MetricSample, ...], export: MetricsExport) -> str:
-        """Replace the job's metrics at a Pushgateway."""
+        """Replace the job's metrics at a Pushgateway; user and password of its address log in."""
         address, timeout = export.push or "", export.timeout_seconds
         where = _without_secrets(address)
         if not where:
             return "the metrics were not pushed: the address is no http(s) address"
         try:
-            registry = _registry(lambda: samples)
-            push_to_gateway(address, export.job, registry, timeout=timeout)
+            registry, (plain, handler) = _registry(lambda: samples), _login(address)
+            push_to_gateway(plain, export.job, registry, timeout=timeout, handler=handler)
         except Exception as error:  # noqa: BLE001 (whatever a gateway does fails no command)
             # The error's text may hold the address, with its password.
             reason = getattr(error, "reason", None) or type(error).__name__
@@ -147,6 +149,17 @@ def _family(definition: MetricDefinition, samples: list[MetricSample]) -> Metric
 def _buckets(bounds: tuple[float, ...], observed: tuple[float, ...]) -> list[tuple[str, float]]:
     counted = [(str(bound), float(sum(each <= bound for each in observed))) for bound in bounds]
     return [*counted, ("+Inf", float(len(observed)))]
+
+
+def _login(address: str) -> tuple[str, Callable[..., Callable[[], None]]]:
+    """Return an address without user and password, and what sends them as a header."""
+    parts = urlsplit(address)
+    user, _, host = parts.netloc.rpartition("@")
+    if not user:
+        return address, default_handler
+    name, password = unquote(parts.username or ""), unquote(parts.password or "")
+    handler = partial(basic_auth_handler, username=name, password=password)
+    return parts._replace(netloc=host).geturl(), handler
 
 
 def _without_secrets(address: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import threading
 from collections.abc import Iterator
@@ -64,14 +65,19 @@ def test_a_file_is_replaced_as_a_whole_and_a_failure_is_a_sentence(tmp_path: Pat
 
 
 @contextmanager
-def gateway(status: int) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+def gateway(
+    status: int, logins: list[str] | None = None
+) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
     """A server that notes what it is sent, and answers with a status."""
     got: list[tuple[str, str, str]] = []
+    logins = [] if logins is None else logins
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            login = self.headers.get("Authorization", "")
             got.append((self.command, self.path, body))
+            logins.append(login)
             self.send_response(status)
             self.end_headers()
 
@@ -95,6 +101,16 @@ def test_a_push_replaces_the_metrics_of_the_job() -> None:
     ((verb, path, body),) = got
     assert (verb, path) == ("PUT", "/metrics/job/night")
     assert parsed(body) == parsed(OUTPUT.text(SAMPLES))
+
+
+def test_user_and_password_of_the_address_log_in() -> None:
+    logins: list[str] = []
+    with gateway(200, logins) as (address, got):
+        assert OUTPUT.push(SAMPLES, MetricsExport(push=address)) == ""
+        secret = address.replace("//", "//me:h%40nter2@")
+        assert OUTPUT.push(SAMPLES, MetricsExport(push=secret)) == ""
+    assert len(got) == 2
+    assert logins == ["", f"Basic {base64.b64encode(b'me:h@nter2').decode()}"]
 
 
 def test_a_gateway_that_fails_is_named_without_its_password() -> None:
