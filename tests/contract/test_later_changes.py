@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from pyiceberg.transforms import MonthTransform
 
-from lakehouse_backfill.errors import Unsupported
+from lakehouse_backfill.errors import TargetChanged, Unsupported
 from lakehouse_backfill.project import Project
 from tests.contract.test_stored_lake import PRODUCT, StoredLake, stored
 
@@ -17,9 +17,9 @@ __all__ = ["stored"]
 DAYS = "2024-01-03, 2024-01-04"
 
 
-def append_live_row(project: Project) -> None:
+def append_live_row(project: Project, where: str = "true") -> None:
     table = project.wiring.catalog.load_table(PRODUCT)
-    table.append(table.scan(limit=1).to_arrow())
+    table.append(table.scan(where, limit=1).to_arrow())
 
 
 def test_days_in_files_of_months_are_not_known_and_the_run_is_still_told(
@@ -62,3 +62,19 @@ def test_what_a_run_replaced_is_not_called_restorable_once_its_column_was_rename
     with pytest.raises(Unsupported, match="lacks a column that its rows are chosen by") as refused:
         project.rollback(PRODUCT, reason="wrong", by="ana")
     assert "give the column its name back" in refused.value.fix
+
+
+@pytest.mark.req("U12")
+def test_a_previewed_rollback_is_refused_for_live_rows_as_the_rollback_is(
+    stored: StoredLake,
+) -> None:
+    project = stored.project
+    assert project.preview_rollback(PRODUCT, by="ana").partitions
+    append_live_row(project, "day = '2024-01-03'")
+
+    changed = r"cannot be rolled back: .*\(append by an unnamed writer at .*changed 2024-01-03"
+    with pytest.raises(TargetChanged, match=changed) as preview:
+        project.preview_rollback(PRODUCT, by="ana")
+    with pytest.raises(TargetChanged, match=changed):
+        project.rollback(PRODUCT, reason="wrong", by="ana")
+    assert preview.value.state == "nothing was changed"

@@ -13,9 +13,9 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.contract import Contract
-from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.partitions import Scope, describe_labels
 from lakehouse_backfill.domain.table import LiveFile
-from lakehouse_backfill.errors import NotFound, Unsupported
+from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,15 @@ def preview_rollback(
 ) -> RollbackPreview:
     """Check a rollback as `rollback` does, and compare the files before and after it.
 
-    Raises NotAllowed, ApprovalMissing, Unsupported, TargetChanged (deleted rows would come back).
+    Raises NotAllowed, ApprovalMissing, Unsupported, TargetChanged (deleted rows would come back, or
+    live commits changed the partitions since).
     """
     rollback.require_rollback_role(context, contract, by)
     pointer.require_whole_grains_back(contract, way)
     rollback.require_kept_history(context, contract.product, way)
     rollback.require_rollback_allowed(context, contract, way)
     way = plan_rewrites(context, contract, way)
+    _refuse_live_changes(context, contract, way)
     same = set(_unchanged_partitions(context, contract, way))
     labels = way.scope.partitions
     return RollbackPreview(
@@ -54,6 +56,29 @@ def preview_rollback(
         columns_stay=rollback.remaining_column_changes(context, way),
         messages_lost=messages_not_sent_again(context, way.runs_reinstated),
     )
+
+
+def _refuse_live_changes(context: Context, contract: Contract, way: RollbackTarget) -> None:
+    """Raise TargetChanged where the commit of the rollback would be refused for live commits.
+
+    One that was interrupted may have landed already, and is a change itself.
+    """
+    is_by_files = contract.publication != "pinned" and not is_rollback_of_events(
+        way, contract.table
+    )
+    if not is_by_files or context.versions.pointer(contract.product).pending is not None:
+        return
+    for restore in way.restores:
+        scope = Scope(field=way.scope.field, partitions=restore.partitions)
+        drifts = context.publisher.drifts(contract.table, scope, restore.since_snapshot_id)
+        if drifts:
+            raise TargetChanged(
+                f"{contract.table} cannot be rolled back: {drifts[-1]} changed "
+                f"{describe_labels(drifts[-1].partitions)}",
+                state="nothing was changed",
+                fix="restate the partitions on top of what came: lakehouse-backfill new "
+                f"{contract.product} --from P --to P --reason TEXT",
+            )
 
 
 def _unchanged_partitions(
