@@ -78,3 +78,9 @@ def test_a_previewed_rollback_is_refused_for_live_rows_as_the_rollback_is(
     with pytest.raises(TargetChanged, match=changed):
         project.rollback(PRODUCT, reason="wrong", by="ana")
     assert preview.value.state == "nothing was changed"
+
+
+def test_a_target_that_was_dropped_is_called_so(stored: StoredLake) -> None:
+    stored.project.wiring.catalog.drop_table(PRODUCT)
+    (line,) = stored.project.status(stored.runs["validated"]).runs
+    assert ", now dropped); publish looks at" in line.is_safe

@@ -319,12 +319,12 @@ def _look_at_target(context: Context, status: RunStatus) -> str:
         found = context.tables.describe(pinned.table)
     except (NotFound, Tampered, EnvironmentDown, Unsupported) as error:
         return f"{_SAFE}; its target could not be looked at: {error.problem}"
-    head = found.snapshot_id if found else None
-    if head == pinned.snapshot_id:
+    if (found and found.snapshot_id) == pinned.snapshot_id:
         return f"yes: {_SAFE}, and {pinned.table} is still at the snapshot that it started from"
+    now = found.snapshot_id if found else "dropped"
     return (
         f"{_SAFE}; {pinned.table} was changed by other commits since it was planned (snapshot "
-        f"{pinned.snapshot_id}, now {head}); publish looks at what they changed in its partitions"
+        f"{pinned.snapshot_id}, now {now}); publish looks at what they changed in its partitions"
     )
 
 
