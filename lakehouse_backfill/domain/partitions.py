@@ -50,6 +50,9 @@ class ScopeField(Value):
     path: tuple[str, ...] = added_later(
         (), "Of a field of a struct: the names that lead to it, from the table's column on."
     )
+    only: tuple[Scope, ...] = added_later(
+        (), "Of each partition, only the files whose other partition fields have these values."
+    )
 
     @property
     def root(self) -> str:
@@ -78,12 +81,15 @@ class ScopeField(Value):
         """Whether no partition follows another: buckets, truncations, a whole table."""
         return self.is_whole_table or partition_values.width_of(self.transform) is not None
 
+    @property
+    def whole(self) -> ScopeField:
+        """The field of whole partitions, whatever the values of the other partition fields."""
+        return self.model_copy(update={"only": ()}) if self.only else self
+
     def __str__(self) -> str:
-        return "the whole table" if self.is_whole_table else f"{self.transform}({self.column})"
-
-
-#: The scope of a run that may change every row of a table.
-WHOLE_TABLE_FIELD = ScopeField(column=ANY_COLUMN, transform=WHOLE_TABLE, type="string")
+        name = "the whole table" if self.is_whole_table else f"{self.transform}({self.column})"
+        others = (f"{one.field.column} = {' or '.join(one.partitions)}" for one in self.only)
+        return " with ".join([name, *([" and ".join(others)] if self.only else [])])
 
 
 class Scope(Value):
@@ -91,6 +97,16 @@ class Scope(Value):
 
     field: ScopeField
     partitions: tuple[str, ...]
+
+    @property
+    def whole(self) -> Scope:
+        """The scope of whole partitions, whatever the values of the other partition fields."""
+        return self.model_copy(update={"field": self.field.whole})
+
+
+ScopeField.model_rebuild()
+#: The scope of a run that may change every row of a table.
+WHOLE_TABLE_FIELD = ScopeField(column=ANY_COLUMN, transform=WHOLE_TABLE, type="string")
 
 
 class Chunk(Value):
@@ -108,6 +124,7 @@ class RowRange:
     columns and naive for `timestamp` columns. With `buckets`, `equals` is the number of a bucket
     out of so many. `is_everything`: all rows, whatever the column. `prefix`: the range is that of
     all texts that begin so. `path` leads to a field of a struct; `column` is its full name then.
+    `only`: of these, the rows that are also in one of the ranges of each group.
     """
 
     column: str
@@ -119,6 +136,7 @@ class RowRange:
     is_everything: bool = False
     prefix: str | None = None
     path: tuple[str, ...] = ()
+    only: tuple[tuple[RowRange, ...], ...] = ()
 
 
 MAX_PARTITIONS = 100_000
@@ -313,7 +331,8 @@ def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
             merged[-1] = replace(last, upper=rows.upper)
         else:
             merged.append(rows)
-    return tuple(merged)
+    only = tuple(scope_row_ranges(one) for one in scope.field.only)
+    return tuple(replace(rows, only=only) for rows in merged) if only else tuple(merged)
 
 
 def label_sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201 (a plain key)
@@ -329,53 +348,6 @@ def label_sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: 
         return (1, 0, label)
 
     return key
-
-
-def labels_within(field: ScopeField, coarse: ScopeField, label: str) -> list[str]:
-    """List the labels of `field` inside the partition `label` of a coarser unit, in order."""
-    whole = partition_row_range(coarse, label)
-    first = partition_label(field, whole.lower)
-    labels: list[str] = []
-    current: str | None = first
-    while current is not None:
-        rows = partition_row_range(field, current)
-        if whole.upper is not None and rows.lower is not None and not rows.lower < whole.upper:  # type: ignore[operator]
-            break
-        labels.append(current)
-        current = shift_label(field, current, 1)
-    return labels
-
-
-def overlap(one: Scope, other: Scope) -> tuple[str, ...]:
-    """Return the partitions of `one` that `other` may change too.
-
-    A whole table holds all. Partitions by another field may share rows with any of them, as a row
-    has a partition by each field. Spans of time of one column are compared as spans.
-    """
-    ours, theirs = one.field, other.field
-    if (ours.column, ours.transform) == (theirs.column, theirs.transform):
-        return tuple(label for label in one.partitions if label in set(other.partitions))
-    if (ours.column, ours.type) != (theirs.column, theirs.type) or not (
-        ours.is_timed and theirs.is_timed
-    ):
-        return one.partitions
-    spans = scope_row_ranges(other)
-    return tuple(
-        label
-        for label in one.partitions
-        if any(_has_common_rows(partition_row_range(ours, label), span) for span in spans)
-    )
-
-
-def _has_common_rows(one: RowRange, other: RowRange) -> bool:
-    """Return whether two spans of time of one column may hold the same row."""
-    if one.is_null or other.is_null:
-        return one.is_null and other.is_null
-    return _is_below(one.lower, other.upper) and _is_below(other.lower, one.upper)
-
-
-def _is_below(lower: Bound | None, upper: Bound | None) -> bool:
-    return lower is None or upper is None or lower < upper  # type: ignore[operator]
 
 
 def describe_labels(labels: tuple[str, ...], limit: int = 3) -> str:

@@ -96,7 +96,7 @@ def describe_live_file(labels: PartitionLabels, listing: Listing, **more: Any) -
     return LiveFile(
         path=listing.path,
         spec_id=file.spec_id,
-        partition=label,
+        partition=None if labels.is_beside(file) else label,
         rows=file.record_count,
         size_bytes=file.file_size_in_bytes,
         place=_place_digest(label, file),
@@ -430,10 +430,10 @@ class ScopedReader:
         Raises Unsupported when it has rows both inside and outside the scope (pitfall 6).
         """
         spanned = self.labels.labels_spanned(entry.data_file)
-        if spanned <= self.scope_labels:
-            return True
         if spanned.isdisjoint(self.scope_labels):
             return False
+        if spanned <= self.scope_labels:
+            return True
         order = label_sort_key(self.scope.field)
         outside = tuple(sorted(spanned - self.scope_labels, key=order))
         raise Unsupported(

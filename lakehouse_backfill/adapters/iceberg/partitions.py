@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
+from lakehouse_backfill.domain.labels.spans import labels_within
 from lakehouse_backfill.domain.labels.values import Bound, fits, is_bucket
 from lakehouse_backfill.domain.partitions import (
     ANY_COLUMN,
@@ -29,7 +30,6 @@ from lakehouse_backfill.domain.partitions import (
     Scope,
     ScopeField,
     label_sort_key,
-    labels_within,
     partition_label,
     partition_row_range,
     partition_start,
@@ -50,8 +50,11 @@ null_term = cast("Callable[[str], expr.BooleanExpression]", expr.IsNull)
 def row_range_filter(ranges: tuple[RowRange, ...]) -> expr.BooleanExpression:
     """Return the expression that is true for the rows of any range; no range: no row.
 
-    For a bucket it is true for all rows.
+    For a bucket it is true for all rows. The groups of `only` are those of all ranges.
     """
+    if ranges and ranges[0].only:
+        own = row_range_filter(tuple(replace(rows, only=()) for rows in ranges))
+        return expr.And(own, *map(row_range_filter, ranges[0].only))
     equals: dict[str, list[Bound]] = {}
     terms: list[expr.BooleanExpression] = []
     if any(rows.is_everything or rows.buckets is not None for rows in ranges):
@@ -107,12 +110,21 @@ class _LabelSource:
 
 
 class PartitionLabels:
-    """Labels files of one table for one scope field."""
+    """Labels files of one table for one scope field.
+
+    Where the field's partitions are narrowed by other partition fields, files beside these values
+    lie in none of them, and only specs with all of these fields can be labelled.
+    """
 
     def __init__(self, metadata: TableMetadata, field: ScopeField) -> None:
         self._field = field
         self._specs = metadata.specs()
         self._sources = _find_sources(metadata, field)
+        self._narrowing = {i: _find_narrowing(metadata, i, field) for i in self._sources}
+        for spec_id, found in self._narrowing.items():
+            if found is None:
+                self._sources[spec_id] = None
+        self._beside: dict[tuple[int, Any], bool] = {}
         self._labels_by_value: dict[tuple[int, Any], str] = {}
         self._spans: dict[tuple[int, Any], frozenset[str]] = {}
 
@@ -140,8 +152,23 @@ class PartitionLabels:
             self._labels_by_value[key] = partition_label(source.field, start)
         return self._labels_by_value[key]
 
+    def is_beside(self, file: DataFile) -> bool:
+        """Return whether the file has other values of the fields that narrow the partitions."""
+        narrowing = self._narrowing[file.spec_id]
+        if not narrowing:
+            return False
+        key = (file.spec_id, file.partition)
+        if key not in self._beside:
+            self._beside[key] = any(
+                _label_at(file, position, scope.field) not in scope.partitions
+                for position, scope in narrowing
+            )
+        return self._beside[key]
+
     def labels_spanned(self, file: DataFile) -> frozenset[str]:
-        """Return the labels of all partitions that the file may hold rows of."""
+        """Return the labels of all partitions that the file may hold rows of; none: beside them."""
+        if self.is_beside(file):
+            return frozenset()
         label, source = self.file_label(file), self.require_source(file.spec_id, 1)
         if source.field is self._field or label == NULL_LABEL:
             return frozenset({label})
@@ -193,6 +220,34 @@ def _find_sources(metadata: TableMetadata, field: ScopeField) -> dict[int, _Labe
             fix="give the column its name back: ALTER TABLE … RENAME COLUMN …; or plan anew",
         ) from error
     return {i: _find_source(spec, column, field) for i, spec in metadata.specs().items()}
+
+
+def _find_narrowing(
+    metadata: TableMetadata, spec_id: int, field: ScopeField
+) -> tuple[tuple[int, Scope], ...] | None:
+    """Return where a spec holds the values that narrow the partitions; None: it lacks one."""
+    found = []
+    for scope in field.only:
+        try:
+            column = metadata.schema().find_field(scope.field.column)
+        except ValueError as error:
+            raise Unsupported(f"the table has no column {scope.field.column}") from error
+        places = (
+            i
+            for i, part in enumerate(metadata.specs()[spec_id].fields)
+            if part.source_id == column.field_id and str(part.transform) == "identity"
+        )
+        position = next(places, None)
+        if position is None:
+            return None
+        found.append((position, scope))
+    return tuple(found)
+
+
+def _label_at(file: DataFile, position: int, field: ScopeField) -> str:
+    value = file.partition[position]
+    start = None if value is None else partition_start(field.transform, field.type, value)
+    return partition_label(field, start)
 
 
 def _find_source(

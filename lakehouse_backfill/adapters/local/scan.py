@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +41,13 @@ if TYPE_CHECKING:
 def filter_of_ranges(ranges: Iterable[RowRange]) -> expr.BooleanExpression:
     """Return a filter for the rows of any of the ranges; no ranges: every row.
 
-    PyIceberg has no term for a bucket: `plan_scan` lists only files of the buckets.
+    PyIceberg has no term for a bucket: `plan_scan` lists only files of the buckets. The groups of
+    `only` are those of all ranges.
     """
     listed = list(ranges)
+    if listed and listed[0].only:
+        own = filter_of_ranges([replace(rows, only=()) for rows in listed])
+        return expr.And(own, *map(filter_of_ranges, listed[0].only))
     filters = [_filter_of_range(rows) for rows in listed]
     if not filters or any(rows.is_everything or rows.buckets is not None for rows in listed):
         return expr.AlwaysTrue()

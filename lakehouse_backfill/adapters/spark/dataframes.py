@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import reduce
@@ -174,11 +174,14 @@ def _with_utc(value: Any) -> Any:
 def range_filter(ranges: Sequence[RowRange]) -> Column:
     """Build the filter for rows of any of the ranges; null (never true) where a column is null.
 
-    Iceberg can push the filter down to files. Raises ValueError for no ranges: an empty filter
-    would select everything or nothing.
+    Iceberg can push the filter down to files. The groups of `only` are those of all ranges. Raises
+    ValueError for no ranges: an empty filter would select everything or nothing.
     """
     if not ranges:
         raise ValueError("no ranges: the condition would not be bounded")
+    if ranges[0].only:
+        own = range_filter([replace(rows, only=()) for rows in ranges])
+        return reduce(and_, map(range_filter, ranges[0].only), own)
     parts = [_single_range_filter(rows) for rows in ranges if rows.equals is None]
     equals: dict[tuple[str, tuple[str, ...], int | None], list[Bound]] = {}
     for rows in ranges:
@@ -378,8 +381,9 @@ class SparkTables:
         """
         with spark_errors(f"reading {table}"):
             current = self.spark.table(self.quoted_name(table)).schema
+        named = [*rows, *(part for each in rows[:1] for group in each.only for part in group)]
         is_current = all(
-            each.is_everything or _has_path(current, each.path or (each.column,)) for each in rows
+            each.is_everything or _has_path(current, each.path or (each.column,)) for each in named
         )
         return frame.where(range_filter(rows) if is_current else is_in_ranges(rows))
 

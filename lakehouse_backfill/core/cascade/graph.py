@@ -17,6 +17,7 @@ from lakehouse_backfill.core.planning.plan import DeclaredRun
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.cascade.graph import Upstream
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels import spans
 from lakehouse_backfill.domain.manifest import NOTHING_PLANNED, RunManifest, unplannable
 from lakehouse_backfill.domain.partitions import NULL_LABEL, ScopeField
 from lakehouse_backfill.domain.serialization import PartitionValue, digest
@@ -242,8 +243,7 @@ def _coarser(
     widened = {
         whole
         for whole, parts in reached.items()
-        if whole != NULL_LABEL
-        and set(partitions.labels_within(field, product.field, whole)) - parts
+        if whole != NULL_LABEL and set(spans.labels_within(field, product.field, whole)) - parts
     }
     return ReachedPartitions(upstream.product, frozenset(reached), widened=frozenset(widened))
 

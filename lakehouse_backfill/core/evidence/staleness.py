@@ -165,7 +165,7 @@ class _Finder:
             return self._without_history()
         open_runs = self._open_runs()
         outdated = self._outdated(open_runs)
-        by, code = current.resolved.scope.field, self._current_version(current)
+        by, code = current.resolved.scope.field.whole, self._current_version(current)
         causes = self._causes(current, code)
         live = self._live_labels(by)
         gone = self._gone(by, frozenset(made_by) - live)
@@ -195,7 +195,7 @@ class _Finder:
     def _without_history(self) -> ProductStatus:
         """Return the partitions of open runs, and as unknown those that a rollback left."""
         open_runs = self._open_runs()
-        fields = [row.scope.field for row in self.origins.history if row.scope]
+        fields = [row.scope.field.whole for row in self.origins.history if row.scope]
         live = self._live_labels(fields[0]) if fields else frozenset[str]()
         found = tuple(
             _with_open_run(_judge(label, (), (), is_missing=False), open_runs.get(label), ())
@@ -341,7 +341,7 @@ class _Finder:
 
         Those before the product's first partition do not count, nor do those that are not over.
         """
-        by = current.resolved.scope.field
+        by = current.resolved.scope.field.whole
         surely, possibly = set[str](), dict[str, dict[str, None]]()
         for pin in current.resolved.sources:
             found = self.inputs.expected_partitions(pin, by)

@@ -170,7 +170,7 @@ def _partition_field(
     """Return what the product's partitions are by; None where its table does not tell."""
     newest = origins.newest_plan()
     if newest is not None:
-        return newest.resolved.scope.field
+        return newest.resolved.scope.field.whole
     info = context.tables.describe(contract.table)
     if info is None:
         return None

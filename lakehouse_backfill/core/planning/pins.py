@@ -179,7 +179,7 @@ def own_rows(pin: SourcePin, scope: Scope) -> tuple[RowRange, ...]:
     """Return which rows of a source belong to the partitions; none: it is not cut by them."""
     if pin.partition_column is None:
         return ()
-    ranges = scope_row_ranges(scope)
+    ranges = scope_row_ranges(scope.whole)
     return tuple(replace(rows, column=pin.partition_column, path=()) for rows in ranges)
 
 

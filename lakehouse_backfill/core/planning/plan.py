@@ -44,6 +44,7 @@ from lakehouse_backfill.core.versions import corrections, steps
 from lakehouse_backfill.domain import partitions, table
 from lakehouse_backfill.domain.contract import PIN_DAYS, Contract
 from lakehouse_backfill.domain.guards.privacy import InputPrivacy
+from lakehouse_backfill.domain.labels import spans
 from lakehouse_backfill.domain.labels.values import fits
 from lakehouse_backfill.domain.manifest import RunManifest, require_supported, unplannable
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
@@ -90,8 +91,8 @@ def read_scope_files(context: Context, resolved: ResolvedManifest) -> ScopedFile
         return ScopedFiles()
     size = row_changes.chunk_size_field(resolved.manifest)
     found = context.tables.scoped(target.table, target.snapshot_id, resolved.scope)
-    spans = [(place, frozenset(labels)) for place in found.places for labels in place.spans]
-    for place, spanned in spans:
+    spanning = [(place, frozenset(labels)) for place in found.places for labels in place.spans]
+    for place, spanned in spanning:
         shares = (spanned.intersection(chunk.partitions) for chunk in resolved.chunks)
         if any(share and share != spanned for share in shares):
             raise errors.Unsupported(
@@ -182,7 +183,7 @@ def make_plan(
     base = _base(context, declared.contract)
     scope = resolve.resolve_scope(_scope_field(context, declared, base), manifest.target.partitions)
     column_scope.require_one_kind_of_scope(context, manifest.product, scope.field)
-    write_path.require_fitting_mode(manifest, declared.contract, base, scope.field.column)
+    scope = write_path.fit_to_target(manifest, declared.contract, base, scope)
     schema_changes.require_possible_schema_change(manifest, declared.contract, base)
     target = _target_pin(declared.contract, base)
     sources, notes = _resolve_inputs(context, declared, target, scope)
@@ -395,7 +396,7 @@ def find_conflicting_runs(
         ):
             continue
         other = context.runs.plan(status.run_id)
-        overlap = sorted(partitions.overlap(resolved.scope, other.resolved.scope))
+        overlap = sorted(spans.overlap(resolved.scope, other.resolved.scope))
         if is_seen and overlap and not publish_modes.is_never_published(other):
             state, labels = status.state.value, tuple(overlap)
             found.append(ConflictingRun(run_id=status.run_id, state=state, partitions=labels))

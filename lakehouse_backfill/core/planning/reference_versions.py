@@ -151,7 +151,7 @@ class _KnownRuns:
         old = self.old
         if old.snapshot_id is None:
             return set()
-        files = self.context.tables.files(old.table, old.snapshot_id, old.scope.field)
+        files = self.context.tables.files(old.table, old.snapshot_id, old.scope.field.whole)
         found = {label for file in files for label in file.spans or (str(file.partition),)}
         return found & set(old.scope.partitions)
 

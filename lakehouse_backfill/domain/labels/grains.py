@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels.spans import labels_within
 from lakehouse_backfill.domain.labels.values import Grain, is_beyond, is_bucket, width_of
 from lakehouse_backfill.domain.partitions import (
     NULL_LABEL,
     Scope,
     ScopeField,
     label_sort_key,
-    labels_within,
     partition_label,
     partition_row_range,
 )

@@ -39,8 +39,8 @@ from lakehouse_backfill.domain.partitions import (
     Scope,
     ScopeField,
     partition_label,
-    partition_row_range,
     partition_start,
+    scope_row_ranges,
 )
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import ChunkFacts, ChunkRecord
@@ -71,7 +71,7 @@ class KindEngine(PlainEngine):
         }
         where: BooleanExpression = AlwaysFalse()
         for label in chunk.partitions:
-            span = partition_row_range(plan.resolved.scope.field, label)
+            (span,) = scope_row_ranges(Scope(field=plan.resolved.scope.field, partitions=(label,)))
             where = Or(where, filter_of(shadow, span))
         (pin,) = plan.resolved.sources
         new = self._catalog.load_table(pin.table).scan(snapshot_id=pin.snapshot_id).to_arrow()

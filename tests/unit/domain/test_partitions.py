@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lakehouse_backfill.core.planning.resolve import resolve_scope, scope_note
 from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.labels import spans
 from lakehouse_backfill.domain.manifest import PartitionRange
 from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField
 from lakehouse_backfill.errors import ConfigError
@@ -158,7 +159,7 @@ def test_a_coarser_partition_holds_all_finer_ones(kind, fine, coarse, label, exp
         ScopeField.model_validate({"column": "c", "transform": unit, "type": kind})
         for unit in (fine, coarse)
     ]
-    found = partitions.labels_within(fields[0], fields[1], label)
+    found = spans.labels_within(fields[0], fields[1], label)
     assert (found[0], found[-1], len(found)) == expected
 
 

@@ -245,7 +245,7 @@ class _OwnFiles:
             spans = [labels.labels_spanned(entry.data_file) for entry in self.entries]
         except Unsupported:
             return False
-        return set().union(*spans) <= {*scope.partitions}
+        return all(spans) and set().union(*spans) <= {*scope.partitions}
 
     def in_groups(self, held: dict[str, set[str]]) -> StagedFiles:
         """Order what nobody holds: a file goes before the one that leads to it, the newest last."""

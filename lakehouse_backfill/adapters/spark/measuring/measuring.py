@@ -253,7 +253,7 @@ class SparkMeasuring:
         """Return the sums of each total by partition and the total's name."""
         pin = find_pin(plan, reading.source)
         frame = self._inputs.read_whole(pin)
-        of_source = _source_scope_field(plan.resolved.scope.field, frame, reading)
+        of_source = _source_scope_field(plan.resolved.scope.field.whole, frame, reading)
         scope = Scope(field=of_source, partitions=plan.resolved.scope.partitions)
         rows = self._tables.restrict_to_ranges(pin.table, frame, scope_row_ranges(scope))
         by = [dataframes.raw_label(of_source).alias(_LABEL)]

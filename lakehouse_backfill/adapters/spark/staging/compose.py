@@ -97,7 +97,8 @@ class ChunkComposer:
         self, plan: Plan, scope: Scope, job: DataFrame, target: StructType, predicate: RowPredicate
     ) -> ComposedChunk:
         """Unite the job's rows that match the predicate with the base's rows that do not."""
-        is_inside = dataframes.is_in_ranges(scope_row_ranges(scope))
+        # Rows of other values are stray, also where no file of theirs is in the scope.
+        is_inside = dataframes.is_in_ranges(scope_row_ranges(scope.whole))
         is_named = merge.matches_predicate(predicate)
         kept = merge.read_base_rows(self._tables, plan, scope, target).where(~is_named)
         with spark_errors("counting the rows that the row predicate does not name"):

@@ -22,10 +22,16 @@ from lakehouse_backfill.domain.manifest import (
     Target,
     unplannable,
 )
-from lakehouse_backfill.domain.partitions import ANY_COLUMN, Scope
+from lakehouse_backfill.domain.partitions import (
+    ANY_COLUMN,
+    Scope,
+    ScopeField,
+    label_sort_key,
+    partition_label,
+)
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.run import LINEAGE_NAMES, ChunkCounts
-from lakehouse_backfill.domain.table import Column
+from lakehouse_backfill.domain.table import Column, TableInfo
 from lakehouse_backfill.errors import ConfigError, attach_error_field
 
 #: Names of columns that say when a row was processed: a job that runs again would always win.
@@ -202,6 +208,59 @@ def resolve_row_predicate(target: Target, types: Mapping[str, str]) -> RowPredic
         with attach_error_field(f"{_PREDICATE_FIELD}.{name}"):
             found[name] = tuple(_typed_value(name, types[name], value) for value in values)
     return found
+
+
+#: Types of partition fields whose values a label names exactly, whatever wrote them.
+_NARROWING_TYPES = ("string", "int", "long", "boolean", "date")
+
+
+def narrow_scope(manifest: RunManifest, base: TableInfo | None, scope: Scope) -> Scope:
+    """Return the scope without the files that a row predicate excludes by their partition alone.
+
+    Its other columns, and tables of which this is not known, leave the scope as it is.
+    """
+    if base is None or why_not_narrowed(manifest, base, scope):
+        return scope
+    types = {column.name: column.type for column in base.columns}
+    only = tuple(
+        _named_partitions(name, types[name], values)
+        for name, values in resolve_row_predicate(manifest.target, types).items()
+        if name in _deciding_columns(base)
+    )
+    return scope.model_copy(update={"field": scope.field.model_copy(update={"only": only})})
+
+
+def why_not_narrowed(manifest: RunManifest, base: TableInfo, scope: Scope) -> str:
+    """Return why rows beside the predicate are rewritten; empty: files beside it stay as is."""
+    named = manifest.target.row_predicate or {}
+    reasons = {
+        "the whole table is restated": scope.field.is_whole_table,
+        f"{base.table} has {base.spec_count} partition specs": base.spec_count > 1,
+        f"publish_mode is {manifest.target.publish_mode}":
+            manifest.target.publish_mode != "replace_partitions",
+        "another engine writes the shadow": manifest.transform.writer == "external",
+        "no column of the predicate is a partition field": named.keys().isdisjoint(
+            _deciding_columns(base)
+        ),
+    }  # fmt: skip
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+def _deciding_columns(base: TableInfo) -> frozenset[str]:
+    """Return the columns whose value a file's partition tells."""
+    types = {column.name: column.type for column in base.columns}
+    return frozenset(
+        each.column
+        for each in base.partitioning
+        if each.transform == "identity" and not each.path
+        and types.get(each.column) in _NARROWING_TYPES
+    )  # fmt: skip
+
+
+def _named_partitions(name: str, kind: str, values: tuple[RowValue, ...]) -> Scope:
+    by = ScopeField(column=name, transform="identity", type=kind)
+    labels = {partition_label(by, value) for value in values}
+    return Scope(field=by, partitions=tuple(sorted(labels, key=label_sort_key(by))))
 
 
 def context_row_predicate(manifest: RunManifest, contract: Contract) -> RowPredicate:

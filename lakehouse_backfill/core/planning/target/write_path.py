@@ -19,6 +19,7 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import version_labels
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.manifest import RunManifest
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import (
     ChosenWritePath,
     JvmState,
@@ -174,10 +175,14 @@ def require_fitting_write_path(manifest: RunManifest, table: str, chosen: Chosen
         )
 
 
-def require_fitting_mode(
-    manifest: RunManifest, contract: Contract, base: TableInfo | None, scoped_by: str
-) -> None:
-    """Raise ConfigError or Unsupported when mode, merge, rows or columns do not fit the target."""
+def fit_to_target(
+    manifest: RunManifest, contract: Contract, base: TableInfo | None, scope: Scope
+) -> Scope:
+    """Return the scope, without the files that a row predicate excludes by their partition alone.
+
+    Raises ConfigError or Unsupported when mode, merge, rows or columns do not fit the target.
+    """
+    scoped_by = scope.field.column
     columns = (
         tuple(
             Column(field_id=number, name=column.name, type=column.type, required=column.required)
@@ -190,6 +195,7 @@ def require_fitting_mode(
     row_changes.require_mergeable(manifest, contract, columns)
     row_changes.require_separate_partitions(manifest, contract, scoped_by)
     column_scope.require_fitting_columns(manifest, contract, base, scoped_by)
+    return row_changes.narrow_scope(manifest, base, scope)
 
 
 def describe_scope(context: Context, resolved: ResolvedManifest) -> str:
@@ -207,6 +213,32 @@ def describe_scope(context: Context, resolved: ResolvedManifest) -> str:
     return resolve.scope_note(scope)
 
 
+def _named_rows_note(context: Context, resolved: ResolvedManifest) -> str:
+    """Say what becomes of the other rows of the partitions, why, and how much that is."""
+    manifest, target, scope = resolved.manifest, resolved.target, resolved.scope
+    note = f"only rows with {row_changes.describe_row_predicate(manifest.target)}; all other rows"
+    info = context.tables.describe(target.table)
+    if info is None or target.snapshot_id is None:
+        return f"{note} of the partitions are carried over and proven equal"
+    found = context.tables.scoped(target.table, target.snapshot_id, scope)
+    rows = f"{sum(file.rows for file in found.files):,} rows in {len(found.files):,} files"
+    if not scope.field.only:
+        why = row_changes.why_not_narrowed(manifest, info, scope)
+        return (
+            f"{note} of the partitions are carried over and proven equal, so that {rows} are read "
+            f"and written anew, as {why}; a live commit to any of them is a conflict"
+        )
+    decided = [one.field.column for one in scope.field.only]
+    others = [name for name in manifest.target.row_predicate or () if name not in decided]
+    carried = f"; in these, rows with other {', '.join(others)} are carried over" if others else ""
+    tuples = sum(len(place.partitions) for place in found.places)
+    return (
+        f"{note} are told apart by partition ({', '.join(decided)}): {tuples:,} tuples of partition "
+        f"values with {rows} are in the scope{carried}; files of other tuples are neither read nor "
+        "written, and a live commit to them is no conflict"
+    )
+
+
 def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[str, ...]:
     """Describe the publish mode for this run. Raises Conflict when an append is none."""
     manifest, target = resolved.manifest, resolved.target
@@ -216,11 +248,7 @@ def publish_mode_notes(context: Context, resolved: ResolvedManifest) -> tuple[st
         publish_modes.require_empty_partitions(resolved, scoped.files)
     found = [f"{mode}: {publish_modes.MODE_MEANINGS[mode]}"]
     if manifest.target.row_predicate:
-        found.append(
-            f"only rows with {row_changes.describe_row_predicate(manifest.target)}; all other "
-            "rows of the "
-            "partitions are carried over and proven equal"
-        )
+        found.append(_named_rows_note(context, resolved))
     if manifest.target.columns:
         found.append(column_scope.column_scope_note(manifest.target, resolved.contract))
     if merge := manifest.target.merge:

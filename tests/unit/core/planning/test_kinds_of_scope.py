@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from lakehouse_backfill.core.planning.target.column_scope import require_one_kind_of_scope
-from lakehouse_backfill.domain import partitions
+from lakehouse_backfill.domain.labels import spans
 from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope, ScopeField
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.errors import Unsupported
@@ -74,25 +74,25 @@ def test_the_same_kind_of_scope_is_no_obstacle() -> None:
 
 @pytest.mark.req("U16")
 def test_an_open_run_of_the_whole_table_overlaps_with_every_other() -> None:
-    assert partitions.overlap(WHOLE, DAYS) == ("all",)
-    assert partitions.overlap(DAYS, WHOLE) == DAYS.partitions
+    assert spans.overlap(WHOLE, DAYS) == ("all",)
+    assert spans.overlap(DAYS, WHOLE) == DAYS.partitions
     later = Scope(field=DAY, partitions=("2024-01-02", "2024-01-03"))
-    assert partitions.overlap(DAYS, later) == ("2024-01-02",)
+    assert spans.overlap(DAYS, later) == ("2024-01-02",)
 
 
 @pytest.mark.req("U16")
 def test_labels_of_other_fields_do_not_say_that_runs_touch_other_rows() -> None:
     in_region = Scope(field=REGION, partitions=("1", "3"))
-    assert partitions.overlap(DAYS, in_region) == DAYS.partitions
-    assert partitions.overlap(in_region, DAYS) == in_region.partitions
+    assert spans.overlap(DAYS, in_region) == DAYS.partitions
+    assert spans.overlap(in_region, DAYS) == in_region.partitions
     finer = REGION.model_copy(update={"transform": "bucket[8]"})
-    assert partitions.overlap(in_region, Scope(field=finer, partitions=("5",))) == ("1", "3")
+    assert spans.overlap(in_region, Scope(field=finer, partitions=("5",))) == ("1", "3")
 
 
 @pytest.mark.req("U16")
 def test_months_and_days_of_one_column_overlap_where_they_share_days() -> None:
     month = DAY.model_copy(update={"transform": "month"})
     of_months = Scope(field=month, partitions=("null", "2024-01", "2024-03"))
-    assert partitions.overlap(of_months, DAYS) == ("2024-01",)
+    assert spans.overlap(of_months, DAYS) == ("2024-01",)
     days = Scope(field=DAY, partitions=("null", "2023-12-31", "2024-01-31", "2024-02-01"))
-    assert partitions.overlap(days, of_months) == ("null", "2024-01-31")
+    assert spans.overlap(days, of_months) == ("null", "2024-01-31")
