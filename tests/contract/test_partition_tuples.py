@@ -1,0 +1,161 @@
+"""Runs of some tuples of partition values: a row predicate that partition fields decide.
+
+The table is partitioned by day and number; engine and tables are those of the lab.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+
+from lakehouse_backfill.errors import TargetChanged, Unsupported
+from tests.chaos.lab import DAYS, TARGET
+from tests.support.lakes.retention import WHO, RetentionLake
+
+NUMBERS = (1, 2, 3, None)
+BY_BOTH = PartitionSpec(
+    PartitionField(1, 1000, IdentityTransform(), "d"),
+    PartitionField(2, 1001, IdentityTransform(), "k"),
+)
+
+
+class TupleLake(RetentionLake):
+    """The lab's product by day and number: 100 times the number in each row, of null -100."""
+
+    def __init__(self, root: Path, spec: PartitionSpec = BY_BOTH) -> None:
+        super().__init__(root)
+        schema = self.catalog.load_table(TARGET).schema()
+        self.catalog.drop_table(TARGET)
+        self.catalog.create_table(TARGET, schema, partition_spec=spec)
+        self.live(*((day, k, 100 * (k or -1)) for day in DAYS for k in NUMBERS))
+        source = self.catalog.load_table("bronze.s")
+        source.append(self.table((day, None, -1) for day in DAYS))
+
+    def table(self, rows: Any) -> pa.Table:
+        """Give rows as a table: day, number, value."""
+        schema = self.catalog.load_table(TARGET).schema().as_arrow()
+        found = [{"d": date.fromisoformat(d), "k": k, "v": v} for d, k, v in rows]
+        return pa.Table.from_pylist(found, schema)
+
+    def live(self, *rows: tuple[str, int | None, int]) -> None:
+        """Let a live job append rows."""
+        self.catalog.load_table(TARGET).append(self.table(rows))
+
+    def planned(self, predicate: str, more: str = "", name: str = "a") -> Any:
+        """Plan a run of two days, and of the rows that the predicate names."""
+        file = self.lab.manifest(f"{name}.yaml", DAYS[1], DAYS[3])
+        path = self.lab.folder / file
+        text = path.read_text(encoding="utf-8")
+        target = f"to: {DAYS[3]}}}\n  row_predicate: {predicate}\n{more}"
+        path.write_text(text.replace(f"to: {DAYS[3]}}}\n", target), encoding="utf-8")
+        return self.project.plan(file, by=WHO)
+
+    def decided(self, predicate: str, **named: str) -> str:
+        """Take a run to its acceptance."""
+        run = str(self.planned(predicate, **named).run_id)
+        self.project.approve(run, WHO)
+        found = self.project.run(run, WHO).to_dict()
+        assert found["state"] == "validated", [c for c in found["checks"] if not c["passed"]]
+        self.project.accept(run, WHO)
+        return run
+
+    def held(self) -> dict[tuple[str, int | None], list[int]]:
+        """The values of each tuple, sorted."""
+        found: dict[tuple[str, int | None], list[int]] = {}
+        for row in self.rows():
+            found.setdefault((str(row["d"]), row["k"]), []).append(row["v"])
+        return {place: sorted(values) for place, values in found.items()}
+
+    def places(self) -> dict[tuple[str, int | None], set[str]]:
+        """The files of each tuple."""
+        tasks = self.catalog.load_table(TARGET).scan().plan_files()
+        found: dict[tuple[str, int | None], set[str]] = {}
+        for task in tasks:
+            day, k = task.file.partition[0], task.file.partition[1]
+            found.setdefault((str(date.fromordinal(719163 + day)), k), set()).add(
+                task.file.file_path
+            )
+        return found
+
+
+def restated(held: dict[Any, list[int]], *numbers: int | None) -> dict[Any, list[int]]:
+    """What is to be there: ten times the number, in two days, of these numbers."""
+    return {
+        (day, k): [10 * (k or -1)] if day in DAYS[1:3] and k in numbers else values
+        for (day, k), values in held.items()
+    }
+
+
+@pytest.mark.req("U1b", "U1", "U11", "U12")
+def test_only_files_of_the_tuples_change_and_live_commits_beside_them_are_kept(
+    tmp_path: Path,
+) -> None:
+    lake = TupleLake(tmp_path)
+    before, files = lake.held(), lake.places()
+    run = lake.decided("{k: [1, null]}")
+    shadow = lake.project.wiring.context.runs.plan(run).shadow_table
+    own = [one for one in lake.files() if shadow.rpartition(".")[2] in one]
+    assert own
+    assert not [one for one in own if "k=2" in one or "k=3" in one]
+    ledger = lake.project.wiring.context.runs.chunks(run)
+    assert [(one.output_rows, one.carried_rows) for one in ledger] == [(2, 0), (2, 0)]
+    lake.live((DAYS[1], 3, 7), (DAYS[1], 9, 8))  # other tuples of a day of the run
+    lake.project.publish(run, WHO)
+    live = {(DAYS[1], 3): [7, 300], (DAYS[1], 9): [8]}
+    assert lake.held() == restated(before, 1, None) | live
+    now = lake.places()
+    changed = {place for place, some in files.items() if not some <= now[place]}
+    assert changed == {(day, k) for day in DAYS[1:3] for k in (1, None)}
+    checks = lake.project.verify(run, deep=True).to_dict()["checks"]
+    assert [check for check in checks if check["ok"] is False] == []
+    lake.live((DAYS[2], 3, 9))
+    live |= {(DAYS[2], 3): [9, 300]}
+    lake.project.rollback(TARGET, reason="wrong", by=WHO)
+    assert lake.held() == before | live
+    assert {place: some for place, some in lake.places().items() if place not in live} == {
+        place: some for place, some in files.items() if place not in live
+    }
+
+
+@pytest.mark.req("U11")
+def test_a_live_commit_to_a_tuple_of_the_run_is_a_conflict(tmp_path: Path) -> None:
+    lake = TupleLake(tmp_path)
+    run = lake.decided("{k: [1, null]}")
+    lake.live((DAYS[1], None, 7))
+    with pytest.raises(TargetChanged, match=f"changed {DAYS[1]}"):
+        lake.project.publish(run, WHO)
+    assert lake.held()[DAYS[1], None] == [-100, 7]
+
+
+@pytest.mark.req("U1b")
+def test_the_plan_says_how_many_tuples_and_files_and_why(tmp_path: Path) -> None:
+    lake = TupleLake(tmp_path)
+    (note,) = [one for one in lake.planned("{k: 1}").notes if "only rows with" in one]
+    assert "2 tuples of partition values with 2 rows in 2 files are in the scope" in note
+    with lake.catalog.load_table(TARGET).update_spec() as update:
+        update.add_field("v", BucketTransform(4), "v_bucket")
+    (note,) = [one for one in lake.planned("{k: 1}", name="b").notes if "only rows with" in one]
+    assert "carried over and proven equal, so that 8 rows in 8 files" in note
+    assert "silver.t has 2 partition specs" in note
+
+
+@pytest.mark.req("U12")
+def test_versions_of_other_tuples_are_rolled_back_one_by_one(tmp_path: Path) -> None:
+    lake = TupleLake(tmp_path)
+    before = lake.held()
+    lake.project.publish(lake.decided("{k: 1}"), WHO)
+    lake.live((DAYS[1], 3, 7))
+    lake.project.publish(lake.decided("{k: 2}", name="b"), WHO)
+    live = {(DAYS[1], 3): [7, 300]}
+    with pytest.raises(Unsupported, match="one rollback can only undo one of them"):
+        lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    lake.project.rollback(TARGET, reason="wrong", by=WHO)
+    assert lake.held() == restated(before, 1) | live
+    lake.project.rollback(TARGET, reason="wrong", by=WHO)
+    assert lake.held() == before | live
