@@ -18,7 +18,7 @@ from lakehouse_backfill.core.planning.target import catch_up, publish_modes
 from lakehouse_backfill.core.runs import signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import corrections, version_labels
-from lakehouse_backfill.core.versions.pointer import RollbackTarget
+from lakehouse_backfill.core.versions.pointer import RollbackTarget, effective_publications
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.labels.names import table_parts
@@ -94,7 +94,7 @@ def is_rollback_of_events(way: RollbackTarget, table: str) -> bool:
 
     Raises Unsupported when it undoes both events and changes of the table.
     """
-    kinds = {row.table != table for row in corrections.effective_publications(way.undone)}
+    kinds = {row.table != table for row in effective_publications(way.undone)}
     if len(kinds) == 2:
         raise Unsupported(
             f"{way.undone[0].product}: since version {way.version} both the table and its "
@@ -110,7 +110,7 @@ def write_compensating_events(
     context: Context, way: RollbackTarget, row: Publication
 ) -> CommitResult:
     """Write the reverse of the undone events, in one append."""
-    undone = corrections.effective_publications(way.undone)
+    undone = effective_publications(way.undone)
     tables = sorted({publication.table for publication in undone})
     if len(tables) > 1:
         raise Unsupported(

@@ -23,7 +23,6 @@ from lakehouse_backfill.core.runs import anchors, hooks, roles, signers
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import (
     correction_topic,
-    corrections,
     pointer,
     reserve,
     retention,
@@ -184,7 +183,7 @@ class _Rollback:
         """Build the row to reserve; the reservation of a partial rollback sets `version`."""
         way, newest = self.way, self.way.undone[0]
         # The table that changes: what an earlier rollback undid may belong to another table.
-        effective = corrections.effective_publications(way.undone)
+        effective = pointer.effective_publications(way.undone)
         return Publication(
             product=self.contract.product,
             version=way.version,

@@ -5,7 +5,7 @@ Values are JSON texts in one canonical encoding, so that the same row always giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from lakehouse_backfill.core.runs import roles
@@ -203,26 +203,6 @@ def published_corrections_error(plan: Plan, row: Publication, label: str) -> Uns
         fix=f"take them back first: lakehouse-backfill rollback {plan.product} --reason "
         "TEXT, then publish again",
     )
-
-
-def effective_publications(undone: Sequence[Publication]) -> tuple[Publication, ...]:
-    """Return the publications without those that an earlier rollback undid, and that rollback.
-
-    `undone` is newest first, as a rollback lists it.
-    """
-    effective: list[Publication] = []
-    index = 0
-    while index < len(undone):
-        row = undone[index]
-        index += 1
-        if row.action == "rollback" and row.returns_to == row.version:
-            matches = (n for n in range(index, len(undone)) if undone[n].version == row.version)
-            restored_index = next(matches, None)
-            if restored_index is not None:
-                index = restored_index
-                continue
-        effective.append(row)
-    return tuple(effective)
 
 
 def correction_events(

@@ -5,7 +5,7 @@ Histories are tuples of publications, the newest first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -245,6 +245,11 @@ def resolve_rollback(
     target = to if to is not None else _previous_version(accepted, product)
     undone = _undone_publications(accepted, product, target)
     scopes = [row.scope for row in undone if row.scope is not None]
+    restored = undone
+    if len(_fields(scopes)) > 1:
+        # What a rollback put back since was of other partitions, or other tuples of values.
+        restored = list(effective_publications(undone))
+        scopes = [row.scope for row in restored if row.scope is not None]
     changed = {label for scope in scopes for label in scope.partitions}
     target_row = accepted[len(undone)]
     unknown = [label for label in only if label not in changed]
@@ -264,7 +269,7 @@ def resolve_rollback(
         scope=Scope(field=field, partitions=labels),
         # Correction events are in another table: nothing of the product's table is restored.
         restores=_group_restores(
-            [row for row in undone if row.table == accepted[-1].table], labels
+            [row for row in restored if row.table == accepted[-1].table], labels
         ),
         undone=tuple(undone),
         publication=target_row,
@@ -293,12 +298,32 @@ def require_whole_grains_back(contract: Contract, way: RollbackTarget) -> None:
         )
 
 
+def effective_publications(undone: Sequence[Publication]) -> tuple[Publication, ...]:
+    """Return the publications without those that an earlier rollback undid, and that rollback.
+
+    `undone` is newest first, as a rollback lists it.
+    """
+    effective: list[Publication] = []
+    index = 0
+    while index < len(undone):
+        row = undone[index]
+        index += 1
+        if row.action == "rollback" and row.returns_to == row.version:
+            matches = (n for n in range(index, len(undone)) if undone[n].version == row.version)
+            restored_index = next(matches, None)
+            if restored_index is not None:
+                index = restored_index
+                continue
+        effective.append(row)
+    return tuple(effective)
+
+
 def _require_one_field(scopes: list[Scope], product: str, target: int) -> ScopeField:
     """Return the partition field that all scopes have; raises Unsupported when they differ.
 
     Labels do not carry their field: a rollback by one field would miss the labels of another.
     """
-    fields = list(dict.fromkeys(str(s.field) for s in scopes))
+    fields = _fields(scopes)
     if len(fields) > 1:
         raise Unsupported(
             f"{product}: since version {target} partitions of {' and of '.join(fields)} were "
@@ -306,6 +331,11 @@ def _require_one_field(scopes: list[Scope], product: str, target: int) -> ScopeF
             fix="choose a later version with --to, or restate the partitions",
         )
     return scopes[0].field
+
+
+def _fields(scopes: list[Scope]) -> list[str]:
+    """Return the different partition fields as text; of tuples of values, with the values."""
+    return list({(str(one.field.whole), one.field.only): str(one.field) for one in scopes}.values())
 
 
 def _previous_version(accepted: tuple[Publication, ...], product: str) -> int:

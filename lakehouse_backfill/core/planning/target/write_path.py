@@ -233,8 +233,8 @@ def _named_rows_note(context: Context, resolved: ResolvedManifest) -> str:
     carried = f"; in these, rows with other {', '.join(others)} are carried over" if others else ""
     tuples = sum(len(place.partitions) for place in found.places)
     return (
-        f"{note} are told apart by partition ({', '.join(decided)}): {tuples:,} tuples of partition "
-        f"values with {rows} are in the scope{carried}; files of other tuples are neither read nor "
+        f"{note} are told apart by partition ({', '.join(decided)}): {tuples:,} tuples of "
+        f"partition values with {rows} are in the scope{carried}; files of other tuples are neither read nor "
         "written, and a live commit to them is no conflict"
     )
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_backfill.core.versions.corrections import CORRECTION_COLUMNS, effective_publications
+from lakehouse_backfill.core.versions.corrections import CORRECTION_COLUMNS
+from lakehouse_backfill.core.versions.pointer import effective_publications
 from lakehouse_backfill.domain.publication import Publication
 from tests.support.examples.plans import a_publication
 
