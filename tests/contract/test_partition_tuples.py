@@ -5,18 +5,31 @@ The table is partitioned by day and number; engine and tables are those of the l
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import date
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
+from lakehouse_backfill.domain.partitions import (
+    NULL_LABEL,
+    Scope,
+    ScopeField,
+    partition_label,
+    scope_row_ranges,
+)
 from lakehouse_backfill.errors import TargetChanged, Unsupported
 from tests.chaos.lab import DAYS, TARGET
+from tests.support.lakes.deletes import hide_equal
 from tests.support.lakes.retention import WHO, RetentionLake
+from tests.support.lakes.tables import DAY, Kit, Row, field_of, row
 
 NUMBERS = (1, 2, 3, None)
 BY_BOTH = PartitionSpec(
@@ -68,8 +81,8 @@ class TupleLake(RetentionLake):
     def held(self) -> dict[tuple[str, int | None], list[int]]:
         """The values of each tuple, sorted."""
         found: dict[tuple[str, int | None], list[int]] = {}
-        for row in self.rows():
-            found.setdefault((str(row["d"]), row["k"]), []).append(row["v"])
+        for one in self.rows():
+            found.setdefault((str(one["d"]), one["k"]), []).append(one["v"])
         return {place: sorted(values) for place, values in found.items()}
 
     def places(self) -> dict[tuple[str, int | None], set[str]]:
@@ -159,3 +172,102 @@ def test_versions_of_other_tuples_are_rolled_back_one_by_one(tmp_path: Path) -> 
     assert lake.held() == restated(before, 1) | live
     lake.project.rollback(TARGET, reason="wrong", by=WHO)
     assert lake.held() == before | live
+
+
+#: Texts that are easily taken for another, or for none.
+REGIONS = (None, "null", "=null", "", "EU", "EU ", "EU\u200b", "e/u=%", "a' or 1=1")
+PLACES = st.tuples(st.sampled_from([None, *DAYS[:3]]), st.sampled_from(REGIONS))
+
+
+def only(*values: Any, column: str = "region") -> ScopeField:
+    """Days, of which only files with these values of another column."""
+    by = field_of(column)
+    named = Scope(field=by, partitions=tuple(partition_label(by, one) for one in values))
+    return DAY.model_copy(update={"only": (named,)})
+
+
+def counted(kit: Kit) -> Counter[Any]:
+    return Counter(kit.rows())
+
+
+@pytest.mark.req("U1b", "U11", "U12")
+@given(
+    held=st.lists(PLACES, min_size=1, max_size=12),
+    days=st.sets(st.sampled_from([None, *DAYS[:3]]), min_size=1),
+    regions=st.sets(st.sampled_from(REGIONS), min_size=1),
+    later=st.lists(PLACES, max_size=4),
+    isolation=st.sampled_from(["clone", "branch"]),
+)
+@settings(max_examples=8, deadline=None)
+def test_whatever_tuples_are_named_all_others_stay(
+    held: Any, days: Any, regions: Any, later: Any, isolation: Any
+) -> None:
+    def is_in(place: Any) -> bool:
+        return place[0] in days and place[1] in regions
+
+    with TemporaryDirectory() as folder:
+        kit = Kit(Path(folder), isolation=isolation)
+        kit.create(("d", "identity"), ("region", "identity"))
+        kit.append(*(row(at, day, "old", region) for at, (day, region) in enumerate(held)))
+        new: dict[str, list[Row]] = {
+            day or NULL_LABEL: [row(100, day, "new", region) for region in regions] for day in days
+        }
+        request = kit.stage(only(*regions), new)
+        live = [row(200 + at, day, "live", region) for at, (day, region) in enumerate(later)]
+        for one in live:
+            kit.append(one)
+        before = counted(kit)
+        if any(map(is_in, later)):
+            with pytest.raises(TargetChanged):
+                kit.publisher.adopt(request)
+            assert counted(kit) == before
+            return
+        swap = kit.publisher.adopt(request)
+        named = Counter((100, str(day), region, "new") for day in days for region in regions)
+        gone = Counter(
+            (at, str(day), region, "old")
+            for at, (day, region) in enumerate(held)
+            if is_in((day, region))
+        )
+        assert counted(kit) == before - gone + named
+        spans = scope_row_ranges(request.scope)
+        assert kit.tables.estimate("silver.t", swap.snapshot_id, spans).rows == named.total()
+        kit.publisher.revert(kit.revert_request(swap, request.scope))
+        assert counted(kit) == before
+
+
+@pytest.mark.req("U11")
+@pytest.mark.parametrize(("day", "region", "is_conflict"), [
+    (DAYS[1], "US", False), (DAYS[2], "EU", False), (DAYS[1], "EU", True), (None, None, True),
+])  # fmt: skip
+def test_equality_deletes_of_other_tuples_are_no_conflict(
+    tmp_path: Path, day: str | None, region: str | None, is_conflict: Any
+) -> None:
+    kit = Kit(tmp_path)
+    kit.create(("d", "identity"), ("region", "identity"))
+    everywhere = kit.respec(lambda u: u.remove_field("p0_d"), lambda u: u.remove_field("p1_region"))
+    spec = kit.respec(lambda u: u.add_identity("d"), lambda u: u.add_identity("region"))
+    kit.append(*(row(n, DAYS[1 + n % 2], "old", ("EU", "US")[n // 2]) for n in range(4)))
+    request = kit.stage(only("EU"), {DAYS[1]: [row(9, DAYS[1], "new", "EU")]})
+    if day is None:
+        hide_equal(kit, 0, partition=(), spec_id=everywhere)
+    else:
+        place = (date.fromisoformat(day).toordinal() - 719163, region)
+        hide_equal(kit, 0, partition=place, spec_id=spec)
+    if is_conflict:
+        with pytest.raises(TargetChanged, match=f"changed {DAYS[1]}"):
+            kit.publisher.adopt(request)
+        return
+    swap = kit.publisher.adopt(request)
+    assert (swap.files_added, swap.files_removed) == (1, 1)
+
+
+def test_files_of_a_spec_without_the_second_field_are_refused(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.create(("d", "identity"))
+    kit.append(row(1, DAYS[1], "old", "EU"), row(2, DAYS[1], "old", "US"))
+    kit.respec(lambda update: update.add_identity("region"))
+    kit.append(row(3, DAYS[1], "old", "EU"))
+    scope = Scope(field=only("EU"), partitions=(DAYS[1],))
+    with pytest.raises(Unsupported, match=r"does not tell identity\(d\) with region = EU apart"):
+        kit.tables.scoped("silver.t", kit.head(), scope)

@@ -38,7 +38,13 @@ from lakehouse_backfill.adapters.iceberg.shadow.branches import BranchShadows, I
 from lakehouse_backfill.adapters.iceberg.shadow.shadows import IcebergShadows
 from lakehouse_backfill.adapters.iceberg.tables import IcebergTables
 from lakehouse_backfill.domain import publication
-from lakehouse_backfill.domain.partitions import RowRange, Scope, ScopeField, partition_row_range
+from lakehouse_backfill.domain.partitions import (
+    RowRange,
+    Scope,
+    ScopeField,
+    partition_row_range,
+    scope_row_ranges,
+)
 from lakehouse_backfill.domain.table import branch_shadow
 from tests.support.lakes.catalogs import catalog_of
 
@@ -198,7 +204,8 @@ class Kit:
     ) -> None:
         table = self.live.load_table(shadow)
         marks = {"lakehouse-backfill.chunk-id": chunk}
-        where = filter_of(table, partition_row_range(field, label))
+        (span,) = scope_row_ranges(Scope(field=field, partitions=(label,)))
+        where = filter_of(table, span)
         if rows:
             table.overwrite(_arrow(table, rows), where, snapshot_properties=marks)
         else:

@@ -124,16 +124,24 @@ class Lake:
             for snapshot in table.snapshots()
         ]
 
-    def create(self, short: str, columns: Sequence[tuple[str, str]], *, version: int = 2) -> None:
-        """Create a table that is partitioned by its first column; types by Iceberg's names.
+    def create(
+        self,
+        short: str,
+        columns: Sequence[tuple[str, str]],
+        *,
+        version: int = 2,
+        by: Sequence[str] = (),
+    ) -> None:
+        """Create a table by its first column, or by those in `by`; types by Iceberg's names.
 
         PyIceberg makes it: Spark takes ten times as long for tables as small as these. It writes no
         format 3.
         """
+        by = by or (columns[0][0],)
         if version > 2:
             named = ", ".join(f"{name} {_SPARK_TYPES.get(kind, kind)}" for name, kind in columns)
             self.sql(
-                f"CREATE TABLE {{ns}}.{short} ({named}) PARTITIONED BY ({columns[0][0]}) "
+                f"CREATE TABLE {{ns}}.{short} ({named}) PARTITIONED BY ({', '.join(by)}) "
                 f"TBLPROPERTIES ('format-version'='{version}')"
             )
             return
@@ -141,7 +149,13 @@ class Lake:
             NestedField(number, name, _TYPES[kind], required=False)
             for number, (name, kind) in enumerate(columns, start=1)
         ]
-        spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), columns[0][0]))
+        ids = {field.name: field.field_id for field in fields}
+        spec = PartitionSpec(
+            *(
+                PartitionField(ids[name], 1000 + at, IdentityTransform(), name)
+                for at, name in enumerate(by)
+            )
+        )
         options = {"format-version": str(version)}
         self.catalog.create_table(
             self.table(short), Schema(*fields), partition_spec=spec, properties=options

@@ -101,9 +101,11 @@ class Modes(LakeProject):
 
     transform = "tenants"
 
-    def __init__(self, lake: Lake, version: int = 2, **contract: Any) -> None:
+    def __init__(
+        self, lake: Lake, version: int = 2, by: Sequence[str] = ("d",), **contract: Any
+    ) -> None:
         super().__init__(lake, JOB, ROW, **contract)
-        lake.create("out", (*ROW, *LINEAGE_COLUMNS), version=version)
+        lake.create("out", (*ROW, *LINEAGE_COLUMNS), version=version, by=by)
         lake.create("src", (*ROW, ("gone", "boolean")))
 
     def holds(self, *rows: str) -> None:

@@ -234,8 +234,8 @@ def _named_rows_note(context: Context, resolved: ResolvedManifest) -> str:
     tuples = sum(len(place.partitions) for place in found.places)
     return (
         f"{note} are told apart by partition ({', '.join(decided)}): {tuples:,} tuples of "
-        f"partition values with {rows} are in the scope{carried}; files of other tuples are neither read nor "
-        "written, and a live commit to them is no conflict"
+        f"partition values with {rows} are in the scope{carried}; files of other tuples are "
+        "neither read nor written, and a live commit to them is no conflict"
     )
 
 
