@@ -205,7 +205,7 @@ def _pair_faults(document: YamlDocument) -> Iterator[Fault]:
                 path,
                 "names several partition fields, and labels are those of one",
                 "name the partitions of one field, and the values of the others in "
-                "target.row_predicate: all other rows are carried over",
+                "target.row_predicate: all other rows stay",
             )
 
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any
 
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
-from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.labels.names import quote_identifier, table_parts
 from lakehouse_backfill.domain.labels.values import Bound
-from lakehouse_backfill.domain.partitions import RowRange, ScopeField
+from lakehouse_backfill.domain.partitions import RowRange, ScopeField, scope_row_ranges
 from lakehouse_backfill.domain.plan import TargetPin
 from lakehouse_backfill.domain.publication import Publication
 from lakehouse_backfill.domain.run import RunState
@@ -35,11 +35,12 @@ def pyiceberg_program(publication: Publication) -> list[str] | None:
     snapshot from before, also where there were none.
     """
     ranges = readable_ranges(publication)
-    if ranges is None or not all(map(_is_filtered_by_pyiceberg, ranges)):
+    if ranges is None or not all(map(_is_filtered_by_pyiceberg, _with_others(ranges))):
         return None
-    predicates = [_predicate(rows) for rows in ranges]
-    either = ",\n    ".join(predicates)
-    which = f"Or(\n    {either})" if len(predicates) > 1 else either
+    which = _either(ranges)
+    if ranges[0].only:
+        both = ",\n    ".join([which, *map(_either, ranges[0].only)])
+        which = f"And(\n    {both})"
     before = publication.before_snapshot_id
     restore = ["table.delete(restated)  # there were no rows before"]
     if before is not None:
@@ -95,11 +96,17 @@ def readable_ranges(publication: Publication) -> tuple[RowRange, ...] | None:
     """Return the rows to put back; None when nothing was published, or too many to be read."""
     if publication.action != "publish" or publication.scope is None:
         return None
-    ranges = partitions.scope_row_ranges(publication.scope)
-    if not all(_is_printable(rows) for rows in ranges):
+    ranges = scope_row_ranges(publication.scope)
+    named = _with_others(ranges)
+    if not all(_is_printable(rows) for rows in named):
         return None
-    size = sum(len(str(rows.equals)) for rows in ranges)
-    return ranges if len(ranges) <= MAX_RANGES and size <= MAX_CHARACTERS else None
+    size = sum(len(str(rows.equals)) for rows in named)
+    return ranges if len(named) <= MAX_RANGES and size <= MAX_CHARACTERS else None
+
+
+def _with_others(ranges: tuple[RowRange, ...]) -> tuple[RowRange, ...]:
+    """Return the ranges, and those of other partition fields, which are the same for all."""
+    return (*ranges, *chain.from_iterable(ranges[0].only))
 
 
 def _is_printable(rows: RowRange) -> bool:
@@ -125,6 +132,12 @@ def _limits(rows: RowRange) -> list[tuple[str, Bound]]:
 
 
 _EXPRESSIONS = {">=": "GreaterThanOrEqual", "<": "LessThan"}
+
+
+def _either(ranges: tuple[RowRange, ...]) -> str:
+    predicates = [_predicate(rows) for rows in ranges]
+    either = ",\n    ".join(predicates)
+    return f"Or(\n    {either})" if len(predicates) > 1 else either
 
 
 def _predicate(rows: RowRange) -> str:
@@ -165,6 +178,9 @@ def sql_statements(publication: Publication) -> list[str] | None:
         return None
     table = _quote_table(publication.table)
     condition = sql_condition(publication.scope.field, ranges)
+    if others := publication.scope.field.only:
+        all_of = [condition, *(sql_condition(x.field, scope_row_ranges(x)) for x in others)]
+        condition = "\n  AND ".join(f"({one})" for one in all_of)
     catalog = ["-- NAME: the catalog, as your Spark session calls it", "USE NAME;"]
     first = [*catalog, f"REFRESH TABLE {table};"]
     before = publication.before_snapshot_id

@@ -180,7 +180,7 @@ def _live_commits(
     if target.snapshot_id is None:
         return ()
     base = context.tables.resolve(TableRef(table=target.table, at=str(target.snapshot_id)))
-    scope = Scope(field=plan.resolved.scope.field, partitions=(label,))
+    scope = Scope(field=plan.resolved.scope.field.whole, partitions=(label,))
     try:
         drifts = context.publisher.drifts(target.table, scope, since)
     except (errors.TargetChanged, errors.NotFound):

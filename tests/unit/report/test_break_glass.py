@@ -127,6 +127,19 @@ def test_a_column_with_a_dot_in_its_name_has_the_way_back_in_sql_only(
     assert "REPLACE WHERE `a.b` = 'EU'" in sql
 
 
+def test_only_the_tuples_of_a_run_are_put_back(catalog: SqlCatalog) -> None:
+    by = ScopeField(column="value", transform="identity", type="long")
+    values = Scope(field=by, partitions=("null", "1", "2"))
+    field = FIELD.model_copy(update={"only": (values,)})
+    restored = Restored(catalog, rows("2013-02-15", 1), rows("2013-02-16", 2))
+    restored.table.append(pa.concat_tables([rows("2013-02-15", 2), rows("2013-02-15", 7)]))
+    assert restored.run("2013-02-15", field=field) == [
+        ("2013-02-15", 1), ("2013-02-15", 7), ("2013-02-16", 2),
+    ]  # fmt: skip
+    lines = break_glass.sql_statements(publication(1, field, "2013-02-15")) or []
+    assert "\n".join(lines).count("(`value` IS NULL\n  OR `value` IN (1L, 2L))") == 2
+
+
 def test_rows_of_a_bucket_have_no_program() -> None:
     bucket = ScopeField(column="day", transform="bucket[4]", type="date")
     assert pyiceberg_program(publication(7, bucket, "3")) is None
