@@ -269,12 +269,11 @@ class TableInfo(Value):
 class LiveFile(Value):
     """A data file that is live in a snapshot; `partition` is its label for the scoped field.
 
-    It is None beside partitions that are narrowed by other fields.
-    `deletes` names the live delete files that apply to it: readers see fewer than its `rows` then.
-    A file of a coarser spec (a month, where days are scoped) `spans` several of the field's
-    partitions, and has the coarser label. `values` counts the non-null values of the requested
-    columns, where the file's metadata has them. `hidden` counts the rows that each position delete
-    file names, in any file; `vector_rows` those that the file's deletion vector hides.
+    It is None beside the tuples of a narrowed field. `deletes` names the live delete files that
+    apply to it: readers see fewer than its `rows` then. A file of a coarser spec (a month, where
+    days are scoped) `spans` several of the field's partitions, and has the coarser label. `values`
+    counts non-null values of the requested columns, where metadata has them. `hidden` counts the
+    rows that each position delete file names, in any file; `vector_rows` those of its vector.
     """
 
     path: str

@@ -242,6 +242,7 @@ def why_not_narrowed(manifest: RunManifest, base: TableInfo, scope: Scope) -> st
         "no column of the predicate is a partition field": named.keys().isdisjoint(
             _deciding_columns(base)
         ),
+        "the predicate names no value of a column": () in named.values(),
     }  # fmt: skip
     return next((why for why, holds in reasons.items() if holds), "")
 
