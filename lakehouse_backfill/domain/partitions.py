@@ -331,8 +331,17 @@ def scope_row_ranges(scope: Scope) -> tuple[RowRange, ...]:
             merged[-1] = replace(last, upper=rows.upper)
         else:
             merged.append(rows)
-    only = tuple(scope_row_ranges(one) for one in scope.field.only)
+    only = tuple(_single_values(one) for one in scope.field.only)
     return tuple(replace(rows, only=only) for rows in merged) if only else tuple(merged)
+
+
+def _single_values(scope: Scope) -> tuple[RowRange, ...]:
+    """Return the rows of partitions by a column's own value, days as values and not as ranges."""
+    found = [partition_row_range(scope.field, label) for label in scope.partitions]
+    return tuple(
+        RowRange(rows.column, equals=rows.lower) if rows.lower is not None else rows
+        for rows in found
+    )
 
 
 def label_sort_key(field: ScopeField):  # type: ignore[no-untyped-def]  # noqa: ANN201 (a plain key)

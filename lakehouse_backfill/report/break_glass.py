@@ -179,7 +179,8 @@ def sql_statements(publication: Publication) -> list[str] | None:
     table = _quote_table(publication.table)
     condition = sql_condition(publication.scope.field, ranges)
     if others := publication.scope.field.only:
-        all_of = [condition, *(sql_condition(x.field, scope_row_ranges(x)) for x in others)]
+        groups = zip(others, ranges[0].only, strict=True)
+        all_of = [condition, *(sql_condition(one.field, group) for one, group in groups)]
         condition = "\n  AND ".join(f"({one})" for one in all_of)
     catalog = ["-- NAME: the catalog, as your Spark session calls it", "USE NAME;"]
     first = [*catalog, f"REFRESH TABLE {table};"]

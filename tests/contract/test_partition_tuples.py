@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
+from lakehouse_backfill.adapters.local.scan import plan_scan
 from lakehouse_backfill.domain.partitions import (
-    NULL_LABEL,
     Scope,
     ScopeField,
     partition_label,
@@ -176,14 +176,14 @@ def test_versions_of_other_tuples_are_rolled_back_one_by_one(tmp_path: Path) -> 
 
 #: Texts that are easily taken for another, or for none.
 REGIONS = (None, "null", "=null", "", "EU", "EU ", "EU\u200b", "e/u=%", "a' or 1=1")
+REGION = field_of("region")
 PLACES = st.tuples(st.sampled_from([None, *DAYS[:3]]), st.sampled_from(REGIONS))
 
 
-def only(*values: Any, column: str = "region") -> ScopeField:
-    """Days, of which only files with these values of another column."""
-    by = field_of(column)
+def only(*values: Any, of: ScopeField = DAY, by: ScopeField = REGION) -> ScopeField:
+    """Partitions of which only files with these values of another column are meant."""
     named = Scope(field=by, partitions=tuple(partition_label(by, one) for one in values))
-    return DAY.model_copy(update={"only": (named,)})
+    return of.model_copy(update={"only": (named,)})
 
 
 def counted(kit: Kit) -> Counter[Any]:
@@ -197,10 +197,11 @@ def counted(kit: Kit) -> Counter[Any]:
     regions=st.sets(st.sampled_from(REGIONS), min_size=1),
     later=st.lists(PLACES, max_size=4),
     isolation=st.sampled_from(["clone", "branch"]),
+    is_by_day=st.booleans(),
 )
 @settings(max_examples=8, deadline=None)
 def test_whatever_tuples_are_named_all_others_stay(
-    held: Any, days: Any, regions: Any, later: Any, isolation: Any
+    held: Any, days: Any, regions: Any, later: Any, isolation: Any, is_by_day: bool
 ) -> None:
     def is_in(place: Any) -> bool:
         return place[0] in days and place[1] in regions
@@ -209,10 +210,13 @@ def test_whatever_tuples_are_named_all_others_stay(
         kit = Kit(Path(folder), isolation=isolation)
         kit.create(("d", "identity"), ("region", "identity"))
         kit.append(*(row(at, day, "old", region) for at, (day, region) in enumerate(held)))
-        new: dict[str, list[Row]] = {
-            day or NULL_LABEL: [row(100, day, "new", region) for region in regions] for day in days
-        }
-        request = kit.stage(only(*regions), new)
+        field, others, other = (DAY, regions, REGION) if is_by_day else (REGION, days, DAY)
+        new: dict[str, list[Row]] = {}
+        for day in days:
+            for region in regions:
+                label = partition_label(field, day if is_by_day else region)
+                new.setdefault(label, []).append(row(100, day, "new", region))
+        request = kit.stage(only(*others, of=field, by=other), new)
         live = [row(200 + at, day, "live", region) for at, (day, region) in enumerate(later)]
         for one in live:
             kit.append(one)
@@ -232,6 +236,8 @@ def test_whatever_tuples_are_named_all_others_stay(
         assert counted(kit) == before - gone + named
         spans = scope_row_ranges(request.scope)
         assert kit.tables.estimate("silver.t", swap.snapshot_id, spans).rows == named.total()
+        tasks = plan_scan(kit.catalog, "silver.t", swap.snapshot_id, spans).tasks
+        assert sum(task.file.record_count for task in tasks) == named.total()
         kit.publisher.revert(kit.revert_request(swap, request.scope))
         assert counted(kit) == before
 

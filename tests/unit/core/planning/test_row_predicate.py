@@ -10,7 +10,8 @@ import pytest
 from lakehouse_backfill.core.planning.target import row_changes
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.manifest import RunManifest
-from lakehouse_backfill.domain.partitions import Scope
+from lakehouse_backfill.domain.partitions import WHOLE_TABLE_FIELD, Scope
+from lakehouse_backfill.domain.table import PartitionField, TableInfo
 from lakehouse_backfill.errors import BackfillError, ConfigError, Unsupported
 from tests.support.examples.plans import columns_of
 from tests.support.fakes.context import contract, declared
@@ -120,3 +121,51 @@ def test_a_transform_reads_the_predicate_with_the_types_that_the_contract_knows(
         "day": (date(2020, 1, 1),), "tenant": ("A", None),
     }  # fmt: skip
     assert row_changes.context_row_predicate(declared().manifest, known) == {}
+
+
+def table(**facts: Any) -> TableInfo:
+    fields = [("day", "identity"), ("tenant", "identity"), ("small", "identity"),
+              ("is_open", "identity"), ("id", "bucket[4]"), ("at", "identity")]  # fmt: skip
+    known: dict[str, Any] = {
+        "table": "silver.t", "uuid": "u", "location": "l", "format_version": 2, "snapshot_id": 1,
+        "schema_id": 0, "spec_id": 0, "columns": COLUMNS, "properties": {}, "refs": {},
+        "spec_count": 1, "partitioning": tuple(
+            PartitionField(name=f"p_{column}", column=column, transform=transform)
+            for column, transform in fields
+        ),
+    }  # fmt: skip
+    return TableInfo(**(known | facts))
+
+
+DAYS = Scope(field=DAY, partitions=("2020-01-02",))
+
+
+@pytest.mark.req("U1b")
+def test_partition_fields_of_the_predicate_narrow_the_scope_by_their_labels() -> None:
+    named = manifest({"tenant": ["null", None, "B"], "small": [10, 9], "id": 1, "is_open": True})
+    found = row_changes.narrow_scope(named, table(), DAYS)
+    assert found.partitions == DAYS.partitions
+    assert {one.field.column: one.partitions for one in found.field.only} == {
+        "tenant": ("null", "=null", "B"), "small": ("9", "10"), "is_open": ("true",),
+    }  # fmt: skip
+    assert found.whole == DAYS
+    assert Scope.model_validate_json(found.model_dump_json()) == found
+
+
+NOT_NARROWED = {
+    "3 partition specs": ({"tenant": "A"}, {}, {"spec_count": 3}, DAYS),
+    "no column of the predicate": ({"id": 1}, {}, {}, DAYS),
+    "no column of the predicate is": ({"at": "2020-01-01T00:00:00Z"}, {}, {}, DAYS),
+    "publish_mode is shadow_only": ({"tenant": "A"}, {"publish_mode": "shadow_only"}, {}, DAYS),
+    "names no value": ({"tenant": []}, {}, {}, DAYS),
+    "whole table": ({"tenant": "A"}, {}, {}, Scope(field=WHOLE_TABLE_FIELD, partitions=("all",))),
+}
+
+
+@pytest.mark.req("U1b")
+@pytest.mark.parametrize("why", NOT_NARROWED)
+def test_what_partitions_do_not_decide_is_rewritten(why: str) -> None:
+    given, target, facts, scope = NOT_NARROWED[why]
+    named, base = manifest(given, **target), table(**facts)
+    assert row_changes.narrow_scope(named, base, scope) == scope
+    assert why in row_changes.why_not_narrowed(named, base, scope)
