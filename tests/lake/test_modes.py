@@ -51,7 +51,7 @@ def test_rows_of_one_tenant_are_repaired_and_all_others_are_carried_over(
 def test_tenants_that_are_partitions_are_repaired_beside_live_commits_to_others(
     make: Make, version: int
 ) -> None:
-    modes = seeded(make, version, by=("d", "tenant"))
+    modes = seeded(make, version, by=("d", "tenant"), key=["d", "k", "tenant"])
     before = modes.rows(*COLUMNS, "produced_by_run_id")
     run_id, found = modes.validated(target={"row_predicate": {"tenant": ["A", None]}}, config={
         "tenant": "A",

@@ -214,37 +214,47 @@ def resolve_row_predicate(target: Target, types: Mapping[str, str]) -> RowPredic
 _NARROWING_TYPES = ("string", "int", "long", "boolean", "date")
 
 
-def narrow_scope(manifest: RunManifest, base: TableInfo | None, scope: Scope) -> Scope:
+def narrow_scope(
+    manifest: RunManifest, contract: Contract, base: TableInfo | None, scope: Scope
+) -> Scope:
     """Return the scope without the files that a row predicate excludes by their partition alone.
 
     Its other columns, and tables of which this is not known, leave the scope as it is.
     """
-    if base is None or why_not_narrowed(manifest, base, scope):
+    if base is None or why_not_narrowed(manifest, contract, base, scope):
         return scope
     types = {column.name: column.type for column in base.columns}
     only = tuple(
         _named_partitions(name, types[name], values)
         for name, values in resolve_row_predicate(manifest.target, types).items()
-        if name in _deciding_columns(base)
+        if name in _deciding_columns(base) and _is_in_key(name, contract)
     )
     return scope.model_copy(update={"field": scope.field.model_copy(update={"only": only})})
 
 
-def why_not_narrowed(manifest: RunManifest, base: TableInfo, scope: Scope) -> str:
+def why_not_narrowed(
+    manifest: RunManifest, contract: Contract, base: TableInfo, scope: Scope
+) -> str:
     """Return why rows beside the predicate are rewritten; empty: files beside it stay as is."""
-    named = manifest.target.row_predicate or {}
+    target, named = manifest.target, manifest.target.row_predicate or {}
+    decided = sorted(_deciding_columns(base) & named.keys())
     reasons = {
         "the whole table is restated": scope.field.is_whole_table,
         f"{base.table} has {base.spec_count} partition specs": base.spec_count > 1,
-        f"publish_mode is {manifest.target.publish_mode}":
-            manifest.target.publish_mode != "replace_partitions",
+        f"publish_mode is {target.publish_mode}": target.publish_mode != "replace_partitions",
         "another engine writes the shadow": manifest.transform.writer == "external",
-        "no column of the predicate is a partition field": named.keys().isdisjoint(
-            _deciding_columns(base)
-        ),
+        "no column of the predicate is a partition field": not decided,
         "the predicate names no value of a column": () in named.values(),
+        "source totals are of whole partitions": bool(contract.source_totals),
+        f"the key does not hold {', '.join(decided)}, so that other rows may repeat one":
+            not any(_is_in_key(name, contract) for name in decided),
     }  # fmt: skip
     return next((why for why, holds in reasons.items() if holds), "")
+
+
+def _is_in_key(name: str, contract: Contract) -> bool:
+    """Return whether rows of other values of a column cannot have the same key."""
+    return not contract.key or name in contract.key
 
 
 def _deciding_columns(base: TableInfo) -> frozenset[str]:

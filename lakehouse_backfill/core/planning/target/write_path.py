@@ -195,7 +195,7 @@ def fit_to_target(
     row_changes.require_mergeable(manifest, contract, columns)
     row_changes.require_separate_partitions(manifest, contract, scoped_by)
     column_scope.require_fitting_columns(manifest, contract, base, scoped_by)
-    return row_changes.narrow_scope(manifest, base, scope)
+    return row_changes.narrow_scope(manifest, contract, base, scope)
 
 
 def describe_scope(context: Context, resolved: ResolvedManifest) -> str:
@@ -223,7 +223,7 @@ def _named_rows_note(context: Context, resolved: ResolvedManifest) -> str:
     found = context.tables.scoped(target.table, target.snapshot_id, scope)
     rows = f"{sum(file.rows for file in found.files):,} rows in {len(found.files):,} files"
     if not scope.field.only:
-        why = row_changes.why_not_narrowed(manifest, info, scope)
+        why = row_changes.why_not_narrowed(manifest, resolved.contract, info, scope)
         return (
             f"{note} of the partitions are carried over and proven equal, so that {rows} are read "
             f"and written anew, as {why}; a live commit to any of them is a conflict"

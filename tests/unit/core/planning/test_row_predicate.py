@@ -143,7 +143,7 @@ DAYS = Scope(field=DAY, partitions=("2020-01-02",))
 @pytest.mark.req("U1b")
 def test_partition_fields_of_the_predicate_narrow_the_scope_by_their_labels() -> None:
     named = manifest({"tenant": ["null", None, "B"], "small": [10, 9], "id": 1, "is_open": True})
-    found = row_changes.narrow_scope(named, table(), DAYS)
+    found = row_changes.narrow_scope(named, contract(key=()), table(), DAYS)
     assert found.partitions == DAYS.partitions
     assert {one.field.column: one.partitions for one in found.field.only} == {
         "tenant": ("null", "=null", "B"), "small": ("9", "10"), "is_open": ("true",),
@@ -153,6 +153,7 @@ def test_partition_fields_of_the_predicate_narrow_the_scope_by_their_labels() ->
 
 
 NOT_NARROWED = {
+    "the key does not hold tenant": ({"tenant": "A"}, {}, {}, DAYS),
     "3 partition specs": ({"tenant": "A"}, {}, {"spec_count": 3}, DAYS),
     "no column of the predicate": ({"id": 1}, {}, {}, DAYS),
     "no column of the predicate is": ({"at": "2020-01-01T00:00:00Z"}, {}, {}, DAYS),
@@ -167,5 +168,6 @@ NOT_NARROWED = {
 def test_what_partitions_do_not_decide_is_rewritten(why: str) -> None:
     given, target, facts, scope = NOT_NARROWED[why]
     named, base = manifest(given, **target), table(**facts)
-    assert row_changes.narrow_scope(named, base, scope) == scope
-    assert why in row_changes.why_not_narrowed(named, base, scope)
+    declared_by = contract(key=("day", "id") if why.startswith("the key") else ())
+    assert row_changes.narrow_scope(named, declared_by, base, scope) == scope
+    assert why in row_changes.why_not_narrowed(named, declared_by, base, scope)
