@@ -19,13 +19,21 @@ class PublicationCommands(ProjectBase):
     """What makes a result visible, and what readers and auditors get."""
 
     def preview_publish(self, run: str, by: str) -> publications.PublishPreviewResult:
-        """Describe what `publish` would do, with its checks; nothing is changed."""
+        """Describe what `publish` would do, with its checks; nothing is changed.
+
+        Raises what `publish` raises before it changes anything, also TargetChanged.
+        """
         from lakehouse_backfill.core.approval.decisions import trusted_events
-        from lakehouse_backfill.core.publication.publication import check_publishable
+        from lakehouse_backfill.core.publication.publication import (
+            check_publishable,
+            refuse_live_changes,
+        )
 
         context, plan = self.wiring.context, self.wiring.context.runs.plan(run)
-        events = trusted_events(context, context.runs.status(run))
+        status = context.runs.status(run)
+        events = trusted_events(context, status)
         check_publishable(context, plan, events, resolve_actor(by))
+        refuse_live_changes(context, plan, status.state)
         return results.publications.PublishPreviewResult.of(
             plan, context.versions.pointer(plan.product)
         )

@@ -84,3 +84,19 @@ def test_a_target_that_was_dropped_is_called_so(stored: StoredLake) -> None:
     stored.project.wiring.catalog.drop_table(PRODUCT)
     (line,) = stored.project.status(stored.runs["validated"]).runs
     assert ", now dropped); publish looks at" in line.is_safe
+
+
+@pytest.mark.req("U11")
+def test_a_previewed_publication_is_refused_for_live_rows_as_the_publication_is(
+    stored: StoredLake,
+) -> None:
+    project, run = stored.project, stored.runs["validated"]
+    project.accept(run, by="ana")
+    assert project.preview_publish(run, by="ana").partitions == ("2024-01-01",)
+    append_live_row(project, "day = '2024-01-01'")
+
+    changed = r"cannot be published: .*\(append by an unnamed writer at .*changed 2024-01-01"
+    with pytest.raises(TargetChanged, match=changed):
+        project.preview_publish(run, by="ana")
+    with pytest.raises(TargetChanged, match=changed):
+        project.publish(run, by="ana")
