@@ -21,7 +21,7 @@ class PublicationCommands(ProjectBase):
     def preview_publish(self, run: str, by: str) -> publications.PublishPreviewResult:
         """Describe what `publish` would do, with its checks; nothing is changed.
 
-        Raises what `publish` raises before it changes anything, also TargetChanged.
+        Raises what its checks raise, and TargetChanged where live commits changed its partitions.
         """
         from lakehouse_backfill.core.approval.decisions import trusted_events
         from lakehouse_backfill.core.publication.publication import (
