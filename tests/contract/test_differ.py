@@ -36,6 +36,8 @@ from tests.contract.differ_cases import (
     append,
     arrow,
     check,
+    day,
+    days,
     evolve,
     overwrite,
     simple,
@@ -212,6 +214,18 @@ def test_samples_are_the_first_rows_by_partition_and_key(catalog: SqlCatalog, bu
     for large_rows in (1, 1000):
         differ = LocalDiffer(catalog, batch_rows=1, large_rows=large_rows)
         assert [sample.key for sample in differ.diff(built.request).samples] == wanted
+
+
+def test_a_large_file_without_a_row_of_the_scope_is_compared_as_no_rows(
+    catalog: SqlCatalog, make: Maker
+) -> None:
+    table = make.table(SIMPLE)
+    before = append(table, [{"d": day(d), "k": d, "v": 0} for d in (0, 2)])
+    overwrite(table, [{"d": day(1), "k": k, "v": 0} for k in range(3)])
+    after = table.metadata.current_snapshot_id
+    request = make.request(table, before, after, ("k",), scope=days(1))
+    found = LocalDiffer(catalog, batch_rows=1, large_rows=1).diff(request).summary
+    assert (found.removed, found.added, found.changed) == (0, 3, 0)
 
 
 def test_a_full_disk_of_temporary_files_is_named_and_nothing_stays_there(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal, localcontext
 from itertools import combinations
 from pathlib import Path
@@ -60,7 +61,8 @@ def read_golden(path: Path) -> list[dict[str, str | None]]:
 MAX_SAMPLED_ROWS = 2_000_000
 MAX_CANDIDATE_COLUMNS = 8
 MAX_KEY_COLUMNS = 4
-_NON_KEY_TYPES = ("float", "double", "list", "map", "struct", "binary", "boolean")
+_NESTED_TYPES = ("list", "map", "struct")
+_NON_KEY_TYPES = (*_NESTED_TYPES, "float", "double", "binary", "boolean")
 
 
 def find_key(catalog: Any, info: TableInfo) -> tuple[str, ...]:
@@ -149,12 +151,13 @@ def rows_by_key(
     columns = list(keys[0])
     try:
         requested = {typed_key(key, columns, types) for key in keys}
-    except (KeyError, ValueError) as error:
+        values = [_for_filter(columns, key, types) for key in requested]
+    except (KeyError, ValueError, ArithmeticError) as error:
         raise ConfigError(
             f"a key of the expected rows does not fit {table}: {text_of(error)}",
             fix=f"name key columns of {', '.join(types)}, with values of their types",
         ) from error
-    row_filter = scan.filter_of_keys([_for_filter(columns, key, types) for key in requested])
+    row_filter = scan.filter_of_keys(values)
     planned = side.table.scan(row_filter=row_filter, snapshot_id=snapshot_id)
     with scan.translate_scan_errors(table, snapshot_id):
         tasks = tuple(planned.plan_files())
@@ -176,17 +179,26 @@ def _for_filter(
 ) -> dict[str, Any]:
     """Return the values by which files and rows are picked: at least those of the key are.
 
-    Decimals get the scale of their column, as PyIceberg refuses others.
+    Raises ValueError or ArithmeticError for a value that no row of the column can have.
     """
     values = zip(columns, key, strict=True)
     return {
-        name: _at_scale(value, types[name]) if isinstance(value, Decimal) else value
+        name: _of_column(value, types[name])
         for name, value in values
         if types[name] not in _UNFILTERED_TYPES
     }
 
 
-def _at_scale(value: Decimal, kind: str) -> Decimal:
+def _of_column(value: Any, kind: str) -> Any:
+    """Return a value as PyIceberg compares it: decimals of the column's scale, times as stored."""
+    if kind.startswith(_NESTED_TYPES):
+        raise ValueError(f"{kind} is no type of a key")
+    if isinstance(value, datetime) and kind == "timestamp":
+        return value.replace(tzinfo=None)
+    if not isinstance(value, Decimal) or not kind.startswith("decimal"):
+        return value
+    if not value.is_finite():
+        raise ValueError(f"{value} is no {kind}")
     scale = int(kind.rpartition(",")[2].strip(" )"))
     with localcontext() as exact:
         exact.prec = 76

@@ -112,7 +112,8 @@ def _in_slices(
     held: list[pa.Table] = []
     for piece in pieces:
         for rows in reader.stream_piece(piece, columns):
-            held.append(rows)
+            if rows.num_rows:  # A file may have none of the scope, between its bounds.
+                held.append(rows)
             if sum(map(len, held)) >= _SLICE_ROWS:
                 yield pa.concat_tables(held)
                 held.clear()

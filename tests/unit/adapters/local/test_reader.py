@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pyiceberg.types import (
     DoubleType,
     LongType,
     NestedField,
+    TimestampType,
     UUIDType,
 )
 
@@ -91,7 +92,14 @@ def test_rows_are_found_by_keys_of_text(table: tuple[SqlCatalog, int, int]) -> N
 @pytest.mark.req("Q5")
 @pytest.mark.parametrize(
     "key",
-    [{"a.b": "3"}, {"u": str(UUID(int=3))}, {"m": "3"}, {"m": "3.0000"}, {"x": "-0.0"}],
+    [
+        {"a.b": "3"},
+        {"u": str(UUID(int=3))},
+        {"m": "3"},
+        {"m": "3.0000"},
+        {"x": "-0.0"},
+        {"at": "2024-01-01T03:00:00"},
+    ],
     ids=lambda key: str(next(iter(key))),
 )
 def test_rows_are_found_by_keys_of_any_name_and_type(tmp_path: Path, key: dict[str, str]) -> None:
@@ -100,18 +108,23 @@ def test_rows_are_found_by_keys_of_any_name_and_type(tmp_path: Path, key: dict[s
         NestedField(2, "u", UUIDType(), required=False),
         NestedField(3, "m", DecimalType(9, 2), required=False),
         NestedField(4, "x", DoubleType(), required=False),
+        NestedField(5, "at", TimestampType(), required=False),
     )
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
     catalog.create_namespace("n")
     made = catalog.create_table("n.t", schema)
-    rows = [{"a.b": n, "u": UUID(int=n).bytes, "m": Decimal(n), "x": n - 3.0} for n in range(5)]
+    rows = [
+        {"a.b": n, "u": UUID(int=n).bytes, "m": Decimal(n), "x": n - 3.0,
+         "at": datetime(2024, 1, 1, n)}  # noqa: DTZ001 (a timestamp without time zone)
+        for n in range(5)
+    ]  # fmt: skip
     made.append(pa.Table.from_pylist(rows, schema=schema.as_arrow()))
     found, _ = rows_by_key(catalog, "n.t", made.metadata.current_snapshot_id, [key])
     assert [row["a.b"] for row in found] == [3]
 
 
 @pytest.mark.req("Q5")
-@pytest.mark.parametrize("key", [{"nope": "1"}, {"k": "x"}])
+@pytest.mark.parametrize("key", [{"nope": "1"}, {"k": "x"}, {"m": "NaN"}, {"m": "1E+90"}])
 def test_a_key_that_does_not_fit_is_refused(table, key) -> None:
     with pytest.raises(ConfigError, match=r"does not fit n\.t"):
         rows_by_key(table[0], "n.t", table[1], [key])
