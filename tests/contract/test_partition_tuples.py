@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyiceberg.expressions import EqualTo
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
@@ -26,7 +27,7 @@ from lakehouse_backfill.domain.partitions import (
     scope_row_ranges,
 )
 from lakehouse_backfill.errors import TargetChanged, Unsupported
-from tests.chaos.lab import DAYS, TARGET
+from tests.chaos.lab import CONTRACT, DAYS, TARGET
 from tests.support.lakes.deletes import hide_equal
 from tests.support.lakes.retention import WHO, RetentionLake
 from tests.support.lakes.tables import DAY, Kit, Row, field_of, row
@@ -174,6 +175,24 @@ def test_versions_of_other_tuples_are_rolled_back_one_by_one(tmp_path: Path) -> 
     assert lake.held() == before | live
 
 
+@pytest.mark.req("U11", "U12")
+def test_live_rows_of_before_another_version_are_not_lost_where_later_commits_only_deleted(
+    tmp_path: Path,
+) -> None:
+    lake = TupleLake(tmp_path)
+    reapplied = CONTRACT.replace("[d, k]", "[d, k, v]") + "deletions: reapply\n"
+    (lake.lab.folder / f"catalog/contracts/{TARGET}.yaml").write_text(reapplied, encoding="utf-8")
+    lake.project = lake.open()
+    lake.project.publish(lake.decided("{k: 1}"), WHO)
+    lake.live((DAYS[1], 1, 7))
+    lake.project.publish(lake.decided("{k: 2}", name="b"), WHO)
+    lake.project.rollback(TARGET, reason="wrong", by=WHO)
+    lake.catalog.load_table(TARGET).delete(EqualTo("v", 10))
+    with pytest.raises(TargetChanged, match=f"changed {DAYS[1]}"):
+        lake.project.rollback(TARGET, reason="wrong", by=WHO)
+    assert lake.held()[DAYS[1], 1] == [7]
+
+
 #: Texts that are easily taken for another, or for none.
 REGIONS = (None, "null", "=null", "", "EU", "EU ", "EU\u200b", "e/u=%", "a' or 1=1")
 REGION = field_of("region")
@@ -266,6 +285,18 @@ def test_equality_deletes_of_other_tuples_are_no_conflict(
         return
     swap = kit.publisher.adopt(request)
     assert (swap.files_added, swap.files_removed) == (1, 1)
+
+
+@pytest.mark.req("U1b")
+def test_buckets_are_narrowed_by_a_field_of_another_name_than_its_column(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.create(("id", "bucket[4]"), ("region", "identity"))
+    kit.append(
+        row(1, DAYS[1], "old", "EU"), row(2, DAYS[1], "old", "US"), row(3, None, "old", "EU")
+    )
+    buckets = only("EU", of=field_of("id", "bucket[4]"))
+    scope = Scope(field=buckets, partitions=("0", "1", "2", "3"))
+    assert sum(file.rows for file in kit.tables.scoped("silver.t", kit.head(), scope).files) == 2
 
 
 def test_files_of_a_spec_without_the_second_field_are_refused(tmp_path: Path) -> None:

@@ -186,12 +186,15 @@ class PartitionLabels:
     def bucket_filter(self, spec_id: int, scope: Scope) -> expr.BooleanExpression | None:
         """Return the filter on partitions of a spec for buckets of a scope; None for other fields.
 
-        Rows cannot be named by their bucket, partitions can.
+        Rows cannot be named by their bucket, partitions can. Files beside the values that narrow
+        the buckets pass: `labels_spanned` tells them apart.
         """
         if not is_bucket(self._field.transform):
             return None
         name = self._specs[spec_id].fields[self.require_source(spec_id, 1).position].name
-        ranges = (replace(rows, column=name, buckets=None) for rows in scope_row_ranges(scope))
+        ranges = (
+            replace(rows, column=name, buckets=None, only=()) for rows in scope_row_ranges(scope)
+        )
         return row_range_filter(tuple(ranges))
 
     def require_source(self, spec_id: int, files: int) -> _LabelSource:

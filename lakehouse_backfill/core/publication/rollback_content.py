@@ -188,8 +188,9 @@ class _DeletionScan:
     ) -> list[tuple[tuple[int, int], catch_up.DeletedRows]]:
         """List the windows of live commits in which partitions lost rows, one entry a partition."""
         results = []
-        # Correction events are in another table, whose snapshots do not belong to this one.
-        own = [row for row in reversed(self.target.undone) if row.table == self.contract.table]
+        # Correction events are in another table, whose snapshots do not belong to this one. What
+        # changed other tuples ends no window: live commits to these lie on both sides of it.
+        own = [row for row in reversed(self.target.changes) if row.table == self.contract.table]
         for window in pointer.live_windows(own, restore.partitions, self.head):
             if self._deleted_rows(window, restore.partitions).rows:
                 by_label = (self._deleted_rows(window, (label,)) for label in restore.partitions)

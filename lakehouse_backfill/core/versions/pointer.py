@@ -89,8 +89,10 @@ def baseline_publication(
 class RollbackTarget:
     """Where a rollback leads: the version, the partitions to restore, and the undone publications.
 
-    `undone` is newest first; `publication` is the row of the version. Readers no longer see the
-    output of `runs_rolled_back`, and see the output of `runs_reinstated` again.
+    `undone` is newest first; `publication` is the row of the version. `changes` are those of
+    `undone` that changed the partitions as they are now; without those that an earlier rollback
+    undid, where these are of other partitions or tuples. Readers no longer see the output of
+    `runs_rolled_back`, and see the output of `runs_reinstated` again.
     """
 
     version: int
@@ -98,6 +100,7 @@ class RollbackTarget:
     scope: Scope
     restores: tuple[PartitionRestore, ...]
     undone: tuple[Publication, ...]
+    changes: tuple[Publication, ...]
     publication: Publication
     runs_rolled_back: tuple[str, ...]
     runs_reinstated: tuple[str, ...]
@@ -245,11 +248,11 @@ def resolve_rollback(
     target = to if to is not None else _previous_version(accepted, product)
     undone = _undone_publications(accepted, product, target)
     scopes = [row.scope for row in undone if row.scope is not None]
-    restored = undone
+    changes = tuple(undone)
     if len(_fields(scopes)) > 1:
         # What a rollback put back since was of other partitions, or other tuples of values.
-        restored = list(effective_publications(undone))
-        scopes = [row.scope for row in restored if row.scope is not None]
+        changes = effective_publications(undone)
+        scopes = [row.scope for row in changes if row.scope is not None]
     changed = {label for scope in scopes for label in scope.partitions}
     target_row = accepted[len(undone)]
     unknown = [label for label in only if label not in changed]
@@ -269,9 +272,10 @@ def resolve_rollback(
         scope=Scope(field=field, partitions=labels),
         # Correction events are in another table: nothing of the product's table is restored.
         restores=_group_restores(
-            [row for row in restored if row.table == accepted[-1].table], labels
+            [row for row in changes if row.table == accepted[-1].table], labels
         ),
         undone=tuple(undone),
+        changes=changes,
         publication=target_row,
         runs_rolled_back=() if is_partial else tuple(sorted(before - after)),
         runs_reinstated=() if is_partial else tuple(sorted(after - before)),
@@ -285,7 +289,7 @@ def require_whole_grains_back(contract: Contract, way: RollbackTarget) -> None:
     """
     if not way.is_partial:
         return
-    changed = {label for row in way.undone if row.scope for label in row.scope.partitions}
+    changed = {label for row in way.changes if row.scope for label in row.scope.partitions}
     whole = whole_grains_of(contract, way.scope.field, way.scope.partitions)
     chosen = frozenset(way.scope.partitions)
     if left := tuple(label for label in whole if label in changed and label not in chosen):
