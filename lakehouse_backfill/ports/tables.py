@@ -346,6 +346,10 @@ class Publisher(Protocol):
         """Check the shadow as `adopt` does, with the same errors, before anything is reserved."""
         ...
 
+    def preview(self, request: publication.AdoptRequest) -> None:
+        """Check shadow and target as `adopt` does, with the same errors; nothing is written."""
+        ...
+
     def drifts(
         self,
         target: str,

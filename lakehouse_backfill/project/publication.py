@@ -21,19 +21,12 @@ class PublicationCommands(ProjectBase):
     def preview_publish(self, run: str, by: str) -> publications.PublishPreviewResult:
         """Describe what `publish` would do, with its checks; nothing is changed.
 
-        Raises what its checks raise, and TargetChanged where live commits changed its partitions.
+        Raises what `publish` raises before it commits. Hooks are not called.
         """
-        from lakehouse_backfill.core.approval.decisions import trusted_events
-        from lakehouse_backfill.core.publication.publication import (
-            check_publishable,
-            refuse_live_changes,
-        )
+        from lakehouse_backfill.core.publication.publish import preview_publication
 
-        context, plan = self.wiring.context, self.wiring.context.runs.plan(run)
-        status = context.runs.status(run)
-        events = trusted_events(context, status)
-        check_publishable(context, plan, events, resolve_actor(by))
-        refuse_live_changes(context, plan, status.state)
+        context = self.wiring.context
+        plan = preview_publication(context, run, resolve_actor(by))
         return results.publications.PublishPreviewResult.of(
             plan, context.versions.pointer(plan.product)
         )

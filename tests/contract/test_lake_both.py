@@ -292,9 +292,11 @@ def test_the_same_swap_again_changes_nothing_and_its_token_is_found(lake):
 
 def test_a_swap_is_refused_when_a_live_writer_changed_its_days(lake):
     request = staged(lake, d1=("new",))
+    lake.publisher.preview(request)
     changed = lake.write(DAYS[0], "live")
-    with pytest.raises(TargetChanged):
-        lake.publisher.adopt(request)
+    for act in (lake.publisher.preview, lake.publisher.adopt):
+        with pytest.raises(TargetChanged):
+            act(request)
     assert head(lake) == changed
 
 

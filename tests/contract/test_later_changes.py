@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import pytest
 from pyiceberg.transforms import MonthTransform
+from pyiceberg.types import StringType
 
-from lakehouse_backfill.errors import TargetChanged, Unsupported
+from lakehouse_backfill.errors import IllegalMove, TargetChanged, Unsupported
 from lakehouse_backfill.project import Project
 from tests.contract.test_stored_lake import PRODUCT, StoredLake, stored
 
@@ -100,3 +101,18 @@ def test_a_previewed_publication_is_refused_for_live_rows_as_the_publication_is(
         project.preview_publish(run, by="ana")
     with pytest.raises(TargetChanged, match=changed):
         project.publish(run, by="ana")
+
+
+@pytest.mark.req("U11")
+def test_a_previewed_publication_is_refused_as_the_publication_is(stored: StoredLake) -> None:
+    project, run = stored.project, stored.runs["validated"]
+    project.accept(run, by="ana")
+    with project.wiring.catalog.load_table(PRODUCT).update_schema() as change:
+        change.add_column("note", StringType())
+    for act in (project.preview_publish, project.publish):
+        with pytest.raises(TargetChanged, match="its columns changed: note"):
+            act(run, by="ana")
+    project.cancel(run, by="ana")
+    for act in (project.preview_publish, project.publish):
+        with pytest.raises(IllegalMove, match="cancelled"):
+            act(run, by="ana")

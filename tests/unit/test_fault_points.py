@@ -90,7 +90,7 @@ READING = {
     "OldPlace": {"added", "batches", "changed", "survey"},
     "PayloadSchemas": {"decode", "find", "known", "protobuf_fields"},
     "Progress": {"advance", "count", "finish", "say", "start"},
-    "Publisher": {"changes", "drifts", "find", "rewrites", "prove"},
+    "Publisher": {"changes", "drifts", "find", "rewrites", "prove", "preview"},
     "RawTables": {"deliveries", "pinned", "rows", "schemas", "state"},
     "ReplayLedger": {"has"},
     "RowReader": {"by_key", "compare_query", "deleted_rows", "golden", "tombstoned_rows"},

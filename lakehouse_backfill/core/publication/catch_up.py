@@ -15,6 +15,7 @@ from lakehouse_backfill.core.approval import acceptance
 from lakehouse_backfill.core.approval.decisions import logged_validation, trusted_events
 from lakehouse_backfill.core.guards.outside import effect_log
 from lakehouse_backfill.core.planning import stages
+from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.plan import (
     DeclaredRun,
     make_plan,
@@ -165,18 +166,7 @@ def plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -
     """Plan the revision that follows the live commits; raise `error` when it is not allowed."""
     revision = _find_planned_revision(context, plan)
     if revision is None:
-        resolved = plan.resolved
-        follows = resolved.manifest.safety.on_conflict == "catch_up"
-        may_catch_up = follows or resolved.contract.deletions == "reapply"
-        if may_catch_up and not context.profile.is_on("catch_up", plan.product):
-            switched_off = roles.describe_switched_off(context.profile, plan.product)
-            context.journal.bind(**plan.labels).log(switched_off["catch_up"])
-            raise error
-        if may_catch_up and effect_log.has_sent(context, plan):
-            # Carried chunks are not computed again: what they sent would be undone, and be lost.
-            context.journal.bind(**plan.labels).log("no catch-up: what the run sent is undone")
-            raise error
-        attempt = next_catch_up_attempt(plan) if may_catch_up else 0
+        attempt = _next_attempt(context, plan, error)
         amend = partial(_amend_for_catch_up, context, plan, error, attempt)
         revision = make_plan(context, _declaration_of(plan), plan.created_by, plan.run_id, amend)
         _require_same_table(plan, revision, error)
@@ -189,6 +179,30 @@ def plan_catch_up(context: Context, plan: Plan, error: TargetChanged, by: str) -
         "catching up", revises=plan.run_id, problem=str(error)
     )
     return revision
+
+
+def require_followable(context: Context, plan: Plan, error: TargetChanged) -> None:
+    """Raise what `plan_catch_up` raises before it plans a revision; nothing is changed."""
+    if _find_planned_revision(context, plan) is None:
+        _next_attempt(context, plan, error)
+        head = head_snapshot_id(context, plan.resolved.target.table)
+        deletions.live_changes(context, plan, head, error)
+
+
+def _next_attempt(context: Context, plan: Plan, error: TargetChanged) -> int:
+    """Return the number of the revision; raises `error` where none may follow, TooBusy."""
+    resolved = plan.resolved
+    follows = resolved.manifest.safety.on_conflict == "catch_up"
+    may_catch_up = follows or resolved.contract.deletions == "reapply"
+    if may_catch_up and not context.profile.is_on("catch_up", plan.product):
+        switched_off = roles.describe_switched_off(context.profile, plan.product)
+        context.journal.bind(**plan.labels).log(switched_off["catch_up"])
+        raise error
+    if may_catch_up and effect_log.has_sent(context, plan):
+        # Carried chunks are not computed again: what they sent would be undone, and be lost.
+        context.journal.bind(**plan.labels).log("no catch-up: what the run sent is undone")
+        raise error
+    return next_catch_up_attempt(plan) if may_catch_up else 0
 
 
 def _find_planned_revision(context: Context, plan: Plan) -> Plan | None:

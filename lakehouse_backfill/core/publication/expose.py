@@ -43,13 +43,7 @@ def _expose_events(
     events of another run correct the same partitions.
     """
     resolved = plan.resolved
-    drift = _target_changes(context, plan)
-    if drift is not None:
-        raise TargetChanged(
-            f"{resolved.target.table} changed in the run's partitions: {drift}",
-            state="no event was written; the shadow table is kept",
-            fix=plan_command(revise=plan.run_id),
-        )
+    _refuse_changed_target(context, plan)
     history = context.versions.history(plan.product)
     # Two sets of events on the same rows would both claim to replace the rows of the table.
     for row, label in corrections.published_corrections(plan, history):
@@ -79,6 +73,16 @@ def require_no_published_corrections(context: Context, plan: Plan) -> None:
         made = context.runs.plan(str(row.run_id)).resolved.manifest.target.publish_mode
         if made == CORRECTION_EVENTS_MODE:
             raise corrections.published_corrections_error(plan, row, label)
+
+
+def _refuse_changed_target(context: Context, plan: Plan) -> None:
+    drift = _target_changes(context, plan)
+    if drift is not None:
+        raise TargetChanged(
+            f"{plan.resolved.target.table} changed in the run's partitions: {drift}",
+            state="no event was written; the shadow table is kept",
+            fix=plan_command(revise=plan.run_id),
+        )
 
 
 def _target_changes(context: Context, plan: Plan) -> str | None:
@@ -153,6 +157,16 @@ def expose_result(
     """
     return _EXPOSE_BY_MODE[plan.resolved.manifest.target.publish_mode](
         context, plan, reserved, accepted
+    )
+
+
+def preview_result(context: Context, plan: Plan, accepted: AcceptedResult) -> None:
+    """Raise what `expose_result` would raise of a followed table as it is now; write nothing."""
+    if plan.resolved.manifest.target.publish_mode == CORRECTION_EVENTS_MODE:
+        _refuse_changed_target(context, plan)
+        return
+    context.publisher.preview(
+        publish_modes.adopt_request(plan, accepted.shadow_snapshot_id, "preview", {}, {})
     )
 
 

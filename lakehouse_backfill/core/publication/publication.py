@@ -27,21 +27,20 @@ from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.validation import deletions
 from lakehouse_backfill.core.versions import correction_topic, reserve, steps
 from lakehouse_backfill.domain.guards.safety import next_opening
-from lakehouse_backfill.domain.partitions import Scope, describe_labels
+from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.plan import Plan
 from lakehouse_backfill.domain.publication import (
     REHEARSAL_PROPERTY,
     CommitResult,
     Publication,
 )
-from lakehouse_backfill.domain.run import Event, RunState, RunStatus
+from lakehouse_backfill.domain.run import Event, RunStatus
 from lakehouse_backfill.errors import (
     ApprovalMissing,
     BackfillError,
     Blocked,
     ChecksFailed,
     NotAllowed,
-    TargetChanged,
 )
 
 
@@ -340,28 +339,3 @@ def check_publishable(
     deletions.require_no_tombstoned_rows(context, plan, validation.shadow_snapshot_id)
     deletions.require_no_deleted_rows(context, plan, validation.shadow_snapshot_id)
     return expose.AcceptedResult(digest, validation.shadow_snapshot_id)
-
-
-def refuse_live_changes(context: Context, plan: Plan, state: RunState) -> None:
-    """Raise TargetChanged where live commits changed partitions that an accepted run replaces.
-
-    Not where `publish` follows such commits, nor for a run that is published already or half.
-    """
-    target, manifest = plan.resolved.target, plan.resolved.manifest
-    may_follow = (
-        manifest.safety.on_conflict == "catch_up" or plan.resolved.contract.deletions == "reapply"
-    )
-    is_replaced = manifest.target.publish_mode == "replace_partitions"
-    is_replaced = is_replaced and not publish_modes.is_pinned_product(plan)
-    if state is not RunState.ACCEPTED or may_follow or not is_replaced:
-        return
-    if target.snapshot_id is None:
-        return
-    drifts = context.publisher.drifts(target.table, plan.resolved.scope, target.snapshot_id)
-    if drifts:
-        raise TargetChanged(
-            f"{target.table} cannot be published: {drifts[-1]} changed "
-            f"{describe_labels(drifts[-1].partitions)}",
-            state="nothing was changed",
-            fix=plan_command(revise=plan.run_id),
-        )

@@ -19,7 +19,11 @@ from lakehouse_backfill.core.planning import stages
 from lakehouse_backfill.core.planning.pins import head_snapshot_id
 from lakehouse_backfill.core.planning.target import publish_modes
 from lakehouse_backfill.core.publication import catch_up, post_publish
-from lakehouse_backfill.core.publication.expose import AcceptedResult, expose_result
+from lakehouse_backfill.core.publication.expose import (
+    AcceptedResult,
+    expose_result,
+    preview_result,
+)
 from lakehouse_backfill.core.publication.progressive import publish_in_steps
 from lakehouse_backfill.core.publication.publication import (
     AcceptedRun,
@@ -308,12 +312,45 @@ def publish_with_catch_up(context: Context, run_id: str, by: str) -> PublishOutc
         try:
             return publish(context, run_id, by)
         except errors.TargetChanged as error:
-            if plan.cascade is not None:
-                error.fix = cancel_and_plan_again(plan.cascade.cascade_id)
-                raise
-            if publish_modes.is_pinned_product(plan) or steps.is_stepwise(plan):
-                raise
+            _raise_unless_followed(plan, error)
             run_id = catch_up.plan_catch_up(context, plan, error, by).run_id
+
+
+def _raise_unless_followed(plan: Plan, error: errors.TargetChanged) -> None:
+    if plan.cascade is not None:
+        error.fix = cancel_and_plan_again(plan.cascade.cascade_id)
+        raise error
+    if publish_modes.is_pinned_product(plan) or steps.is_stepwise(plan):
+        raise error
+
+
+def preview_publication(context: Context, run_id: str, by: str) -> Plan:
+    """Raise what `publish_with_catch_up` raises before it commits; return the plan it publishes.
+
+    Nothing is changed, no hook is called and no JVM started. Live commits that would be followed
+    raise nothing. Of a run that is published, or half, only its decisions are checked.
+    """
+    run_id = catch_up.newest_revision(context, run_id)
+    plan, status = context.runs.plan(run_id), context.runs.status(run_id)
+    if status.state is not RunState.PUBLISHED:
+        lifecycle.require_legal_move(status, "begin publishing")
+        require_published_candidates(context, plan)
+    events = trusted_events(context, status)
+    accepted = check_publishable(context, plan, events, by)
+    if status.state not in (RunState.ACCEPTED, RunState.ROLLED_BACK):
+        return plan
+    if publish_modes.is_pinned_product(plan):
+        base, head = plan.resolved.target, head_snapshot_id(context, plan.resolved.contract.table)
+        draft = AcceptedRun(context, plan, status, by, events, accepted).draft()
+        current = context.versions.pointer(plan.product)
+        pointer.require_pinned_base(current, draft, head, (base.table, base.snapshot_id))
+        return plan
+    try:
+        preview_result(context, plan, accepted)
+    except errors.TargetChanged as error:
+        _raise_unless_followed(plan, error)
+        catch_up.require_followable(context, plan, error)
+    return plan
 
 
 def run_until_decision(context: Context, run_id: str, by: str) -> dict[str, Any]:

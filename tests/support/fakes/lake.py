@@ -339,15 +339,10 @@ class FakeLake:
         known = self.find(request.target, request.token)
         if known is not None:
             return known
+        self.preview(request)
         table = self.tables[request.target]
-        now, base = table.content(table.head), table.content(request.base_snapshot_id)
         new = self.tables[request.shadow].content(request.shadow_snapshot_id)
-        for label in request.scope.partitions:
-            if now.get(label) != base.get(label):
-                raise TargetChanged(f"{label} was changed by a live writer")
-        if request.operation == "append" and any(map(now.get, request.scope.partitions)):
-            raise TargetChanged("the run only appends, but its partitions hold rows")
-        content = dict(now)
+        content = dict(table.content(table.head))
         for label in request.scope.partitions:
             content[label] = new.get(label, frozenset())
         swap = self._swap(request.target, content, request.token, request.tags)
@@ -376,6 +371,15 @@ class FakeLake:
         changed = {label for label in base.keys() | new.keys() if base.get(label) != new.get(label)}
         if outside := sorted(changed - set(request.scope.partitions)):
             raise WriteForbidden(f"{request.shadow} changed {outside[0]}")
+
+    def preview(self, request: AdoptRequest) -> None:
+        table = self.tables[request.target]
+        now, base = table.content(table.head), table.content(request.base_snapshot_id)
+        for label in request.scope.partitions:
+            if now.get(label) != base.get(label):
+                raise TargetChanged(f"{label} was changed by a live writer")
+        if request.operation == "append" and any(map(now.get, request.scope.partitions)):
+            raise TargetChanged("the run only appends, but its partitions hold rows")
 
     def revert(self, request: RevertRequest) -> CommitResult:
         self.calls.append("revert")

@@ -26,6 +26,7 @@ from lakehouse_backfill.adapters.iceberg.commit.snapshot_producer import (
 )
 from lakehouse_backfill.adapters.iceberg.commit.swap import (
     RowRewriteFinalizer,
+    check_swap,
     read_commit_result,
     run_swap,
 )
@@ -92,6 +93,15 @@ class IcebergPublisher(Publisher):
         target = catalogs.load_table(self._catalog, request.target)
         with catalogs.translate_errors():
             self._candidate(request, ManifestCache()).files_to_adopt(target)
+
+    def preview(self, request: AdoptRequest) -> None:
+        """Check shadow and target as `adopt` does now, and write nothing; raises the same errors.
+
+        Left out is what the writer of the commit refuses: only the commit itself starts it.
+        """
+        target, cache = catalogs.load_table(self._catalog, request.target), ManifestCache()
+        with catalogs.translate_errors():
+            check_swap(target, self._candidate(request, cache).swap(target), cache)
 
     def revert(self, request: RevertRequest) -> CommitResult:
         """Restore partitions to earlier contents, with their original sequence numbers.

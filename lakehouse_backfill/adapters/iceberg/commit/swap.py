@@ -162,6 +162,11 @@ def run_swap(
     return commit.run(_SwapAttempts(swap, cache, commits).prepare, budget_s)
 
 
+def check_swap(table: Table, swap: Swap, cache: manifests.ManifestCache) -> None:
+    """Raise what `run_swap` would raise of the table and the files now; nothing is written."""
+    _SwapAttempts(swap, cache, None).plan_change(table)
+
+
 class _SwapAttempts:
     """The attempts of one swap; what one has read, written and checked, the next one uses."""
 
@@ -178,15 +183,15 @@ class _SwapAttempts:
     def prepare(self, table: Table, number: int) -> Callable[[], Snapshot | None] | None:
         """Check and write one attempt; return its commit, or None when another writer was first."""
         with catalogs.translate_errors():
-            _refuse_changed_table(self._swap, table)
-            change = self._plan_change(table)
+            change = self.plan_change(table)
             try:
                 return self._writer.prepare(table, change, self._swap, number)
             except errors.TooBusy:
                 return None
 
-    def _plan_change(self, table: Table) -> SnapshotChange:
-        """Decide which files are removed and added, against the current head."""
+    def plan_change(self, table: Table) -> SnapshotChange:
+        """Check the table; decide which files are removed and added, against the current head."""
+        _refuse_changed_table(self._swap, table)
         swap, head = self._swap, table.metadata.snapshot_by_name(MAIN_BRANCH)
         listed = self._cache.manifests(table.io, head)
         removed: manifests.LiveEntries = {}
