@@ -186,6 +186,8 @@ def partition_start(transform: str, column_type: str, stored: Any) -> Bound:
     """
     if partition_values.is_bucket(transform):
         return int(stored)
+    if partition_values.is_truncation(transform):
+        return partition_values.start_of_truncation(transform, column_type, stored)
     if transform == "hour":
         return _UNIX_EPOCH + timedelta(hours=stored)
     if transform == "month":
@@ -223,6 +225,12 @@ def _is_start(field: ScopeField, label: str, value: Bound) -> bool:
         return partition_row_range(field, label).buckets is not None
     if partition_values.is_truncation(field.transform):
         own = _typed(field, value)
+        if isinstance(own, int) and partition_values.is_beyond(field.type, own):
+            raise ConfigError(
+                f"partition {own} of {field} begins below the smallest {field.type}: Iceberg "
+                "stores it as one near the largest, where filters do not find its rows",
+                fix="leave it out; to restate it, partition the table by buckets or values first",
+            )
         return own == partition_values.truncate_value(field.transform, field.type, own)
     if field.type not in (*partition_values.TIME_TYPES, "string"):
         if partition_values.is_beyond(field.type, _typed(field, value)):

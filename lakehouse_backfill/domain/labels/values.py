@@ -142,6 +142,20 @@ def truncate_value(transform: str, kind: str, value: Bound) -> Bound:
     return value - value % width
 
 
+def start_of_truncation(transform: str, kind: str, stored: Bound) -> Bound:
+    """Return the value of the partition that Iceberg stores as `stored`.
+
+    The lowest partition of whole numbers may begin below the smallest one. Iceberg's arithmetic
+    (`TruncateUtil`) has 32 or 64 bits, and stores a number near the largest one then. No other
+    partition is stored as a number that the width does not divide.
+    """
+    width = width_of(transform) or 1
+    if kind not in _MAX_NUMBERS or not isinstance(stored, int) or stored % width == 0:
+        return stored
+    # A column of the type long may have been an int when the file was written.
+    return stored - (2**32 if stored <= _MAX_NUMBERS["int"] else 2**64)
+
+
 def is_beyond(kind: str, value: Bound) -> bool:
     """Return whether a number has too many digits, or is too large, for a column of the type.
 

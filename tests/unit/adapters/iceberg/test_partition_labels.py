@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import parse_transform
+from pyiceberg.transforms import TruncateTransform, parse_transform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -130,6 +131,7 @@ def test_a_value_of_a_manifest_names_one_partition(transform, kind, value, label
         ("bucket[4]", "long", 4, "4 is no value of c, which is cut into 4 buckets"),
         ("truncate[2]", "string", "abc", "abc lies inside partition ab of"),
         ("truncate[10]", "int", 15, "15 lies inside partition 10 of"),
+        ("truncate[10]", "int", -2147483650, "-2147483650 of truncate[10](c) begins below the sm"),
         ("table", "string", "some", "'some' is no value of"),
     ],
 )
@@ -155,6 +157,20 @@ def test_a_range_has_no_end_that_its_column_cannot_hold(
 ) -> None:
     field = ScopeField(column="c", transform=transform, type=kind)
     assert partitions.partition_row_range(field, label) == RowRange("c", lower=lower, upper=upper)
+
+
+@pytest.mark.req("U16")
+@pytest.mark.parametrize(("kind", "bits"), [(IntegerType(), 31), (LongType(), 63)])
+@pytest.mark.parametrize("width", [2, 3, 10, 1000])
+def test_files_of_the_smallest_numbers_have_the_label_of_their_rows(kind, bits, width) -> None:
+    numbers = [-(2**bits), -(2**bits) + 1, -(2**bits) + width, -1, 0, 2**bits - 1]
+    values = pa.array(numbers, schema_to_pyarrow(kind))
+    stored = TruncateTransform(width).pyarrow_transform(kind)(values).to_pylist()
+    types = {str(kind), "long"}  # an int may be promoted
+    for field in (ScopeField(column="c", transform=f"truncate[{width}]", type=t) for t in types):
+        starts = [partitions.partition_start(field.transform, field.type, one) for one in stored]
+        labels = [partitions.partition_label(field, start) for start in starts]
+        assert labels == [partitions.partition_label(field, number) for number in numbers]
 
 
 @pytest.mark.req("U16")
