@@ -15,6 +15,7 @@ from lakehouse_backfill.core.runs import gate_registry
 from lakehouse_backfill.domain.checks import CheckResult
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.diff import Checksum
+from lakehouse_backfill.domain.labels.values import is_beyond
 from lakehouse_backfill.domain.manifest import (
     RowPredicate,
     RowValue,
@@ -390,6 +391,14 @@ def _only(kind: type[Any]) -> Callable[[object], Any]:
     return parse
 
 
+def _parse_number(value: object, *, kind: str) -> int:
+    """Parse a whole number; readers may take one beyond the column's type for the largest of it."""
+    found: int = _only(int)(value)
+    if is_beyond(kind, found):
+        raise ValueError(value)
+    return found
+
+
 def _parse_date(value: object) -> date:
     if isinstance(value, datetime) or not isinstance(value, date | str):
         raise TypeError(value)
@@ -409,8 +418,8 @@ def _parse_timestamp(value: object, *, has_zone: bool) -> datetime:
 #: value is parsed, and an example.
 _VALUES: dict[str, tuple[Callable[[object], RowValue], str]] = {
     "string": (_only(str), 'text (quote it), e.g. "A"'),
-    "int": (_only(int), "a whole number"),
-    "long": (_only(int), "a whole number"),
+    "int": (partial(_parse_number, kind="int"), "a whole number of at most 32 bits"),
+    "long": (partial(_parse_number, kind="long"), "a whole number of at most 64 bits"),
     "boolean": (_only(bool), "true or false"),
     "date": (_parse_date, "a day, e.g. 2013-02-15"),
     "timestamp": (

@@ -68,6 +68,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[BackfillError], str, str]] = 
         {"amount": "1.0"}, {}, Unsupported, "target.row_predicate.amount", "name one of",
     ),
     "a fraction": ({"rate": 1}, {}, Unsupported, "target.row_predicate.rate", "name one of"),
+    "too large": (
+        {"small": [1, 2**31]}, {}, ConfigError, "target.row_predicate.small", "at most 32 bits",
+    ),
     "truth as number": ({"id": True}, {}, ConfigError, "target.row_predicate.id", "whole number"),
     "number as text": ({"tenant": 7}, {}, ConfigError, "target.row_predicate.tenant", "quote it"),
     "no zone": (
