@@ -160,8 +160,7 @@ class PartitionLabels:
         key = (file.spec_id, file.partition)
         if key not in self._beside:
             self._beside[key] = any(
-                _label_at(file, position, scope.field) not in scope.partitions
-                for position, scope in narrowing
+                _label_at(file, position, by) not in labels for position, by, labels in narrowing
             )
         return self._beside[key]
 
@@ -227,7 +226,7 @@ def _find_sources(metadata: TableMetadata, field: ScopeField) -> dict[int, _Labe
 
 def _find_narrowing(
     metadata: TableMetadata, spec_id: int, field: ScopeField
-) -> tuple[tuple[int, Scope], ...] | None:
+) -> tuple[tuple[int, ScopeField, frozenset[str]], ...] | None:
     """Return where a spec holds the values that narrow the partitions; None: it lacks one."""
     found = []
     for scope in field.only:
@@ -243,7 +242,7 @@ def _find_narrowing(
         position = next(places, None)
         if position is None:
             return None
-        found.append((position, scope))
+        found.append((position, scope.field, frozenset(scope.partitions)))
     return tuple(found)
 
 

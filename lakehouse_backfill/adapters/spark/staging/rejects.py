@@ -119,10 +119,11 @@ def is_rejected_of(plan: Plan, chunk: Chunk, schema: StructType) -> Column:
     column of the row predicate is null; and, where nothing beyond the run is read by design, those
     of partitions that no chunk has.
     """
-    ranges = scope_row_ranges(plan.chunk_scope(chunk))
+    # The predicate itself names rows: of tuples, whole partitions are looked at.
+    ranges = scope_row_ranges(plan.chunk_scope(chunk).whole)
     mine = dataframes.is_in_ranges(ranges)
     if not any(pin.warm_up_days or pin.cool_down_days for pin in plan.resolved.sources):
-        mine = mine | ~dataframes.is_in_ranges(scope_row_ranges(plan.resolved.scope))
+        mine = mine | ~dataframes.is_in_ranges(scope_row_ranges(plan.resolved.scope.whole))
     for name in {one.column for one in ranges if not one.is_everything}:
         mine = mine | quoted_column(name).isNull()
     predicate = merge.typed_row_predicate(plan, schema)
