@@ -35,9 +35,9 @@ def publication_of_partition(
         return None
     visible_runs = pointer.runs_by_version(earlier)[accepted[0].version]
     for row in earlier:
-        if row.action != "publish" or row.run_id not in visible_runs or row.scope is None:
+        if row.action != "publish" or row.run_id not in visible_runs:
             continue
-        if label in row.scope.partitions:
+        if label in pointer.changed_labels(row, plan.resolved.scope.field):
             _, rolled_back = pointer.rolled_back_since(earlier, str(row.run_id))
             if label not in rolled_back:
                 return row

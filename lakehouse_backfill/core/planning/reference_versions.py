@@ -128,7 +128,7 @@ class _KnownRuns:
         self._plans: dict[str, Plan] = {}
         self.history = pointer.accepted_rows(context.versions.history(old.product))
         self.made_by = pointer.runs_by_partition(
-            self.history, lambda run: is_partial_plan(self.plan(run))
+            self.history, lambda run: is_partial_plan(self.plan(run)), old.scope.field
         )
 
     def plan(self, run_id: str) -> Plan:
@@ -157,8 +157,9 @@ class _KnownRuns:
 
     def first_publication(self, label: str) -> Publication | None:
         """Return the first publication of a partition."""
-        rows = (row for row in reversed(self.history) if row.action == "publish" and row.scope)
-        return next((row for row in rows if row.scope and label in row.scope.partitions), None)
+        rows = (row for row in reversed(self.history) if row.action == "publish")
+        field = self.old.scope.field
+        return next((row for row in rows if label in pointer.changed_labels(row, field)), None)
 
 
 def _used_version(known: _KnownRuns, name: str, reference: Reference) -> ReferenceVersion:

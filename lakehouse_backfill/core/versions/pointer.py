@@ -15,6 +15,7 @@ from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import ExcludedRows
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.labels.grains import whole_grains_of
+from lakehouse_backfill.domain.labels.spans import are_apart
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import (
     PartitionRestore,
@@ -160,13 +161,14 @@ def run_visibility(history: tuple[Publication, ...], run_id: str) -> RunVisibili
     """Replay the history of a product for one run.
 
     A rollback of some partitions makes a version of its own; a rollback to an existing version
-    restores what readers saw at that version.
+    restores what readers saw at that version. Tuples that the run did not write change nothing.
     """
     nothing: frozenset[str] = frozenset()
+    own = next((row.scope for row in published_rows(history, run_id) if row.scope), None)
     state_at: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
     version, published, visible, replaced = 0, nothing, nothing, nothing
     for row in reversed(accepted_rows(history)):
-        labels = frozenset(row.scope.partitions) if row.scope else nothing
+        labels = frozenset(changed_labels(row, own.field if own else None))
         if row.action == "publish" and row.run_id == run_id:
             # A run that is published in steps has one such row for each step.
             version, published = row.version, published | labels
@@ -179,17 +181,27 @@ def run_visibility(history: tuple[Publication, ...], run_id: str) -> RunVisibili
     return RunVisibility(version, published, visible, replaced)
 
 
+def changed_labels(row: Publication, field: ScopeField | None) -> tuple[str, ...]:
+    """Return the partitions that a row changed; with `field`, those that share tuples with it."""
+    if row.scope is None or (field is not None and are_apart(row.scope.field, field)):
+        return ()
+    return row.scope.partitions
+
+
 def runs_by_partition(
-    history: Iterable[Publication], is_partial: Callable[[str], bool]
+    history: Iterable[Publication],
+    is_partial: Callable[[str], bool],
+    field: ScopeField | None = None,
 ) -> dict[str, tuple[str, ...]]:
     """Return, for each partition, the runs whose rows readers see in it, the newest last.
 
-    A run replaces the rows of its partitions, unless `is_partial`: then it only changes some.
+    A run replaces the rows of its partitions, unless `is_partial`: then it only changes some. With
+    `field`, runs of other tuples are left out.
     """
     state_at: dict[int, dict[str, tuple[str, ...]]] = {}
     current: dict[str, tuple[str, ...]] = {}
     for row in reversed(accepted_rows(history)):
-        labels = row.scope.partitions if row.scope else ()
+        labels = changed_labels(row, field)
         if row.action == "publish" and row.run_id is not None:
             before = current if is_partial(row.run_id) else {}
             made = {label: (*before.get(label, ()), row.run_id) for label in labels}

@@ -18,6 +18,7 @@ from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.domain import partitions
 from lakehouse_backfill.domain.catch_up import Drift
 from lakehouse_backfill.domain.contract import Contract
+from lakehouse_backfill.domain.labels.spans import are_apart
 from lakehouse_backfill.domain.partitions import Scope
 from lakehouse_backfill.domain.publication import Pointer, Publication
 from lakehouse_backfill.domain.table import TableRef
@@ -96,15 +97,17 @@ def _rows_by_partition(
     A rollback is compared with what it restored by its own snapshot.
     """
     seen = pointer.run_visibility(history, run_id)
+    made = next((row.scope for row in pointer.published_rows(history, run_id) if row.scope), None)
     rolled_back = seen.published - seen.visible - seen.replaced
     wanted = (("publish", seen.visible), ("rollback", rolled_back))
     for action, labels in wanted:
         left = set(labels)
         for row in history:
             is_own = row.run_id == run_id or action == "rollback"
-            if row.action != action or not is_own or row.scope is None:
+            if row.action != action or not is_own or made is None:
                 continue
-            mine = tuple(label for label in row.scope.partitions if label in left)
+            changed = pointer.changed_labels(row, made.field)
+            mine = tuple(label for label in changed if label in left)
             left -= set(mine)
             if mine:
                 yield row, mine
@@ -278,10 +281,10 @@ def _accepted_on_table(context: Context, contract: Contract, pointer: Pointer) -
         # Correction events: the accepted rows are in another table, so this one cannot drift.
         return AcceptedSnapshot(contract.table, info.snapshot_id, row.version, ())
     drifted = _drifted_partitions(context, row, info.snapshot_id, row.scope)
-    if drifted and pointer.pending is not None:
-        drifted = _without_pending_changes(
-            context, contract, pointer.pending, info.snapshot_id, drifted
-        )
+    pending = pointer.pending
+    is_beside = pending and pending.scope and are_apart(pending.scope.field, row.scope.field)
+    if drifted and pending is not None and not is_beside:
+        drifted = _without_pending_changes(context, contract, pending, info.snapshot_id, drifted)
     return AcceptedSnapshot(contract.table, info.snapshot_id, row.version, drifted)
 
 

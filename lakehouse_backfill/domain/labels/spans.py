@@ -50,6 +50,19 @@ def overlap(one: Scope, other: Scope) -> tuple[str, ...]:
     )
 
 
+def are_apart(one: ScopeField, other: ScopeField) -> bool:
+    """Return whether another partition field tells all partitions of the two apart.
+
+    Partitions of equal labels hold other rows then: those of DE and those of FR of a day.
+    """
+    return any(
+        ours.field.column == theirs.field.column
+        and not set(ours.partitions).intersection(theirs.partitions)
+        for ours in one.only
+        for theirs in other.only
+    )
+
+
 def _has_common_rows(one: RowRange, other: RowRange) -> bool:
     """Return whether two spans of time of one column may hold the same row."""
     if one.is_null or other.is_null:

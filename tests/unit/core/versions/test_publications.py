@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_backfill.core.versions.pointer import resolve_rollback
+from lakehouse_backfill.core.versions.pointer import (
+    resolve_rollback,
+    rolled_back_since,
+    run_visibility,
+    runs_by_partition,
+)
 from lakehouse_backfill.core.versions.reserve import reserve_version
 from lakehouse_backfill.domain.partitions import Scope, ScopeField
 from lakehouse_backfill.domain.publication import PartitionRestore
@@ -69,6 +74,28 @@ def test_a_version_that_was_rolled_back_can_be_taken_up_again() -> None:
     undo = _row(0, "rollback", 12, 15, 1, "2020-01-01", "2020-01-02")
     way = resolve_rollback((undo, FIRST, BASE), "a.b", 1, ())
     assert (way.publication, way.restores[0].restore_snapshot_id) == (FIRST, 12)
+
+
+def _of(version: int, action: str, country: str, before: int, after: int, supersedes: int | None):
+    """A row of two days of one country; a rollback is of the first day."""
+    by = ScopeField(column="country", transform="identity", type="string")
+    field = DAY.model_copy(update={"only": (Scope(field=by, partitions=(country,)),)})
+    days = ("2020-01-01", "2020-01-02")[: 1 if action == "rollback" else 2]
+    row = _row(version, action, before, after, supersedes, *days)
+    return row.model_copy(update={"scope": Scope(field=field, partitions=days)})
+
+
+@pytest.mark.req("U12", "U15")
+def test_versions_of_other_tuples_neither_replace_a_run_nor_take_it_back() -> None:
+    german, french = _of(1, "publish", "DE", 11, 12, 0), _of(2, "publish", "FR", 13, 14, 1)
+    undo = _of(3, "rollback", "FR", 15, 16, 2).model_copy(update={"run_id": None, "returns_to": 1})
+    for history in ((french, german, BASE), (undo, french, german, BASE)):
+        seen = run_visibility(history, "bf-1")
+        assert (seen.visible, seen.replaced) == ({"2020-01-01", "2020-01-02"}, frozenset())
+        assert rolled_back_since(history, "bf-1") == (1, ())
+    assert rolled_back_since((undo, french, german, BASE), "bf-2") == (2, ("2020-01-01",))
+    made_by = runs_by_partition((french, german, BASE), lambda _: True, german.scope.field)
+    assert made_by == dict.fromkeys(german.scope.partitions, ("bf-1",))
 
 
 @pytest.mark.req("U12")
