@@ -346,8 +346,8 @@ class Publisher(Protocol):
         """Check the shadow as `adopt` does, with the same errors, before anything is reserved."""
         ...
 
-    def preview(self, request: publication.AdoptRequest) -> None:
-        """Check shadow and target as `adopt` does, with the same errors; nothing is written."""
+    def preview(self, request: publication.AdoptRequest | publication.RevertRequest) -> None:
+        """Check what `adopt` or `revert` does, with the same errors; nothing is written."""
         ...
 
     def drifts(

@@ -329,9 +329,12 @@ def test_a_return_restores_the_files_from_before_the_swap_once(lake):
 
 def test_a_return_is_refused_when_a_live_writer_changed_its_days(lake):
     swap = lake.publisher.adopt(staged(lake, d1=("new",)))
+    request = return_of(lake, DAYS[0], swap)
+    lake.publisher.preview(request)
     lake.write(DAYS[0], "live")
-    with pytest.raises(TargetChanged):
-        lake.publisher.revert(return_of(lake, DAYS[0], swap))
+    for act in (lake.publisher.preview, lake.publisher.revert):
+        with pytest.raises(TargetChanged):
+            act(request)
 
 
 def test_changes_are_those_of_the_days_asked_for(lake):

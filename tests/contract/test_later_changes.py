@@ -5,11 +5,13 @@ The rows of such a run may still be there, but no file tells any more which of t
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import StringType
 
-from lakehouse_backfill.errors import IllegalMove, TargetChanged, Unsupported
+from lakehouse_backfill.errors import IllegalMove, NotFound, TargetChanged, Unsupported
 from lakehouse_backfill.project import Project
 from tests.contract.test_stored_lake import PRODUCT, StoredLake, stored
 
@@ -85,6 +87,23 @@ def test_a_target_that_was_dropped_is_called_so(stored: StoredLake) -> None:
     stored.project.wiring.catalog.drop_table(PRODUCT)
     (line,) = stored.project.status(stored.runs["validated"]).runs
     assert ", now dropped); publish looks at" in line.is_safe
+
+
+@pytest.mark.req("U12")
+def test_a_previewed_rollback_is_refused_for_missing_files_as_the_rollback_is(
+    stored: StoredLake,
+) -> None:
+    project, table = stored.project, stored.project.wiring.catalog.load_table(PRODUCT)
+    before = stored.facts["versions"][1]["snapshot_id"]
+    earlier, now = (
+        {one.file.file_path for one in table.scan(snapshot_id=snapshot).plan_files()}
+        for snapshot in (before, None)
+    )
+    Path(min(earlier - now).removeprefix("file://")).unlink()
+    with pytest.raises(NotFound, match="is missing"):
+        project.preview_rollback(PRODUCT, by="ana")
+    with pytest.raises(NotFound, match="is missing"):
+        project.rollback(PRODUCT, reason="wrong", by="ana")
 
 
 @pytest.mark.req("U11")

@@ -14,6 +14,7 @@ from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
 from lakehouse_backfill.domain.contract import Contract
 from lakehouse_backfill.domain.partitions import Scope, describe_labels
+from lakehouse_backfill.domain.publication import RevertRequest
 from lakehouse_backfill.domain.table import LiveFile
 from lakehouse_backfill.errors import NotFound, TargetChanged, Unsupported
 
@@ -39,7 +40,7 @@ def preview_rollback(
     """Check a rollback as `rollback` does, and compare the files before and after it.
 
     Raises NotAllowed, ApprovalMissing, Unsupported, TargetChanged (deleted rows would come back, or
-    live commits changed the partitions since).
+    live commits changed the partitions since), NotFound (files that come back are missing).
     """
     rollback.require_rollback_role(context, contract, by)
     pointer.require_whole_grains_back(contract, way)
@@ -61,13 +62,15 @@ def preview_rollback(
 def _refuse_live_changes(context: Context, contract: Contract, way: RollbackTarget) -> None:
     """Raise TargetChanged where the commit of the rollback would be refused for live commits.
 
-    One that was interrupted may have landed already, and is a change itself.
+    NotFound for missing files. One that was interrupted may have landed already, and is a change
+    itself. Partitions that are rewritten have no files yet.
     """
     is_by_files = contract.publication != "pinned" and not is_rollback_of_events(
         way, contract.table
     )
     if not is_by_files or context.versions.pointer(contract.product).pending is not None:
         return
+    rewritten = _rewritten(way)
     for restore in way.restores:
         scope = Scope(field=way.scope.field, partitions=restore.partitions)
         drifts = context.publisher.drifts(contract.table, scope, restore.since_snapshot_id)
@@ -79,6 +82,18 @@ def _refuse_live_changes(context: Context, contract: Contract, way: RollbackTarg
                 fix="restate the partitions on top of what came: lakehouse-backfill new "
                 f"{contract.product} --from P --to P --reason TEXT",
             )
+        labels = tuple(one for one in restore.partitions if one not in rewritten)
+        if labels:
+            kept = restore.model_copy(update={"partitions": labels})
+            request = RevertRequest(
+                target=contract.table, scope=scope, restores=(kept,), token="", tags={},
+                properties={},
+            )  # fmt: skip
+            context.publisher.preview(request)
+
+
+def _rewritten(way: RollbackTarget) -> frozenset[str]:
+    return frozenset(label for rewrite in way.rewrites for label in rewrite.partitions)
 
 
 def _unchanged_partitions(
@@ -88,7 +103,7 @@ def _unchanged_partitions(
 
     Rows of a partition that is rewritten always count as changed.
     """
-    rewritten = {label for rewrite in way.rewrites for label in rewrite.partitions}
+    rewritten = _rewritten(way)
     for labels, before, after in _sides(context, contract, way):
         scope = Scope(field=way.scope.field, partitions=labels)
         try:

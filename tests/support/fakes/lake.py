@@ -372,8 +372,11 @@ class FakeLake:
         if outside := sorted(changed - set(request.scope.partitions)):
             raise WriteForbidden(f"{request.shadow} changed {outside[0]}")
 
-    def preview(self, request: AdoptRequest) -> None:
+    def preview(self, request: AdoptRequest | RevertRequest) -> None:
         table = self.tables[request.target]
+        if isinstance(request, RevertRequest):
+            self._reverted(request)
+            return
         now, base = table.content(table.head), table.content(request.base_snapshot_id)
         for label in request.scope.partitions:
             if now.get(label) != base.get(label):
@@ -386,6 +389,12 @@ class FakeLake:
         known = self.find(request.target, request.token)
         if known is not None:
             return known
+        content = self._reverted(request)
+        swap = self._swap(request.target, content, request.token, request.tags)
+        self.tables[request.target].summaries[-1].update(request.properties)
+        return swap
+
+    def _reverted(self, request: RevertRequest) -> dict[str, frozenset[str]]:
         table = self.tables[request.target]
         content = dict(table.content(table.head))
         for restore in request.restores:
@@ -394,9 +403,7 @@ class FakeLake:
                 if content.get(label) != since.get(label):
                     raise TargetChanged(f"{label} was changed by a live writer")
                 content[label] = self._earlier(request, restore, label)
-        swap = self._swap(request.target, content, request.token, request.tags)
-        table.summaries[-1].update(request.properties)
-        return swap
+        return content
 
     def _earlier(
         self, request: RevertRequest, restore: PartitionRestore, label: str

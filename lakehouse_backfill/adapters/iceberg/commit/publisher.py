@@ -94,14 +94,19 @@ class IcebergPublisher(Publisher):
         with catalogs.translate_errors():
             self._candidate(request, ManifestCache()).files_to_adopt(target)
 
-    def preview(self, request: AdoptRequest) -> None:
-        """Check shadow and target as `adopt` does now, and write nothing; raises the same errors.
+    def preview(self, request: AdoptRequest | RevertRequest) -> None:
+        """Check shadow and target as `adopt` and `revert` do now; raises the same errors.
 
-        Left out is what the writer of the commit refuses: only the commit itself starts it.
+        Nothing is written. Left out is what the writer of the commit refuses: it is not started.
         """
         target, cache = catalogs.load_table(self._catalog, request.target), ManifestCache()
         with catalogs.translate_errors():
-            check_swap(target, self._candidate(request, cache).swap(target), cache)
+            if isinstance(request, AdoptRequest):
+                swap = self._candidate(request, cache).swap(target)
+            else:
+                commits = self._committer(request.target, request.scope)
+                swap = _revert_swap(request, target, cache, self._candidate, commits)
+            check_swap(target, swap, cache)
 
     def revert(self, request: RevertRequest) -> CommitResult:
         """Restore partitions to earlier contents, with their original sequence numbers.
@@ -112,16 +117,7 @@ class IcebergPublisher(Publisher):
         """
 
         def plan(target: Table, cache: ManifestCache, commits: SwapCommitter | None) -> Swap:
-            by_rows, field = _writes_rows(commits), request.scope.field
-            planner = RevertPlanner(target, request.target, field, cache, by_rows=by_rows)
-            parts, columns = planner.restored_parts(request), None
-            if request.rewritten is not None:
-                adopt = rewritten_adopt_request(request, request.rewritten)
-                candidate = self._candidate(adopt, cache)
-                parts += planner.rewritten_parts(request.restores, candidate)
-                columns = candidate.columns
-            uuid = str(target.metadata.table_uuid)
-            return Swap(request, uuid, parts, _ROLLBACK_WORDING, columns)
+            return _revert_swap(request, target, cache, self._candidate, commits)
 
         return self._publish(request, plan)
 
@@ -306,6 +302,23 @@ class IcebergPublisher(Publisher):
     def _finalise_row_rewrite(self, target: str, done: Snapshot) -> None:
         if self._writers is not None:
             RowRewriteFinalizer(self._catalog, self._writers).finalise(target, done)
+
+
+def _revert_swap(
+    request: RevertRequest,
+    target: Table,
+    cache: ManifestCache,
+    candidate_of: Callable[[AdoptRequest, ManifestCache], ShadowCandidate],
+    commits: SwapCommitter | None,
+) -> Swap:
+    by_rows, field = _writes_rows(commits), request.scope.field
+    planner = RevertPlanner(target, request.target, field, cache, by_rows=by_rows)
+    parts, columns = planner.restored_parts(request), None
+    if request.rewritten is not None:
+        candidate = candidate_of(rewritten_adopt_request(request, request.rewritten), cache)
+        parts += planner.rewritten_parts(request.restores, candidate)
+        columns = candidate.columns
+    return Swap(request, str(target.metadata.table_uuid), parts, _ROLLBACK_WORDING, columns)
 
 
 def _writes_rows(commits: SwapCommitter | None) -> bool:
