@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.visitors import bind
+from pyiceberg.expressions.visitors import bind, extract_field_ids
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.manifest import FileFormat
 
@@ -150,11 +150,15 @@ def stream_file_columns(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a file in batches, with the types of the table, and deletes applied.
 
-    `rows` names only columns that are read. Memory holds one batch, however many rows there are; a
+    Columns that `rows` names are among them. Memory holds one batch, however many rows there are; a
     file whose stored rows need deletes, defaults or promotion is read whole.
     """
     if side.table is None:
         return
+    if rows is not None:
+        ids = extract_field_ids(bind(side.schema, rows, case_sensitive=True))
+        named = (field.name for field in side.schema.fields if field.field_id in ids)
+        columns = tuple(dict.fromkeys((*columns, *named)))
     schema = side.schema.select(*columns)
     fields = [
         (field.field_id, kind) for field, kind in zip(schema.fields, schema.as_arrow(), strict=True)

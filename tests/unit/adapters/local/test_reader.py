@@ -25,12 +25,14 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from lakehouse_backfill.adapters.local.parquet import stream_file_columns
 from lakehouse_backfill.adapters.local.reader import (
     open_snapshot_duckdb,
     read_golden,
     read_snapshot_arrow,
     rows_by_key,
 )
+from lakehouse_backfill.adapters.local.scan import filter_of_ranges, plan_scan
 from lakehouse_backfill.domain.partitions import RowRange
 from lakehouse_backfill.errors import ConfigError, NotFound
 
@@ -121,6 +123,19 @@ def test_rows_are_found_by_keys_of_any_name_and_type(tmp_path: Path, key: dict[s
     made.append(pa.Table.from_pylist(rows, schema=schema.as_arrow()))
     found, _ = rows_by_key(catalog, "n.t", made.metadata.current_snapshot_id, [key])
     assert [row["a.b"] for row in found] == [3]
+
+
+def test_rows_may_be_picked_by_columns_that_are_not_named(tmp_path: Path) -> None:
+    schema = Schema(*(NestedField(n, c, LongType(), required=False) for n, c in enumerate("ab", 1)))
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("n")
+    made = catalog.create_table("n.t", schema)
+    rows = [{"a": n, "b": n % 3} for n in range(9)]
+    made.append(pa.Table.from_pylist(rows, schema=schema.as_arrow()))
+    side = plan_scan(catalog, "n.t", made.metadata.current_snapshot_id)
+    where = filter_of_ranges([RowRange("b", equals=1)])
+    parts = stream_file_columns(side, side.tasks[0], ["a"], where)
+    assert [a for part in parts for a in part["a"].to_pylist()] == [1, 4, 7]
 
 
 @pytest.mark.req("Q5")
