@@ -193,6 +193,26 @@ def test_live_rows_of_before_another_version_are_not_lost_where_later_commits_on
     assert lake.held()[DAYS[1], 1] == [7]
 
 
+@pytest.mark.req("U11", "U12")
+@pytest.mark.parametrize("days", [(), (DAYS[1],)], ids=["all", "some days"])
+def test_live_rows_that_a_rollback_restored_are_not_lost_by_the_next_one(
+    tmp_path: Path, days: tuple[str, ...]
+) -> None:
+    lake = TupleLake(tmp_path)
+    lake.project.publish(lake.decided("{k: 1}"), WHO)
+    lake.live((DAYS[1], 1, 7))
+    lake.project.publish(lake.decided("{k: 1}", name="b"), WHO)
+    assert lake.held()[DAYS[1], 1] == [10]
+    lake.project.rollback(TARGET, partitions=days, reason="wrong", by=WHO)
+    before = lake.held()
+    assert before[DAYS[1], 1] == [7, 10]
+    with pytest.raises(TargetChanged, match=f"1 live rows came to {DAYS[1]} .* restored them"):
+        lake.project.rollback(TARGET, 0, reason="wrong", by=WHO)
+    assert lake.held() == before
+    lake.project.rollback(TARGET, 0, partitions=[DAYS[2]], reason="wrong", by=WHO)
+    assert lake.held() == {**before, (DAYS[2], 1): [100]}
+
+
 #: Texts that are easily taken for another, or for none.
 REGIONS = (None, "null", "=null", "", "EU", "EU ", "EU\u200b", "e/u=%", "a' or 1=1")
 REGION = field_of("region")

@@ -185,7 +185,7 @@ def _go_back(world: World, way: Way) -> Steps:
         for day, *ends in way.restores:
             parts.setdefault((ends[0], ends[1]), []).append(day)
         changed = any(world.conflicts(since, days) for (_, since), days in parts.items())
-        if changed or world.brings_back(way):
+        if changed or world.brings_back(way) or world.takes_live_rows(way):
             yield POINTER
             world.pending = None
             return "target-changed"

@@ -177,6 +177,32 @@ class World:
                 return True
         return False
 
+    def takes_live_rows(self, way: Way) -> bool:
+        """Tell whether live rows would go that came between two acts, the later of them undone.
+
+        Such rows are seen again since the later act was undone: the head alone does not tell.
+        """
+        undone = self.versions[self.versions.index(way.newest) :: -1]
+        undone = undone[: next(n for n, row in enumerate(undone) if row.number == way.to)][::-1]
+        for day, *_ in way.restores:
+            acts = [row for row in undone if day in row.scope]
+            is_live, found = False, []
+            for place, act in enumerate(acts):
+                came = place and self._rows(act.before, day) - self._rows(
+                    acts[place - 1].commit, day
+                )
+                is_live = is_live or bool(came)
+                found.append(is_live)
+                after = self.commits[act.commit].files[day]
+                same = (n for n in range(place) if self.commits[acts[n].before].files[day] == after)
+                is_live = act.action == "rollback" and found[next(same, 0)]
+            if is_live:
+                return True
+        return False
+
+    def _rows(self, place: int, day: str) -> set[tuple[int, int]]:
+        return {row for _, rows in self.commits[place].files[day] for row in rows}
+
     def open_overlap(self, run: Run) -> bool:
         others = (one for one in self.runs.values() if one is not run and one.state in OPEN)
         return any(set(one.scope) & set(run.scope) for one in others)
@@ -210,7 +236,7 @@ class World:
         if self.pending is not None and self.pending.landed is not None:
             return True
         changed = any(self.conflicts(since, (day,)) for day, _, since in way.restores)
-        return not changed and not self.brings_back(way)
+        return not (changed or self.brings_back(way) or self.takes_live_rows(way))
 
     def way_back(self, to: int | None, only: Days) -> Way | str:
         """The way back to a version, or the code of the refusal."""

@@ -205,6 +205,30 @@ class _DeletionScan:
         return self.context.row_reader.deleted_rows(old, new, scope, self.key)
 
 
+def require_no_restored_live_rows(
+    context: Context, contract: Contract, way: RollbackTarget
+) -> None:
+    """Raise TargetChanged for live rows that an earlier rollback restored and this one removes.
+
+    They came between the version that is undone and a later one, which was undone before.
+    """
+    own = [row for row in reversed(way.changes) if row.table == contract.table]
+    windows = ((x, w) for x in way.scope.partitions for w in pointer.restored_windows(own, x))
+    for label, window in windows:
+        then, now = (catch_up.TableState(table=contract.table, snapshot_id=at) for at in window)
+        scope = Scope(field=way.scope.field, partitions=(label,))
+        added = context.row_reader.deleted_rows(now, then, scope, ())
+        if added.rows:
+            raise TargetChanged(
+                f"{contract.table} cannot be rolled back: {added.rows} live rows came to {label} "
+                f"between snapshots {window[0]} and {window[1]}, and an earlier rollback "
+                "restored them",
+                state="nothing was rolled back; readers see what they saw before",
+                fix="restate the partitions on top of what came: lakehouse-backfill new "
+                f"{contract.product} --from P --to P --reason TEXT",
+            )
+
+
 #: Types that readers widen. Nested types are compared as a whole.
 _WIDENED = {("int", "long"), ("float", "double")}
 
@@ -214,6 +238,7 @@ def plan_rewrites(context: Context, contract: Contract, way: RollbackTarget) -> 
     if contract.publication == "pinned":
         require_no_tombstoned_rollback(context, contract, way)
         return way
+    require_no_restored_live_rows(context, contract, way)
     way = exclude_deleted_rows(context, contract, way)
     required = context.publisher.rewrites(contract.table, way.scope.field, way.restores)
     named = {label for rewrite in required for label in rewrite.partitions}

@@ -232,6 +232,33 @@ def live_windows(
             yield start, stop
 
 
+def restored_windows(rows: Sequence[Publication], label: str) -> tuple[tuple[int, int], ...]:
+    """Return the windows of live commits to a partition whose rows an earlier rollback restored.
+
+    `rows` are oldest first. A window lies between two of them that touched the partition; readers
+    see its rows again once a rollback has undone the later ones. The window up to the head is none.
+    """
+    before: list[tuple[tuple[int, int], ...]] = []
+    now: tuple[tuple[int, int], ...] = ()
+    last: Publication | None = None
+    touching: list[int] = []
+    for number, row in enumerate(rows):
+        is_touched = label in changed_labels(row, None)
+        start, stop = last.snapshot_id if last else None, row.before_snapshot_id
+        if is_touched and start is not None and stop is not None and start != stop:
+            now = (*now, (start, stop))
+        before.append(now)
+        if not is_touched:
+            continue
+        to = row.version if row.returns_to is None else row.returns_to
+        kept = next((n for n in reversed(range(number)) if rows[n].version == to), -1)
+        undone = [n for n in touching if n > kept]
+        now = before[undone[0]] if row.action == "rollback" and undone else ()
+        last = row
+        touching.append(number)
+    return now
+
+
 def rolled_back_since(history: tuple[Publication, ...], run_id: str) -> tuple[int, tuple[str, ...]]:
     """Return the run's newest output version, and its partitions that were rolled back since."""
     seen = run_visibility(history, run_id)

@@ -6,6 +6,7 @@ import pytest
 
 from lakehouse_backfill.core.versions.pointer import (
     resolve_rollback,
+    restored_windows,
     rolled_back_since,
     run_visibility,
     runs_by_partition,
@@ -74,6 +75,31 @@ def test_a_version_that_was_rolled_back_can_be_taken_up_again() -> None:
     undo = _row(0, "rollback", 12, 15, 1, "2020-01-01", "2020-01-02")
     way = resolve_rollback((undo, FIRST, BASE), "a.b", 1, ())
     assert (way.publication, way.restores[0].restore_snapshot_id) == (FIRST, 12)
+
+
+#: Rows after the two versions of 2020-01-02 -> windows whose live rows readers see again.
+RESTORED = {
+    "nothing was undone": ((), ()),
+    "the second was undone": (
+        (_row(1, "rollback", 15, 16, 1, "2020-01-02", "2020-01-03"),), ((12, 13),),
+    ),
+    "both were undone": ((_row(0, "rollback", 15, 16, 1, "2020-01-02"),), ()),
+    "another came": (
+        (
+            _row(1, "rollback", 15, 16, 1, "2020-01-02"),
+            _row(3, "publish", 17, 18, 1, "2020-01-02"),
+        ),
+        (),
+    ),
+    "another day was undone": ((_row(1, "rollback", 15, 16, 1, "2020-01-03"),), ()),
+}  # fmt: skip
+
+
+@pytest.mark.req("U12")
+@pytest.mark.parametrize("case", RESTORED)
+def test_a_rollback_restores_live_rows_of_before_what_it_undid(case: str) -> None:
+    later, windows = RESTORED[case]
+    assert restored_windows((FIRST, SECOND, *later), "2020-01-02") == windows
 
 
 def _of(version: int, action: str, country: str, before: int, after: int, supersedes: int | None):
