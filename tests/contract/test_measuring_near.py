@@ -45,6 +45,20 @@ def summed(kit: Kit, field: ScopeField, *labels: str) -> dict[str, Checksum]:
 
 
 @pytest.mark.req("Q4")
+@pytest.mark.parametrize("regions", [("EU",), ("null", "EU"), ("null",)], ids="-".join)
+def test_rows_of_other_tuples_do_not_count_whatever_files_they_lie_in(
+    kit: Kit, regions: tuple[str, ...]
+) -> None:
+    kit.create(("d", "identity"))
+    rows = row(1, FIRST, region="EU"), row(2, FIRST, region=None), row(3, FIRST, region="US")
+    kit.append(*rows)
+    only = Scope(field=field_of("region"), partitions=regions)
+    field = field_of("d").model_copy(update={"only": (only,)})
+    named = [one for one in rows if (one["region"] or "null") in regions]
+    assert summed(kit, field, FIRST) == {FIRST: checksum(kit, *named)}
+
+
+@pytest.mark.req("Q4")
 @pytest.mark.parametrize("by", [("d", "identity"), ("d", "month"), ("id", "bucket[3]")])
 def test_rows_count_in_the_partition_of_their_values_whatever_files_they_lie_in(
     kit: Kit, by: tuple[str, str]

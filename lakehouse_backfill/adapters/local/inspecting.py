@@ -122,7 +122,8 @@ class LocalInspector:
         first = side.schema.fields[0].name if side.table else field.column
         placing = first if field.is_whole_table else field.column
         names = list(dict.fromkeys((*key, placing, *of_rules)))
-        wanted = None if layout.is_partition_aligned else filter_of_ranges(rows)
+        is_whole = layout.is_partition_aligned and not field.only
+        wanted = None if is_whole else filter_of_ranges(rows)
 
         def stream(task: FileScanTask) -> Iterator[pa.Table]:
             return stream_file_columns(side, task, names, wanted)

@@ -19,7 +19,7 @@ from pyiceberg.manifest import FileFormat
 from lakehouse_backfill.adapters.local.diff.layout import partition_values_of
 from lakehouse_backfill.adapters.local.parquet import stream_file_columns, thread_pool
 from lakehouse_backfill.adapters.local.row_hash import checksum_of, shape_of, table_hashes
-from lakehouse_backfill.adapters.local.scan import SnapshotScan, plan_scan
+from lakehouse_backfill.adapters.local.scan import SnapshotScan, filter_of_ranges, plan_scan
 from lakehouse_backfill.core.validation.partition_totals import (
     MAX_GROUPS,
     NO_ROWS,
@@ -32,6 +32,7 @@ from lakehouse_backfill.domain.contract import Measure
 from lakehouse_backfill.domain.diff import Checksum
 from lakehouse_backfill.domain.partitions import (
     WHOLE_TABLE_LABEL,
+    RowRange,
     Scope,
     ScopeField,
     partition_label,
@@ -224,6 +225,9 @@ class _FileReader:
         self._ids = [each.field_id for each in side.schema.fields if each.name in read]
         self._shape = shape_of(pa.schema([(name, kinds[name]) for name in hashed]))
         self._labels = set(of.scope.partitions)
+        #: Files of a spec without the other partition fields hold rows of other tuples, too.
+        only = next((rows.only for rows in scope_row_ranges(of.scope)), ())
+        self._rows = filter_of_ranges([RowRange(field.column, is_everything=True, only=only)])
 
     def stored_bytes(self, task: FileScanTask) -> int:
         """Return how many bytes of a file are read: all, where metadata has no sizes of columns."""
@@ -252,7 +256,7 @@ class _FileReader:
     def _read(self, task: FileScanTask) -> Iterator[pa.Table]:
         """Yield the rows in batches, each column in one chunk; raises Unsupported."""
         try:
-            for rows in stream_file_columns(self._side, task, self.names):
+            for rows in stream_file_columns(self._side, task, self.names, self._rows):
                 yield rows.combine_chunks()
         except (NotImplementedError, ResolveError, ValueError) as error:
             kind = type(error).__name__
