@@ -24,9 +24,9 @@ def command(*words: str) -> CallTrace:
 @pytest.mark.parametrize(
     ("words", "files", "in_a_row"),
     [
-        pytest.param(("status", "first"), 60, 13, id="status"),
+        pytest.param(("status", "first"), 61, 13, id="status"),
         pytest.param(("versions", PRODUCT), 40, 10, id="versions"),
-        pytest.param(("publish", "validated", "--by", "ana"), 113, 13, id="publish"),
+        pytest.param(("publish", "validated", "--by", "ana"), 114, 13, id="publish"),
         pytest.param(("rollback", PRODUCT, "--reason", "x", "--by", "ana"), 105, 13, id="rollback"),
     ],
 )
