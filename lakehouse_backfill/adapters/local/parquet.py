@@ -137,9 +137,9 @@ def map_files(act: Callable[[FileScanTask], _T], tasks: Sequence[FileScanTask]) 
 
 
 #: Values (rows times columns) of a batch, and the most rows: a few megabytes at a time.
-_BATCH_VALUES, _BATCH_ROWS = 131_072, 32_768
+_BATCH_VALUES, _BATCH_ROWS = 524_288, 65_536
 #: Bytes of a column that are read from a local file at a time.
-_BUFFER_BYTES = 2**16
+_BUFFER_BYTES = 2**18
 
 
 def stream_file_columns(
