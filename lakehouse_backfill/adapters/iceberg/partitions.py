@@ -131,7 +131,8 @@ class PartitionLabels:
     @property
     def key(self) -> Hashable:
         """All that the labels of a file depend on: two tables with equal keys label alike."""
-        return self._field, tuple(sorted(self._sources.items(), key=itemgetter(0)))
+        places = (self._sources, self._narrowing)
+        return self._field, *(tuple(sorted(one.items(), key=itemgetter(0))) for one in places)
 
     def can_label(self, spec_id: int) -> bool:
         """Return whether files of the spec have a label: of the scope field, or a coarser one."""
@@ -148,8 +149,9 @@ class PartitionLabels:
         value = file.partition[source.position]
         key = (file.spec_id, value)
         if key not in self._labels_by_value:
-            start = None if value is None else partition_start(source.transform, source.type, value)
-            self._labels_by_value[key] = partition_label(source.field, start)
+            self._labels_by_value[key] = _stored_label(
+                source.field, source.transform, source.type, value
+            )
         return self._labels_by_value[key]
 
     def is_beside(self, file: DataFile) -> bool:
@@ -160,7 +162,8 @@ class PartitionLabels:
         key = (file.spec_id, file.partition)
         if key not in self._beside:
             self._beside[key] = any(
-                _label_at(file, position, by) not in labels for position, by, labels in narrowing
+                _stored_label(by, by.transform, by.type, file.partition[position]) not in labels
+                for position, by, labels in narrowing
             )
         return self._beside[key]
 
@@ -246,10 +249,11 @@ def _find_narrowing(
     return tuple(found)
 
 
-def _label_at(file: DataFile, position: int, field: ScopeField) -> str:
-    value = file.partition[position]
-    start = None if value is None else partition_start(field.transform, field.type, value)
-    return partition_label(field, start)
+def _stored_label(field: ScopeField, transform: str, kind: str, stored: Any) -> str:
+    """Return the label by `field` of a value that a spec stores by its transform of a type."""
+    return partition_label(
+        field, None if stored is None else partition_start(transform, kind, stored)
+    )
 
 
 def _find_source(

@@ -171,7 +171,11 @@ class _Counts:
             _Counts(
                 Counter(_count_by_label(rows, of.field)),
                 Counter({name: rows[name].null_count for name in of.key}),
-                {rule: count_breaking(rows, rule) for rule in of.rules if not _is_unique(rule)},
+                {
+                    rule: count_breaking(rows, rule)
+                    for rule in of.rules
+                    if not isinstance(rule, Unique)
+                },
                 {key: bytearray(table_hashes(rows.select(key)).tobytes()) for key in of.unique},
             )
         )
@@ -215,10 +219,6 @@ def _count_files(
         duplicate_keys=_count_duplicate_keys(repeated[of.key]) if of.key in repeated else 0,
     )
     return facts, tuple(total.broken.get(rule, 0) for rule in of.rules)
-
-
-def _is_unique(rule: RowRule) -> bool:
-    return isinstance(rule, Unique)
 
 
 #: Rows with repeated keys that are held to be counted; so many are a fault of the job.

@@ -224,9 +224,16 @@ def require_no_restored_live_rows(
                 f"between snapshots {window[0]} and {window[1]}, and an earlier rollback "
                 "restored them",
                 state="nothing was rolled back; readers see what they saw before",
-                fix="restate the partitions on top of what came: lakehouse-backfill new "
-                f"{contract.product} --from P --to P --reason TEXT",
+                fix=restate_on_top(contract),
             )
+
+
+def restate_on_top(contract: Contract) -> str:
+    """Return what to do where a rollback would take live rows away."""
+    return (
+        "restate the partitions on top of what came: lakehouse-backfill new "
+        f"{contract.product} --from P --to P --reason TEXT"
+    )
 
 
 #: Types that readers widen. Nested types are compared as a whole.

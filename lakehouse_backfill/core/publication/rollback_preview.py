@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lakehouse_backfill.core.guards.outside.effect_log import messages_not_sent_again
 from lakehouse_backfill.core.publication import rollback
 from lakehouse_backfill.core.publication.expose import is_rollback_of_events
-from lakehouse_backfill.core.publication.rollback_content import plan_rewrites
+from lakehouse_backfill.core.publication.rollback_content import plan_rewrites, restate_on_top
 from lakehouse_backfill.core.runs.context import Context
 from lakehouse_backfill.core.versions import pointer
 from lakehouse_backfill.core.versions.pointer import RollbackTarget
@@ -79,8 +79,7 @@ def _refuse_live_changes(context: Context, contract: Contract, way: RollbackTarg
                 f"{contract.table} cannot be rolled back: {drifts[-1]} changed "
                 f"{describe_labels(drifts[-1].partitions)}",
                 state="nothing was changed",
-                fix="restate the partitions on top of what came: lakehouse-backfill new "
-                f"{contract.product} --from P --to P --reason TEXT",
+                fix=restate_on_top(contract),
             )
         labels = tuple(one for one in restore.partitions if one not in rewritten)
         if labels:

@@ -21,8 +21,7 @@ def labels_within(field: ScopeField, coarse: ScopeField, label: str) -> list[str
     labels: list[str] = []
     current: str | None = first
     while current is not None:
-        rows = partition_row_range(field, current)
-        if whole.upper is not None and rows.lower is not None and not rows.lower < whole.upper:  # type: ignore[operator]
+        if not _is_below(partition_row_range(field, current).lower, whole.upper):
             break
         labels.append(current)
         current = shift_label(field, current, 1)

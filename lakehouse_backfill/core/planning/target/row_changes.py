@@ -225,10 +225,11 @@ def narrow_scope(
     if base is None or why_not_narrowed(manifest, contract, base, scope):
         return scope
     types = {column.name: column.type for column in base.columns}
+    deciding = _deciding_columns(base)
     only = tuple(
         _named_partitions(name, types[name], values)
         for name, values in resolve_row_predicate(manifest.target, types).items()
-        if name in _deciding_columns(base) and _is_in_key(name, contract)
+        if name in deciding and _is_in_key(name, contract)
     )
     return scope.model_copy(update={"field": scope.field.model_copy(update={"only": only})})
 
